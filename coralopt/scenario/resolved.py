@@ -1,0 +1,107 @@
+"""A validated scenario with every name looked up: what all floors above work with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+
+Phase = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass(frozen=True)
+class ModelPhase:
+    """One phase of one model with its SLO and demand; served by its own instances.
+
+    Attributes:
+        model: The architecture.
+        phase: ``"prefill"``, ``"decode"`` or ``"mixed"``.
+        prefill_ms: SLO on the time to first token, ms.
+        decode_ms: SLO on the time per output token, ms.
+        demand_tokens_s: Required throughput T_m in tokens/s: input tokens for prefill, output tokens otherwise.
+        mean_input_tokens: Mean prompt length in tokens.
+        mean_output_tokens: Mean answer length in tokens.
+    """
+
+    model: ModelArchitecture
+    phase: Phase
+    prefill_ms: float
+    decode_ms: float
+    demand_tokens_s: float
+    mean_input_tokens: float
+    mean_output_tokens: float
+
+    @property
+    def key(self) -> str:
+        """``"qwen3-32b/prefill"``: unique inside a scenario, used in every file and table."""
+        return f"{self.model.name}/{self.phase}"
+
+    @property
+    def slo_ms(self) -> float:
+        """The SLO of this phase, ms (for ``mixed`` the one per output token)."""
+        return self.prefill_ms if self.phase == "prefill" else self.decode_ms
+
+
+@dataclass(frozen=True)
+class RunningInstances:
+    """Instances that run already: so many of one template in one region (the paper's nu').
+
+    Attributes:
+        key: Model phase key, ``"qwen3-32b/prefill"``.
+        region: Region name.
+        nodes: Node configuration name -> number of nodes, the template's node set.
+        count: Number of running instances.
+    """
+
+    key: str
+    region: str
+    nodes: Mapping[str, int]
+    count: int
+
+
+@dataclass(frozen=True)
+class ResolvedScenario:
+    """Everything the planner needs, with names replaced by facts.
+
+    Attributes:
+        name: Scenario name.
+        mode: ``"disaggregated"`` (prefill and decode instances) or ``"mixed"``.
+        model_phases: Model phases in file order, prefill before decode.
+        configurations: Node configurations C in the pool, in a fixed order.
+        regions: Region names R.
+        availability: int64 (R, C), nodes that can be rented, A_r(c).
+        price_usd_h: float64 (R, C), USD per node-hour, p_r(c); NaN where availability is 0 and no price is known.
+        instance_types: R x C nested tuples of cloud instance names, ``None`` where none exists.
+        max_nodes: N_max, most nodes in one template.
+        memory_ratio: rho, node sets hold less than this many times the model's weight bytes.
+        throughput_source: Name of the source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``.
+        initialization_penalty: K, dimensionless.
+        running: Instances that run already.
+        solver: Solver name for the allocation.
+        solver_options: Common option name -> value.
+        digest: SHA-256 hex of everything that decides the template libraries and the plan.
+        document: The validated document itself as plain JSON data.
+    """
+
+    name: str
+    mode: Literal["disaggregated", "mixed"]
+    model_phases: tuple[ModelPhase, ...]
+    configurations: tuple[NodeConfiguration, ...]
+    regions: tuple[str, ...]
+    availability: npt.NDArray[np.int64]
+    price_usd_h: npt.NDArray[np.float64]
+    instance_types: tuple[tuple[str | None, ...], ...]
+    max_nodes: int
+    memory_ratio: float
+    throughput_source: str
+    initialization_penalty: float
+    running: tuple[RunningInstances, ...]
+    solver: str
+    solver_options: Mapping[str, Any]
+    digest: str
+    document: Mapping[str, Any] = field(repr=False)

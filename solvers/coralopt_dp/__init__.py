@@ -1,0 +1,1 @@
+"""Exact placement by dynamic programming."""
