@@ -1,0 +1,65 @@
+"""coralopt: which GPU nodes to rent and how to split every LLM across them, at provably minimal cost.
+
+    >>> import coralopt
+    >>> scenario = coralopt.load_scenario("tiny")
+    >>> plan = coralopt.plan_scenario(scenario)
+    >>> coralopt.verify_plan(plan).ok
+    True
+
+The public names below are loaded on first use, so that importing the package stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from coralopt._version import __version__
+
+if TYPE_CHECKING:
+    from coralopt.errors import CoraloptError
+    from coralopt.plan import Plan
+    from coralopt.plan.verify import verify_plan
+    from coralopt.planners import plan_scenario, plan_with_report
+    from coralopt.scenario import load_scenario, scenario_from_mapping
+    from coralopt.solving import SolveOptions, solve
+    from coralopt.templates import build_library, load_library
+
+_HOME = {
+    "CoraloptError": "coralopt.errors",
+    "Plan": "coralopt.plan",
+    "SolveOptions": "coralopt.solving",
+    "build_library": "coralopt.templates",
+    "load_library": "coralopt.templates",
+    "load_scenario": "coralopt.scenario",
+    "plan_scenario": "coralopt.planners",
+    "plan_with_report": "coralopt.planners",
+    "scenario_from_mapping": "coralopt.scenario",
+    "solve": "coralopt.solving",
+    "verify_plan": "coralopt.plan.verify",
+}
+
+__all__ = [
+    "CoraloptError",
+    "Plan",
+    "SolveOptions",
+    "__version__",
+    "build_library",
+    "load_library",
+    "load_scenario",
+    "plan_scenario",
+    "plan_with_report",
+    "scenario_from_mapping",
+    "solve",
+    "verify_plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'coralopt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

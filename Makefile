@@ -1,0 +1,45 @@
+# `make plan` and `make test` are all a fresh machine with Python 3.11+ and make needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SCENARIO ?= core
+
+.PHONY: help plan test test-slow lint types benchmark-throughput clean
+
+help:
+	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json"
+	@echo "make test        set up, then lint, check types and run the tests"
+	@echo "make test-slow   the long property tests"
+	@echo "make clean       remove the virtual environment and caches"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"coralopt needs Python 3.11 or newer, {sys.executable} is {v.major}.{v.minor}; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+plan: $(VENV)/.installed
+	$(BIN)/coralopt plan $(SCENARIO) -o plan.json --pipelines
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -m slow
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""``python -m coralopt``."""
+
+from coralopt.cli import main
+
+main()

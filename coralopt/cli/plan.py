@@ -1,0 +1,86 @@
+"""``coralopt plan``: from a scenario to a checked plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coralopt.cli.console import (
+    JsonFlag,
+    OptionList,
+    ScenarioArgument,
+    library_progress,
+    parse_options,
+    print_json,
+    print_rich,
+    say,
+)
+
+
+def plan(
+    scenario: ScenarioArgument,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan document here.")] = None,
+    solver: Annotated[str | None, typer.Option(help="MILP back end; see `coralopt solvers`.")] = None,
+    formulation: Annotated[str, typer.Option(help="Allocation formulation: split or paper.")] = "split",
+    option: OptionList = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for the allocation; the best plan so far is kept.")]
+    = None,
+    rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
+    reductions: Annotated[bool, typer.Option(help="Exact reductions ahead of the solver.")] = True,
+    library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
+    from coralopt.plan.verify import verify_plan
+    from coralopt.planners import plan_with_report
+    from coralopt.report import plan_view
+    from coralopt.scenario import load_scenario
+
+    options: dict[str, Any] = parse_options(option)
+    if time_limit is not None:
+        options["time_limit"] = time_limit
+    if rel_gap is not None:
+        options["rel_gap"] = rel_gap
+    resolved = load_scenario(scenario)
+    with library_progress(quiet=json_output) as progress:
+        document, report = plan_with_report(
+            resolved,
+            solver=solver,
+            options=options,
+            formulation=formulation,
+            reductions=reductions,
+            library=library,
+            progress=progress,
+        )
+    verification = verify_plan(document)
+    if output is not None:
+        document.save(output)
+    if json_output:
+        print_json(
+            {
+                "plan": document.model_dump(mode="json"),
+                "verified": verification.ok,
+                "violations": list(verification.violations),
+                "seconds": dict(report.seconds),
+                "templates": report.templates,
+                "node_sets": report.node_sets,
+                "library_reused": report.library_reused,
+            }
+        )
+    else:
+        print_rich(plan_view(document, pipelines=pipelines))
+        origin = "read from the library" if report.library_reused else f"from {report.node_sets:,} node sets"
+        say(
+            f"{report.templates:,} templates {origin}; seconds: "
+            + ", ".join(f"{name} {value:.2f}" for name, value in report.seconds.items())
+        )
+        say("checked: every figure recomputed" if verification.ok else "CHECK FAILED:")
+        if output is not None:
+            say(f"plan written to {output}")
+    for violation in verification.violations:
+        say(f"  - {violation}")
+    if not verification.ok:
+        raise typer.Exit(1)

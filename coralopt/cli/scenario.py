@@ -1,0 +1,77 @@
+"""``coralopt scenario``: list, print and check scenarios, and the schemas of the files."""
+
+from __future__ import annotations
+
+import typer
+
+from coralopt.cli.console import JsonFlag, ScenarioArgument, print_json, print_rich
+
+app = typer.Typer(no_args_is_help=True, help="Built-in scenarios, checking a scenario file, file schemas.")
+
+
+@app.command("list")
+def list_scenarios(json_output: JsonFlag = False) -> None:
+    """List the built-in scenarios."""
+    from rich.table import Table
+
+    from coralopt.scenario import builtin_scenarios, load_scenario
+
+    rows = []
+    for name in builtin_scenarios():
+        resolved = load_scenario(name)
+        rows.append(
+            {
+                "name": name,
+                "model_phases": len(resolved.model_phases),
+                "configurations": len(resolved.configurations),
+                "regions": len(resolved.regions),
+                "description": str(resolved.document.get("description") or "").strip(),
+            }
+        )
+    if json_output:
+        print_json(rows)
+        return
+    table = Table(title="Built-in scenarios")
+    for head in ("name", "model phases", "configurations", "regions", "description"):
+        table.add_column(head)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    print_rich(table)
+
+
+@app.command("check")
+def check(scenario: ScenarioArgument, json_output: JsonFlag = False) -> None:
+    """Check SCENARIO: every mistake at once, and whether some node can meet each SLO."""
+    from coralopt.scenario import load_scenario
+    from coralopt.templates import check_slos, scenario_tables
+
+    resolved = load_scenario(scenario)
+    check_slos(resolved, scenario_tables(resolved))
+    if json_output:
+        print_json({"scenario": resolved.name, "ok": True, "digest": resolved.digest})
+    else:
+        typer.echo(f"{resolved.name}: no mistakes; digest {resolved.digest[:16]}")
+
+
+@app.command("show")
+def show(scenario: ScenarioArgument) -> None:
+    """Print the validated document of SCENARIO as JSON, every default filled in."""
+    from coralopt.scenario import load_scenario
+
+    print_json(dict(load_scenario(scenario).document))
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON schema of scenario files."""
+    from coralopt.scenario import scenario_schema
+
+    print_json(scenario_schema())
+
+
+@app.command("plan-schema")
+def plan_schema_command() -> None:
+    """Print the JSON schema of plan documents."""
+    from coralopt.plan import plan_schema
+
+    print_json(plan_schema())

@@ -1,0 +1,26 @@
+"""``coralopt show``: a plan as tables and drawings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coralopt.cli.console import JsonFlag, print_json, print_rich
+
+
+def show(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")],
+    pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = True,
+    json_output: JsonFlag = False,
+) -> None:
+    """Show PLAN: cost and bound, demand, instances, and a drawing of every pipeline."""
+    from coralopt.plan import Plan
+    from coralopt.report import plan_view
+
+    document = Plan.load(plan)
+    if json_output:
+        print_json(document.model_dump(mode="json"))
+    else:
+        print_rich(plan_view(document, pipelines=pipelines))

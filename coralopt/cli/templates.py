@@ -1,0 +1,71 @@
+"""``coralopt templates``: build the template library of a scenario."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coralopt.cli.console import JsonFlag, ScenarioArgument, library_progress, print_json, print_rich, say
+
+
+def templates(
+    scenario: ScenarioArgument,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Parquet file; the cache directory by default.")]
+    = None,
+    rebuild: Annotated[bool, typer.Option(help="Build even when a stored library fits.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Build (or read) the serving templates of SCENARIO: the best placement on every node set."""
+    from rich.table import Table
+
+    from coralopt.scenario import load_scenario
+    from coralopt.templates import content_digest, default_library_path, obtain_library
+
+    resolved = load_scenario(scenario)
+    started = time.perf_counter()
+    with library_progress(quiet=json_output) as progress:
+        library, reused = obtain_library(resolved, output, rebuild=rebuild, workers=workers, progress=progress)
+    seconds = time.perf_counter() - started
+    path = output if output is not None else default_library_path(resolved, library.digest)
+    rows = []
+    for phase in library.phases:
+        kinds = (phase.usage > 0).sum(axis=1)
+        rows.append(
+            {
+                "model_phase": phase.key,
+                "node_sets": phase.examined,
+                "templates": len(phase),
+                "mixed_templates": int((kinds > 1).sum()),
+                "best_tokens_s": float(phase.throughput.max()) if len(phase) else 0.0,
+            }
+        )
+    if json_output:
+        print_json(
+            {
+                "library": str(path),
+                "digest": library.digest,
+                "content": content_digest(library),
+                "reused": reused,
+                "seconds": seconds,
+                "phases": rows,
+            }
+        )
+        return
+    table = Table(title=f"Template library of {resolved.name}")
+    table.add_column("model phase")
+    for head in ("node sets", "templates", "of them mixed", "best tokens/s"):
+        table.add_column(head, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["model_phase"]),
+            f"{row['node_sets']:,}",
+            f"{row['templates']:,}",
+            f"{row['mixed_templates']:,}",
+            f"{row['best_tokens_s']:,.1f}",
+        )
+    print_rich(table)
+    say(f"{'read' if reused else 'built'} in {seconds:.2f} s: {path}")

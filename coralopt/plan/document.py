@@ -1,0 +1,154 @@
+"""The portable plan: what to rent and how to split each model over it, as versioned JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coralopt.errors import PlanError
+
+#: Bumped whenever a field changes its meaning.
+VERSION = 1
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlannedNode(_Part):
+    """Equal nodes of one stage."""
+
+    configuration: str = Field(description="Node configuration, for example 4xL40S.")
+    instance_type: str | None = Field(description="The cloud's instance type; null when no such instance is sold.")
+    count: int = Field(ge=1, description="How many such nodes hold this stage's layers, data parallel.")
+    tokens_s: float = Field(gt=0, description="T_j(g): tokens/s one of these nodes sustains in this stage.")
+    traffic_share: float = Field(gt=0, le=1, description="Share of the stage's requests that one of these nodes takes.")
+    batch: int = Field(ge=1, description="Sequences (prompts for prefill) in one micro-batch behind that throughput.")
+
+
+class PlannedStage(_Part):
+    """Consecutive layers and the nodes that hold them."""
+
+    first_layer: int = Field(ge=0, description="First layer held, from 0.")
+    last_layer: int = Field(ge=0, description="Last layer held, inclusive.")
+    nodes: tuple[PlannedNode, ...] = Field(min_length=1)
+    tokens_s: float = Field(gt=0, description="Sum of the stage's node throughputs, tokens/s.")
+
+    @property
+    def layers(self) -> int:
+        return self.last_layer - self.first_layer + 1
+
+
+class PlannedInstance(_Part):
+    """Equal serving instances: one serving template deployed ``count`` times in one region."""
+
+    name: str = Field(description="Stable name: model phase, region and node set.")
+    model: str
+    phase: Literal["prefill", "decode", "mixed"]
+    region: str
+    count: int = Field(ge=1, description="Serving instances of this template in this region.")
+    kept: int = Field(ge=0, description="How many of them run already.")
+    stages: tuple[PlannedStage, ...] = Field(min_length=1)
+    tokens_s: float = Field(gt=0, description="Throughput of one instance: that of its slowest stage, tokens/s.")
+    price_usd_h: float = Field(ge=0, description="Price of one instance, USD/h.")
+
+    def nodes(self) -> dict[str, int]:
+        """Nodes of one instance by configuration."""
+        counts: dict[str, int] = {}
+        for stage in self.stages:
+            for node in stage.nodes:
+                counts[node.configuration] = counts.get(node.configuration, 0) + node.count
+        return counts
+
+
+class PlannedDemand(_Part):
+    """What one model phase needs and what the plan gives it."""
+
+    model: str
+    phase: Literal["prefill", "decode", "mixed"]
+    slo_ms: float
+    demand_tokens_s: float
+    planned_tokens_s: float
+    cost_usd_h: float
+    throughput_sources: dict[str, str] = Field(description="Configuration used -> where its figures come from.")
+
+
+class Plan(_Part):
+    """A plan. Money is USD/h, throughput tokens/s, time ms. Holds no wall times: equal input gives equal bytes."""
+
+    format: Literal["coralopt-plan"] = "coralopt-plan"
+    version: Literal[1] = VERSION
+    planner: str
+    coralopt_version: str
+    solver: str
+    solver_version: str
+    formulation: str
+    status: str = Field(description="optimal (gap within the one asked for) or feasible.")
+    cost_usd_h: float = Field(description="Provisioning and initialization cost, the objective.")
+    provisioning_usd_h: float
+    initialization_usd_h: float
+    lower_bound_usd_h: float = Field(description="No allocation of this library can cost less.")
+    gap: float = Field(description="(cost - lower bound) / cost.")
+    requested_gap: float
+    scenario_digest: str
+    library_digest: str
+    demands: tuple[PlannedDemand, ...]
+    instances: tuple[PlannedInstance, ...]
+    scenario: dict[str, Any] = Field(description="The validated scenario, so that the plan can be checked anywhere.")
+
+    def to_json(self) -> str:
+        """The document as text; equal plans give equal bytes."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to ``path``, first beside it, then renamed.
+
+        Raises:
+            PlanError: The file cannot be written.
+        """
+        target = Path(path)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                    stream.write(self.to_json())
+                Path(temporary).chmod(0o644)
+                Path(temporary).replace(target)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise PlanError(f"{target}: the plan cannot be written: {error.strerror or error}") from error
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Read a plan.
+
+        Raises:
+            PlanError: No such file, not JSON, or not a plan; names every field that is off.
+        """
+        source = Path(path)
+        try:
+            text = source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
+            raise PlanError(f"{source}: the plan cannot be read: {reason}") from error
+        try:
+            return Plan.model_validate_json(text)
+        except ValidationError as error:
+            lines = [
+                f"  - {'.'.join(str(part) for part in item['loc']) or 'the document'}: {item['msg']}"
+                for item in error.errors()[:20]
+            ]
+            raise PlanError("\n".join([f"{source}: not a coralopt plan of version {VERSION}:", *lines])) from error
+
+
+def plan_schema() -> dict[str, Any]:
+    """JSON schema of the plan document."""
+    return Plan.model_json_schema()

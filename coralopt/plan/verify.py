@@ -1,0 +1,246 @@
+"""Independent verification of a plan: everything in it is recomputed from the scenario it carries.
+
+Shares no code with the planner that wrote the plan: no library, no formulation, no reduction. Sums that decide
+feasibility (capacity, demand) are exact rational arithmetic on the stored figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from coralopt.catalog.types import GIB
+from coralopt.errors import CoraloptError
+from coralopt.placement import PlacementProblem, best_placement
+from coralopt.plan.document import Plan, PlannedInstance
+from coralopt.scenario import scenario_from_mapping
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.throughput import ThroughputTables, build_tables, stage_role, throughput_source
+
+#: Relative difference up to which two figures computed in a different order count as equal.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked and what was found.
+
+    Attributes:
+        checks: Names of the checks made, with how many figures each looked at.
+        violations: One sentence for everything that is off; empty for a sound plan.
+    """
+
+    checks: tuple[tuple[str, int], ...]
+    violations: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+
+def verify_plan(plan: Plan) -> Verification:
+    """Recompute every figure of ``plan`` from the scenario inside it.
+
+    The scenario is validated anew; throughput tables are computed anew; each placement is checked against them, its
+    optimality on its node set re-derived by the dynamic programme; prices, capacity, demand, cost and gap are summed
+    anew. The lower bound itself is a statement about the whole library: :func:`coralopt.planners.prove_bound`
+    re-derives it.
+    """
+    try:
+        scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
+        source = throughput_source(scenario.throughput_source)
+        tables = {
+            phase.key: build_tables(source, phase, scenario.configurations, scenario.max_nodes)
+            for phase in scenario.model_phases
+        }
+    except CoraloptError as error:
+        return Verification((("scenario", 1),), (str(error),))
+    checks: list[tuple[str, int]] = []
+    violations: list[str] = []
+    for name, count, found in (
+        ("scenario", 1, _scenario(plan, scenario)),
+        ("placements", len(plan.instances), _placements(plan, scenario, tables)),
+        ("optimality of placements", len(plan.instances), _optimality(plan, scenario, tables)),
+        ("prices", len(plan.instances), _prices(plan, scenario)),
+        ("capacity", scenario.availability.size, _capacity(plan, scenario)),
+        ("demand", len(scenario.model_phases), _demand(plan, scenario)),
+        ("cost and gap", 5, _money(plan, scenario)),
+    ):
+        violations.extend(found)
+        checks.append((name, count))
+    return Verification(tuple(checks), tuple(violations))
+
+
+def _differs(first: float, second: float) -> bool:
+    return abs(first - second) > TOLERANCE * max(1.0, abs(first), abs(second))
+
+
+def _phase_of(scenario: ResolvedScenario, instance: PlannedInstance) -> ModelPhase | None:
+    key = f"{instance.model}/{instance.phase}"
+    return next((phase for phase in scenario.model_phases if phase.key == key), None)
+
+
+def _known(plan: Plan, scenario: ResolvedScenario) -> Iterator[tuple[PlannedInstance, ModelPhase]]:
+    """Instances whose every name the scenario knows; the others are reported by the scenario check."""
+    names = {configuration.name for configuration in scenario.configurations}
+    for instance in plan.instances:
+        phase = _phase_of(scenario, instance)
+        if phase is not None and set(instance.nodes()) <= names and instance.region in scenario.regions:
+            yield instance, phase
+
+
+def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+    if scenario.digest != plan.scenario_digest:
+        yield (
+            f"scenario_digest is {plan.scenario_digest[:12]} but the scenario in the plan has {scenario.digest[:12]}: "
+            "the scenario or the catalog changed since the plan was made"
+        )
+    known = {id(instance) for instance, _ in _known(plan, scenario)}
+    for instance in plan.instances:
+        if id(instance) not in known:
+            yield f"{instance.name}: its model phase, region or a node configuration is not part of the scenario"
+    names = [instance.name for instance in plan.instances]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{name}: the name occurs more than once"
+
+
+def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, ThroughputTables]) -> Iterator[str]:
+    index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
+    for instance, phase in _known(plan, scenario):
+        table = tables[phase.key]
+        count = len(instance.stages)
+        nodes = sum(instance.nodes().values())
+        if nodes > scenario.max_nodes:
+            yield f"{instance.name}: {nodes} nodes, more than max_nodes {scenario.max_nodes}"
+        if count > table.max_stages:
+            yield f"{instance.name}: {count} stages, more than its nodes allow"
+            continue
+        memory = sum(n * scenario.configurations[index[name]].memory_gib for name, n in instance.nodes().items())
+        cap = scenario.memory_ratio * phase.model.weight_bytes / GIB
+        if memory >= cap:
+            yield f"{instance.name}: {memory:.1f} GiB of GPU memory, not below memory_ratio's {cap:.1f} GiB"
+        expected_first, slowest, latency_ms = 0, float("inf"), 0.0
+        for position, stage in enumerate(instance.stages):
+            where = f"{instance.name}: stage {position + 1}"
+            if stage.first_layer != expected_first or stage.layers < 1:
+                yield f"{where} holds layers {stage.first_layer}-{stage.last_layer}, expected to begin at {expected_first}"
+            expected_first = stage.last_layer + 1
+            if not 1 <= stage.layers <= table.layers:
+                continue
+            role, total, stage_ms = stage_role(position, count), 0.0, 0.0
+            for node in stage.nodes:
+                c = index[node.configuration]
+                speed = float(table.values[count - 1, role, c, stage.layers])
+                if speed <= 0:
+                    yield f"{where}: {node.configuration} cannot hold {stage.layers} layers within SLO/{count}"
+                elif _differs(speed, node.tokens_s):
+                    yield f"{where}: {node.configuration} is given {node.tokens_s!r} tokens/s, recomputed {speed!r}"
+                if node.batch != int(table.batch[count - 1, role, c, stage.layers]):
+                    yield f"{where}: {node.configuration} is given batch {node.batch}, recomputed another"
+                instance_type = scenario.instance_types[scenario.regions.index(instance.region)][c]
+                if node.instance_type != instance_type:
+                    yield f"{where}: {node.configuration} is called {node.instance_type}, the scenario says {instance_type}"
+                total += node.count * speed
+                stage_ms = max(stage_ms, float(table.stage_ms[count - 1, role, c, stage.layers]))
+            for node in stage.nodes:
+                if total > 0 and _differs(node.traffic_share, node.tokens_s / total):
+                    yield f"{where}: {node.configuration} has traffic share {node.traffic_share!r}, not its share of T"
+            if _differs(total, stage.tokens_s):
+                yield f"{where} is given {stage.tokens_s!r} tokens/s, its nodes sum to {total!r}"
+            slowest, latency_ms = min(slowest, total), latency_ms + stage_ms
+        if expected_first != phase.model.layers:
+            yield f"{instance.name}: the stages hold {expected_first} layers, the model has {phase.model.layers}"
+        if _differs(slowest, instance.tokens_s):
+            yield f"{instance.name} is given {instance.tokens_s!r} tokens/s, its slowest stage has {slowest!r}"
+        if latency_ms > phase.slo_ms * (1 + TOLERANCE):
+            yield f"{instance.name}: its stages take {latency_ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms"
+
+
+def _optimality(plan: Plan, scenario: ResolvedScenario, tables: dict[str, ThroughputTables]) -> Iterator[str]:
+    for instance, phase in _known(plan, scenario):
+        nodes = instance.nodes()
+        if sum(nodes.values()) > scenario.max_nodes:
+            continue
+        problem = PlacementProblem(
+            values=tables[phase.key].values,
+            node_set=tuple(nodes.get(configuration.name, 0) for configuration in scenario.configurations),
+            configurations=tuple(configuration.name for configuration in scenario.configurations),
+        )
+        best = best_placement(problem, solver="dp").objective
+        if _differs(best, instance.tokens_s):
+            yield f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
+
+
+def _prices(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+    index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
+    for instance, _ in _known(plan, scenario):
+        r = scenario.regions.index(instance.region)
+        price = sum(
+            n * Fraction(float(scenario.price_usd_h[r, index[name]])) for name, n in instance.nodes().items()
+        )
+        if _differs(float(price), instance.price_usd_h):
+            yield f"{instance.name} is priced {instance.price_usd_h!r} USD/h, its nodes sum to {float(price)!r}"
+
+
+def _capacity(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+    used: dict[tuple[str, str], int] = {}
+    for instance, _ in _known(plan, scenario):
+        for name, n in instance.nodes().items():
+            used[instance.region, name] = used.get((instance.region, name), 0) + n * instance.count
+    for c, configuration in enumerate(scenario.configurations):
+        for r, region in enumerate(scenario.regions):
+            have, take = int(scenario.availability[r, c]), used.get((region, configuration.name), 0)
+            if take > have:
+                yield f"{region}: {take} nodes of {configuration.name} are used, {have} are available"
+
+
+def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+    listed = {f"{item.model}/{item.phase}": item for item in plan.demands}
+    if set(listed) != {phase.key for phase in scenario.model_phases}:
+        yield "demands: the list of model phases is not that of the scenario"
+        return
+    for phase in scenario.model_phases:
+        instances = [i for i, p in _known(plan, scenario) if p.key == phase.key]
+        planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
+        item = listed[phase.key]
+        if planned < Fraction(phase.demand_tokens_s):
+            yield (
+                f"{phase.key}: the plan gives {float(planned):.3f} tokens/s, "
+                f"the demand is {phase.demand_tokens_s:.3f} tokens/s"
+            )
+        if _differs(item.demand_tokens_s, phase.demand_tokens_s) or _differs(item.planned_tokens_s, float(planned)):
+            yield f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed"
+        if _differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
+            yield f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances"
+        if _differs(item.slo_ms, phase.slo_ms):
+            yield f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}"
+
+
+def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+    running: dict[tuple[str, str, tuple[tuple[str, int], ...]], int] = {}
+    for entry in scenario.running:
+        place = (entry.key, entry.region, tuple(sorted((k, v) for k, v in entry.nodes.items() if v)))
+        running[place] = running.get(place, 0) + entry.count
+    provisioning, initialization = Fraction(0), Fraction(0)
+    for instance, phase in _known(plan, scenario):
+        before = running.get((phase.key, instance.region, tuple(sorted(instance.nodes().items()))), 0)
+        if instance.kept != min(before, instance.count):
+            yield f"{instance.name}: kept is {instance.kept}, but {before} run already and {instance.count} are planned"
+        price = Fraction(instance.price_usd_h)
+        provisioning += instance.count * price
+        initialization += max(0, instance.count - before) * price * Fraction(scenario.initialization_penalty)
+    for name, stored, computed in (
+        ("provisioning_usd_h", plan.provisioning_usd_h, provisioning),
+        ("initialization_usd_h", plan.initialization_usd_h, initialization),
+        ("cost_usd_h", plan.cost_usd_h, provisioning + initialization),
+    ):
+        if _differs(stored, float(computed)):
+            yield f"{name} is {stored!r}, the instances sum to {float(computed)!r}"
+    if plan.lower_bound_usd_h > plan.cost_usd_h * (1 + TOLERANCE):
+        yield f"lower_bound_usd_h {plan.lower_bound_usd_h!r} is above cost_usd_h {plan.cost_usd_h!r}"
+    gap = abs(plan.cost_usd_h - plan.lower_bound_usd_h) / max(abs(plan.cost_usd_h), 1e-9)
+    if _differs(gap, plan.gap):
+        yield f"gap is {plan.gap!r}, cost and lower bound give {gap!r}"
+    if (plan.status == "optimal") != (plan.gap <= plan.requested_gap):
+        yield f"status is {plan.status!r} with a gap of {plan.gap:.2e} against {plan.requested_gap:.2e} asked for"

@@ -1,0 +1,121 @@
+"""Plans as tables and drawings for the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+
+
+def plan_summary(plan: Plan) -> Table:
+    """Cost, proven bound and gap in one small table."""
+    table = Table(title=f"Plan for {plan.scenario.get('name', 'scenario')}", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_row("cost", f"{plan.cost_usd_h:,.4f} USD/h")
+    table.add_row("of it initialization", f"{plan.initialization_usd_h:,.4f} USD/h")
+    table.add_row("proven lower bound", f"{plan.lower_bound_usd_h:,.4f} USD/h")
+    table.add_row("gap", f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)")
+    table.add_row("status", plan.status)
+    table.add_row("solver", f"{plan.solver} {plan.solver_version}, formulation {plan.formulation}")
+    count = sum(instance.count for instance in plan.instances)
+    nodes = sum(instance.count * sum(instance.nodes().values()) for instance in plan.instances)
+    table.add_row("serving instances", f"{count} on {nodes} nodes")
+    return table
+
+
+def demand_table(plan: Plan) -> Table:
+    """Demand against planned throughput for every model phase."""
+    table = Table(title="Demand")
+    table.add_column("model phase")
+    for head in ("SLO ms", "demand tokens/s", "planned tokens/s", "cost USD/h"):
+        table.add_column(head, justify="right")
+    for item in plan.demands:
+        table.add_row(
+            f"{item.model}/{item.phase}",
+            f"{item.slo_ms:g}",
+            f"{item.demand_tokens_s:,.1f}",
+            f"{item.planned_tokens_s:,.1f}",
+            f"{item.cost_usd_h:,.4f}",
+        )
+    return table
+
+
+def instance_table(plan: Plan) -> Table:
+    """What to rent: one row a serving template and region."""
+    table = Table(title="Serving instances")
+    for head in ("model phase", "region"):
+        table.add_column(head)
+    table.add_column("count", justify="right")
+    table.add_column("nodes of one instance")
+    table.add_column("layers")
+    table.add_column("tokens/s each", justify="right")
+    table.add_column("USD/h each", justify="right")
+    for instance in plan.instances:
+        table.add_row(
+            f"{instance.model}/{instance.phase}",
+            instance.region,
+            str(instance.count) + (f" ({instance.kept} kept)" if instance.kept else ""),
+            " + ".join(_nodes(name, count) for name, count in instance.nodes().items()),
+            "+".join(str(stage.layers) for stage in instance.stages),
+            f"{instance.tokens_s:,.1f}",
+            f"{instance.price_usd_h:,.4f}",
+        )
+    return table
+
+
+def pipeline_drawing(instance: PlannedInstance) -> Text:
+    """One instance as boxes joined by arrows: a box a stage, its layers on top, its nodes with their traffic below."""
+    boxes = [_box(stage) for stage in instance.stages]
+    height = max(len(box) for box in boxes)
+    lines = [""] * (height + 2)
+    for position, box in enumerate(boxes):
+        width = max(len(line) for line in box)
+        body = [line.ljust(width) for line in box] + [" " * width] * (height - len(box))
+        arrow = " --> " if position + 1 < len(boxes) else ""
+        frame = "+" + "-" * (width + 2) + "+"
+        lines[0] += frame + " " * len(arrow)
+        for row, line in enumerate(body):
+            lines[row + 1] += f"| {line} |" + (arrow if row == 0 else " " * len(arrow))
+        lines[-1] += frame + " " * len(arrow)
+    head = (
+        f"{instance.count} x {instance.model}/{instance.phase} in {instance.region}, "
+        f"{instance.tokens_s:,.1f} tokens/s, {instance.price_usd_h:,.4f} USD/h each"
+    )
+    return Text("\n".join([head, *(f"  {line.rstrip()}" for line in lines), ""]))
+
+
+def plan_view(plan: Plan, pipelines: bool = True) -> RenderableType:
+    """All tables of a plan and, if wanted, a drawing of every instance."""
+    parts: list[RenderableType] = [plan_summary(plan), demand_table(plan), instance_table(plan)]
+    missing = sorted(
+        {
+            node.configuration
+            for instance in plan.instances
+            for stage in instance.stages
+            for node in stage.nodes
+            if node.instance_type is None
+        }
+    )
+    if missing:
+        parts.append(Text(f"No cloud sells these node configurations as such; priced pro rata: {', '.join(missing)}"))
+    if pipelines:
+        parts.append(Text("\nPipelines (layers held, nodes with their share of the stage's traffic)"))
+        parts.extend(pipeline_drawing(instance) for instance in plan.instances)
+    return Group(*parts)
+
+
+def _nodes(name: str, count: int) -> str:
+    return name if count == 1 else f"{count} of {name}"
+
+
+def _box(stage: PlannedStage) -> list[str]:
+    head = f"layers {stage.first_layer}-{stage.last_layer} ({stage.layers})"
+    nodes = [
+        f"{_nodes(node.configuration, node.count)} @ {node.traffic_share * 100:.0f} %"
+        + (" each" if node.count > 1 else "")
+        for node in stage.nodes
+    ]
+    return [head, *nodes]

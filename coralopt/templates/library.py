@@ -1,0 +1,244 @@
+"""The template library: every serving template of a scenario, in memory and as one Parquet file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import LibraryError
+from coralopt.placement import Placement, Stage
+
+#: Bumped whenever the meaning of a stored column changes; a library of another format is refused.
+FORMAT = "coralopt-templates/1"
+
+
+@dataclass(frozen=True)
+class PhaseTemplates:
+    """The serving templates of one model phase; row t is one template (paper section 3.2).
+
+    Attributes:
+        key: Model phase key, ``"qwen3-32b/prefill"``.
+        usage: int8 (T, C), nodes of each configuration, the paper's U_c.
+        throughput: float64 (T,), tokens/s of the throughput-optimal placement, always positive.
+        stage_layers: int16 (T, N), layers of each stage in pipeline order, padded with 0.
+        node_configuration: int8 (T, N), configuration of each node in pipeline order, padded with -1.
+        node_stage: int8 (T, N), stage (from 0) of each of those nodes, padded with -1.
+        examined: Number of node sets examined, including those that cannot serve the model.
+    """
+
+    key: str
+    usage: npt.NDArray[np.int8]
+    throughput: npt.NDArray[np.float64]
+    stage_layers: npt.NDArray[np.int16]
+    node_configuration: npt.NDArray[np.int8]
+    node_stage: npt.NDArray[np.int8]
+    examined: int
+
+    def __len__(self) -> int:
+        return len(self.throughput)
+
+    def placement(self, template: int) -> Placement:
+        """The throughput-optimal placement of one template."""
+        layers = [int(count) for count in self.stage_layers[template] if count > 0]
+        nodes = np.zeros((len(layers), self.usage.shape[1]), dtype=np.int64)
+        present = self.node_stage[template] >= 0
+        np.add.at(nodes, (self.node_stage[template][present], self.node_configuration[template][present]), 1)
+        return Placement(
+            stages=tuple(
+                Stage(layers=count, nodes=tuple(int(n) for n in row)) for count, row in zip(layers, nodes, strict=True)
+            )
+        )
+
+    def find(self, usage: Sequence[int]) -> int | None:
+        """Row of the template with this node set, or ``None``."""
+        rows = np.flatnonzero((self.usage == np.asarray(usage, dtype=np.int8)).all(axis=1))
+        return int(rows[0]) if len(rows) else None
+
+
+@dataclass(frozen=True)
+class TemplateLibrary:
+    """All templates of a scenario.
+
+    Attributes:
+        digest: SHA-256 hex of everything that decides the templates (throughput tables, pruning, configurations).
+        scenario: Name of the scenario it was built for; information only.
+        configurations: Node configuration names, length C.
+        phases: One entry a model phase, in the scenario's order.
+    """
+
+    digest: str
+    scenario: str
+    configurations: tuple[str, ...]
+    phases: tuple[PhaseTemplates, ...]
+
+    def __len__(self) -> int:
+        return sum(len(phase) for phase in self.phases)
+
+    @cached_property
+    def by_key(self) -> Mapping[str, PhaseTemplates]:
+        return {phase.key: phase for phase in self.phases}
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """First row of each phase when all phases are stacked in order."""
+        return tuple(int(n) for n in np.cumsum([0, *(len(phase) for phase in self.phases)])[:-1])
+
+    def locate(self, row: int) -> tuple[PhaseTemplates, int]:
+        """The phase and the row inside it of a row of the stacked library."""
+        index = int(np.searchsorted(np.asarray(self.offsets), row, side="right")) - 1
+        # An empty phase shares its offset with the next one; the search returns the last of them, which has the row.
+        return self.phases[index], row - self.offsets[index]
+
+
+def save_library(library: TemplateLibrary, path: Path) -> None:
+    """Write ``library`` to ``path`` as Parquet.
+
+    The file is written beside its destination and renamed, so that ``path`` holds either the old file or the
+    whole new one, whatever happens midway.
+
+    Raises:
+        LibraryError: The file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _schema(library)
+    batches = []
+    for index, phase in enumerate(library.phases):
+        columns = [
+            pa.DictionaryArray.from_arrays(
+                pa.array(np.full(len(phase), index, dtype=np.int8)), pa.array([item.key for item in library.phases])
+            ),
+            pa.array(phase.throughput),
+            *(
+                pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(matrix).ravel()), matrix.shape[1])
+                for matrix in (phase.usage, phase.stage_layers, phase.node_configuration, phase.node_stage)
+            ),
+        ]
+        batches.append(pa.record_batch(columns, schema=schema))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+        try:
+            pq.write_table(pa.Table.from_batches(batches, schema=schema), temporary, compression="zstd")
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise LibraryError(f"{path}: the template library cannot be written: {error.strerror or error}") from error
+
+
+def load_library(path: Path, expected_digest: str | None = None) -> TemplateLibrary:
+    """Read a template library.
+
+    Args:
+        path: A file written by :func:`save_library`.
+        expected_digest: When given, a library with another digest is refused.
+
+    Raises:
+        LibraryError: No such file, not a template library, corrupt, of another format, or stale.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise LibraryError(f"{path}: no such template library; build it with `coralopt templates SCENARIO -o {path}`")
+    try:
+        table = pq.read_table(path, use_threads=False)
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        if metadata.get("coralopt.format") != FORMAT:
+            found = metadata.get("coralopt.format", "no coralopt format mark")
+            raise LibraryError(
+                f"{path}: not a template library of this version (expected {FORMAT}, found {found}); build it anew"
+            )
+        if expected_digest is not None and metadata["coralopt.digest"] != expected_digest:
+            raise LibraryError(
+                f"{path}: stale template library: it was built for scenario '{metadata['coralopt.scenario']}' with digest "
+                f"{metadata['coralopt.digest'][:12]}, but this scenario needs {expected_digest[:12]} (models, SLOs, mean "
+                "lengths, configurations, throughput source or pruning differ); "
+                f"build it anew with `coralopt templates SCENARIO -o {path}`"
+            )
+        return _from_table(table, metadata)
+    except (pa.ArrowException, OSError, KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise LibraryError(f"{path}: not a readable template library ({reason}); delete it and build it anew") from error
+
+
+def _schema(library: TemplateLibrary):  # type: ignore[no-untyped-def]
+    import pyarrow as pa
+
+    nodes = max((phase.node_stage.shape[1] for phase in library.phases), default=1)
+    return pa.schema(
+        [
+            ("model_phase", pa.dictionary(pa.int8(), pa.string())),
+            ("throughput_tokens_s", pa.float64()),
+            ("nodes", pa.list_(pa.int8(), len(library.configurations))),
+            ("stage_layers", pa.list_(pa.int16(), nodes)),
+            ("node_configuration", pa.list_(pa.int8(), nodes)),
+            ("node_stage", pa.list_(pa.int8(), nodes)),
+        ],
+        metadata={
+            "coralopt.format": FORMAT,
+            "coralopt.digest": library.digest,
+            "coralopt.scenario": library.scenario,
+            "coralopt.configurations": json.dumps(library.configurations),
+            "coralopt.phases": json.dumps(
+                [{"key": p.key, "templates": len(p), "examined": p.examined} for p in library.phases]
+            ),
+            "coralopt.content": content_digest(library),
+        },
+    )
+
+
+def content_digest(library: TemplateLibrary) -> str:
+    """SHA-256 hex of the stored arrays: two libraries with the same one hold the same templates."""
+    digest = hashlib.sha256()
+    for phase in library.phases:
+        digest.update(phase.key.encode())
+        for array in (phase.usage, phase.throughput, phase.stage_layers, phase.node_configuration, phase.node_stage):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _from_table(table, metadata: Mapping[str, str]) -> TemplateLibrary:  # type: ignore[no-untyped-def]
+    def matrix(name: str, dtype: type, rows: slice) -> npt.NDArray[np.generic]:
+        column = table.column(name).slice(rows.start, rows.stop - rows.start).combine_chunks()
+        width = column.type.list_size
+        return np.asarray(column.flatten(), dtype=dtype).reshape(-1, width)
+
+    phases, start = [], 0
+    throughput = np.asarray(table.column("throughput_tokens_s").combine_chunks(), dtype=np.float64)
+    for entry in json.loads(metadata["coralopt.phases"]):
+        rows = slice(start, start + int(entry["templates"]))
+        phases.append(
+            PhaseTemplates(
+                key=entry["key"],
+                usage=matrix("nodes", np.int8, rows),  # type: ignore[arg-type]
+                throughput=throughput[rows],
+                stage_layers=matrix("stage_layers", np.int16, rows),  # type: ignore[arg-type]
+                node_configuration=matrix("node_configuration", np.int8, rows),  # type: ignore[arg-type]
+                node_stage=matrix("node_stage", np.int8, rows),  # type: ignore[arg-type]
+                examined=int(entry["examined"]),
+            )
+        )
+        start = rows.stop
+    library = TemplateLibrary(
+        digest=metadata["coralopt.digest"],
+        scenario=metadata["coralopt.scenario"],
+        configurations=tuple(json.loads(metadata["coralopt.configurations"])),
+        phases=tuple(phases),
+    )
+    if start != len(throughput) or content_digest(library) != metadata["coralopt.content"]:
+        raise ValueError("its content does not match its own digest")
+    return library

@@ -1,0 +1,63 @@
+"""Enumeration of node sets: every multiset of node configurations within N_max and rho (paper section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
+
+
+def node_sets(
+    memory_gib: Sequence[float], max_nodes: int, memory_cap_gib: float = float("inf")
+) -> npt.NDArray[np.int8]:
+    """All non-empty node sets of at most ``max_nodes`` nodes whose GPU memory is below ``memory_cap_gib``.
+
+    The result is closed under taking a node away, since both limits are; the placement sweep relies on that.
+
+    Args:
+        memory_gib: GPU memory of one node of each configuration, GiB, length C.
+        max_nodes: N_max, at least 1.
+        memory_cap_gib: Strict upper limit on the total GPU memory, GiB.
+
+    Returns:
+        int8 (M, C): nodes of each configuration, sorted by the number of nodes, then lexicographically.
+    """
+    if not 1 <= max_nodes <= 127:
+        raise ValueError(f"max_nodes is {max_nodes}; it must be between 1 and 127")
+    size = len(memory_gib)
+    memory = np.asarray(memory_gib, dtype=np.float64)
+    # Grow by one node at a time, adding only configurations at or after the last one present,
+    # so that every multiset is made exactly once.
+    level = np.zeros((1, size), dtype=np.int8)
+    last = np.zeros(1, dtype=np.int64)
+    used = np.zeros(1, dtype=np.float64)
+    levels: list[npt.NDArray[np.int8]] = []
+    for _ in range(max_nodes):
+        grown, grown_last, grown_used = [], [], []
+        for configuration in range(size):
+            parents = np.flatnonzero((last <= configuration) & (used + memory[configuration] < memory_cap_gib))
+            if not len(parents):
+                continue
+            children = level[parents].copy()
+            children[:, configuration] += 1
+            grown.append(children)
+            grown_last.append(np.full(len(parents), configuration, dtype=np.int64))
+            grown_used.append(used[parents] + memory[configuration])
+        if not grown:
+            break
+        level, last, used = np.concatenate(grown), np.concatenate(grown_last), np.concatenate(grown_used)
+        order = np.lexsort(level.T[::-1])
+        level, last, used = level[order], last[order], used[order]
+        levels.append(level)
+    return np.concatenate(levels) if levels else np.zeros((0, size), dtype=np.int8)
+
+
+def node_sets_for(
+    model: ModelArchitecture, configurations: Sequence[NodeConfiguration], max_nodes: int, memory_ratio: float
+) -> npt.NDArray[np.int8]:
+    """Node sets considered for ``model``: total GPU memory below ``memory_ratio`` (rho) times its weights."""
+    cap_gib = memory_ratio * model.weight_bytes / GIB
+    return node_sets([configuration.memory_gib for configuration in configurations], max_nodes, cap_gib)

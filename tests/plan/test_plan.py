@@ -1,0 +1,101 @@
+"""The plan document and its independent verification."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from coralopt import load_scenario, plan_scenario, verify_plan
+from coralopt.errors import PlanError
+from coralopt.plan import Plan, plan_schema
+from coralopt.planners import prove_bound
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """A plan for the smallest built-in scenario."""
+    return plan_scenario(load_scenario("tiny"), library=tmp_path_factory.mktemp("library") / "tiny.parquet")
+
+
+def test_plan_holds(plan: Plan) -> None:
+    """The planner's own plan passes a check that shares no code with the planner."""
+    assert verify_plan(plan).violations == ()
+    assert plan.gap <= plan.requested_gap
+    assert list(prove_bound(plan)) == []
+
+
+def test_same_bytes_twice(plan: Plan, tmp_path: Path) -> None:
+    """Equal input must give equal bytes, or plans cannot be compared."""
+    again = plan_scenario(load_scenario("tiny"), library=tmp_path / "tiny.parquet")
+    assert again.to_json() == plan.to_json()
+
+
+def test_round_trip_and_schema(plan: Plan, tmp_path: Path) -> None:
+    """Saving and loading loses nothing, and the document obeys the published schema."""
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    jsonschema.validate(json.loads(plan.to_json()), plan_schema())
+
+
+def _set(*path: str | int) -> Callable[[dict[str, Any], Callable[[Any], Any]], None]:
+    def change(data: dict[str, Any], f: Callable[[Any], Any]) -> None:
+        here: Any = data
+        for key in path[:-1]:
+            here = here[key]
+        here[path[-1]] = f(here[path[-1]])
+
+    return change
+
+
+CORRUPTIONS: list[tuple[Callable[[dict[str, Any], Callable[[Any], Any]], None], Callable[[Any], Any]]] = [
+    (_set("cost_usd_h"), lambda v: v * 0.99),
+    (_set("lower_bound_usd_h"), lambda v: v * 1.5),
+    (_set("gap"), lambda v: v + 0.01),
+    (_set("scenario_digest"), lambda v: "0" * 64),
+    (_set("instances", 0, "count"), lambda v: v + 1),
+    (_set("instances", 0, "count"), lambda v: v + 10_000),
+    (_set("instances", 0, "tokens_s"), lambda v: v * 1.01),
+    (_set("instances", 0, "price_usd_h"), lambda v: v * 0.5),
+    (_set("instances", 0, "kept"), lambda v: v + 1),
+    (_set("instances", 0, "stages", 0, "first_layer"), lambda v: v + 1),
+    (_set("instances", 0, "stages", 0, "tokens_s"), lambda v: v * 1.01),
+    (_set("instances", 0, "stages", 0, "nodes", 0, "tokens_s"), lambda v: v * 1.01),
+    (_set("instances", 0, "stages", 0, "nodes", 0, "batch"), lambda v: v + 1),
+    (_set("instances", 0, "stages", 0, "nodes", 0, "count"), lambda v: v + 1),
+    (_set("instances", 0, "stages", 0, "nodes", 0, "traffic_share"), lambda v: v * 0.9),
+    (_set("instances", 0, "stages", 0, "nodes", 0, "configuration"), lambda v: "9xL40S"),
+    (_set("instances", 0, "region"), lambda v: "nowhere"),
+    (_set("instances"), lambda v: v[1:]),
+    (_set("demands"), lambda v: v[1:]),
+    (_set("demands", 0, "planned_tokens_s"), lambda v: v + 1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CORRUPTIONS)))
+def test_every_corruption_is_found(plan: Plan, number: int) -> None:
+    """A verifier that misses one kind of lie is no verifier."""
+    change, f = CORRUPTIONS[number]
+    data = json.loads(plan.to_json())
+    change(data, f)
+    assert verify_plan(Plan.model_validate(data)).violations
+
+
+def test_unreadable_plans(tmp_path: Path) -> None:
+    """Missing, non-JSON, foreign: each one sentence with the file's name."""
+    with pytest.raises(PlanError, match="cannot be read"):
+        Plan.load(tmp_path / "missing.json")
+    path = tmp_path / "plan.json"
+    path.write_text("{")
+    with pytest.raises(PlanError, match="plan.json"):
+        Plan.load(path)
+    path.write_text('{"format": "coralopt-plan", "version": 99}')
+    with pytest.raises(PlanError, match="version"):
+        Plan.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanError, match="UTF-8"):
+        Plan.load(path)
