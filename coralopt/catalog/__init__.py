@@ -1,0 +1,33 @@
+"""Facts without logic: GPUs, node configurations, prices, model architectures, each with its source."""
+
+from coralopt.catalog.loaders import (
+    RequestLengths,
+    configuration_name,
+    find_model,
+    gpus,
+    models,
+    node_configurations,
+    offers,
+    parse_configuration,
+    regions,
+    request_lengths,
+)
+from coralopt.catalog.types import GIB, Gpu, ModelArchitecture, NodeConfiguration, Offer
+
+__all__ = [
+    "GIB",
+    "Gpu",
+    "ModelArchitecture",
+    "NodeConfiguration",
+    "Offer",
+    "RequestLengths",
+    "configuration_name",
+    "find_model",
+    "gpus",
+    "models",
+    "node_configurations",
+    "offers",
+    "parse_configuration",
+    "regions",
+    "request_lengths",
+]
