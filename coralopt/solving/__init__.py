@@ -1,0 +1,59 @@
+"""The solver-agnostic core: problems in, checked solutions out, solvers behind one small interface."""
+
+from coralopt.solving.backend import (
+    Availability,
+    Capability,
+    MatrixBackend,
+    PlacementSolver,
+    Progress,
+    RawAnswer,
+    RawResult,
+)
+from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.options import SolveOptions, unknown_option
+from coralopt.solving.problem import Check, Formulation, Problem
+from coralopt.solving.registry import (
+    backend_version,
+    get_backend,
+    require_backend,
+    solver_listing,
+    solver_names,
+    solvers_with,
+)
+from coralopt.solving.solution import MatrixResult, Solution
+from coralopt.solving.solve import solve, solve_matrix
+from coralopt.solving.status import Limit, Reason, Termination, gap_reached, relative_gap
+
+__all__ = [
+    "Availability",
+    "Capability",
+    "Check",
+    "Formulation",
+    "Limit",
+    "MatrixBackend",
+    "MatrixResult",
+    "MilpMatrix",
+    "PlacementSolver",
+    "Problem",
+    "Progress",
+    "RawAnswer",
+    "RawResult",
+    "Reason",
+    "Solution",
+    "SolveOptions",
+    "Termination",
+    "backend_version",
+    "fast_build",
+    "gap_reached",
+    "get_backend",
+    "matrix_from_pyomo",
+    "relative_gap",
+    "require_backend",
+    "solve",
+    "solve_matrix",
+    "solver_listing",
+    "solver_names",
+    "solvers_with",
+    "unknown_option",
+]

@@ -1,0 +1,143 @@
+"""What a solver plugin is: the small protocols that back ends implement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.options import SolveOptions
+from coralopt.solving.status import Limit, Reason
+
+Floats = npt.NDArray[np.float64]
+
+
+class Capability(Enum):
+    """Something a back end can do; declared as data, asked before use."""
+
+    LP = "lp"
+    MILP = "milp"
+    PLACEMENT = "placement"
+    PLACEMENT_FAMILY = "placement_family"
+    MIP_START = "mip_start"
+    LP_DUALS = "lp_duals"
+    PROGRESS = "progress"
+    SEED = "seed"
+    INTERRUPT = "interrupt"
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a back end can be used here.
+
+    Attributes:
+        installed: Whether its package is there.
+        version: Version of the solver, empty when not installed.
+        licence: In words, with its limits.
+        hint: What to install or do when it cannot be used.
+    """
+
+    installed: bool
+    version: str
+    licence: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An event of a running solve: best objective and proven bound so far, and seconds since its start."""
+
+    objective: float | None
+    bound: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class RawResult:
+    """What a back end says; the core recomputes and checks before anything of it reaches a user.
+
+    Attributes:
+        reason: The back end's claim.
+        limit: The limit hit, if any.
+        raw: The solver's own words.
+        x: float64 (n,), best solution, or ``None``.
+        bound: Proven bound; -inf (+inf when maximising) when nothing is known.
+        nodes: Branch-and-bound nodes.
+        iterations: Simplex iterations.
+        row_duals: float64 (m,), d objective / d right-hand side, for an LP; else ``None``.
+        reduced_costs: float64 (n,), c - A'y, for an LP; else ``None``.
+        effective: Native option name -> value in force.
+        handover_seconds: Seconds to hand the matrix over.
+        solve_seconds: Seconds inside the solver.
+        start_accepted: Whether a start was taken as a solution; ``None`` when none was given or it is unknown.
+    """
+
+    reason: Reason
+    limit: Limit | None
+    raw: str
+    x: Floats | None
+    bound: float
+    nodes: int = 0
+    iterations: int = 0
+    row_duals: Floats | None = None
+    reduced_costs: Floats | None = None
+    effective: Mapping[str, Any] = field(default_factory=dict)
+    handover_seconds: float = 0.0
+    solve_seconds: float = 0.0
+    start_accepted: bool | None = None
+
+
+class MatrixBackend(Protocol):
+    """A back end that solves matrices: HiGHS, SCIP, Gurobi, ..."""
+
+    name: ClassVar[str]
+    kind: ClassVar[str]  # "matrix"
+    capabilities: ClassVar[frozenset[Capability]]
+
+    def probe(self) -> Availability:
+        """Installed, version, licence; never called at import."""
+        ...
+
+    def solve(
+        self,
+        matrix: MilpMatrix,
+        options: SolveOptions,
+        *,
+        start: Floats | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> RawResult:
+        """Solve; never raises for a limit."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RawAnswer:
+    """What a solver that takes whole problems says: an answer in the problem's terms and a proven bound."""
+
+    reason: Reason
+    answer: Any
+    bound: float
+    raw: str
+    solve_seconds: float = 0.0
+    iterations: int = 0
+
+
+class PlacementSolver(Protocol):
+    """A solver that takes a placement problem itself rather than a matrix."""
+
+    name: ClassVar[str]
+    kind: ClassVar[str]  # "placement"
+    capabilities: ClassVar[frozenset[Capability]]
+
+    def probe(self) -> Availability:
+        """Installed, version, licence."""
+        ...
+
+    def solve_problem(self, problem: Any, options: SolveOptions) -> RawAnswer:
+        """Solve one problem exactly."""
+        ...

@@ -1,0 +1,84 @@
+"""Options every back end understands, with one meaning each."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from coralopt.errors import OptionError
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Options of one solve; nothing carries over into the next.
+
+    Attributes:
+        time_limit: Seconds of wall time for the solver, or ``None`` for no limit. Not a hard deadline: a back end
+            looks at the clock between its own steps.
+        rel_gap: Relative gap to stop at; by our one formula, |objective - bound| / |objective|.
+        abs_gap: Absolute gap to stop at, in units of the objective.
+        threads: Threads, or ``None`` for one: several make results depend on timing.
+        seed: Seed of whatever the solver randomises.
+        node_limit: Branch-and-bound nodes, or ``None``.
+        log: Whether the solver prints its own log.
+        presolve: On, off, or ``None`` for the solver's default.
+        native: Options in the solver's own names; an unknown one is an error.
+    """
+
+    time_limit: float | None = None
+    rel_gap: float = 1e-4
+    abs_gap: float = 1e-9
+    threads: int | None = None
+    seed: int = 0
+    node_limit: int | None = None
+    log: bool = False
+    presolve: bool | None = None
+    native: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("time_limit", "rel_gap", "abs_gap"):
+            value = getattr(self, name)
+            if value is None and name == "time_limit":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value < 0:
+                raise OptionError(f"option {name} is {value!r}; it must be a number of at least 0")
+        for name, least, optional in (("threads", 1, True), ("seed", 0, False), ("node_limit", 0, True)):
+            value = getattr(self, name)
+            if value is None and optional:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+                raise OptionError(f"option {name} is {value!r}; it must be a whole number of at least {least}")
+        for name, optional in (("log", False), ("presolve", True)):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (value is None and optional):
+                raise OptionError(f"option {name} is {value!r}; it must be true or false")
+        if not isinstance(self.native, Mapping):
+            raise OptionError(f"option native is {self.native!r}; it must map the solver's option names to values")
+
+    @staticmethod
+    def from_mapping(data: Mapping[str, Any]) -> SolveOptions:
+        """Options from plain data.
+
+        Raises:
+            OptionError: An unknown name (the nearest ones are given) or a value of the wrong type.
+        """
+        known = [item.name for item in fields(SolveOptions)]
+        for name in data:
+            if name not in known:
+                raise OptionError(unknown_option("option", name, known))
+        return SolveOptions(**dict(data))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All options as plain data."""
+        return asdict(self)
+
+
+def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
+    """The sentence for an unknown option, with the nearest known names."""
+    choices = list(known)
+    near = difflib.get_close_matches(str(name), choices, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(choices[:40])}"
+    return f"unknown {what} {name!r}; {hint}"

@@ -1,0 +1,53 @@
+"""What a problem and a formulation are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+
+
+@dataclass(frozen=True)
+class Check:
+    """The problem's own verdict on an answer, from first principles.
+
+    Attributes:
+        feasible: Whether the answer satisfies every condition.
+        objective: Objective of the answer, recomputed; NaN when it makes no sense.
+        violations: One sentence for every condition that fails.
+    """
+
+    feasible: bool
+    objective: float
+    violations: tuple[str, ...] = ()
+
+
+class Formulation(Protocol):
+    """Turns a problem into a Pyomo model and reads an answer back."""
+
+    name: str
+
+    def build(self, problem: Any) -> Any:
+        """A ``pyomo.environ.ConcreteModel`` of the problem."""
+        ...
+
+    def read(self, problem: Any, model: Any, value: Callable[[Any], float]) -> Any:
+        """The answer; ``value(variable)`` gives the solver's value, integers rounded, 0 for unused variables."""
+        ...
+
+
+class Problem(Protocol):
+    """Plain data with no solver in it."""
+
+    kind: ClassVar[str]
+    sense: ClassVar[Literal["min", "max"]]
+    default_formulation: ClassVar[str]
+
+    def formulations(self) -> Mapping[str, Formulation]:
+        """The formulations of this problem by name."""
+        ...
+
+    def check(self, answer: Any) -> Check:
+        """Recompute feasibility and objective of an answer."""
+        ...

@@ -1,0 +1,94 @@
+"""What a solve gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import NoSolutionError
+from coralopt.solving.status import Termination
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, eq=False)
+class Solution(Generic[A]):
+    """A checked answer and how good it is.
+
+    Attributes:
+        answer: In the problem's terms; ``None`` unless the reason is OPTIMAL or FEASIBLE.
+        termination: Reason, limit, the solver's own words.
+        objective: Exact re-evaluation of the answer by the problem's check; NaN without an answer.
+        bound: Proven bound; infinite in the weak direction when unknown, ``None`` when infeasible.
+        gap: |objective - bound| / |objective|; infinite without an answer.
+        requested_gap: Relative gap asked for.
+        solver: Name of the back end.
+        formulation: Name of the formulation, empty for solvers that take whole problems.
+        seconds: Seconds by step: ``build``, ``handover``, ``solve``, ``check``.
+        nodes: Branch-and-bound nodes.
+        iterations: Simplex iterations.
+        requested: Options asked for.
+        effective: Options in force, in the solver's own names.
+        shape: (rows, columns) of the matrix, ``None`` for solvers that take whole problems.
+        start_accepted: Whether a start was taken; ``None`` when none was given or it is unknown.
+    """
+
+    answer: A | None
+    termination: Termination
+    objective: float
+    bound: float | None
+    gap: float
+    requested_gap: float
+    solver: str
+    formulation: str
+    seconds: Mapping[str, float]
+    nodes: int = 0
+    iterations: int = 0
+    requested: Mapping[str, Any] = field(default_factory=dict)
+    effective: Mapping[str, Any] = field(default_factory=dict)
+    shape: tuple[int, int] | None = None
+    start_accepted: bool | None = None
+
+    def require_solution(self) -> A:
+        """The answer.
+
+        Raises:
+            NoSolutionError: There is none; carries this result.
+        """
+        if self.answer is None:
+            limit = f", limit: {self.termination.limit.value}" if self.termination.limit else ""
+            raise NoSolutionError(
+                f"solver {self.solver!r} gave no solution: {self.termination.reason.value}{limit} "
+                f"(its own words: {self.termination.raw})",
+                self,
+            )
+        return self.answer
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixResult:
+    """Result of solving a bare matrix: like :class:`Solution`, with the column values and LP duals.
+
+    Attributes:
+        x: float64 (n,) or ``None``; integer columns hold whole numbers.
+        row_duals: float64 (m,) for an LP: d objective / d right-hand side, for min and max alike.
+        reduced_costs: float64 (n,) for an LP: c - A'y.
+    """
+
+    x: npt.NDArray[np.float64] | None
+    termination: Termination
+    objective: float
+    bound: float | None
+    gap: float
+    row_duals: npt.NDArray[np.float64] | None
+    reduced_costs: npt.NDArray[np.float64] | None
+    nodes: int
+    iterations: int
+    effective: Mapping[str, Any]
+    handover_seconds: float
+    solve_seconds: float
+    start_accepted: bool | None = None

@@ -1,0 +1,59 @@
+"""How a solve ended, on two axes: the reason and the limit that was hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Reason(Enum):
+    """Why the solver stopped."""
+
+    #: The proven gap is within the one asked for.
+    OPTIMAL = "optimal"
+    #: A solution, but not proven to the gap asked for.
+    FEASIBLE = "feasible"
+    #: A limit came before any solution.
+    NO_SOLUTION_FOUND = "no_solution_found"
+    INFEASIBLE = "infeasible"
+    UNBOUNDED = "unbounded"
+    INFEASIBLE_OR_UNBOUNDED = "infeasible_or_unbounded"
+    NUMERICAL_ERROR = "numerical_error"
+    OTHER_ERROR = "other_error"
+
+
+class Limit(Enum):
+    """The limit that ended the solve, if one did."""
+
+    TIME = "time"
+    NODE = "node"
+    SOLUTION = "solution"
+    MEMORY = "memory"
+    INTERRUPTED = "interrupted"
+    WORK = "work"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Termination:
+    """Reason, limit and the solver's own words. A solution exists iff the reason is OPTIMAL or FEASIBLE."""
+
+    reason: Reason
+    limit: Limit | None
+    raw: str
+
+    @property
+    def has_solution(self) -> bool:
+        return self.reason in (Reason.OPTIMAL, Reason.FEASIBLE)
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """Our single gap formula: |objective - bound| / max(|objective|, 1e-9); 0 when they are equal."""
+    if objective == bound:
+        return 0.0
+    return abs(objective - bound) / max(abs(objective), 1e-9)
+
+
+def gap_reached(objective: float, bound: float, rel_gap: float, abs_gap: float) -> bool:
+    """Whether the proven gap is within the one asked for, up to the last digits of floating point."""
+    return abs(objective - bound) <= max(abs_gap, rel_gap * abs(objective), 1e-12 * abs(objective))
