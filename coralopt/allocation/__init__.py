@@ -1,0 +1,19 @@
+"""The online stage: how many of each serving template to deploy where, at least cost (paper section 3.3)."""
+
+from coralopt.allocation.explain import Explanation, Shortfall, explain
+from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
+from coralopt.allocation.solve import AllocationResult, solve_allocation
+
+__all__ = [
+    "Allocation",
+    "AllocationProblem",
+    "AllocationResult",
+    "Explanation",
+    "Reduced",
+    "Reduction",
+    "Shortfall",
+    "explain",
+    "reduce_problem",
+    "solve_allocation",
+]

@@ -32,8 +32,8 @@ class Formulation(Protocol):
         """A ``pyomo.environ.ConcreteModel`` of the problem."""
         ...
 
-    def read(self, problem: Any, model: Any, value: Callable[[Any], float]) -> Any:
-        """The answer; ``value(variable)`` gives the solver's value, integers rounded, 0 for unused variables."""
+    def read(self, problem: Any, value: Callable[[str, Any], float]) -> Any:
+        """The answer; ``value(name, index)`` gives a variable's value, integers rounded, 0 where no row uses it."""
         ...
 
 

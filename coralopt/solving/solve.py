@@ -69,10 +69,11 @@ def solve(
     if result.x is not None:
         values = {id(column): float(value) for column, value in zip(columns, result.x, strict=True)}
 
-        def value(variable: Any) -> float:
-            return values.get(id(variable), 0.0)
+        def value(name: str, index: Any) -> float:
+            component = getattr(model, name)
+            return values.get(id(component if index is None else component[index]), 0.0)
 
-        answer = known[chosen].read(problem, model, value)
+        answer = known[chosen].read(problem, value)
         objective = _checked(problem, answer, backend.name, chosen)
     return _solution(
         problem,

@@ -1,0 +1,93 @@
+r"""A lower bound that keeps the demand rows whole, and the columns it rules out.
+
+For capacity prices lambda >= 0 the capacity rows move into the objective (Lagrangian relaxation)::
+
+    L(lambda) = - sum_{r,c} lambda_{r,c} A_r(c) + sum_m D_m,
+    D_m = min { sum_n w n : sum T n >= T_m, n whole },   w = cost + sum_c lambda_{r,c} U_c >= 0
+
+``D_m`` is an unbounded covering knapsack over the columns of model phase m; kept columns are allowed without their upper
+limit, which only lowers it. L(lambda) is a lower bound on every allocation's cost for every lambda >= 0. With ample
+supply lambda is 0 and the bound closes the gap that rounding up the demand rows leaves to the linear relaxation.
+
+The knapsack is solved on a grid of G steps of T_m / G tokens/s with every throughput rounded *up* to whole steps: a
+relaxation, so the bound stays valid, and with G in the ten thousands it is tight.
+
+Fixing: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the remaining
+demand covered at best. Where that exceeds the cost one is willing to pay, the column is 0 in every such solution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.relaxation import Columns
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LagrangianBound:
+    """The bound at given capacity prices.
+
+    Attributes:
+        bound: USD/h; every allocation costs at least this.
+        forced: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
+    """
+
+    bound: float
+    forced: Floats
+
+
+def lagrangian_bound(
+    problem: AllocationProblem, columns: Columns, capacity_prices: Floats, grid: int = 20_000
+) -> LagrangianBound:
+    """The bound of the module docstring, and what every single column would cost at least."""
+    prices = np.maximum(capacity_prices, 0.0)
+    burden = problem.usage.astype(np.float64) @ prices.T
+    weight = columns.cost + burden[columns.template, columns.region]
+    phase_of = problem.phase[columns.template]
+    constant = -float((prices * problem.availability).sum())
+    steps = np.zeros(len(columns), dtype=np.int64)
+    covers: list[Floats] = []
+    for p, demand in enumerate(problem.demand):
+        mine = np.flatnonzero(phase_of == p)
+        if demand <= 0:
+            covers.append(np.zeros(grid + 1))
+            continue
+        # The hair of slack keeps rounding up on the safe side of floating-point division.
+        size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12)).astype(np.int64)
+        steps[mine] = np.minimum(size, grid)
+        covers.append(_cover(steps[mine], weight[mine], grid))
+    total = constant + sum(float(cover[grid]) for cover in covers)
+    forced = np.full(len(columns), -np.inf)
+    for p, cover in enumerate(covers):
+        mine = np.flatnonzero(phase_of == p)
+        if np.isfinite(cover[grid]):
+            forced[mine] = total - cover[grid] + weight[mine] + cover[grid - steps[mine]]
+    # Rounding of the sums above must never lift the bound over a true cost.
+    slack = 1e-9 * max(1.0, abs(total), abs(constant)) if np.isfinite(total) else 0.0
+    return LagrangianBound(total - slack, forced - slack)
+
+
+def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
+    """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
+    cover = np.full(grid + 1, np.inf)
+    cover[0] = 0.0
+    if not len(steps):
+        return cover
+    # Only items that no larger one undercuts matter.
+    order = np.lexsort((weight, -steps))
+    sizes, weights = steps[order], weight[order]
+    best = np.minimum.accumulate(weights)
+    pareto = np.concatenate([[True], weights[1:] < best[:-1]])
+    return _cover_kernel()(sizes[pareto], weights[pareto], cover)
+
+
+def _cover_kernel():  # type: ignore[no-untyped-def]
+    from coralopt.allocation.kernels import cover
+
+    return cover

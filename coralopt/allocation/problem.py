@@ -1,0 +1,163 @@
+"""The allocation problem and its answer: how many of each serving template to deploy in each region."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import SolverError
+
+if TYPE_CHECKING:
+    from coralopt.solving.problem import Check
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Instances of templates in regions; only the positive counts, sorted by template, then region.
+
+    Attributes:
+        template: int64 (k,), rows of ``AllocationProblem.usage``.
+        region: int64 (k,).
+        count: int64 (k,), the paper's nu.
+    """
+
+    template: npt.NDArray[np.int64]
+    region: npt.NDArray[np.int64]
+    count: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(counts: Mapping[tuple[int, int], int]) -> Allocation:
+        """From (template, region) -> count; zeros are left out."""
+        items = sorted((place, count) for place, count in counts.items() if count)
+        return Allocation(
+            template=np.array([place[0] for place, _ in items], dtype=np.int64),
+            region=np.array([place[1] for place, _ in items], dtype=np.int64),
+            count=np.array([count for _, count in items], dtype=np.int64),
+        )
+
+    def to_mapping(self) -> dict[tuple[int, int], int]:
+        """(template, region) -> count."""
+        return {
+            (int(t), int(r)): int(n) for t, r, n in zip(self.template, self.region, self.count, strict=True)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """Meet every demand at least cost from what the regions offer (paper section 3.3).
+
+    Attributes:
+        usage: int16 (T, C), nodes of each configuration a template needs, U_c.
+        throughput: float64 (T,), tokens/s of a template.
+        phase: int32 (T,), model phase a template serves, index into ``demand``.
+        demand: float64 (P,), tokens/s, T_m.
+        availability: int64 (R, C), nodes, A_r(c).
+        price: float64 (R, C), USD per node-hour, p_r(c); NaN only where availability is 0.
+        running: int64 (T, R), instances that run already, nu', or ``None``.
+        penalty: K, dimensionless: an added instance costs (1 + K) times its price.
+        phase_names: P names for messages.
+        region_names: R names.
+        configuration_names: C names.
+
+    Raises:
+        SolverError: The parts do not fit together; says which value, where.
+    """
+
+    usage: npt.NDArray[np.int16]
+    throughput: npt.NDArray[np.float64]
+    phase: npt.NDArray[np.int32]
+    demand: npt.NDArray[np.float64]
+    availability: npt.NDArray[np.int64]
+    price: npt.NDArray[np.float64]
+    running: npt.NDArray[np.int64] | None
+    penalty: float
+    phase_names: tuple[str, ...]
+    region_names: tuple[str, ...]
+    configuration_names: tuple[str, ...]
+
+    kind: ClassVar[str] = "allocation"
+    sense: ClassVar[Literal["min", "max"]] = "min"
+    default_formulation: ClassVar[str] = "split"
+
+    def __post_init__(self) -> None:
+        templates, configurations = self.usage.shape
+        regions, phases = len(self.region_names), len(self.phase_names)
+        for name, array, shape in (
+            ("throughput", self.throughput, (templates,)),
+            ("phase", self.phase, (templates,)),
+            ("demand", self.demand, (phases,)),
+            ("availability", self.availability, (regions, configurations)),
+            ("price", self.price, (regions, configurations)),
+        ):
+            if array.shape != shape:
+                raise SolverError(f"{name} has shape {array.shape}, expected {shape}")
+        if len(self.configuration_names) != configurations:
+            raise SolverError(
+                f"configuration_names has {len(self.configuration_names)} entries, usage has {configurations} columns"
+            )
+        if self.running is not None:
+            if self.running.shape != (templates, regions):
+                raise SolverError(f"running has shape {self.running.shape}, expected {(templates, regions)}")
+            if (self.running < 0).any():
+                raise SolverError("running holds a negative count")
+        for name, values in (("throughput", self.throughput), ("demand", self.demand)):
+            if not np.isfinite(values).all() or (values < 0).any():
+                raise SolverError(f"{name} holds a negative or non-finite number of tokens/s")
+        if (self.usage < 0).any() or (templates and self.usage.sum(axis=1).min() < 1):
+            raise SolverError("usage holds a negative count or a template without nodes")
+        if templates and (self.phase.min() < 0 or self.phase.max() >= phases):
+            raise SolverError(f"phase must lie in 0..{phases - 1}")
+        if (self.availability < 0).any():
+            r, c = np.argwhere(self.availability < 0)[0]
+            raise SolverError(
+                f"availability of {self.configuration_names[c]} in {self.region_names[r]} is {self.availability[r, c]}; "
+                "it must not be negative"
+            )
+        bad = np.argwhere((self.availability > 0) & ~(np.isfinite(self.price) & (np.nan_to_num(self.price) >= 0)))
+        if len(bad):
+            r, c = bad[0]
+            raise SolverError(
+                f"price of {self.configuration_names[c]} in {self.region_names[r]} is {self.price[r, c]} USD/h; "
+                "an available configuration needs a price of at least 0"
+            )
+        if not np.isfinite(self.penalty) or self.penalty < 0:
+            raise SolverError(f"penalty K is {self.penalty}; it must be a number of at least 0")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(templates, regions, configurations, model phases)."""
+        return len(self.throughput), *self.price.shape, len(self.demand)
+
+    def template_price(self) -> npt.NDArray[np.float64]:
+        """float64 (T, R): p_r(tau), USD/h; NaN where a needed configuration has no price in the region."""
+        known = np.nan_to_num(self.price, nan=0.0)
+        total = self.usage.astype(np.float64) @ known.T
+        missing = (self.usage > 0).astype(np.float64) @ np.isnan(self.price).astype(np.float64).T > 0
+        return np.where(missing, np.nan, total)
+
+    def most_instances(self) -> npt.NDArray[np.int64]:
+        """int64 (T, R): instances of one template that the region's availability alone would allow."""
+        templates, regions = len(self.throughput), len(self.region_names)
+        most = np.full((templates, regions), np.iinfo(np.int64).max, dtype=np.int64)
+        for c in range(self.usage.shape[1]):
+            used = np.flatnonzero(self.usage[:, c])
+            if len(used):
+                fit = self.availability[:, c][None, :] // self.usage[used, c].astype(np.int64)[:, None]
+                most[used] = np.minimum(most[used], fit)
+        return most
+
+    def formulations(self) -> Mapping[str, Any]:
+        """Formulations by name."""
+        from coralopt.allocation.formulations import FORMULATIONS
+
+        return FORMULATIONS
+
+    def check(self, answer: Allocation) -> Check:
+        """Feasibility and cost of ``answer`` from first principles; see :mod:`coralopt.allocation.check`."""
+        from coralopt.allocation.check import check_allocation
+
+        return check_allocation(self, answer)
