@@ -23,7 +23,7 @@ class RequestLengths:
     """Mean request lengths of a published trace.
 
     Attributes:
-        name: ``"azure-code"``, ``"azure-conv"`` or ``"burstgpt"`` (paper, section 5.1).
+        name: ``"azure-code"``, ``"azure-conv"`` or ``"burstgpt"`` (paper, section 6.1).
         input_tokens: Mean prompt length in tokens.
         output_tokens: Mean answer length in tokens.
         source: Where the figures come from.
@@ -71,7 +71,7 @@ def gpus() -> Mapping[str, Gpu]:
 
 @cache
 def node_configurations() -> Mapping[str, NodeConfiguration]:
-    """Node configurations by name, in the catalog's order: the paper's 20 first (section 5.1), then H200 and B200.
+    """Node configurations by name, in the catalog's order: the paper's 20 first (section 6.1), then H200 and B200.
 
     ``network_gb_s`` is the figure of the slowest instance on sale, one direction. For ``1xL40S``, ``1xL4`` and
     ``1xA10G`` that is a burst figure; for counts that no cloud sells it is a share of the larger instance.
@@ -130,7 +130,7 @@ def find_model(name: str) -> ModelArchitecture | None:
 
 @cache
 def request_lengths() -> Mapping[str, RequestLengths]:
-    """Mean request lengths in tokens of the paper's three data sets (section 5.1), with sources."""
+    """Mean request lengths in tokens of the paper's three data sets (section 6.1), with sources."""
     return MappingProxyType(
         {name: RequestLengths(name, **row) for name, row in json.loads(_text("lengths.json")).items()}
     )

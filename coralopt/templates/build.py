@@ -11,6 +11,7 @@ import numpy as np
 
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.solving import get_backend
 from coralopt.templates.library import FORMAT, PhaseTemplates, TemplateLibrary, load_library, save_library
 from coralopt.templates.node_sets import node_sets_for
 from coralopt.throughput import ThroughputTables, build_tables, explain_infeasible, throughput_source
@@ -72,10 +73,8 @@ def build_phase(
     progress: Callable[[int, int], None] | None = None,
 ) -> PhaseTemplates:
     """Templates of one model phase: every node set within the limits, placed in one exact sweep."""
-    from coralopt_dp import sweep
-
     sets = node_sets_for(phase.model, scenario.configurations, scenario.max_nodes, scenario.memory_ratio)
-    result = sweep(table.values, sets, workers=workers, progress=progress)
+    result = get_backend("dp").place_family(table.values, sets, workers=workers, progress=progress)
     keep = np.flatnonzero(result.throughput > 0)
     return PhaseTemplates(
         key=phase.key,

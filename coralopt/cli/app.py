@@ -1,0 +1,43 @@
+"""The command line application: every command in its place."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coralopt._version import __version__
+from coralopt.cli import plan, scenario, show, solvers, templates, verify
+
+
+def make_app() -> typer.Typer:
+    """The application with all its commands."""
+    app = typer.Typer(
+        name="coralopt",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Which GPU nodes to rent and how to split every LLM across them, at provably minimal cost.",
+    )
+    app.callback()(_root)
+    app.command()(plan.plan)
+    app.command()(templates.templates)
+    app.command()(verify.verify)
+    app.command()(show.show)
+    app.command()(solvers.solvers)
+    app.add_typer(scenario.app, name="scenario")
+    return app
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"coralopt {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,17 @@
+"""Pyomo formulations of the placement problem for a fixed stage count, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from coralopt.placement.formulations.paper import PaperFormulation
+from coralopt.placement.formulations.tight import TightFormulation
+from coralopt.solving.problem import Formulation
+
+#: Every formulation of the placement problem by its name.
+FORMULATIONS: Mapping[str, Formulation] = MappingProxyType(
+    {formulation.name: formulation for formulation in (PaperFormulation(), TightFormulation())}
+)
+
+__all__ = ["FORMULATIONS", "PaperFormulation", "TightFormulation"]

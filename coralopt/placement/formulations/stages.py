@@ -1,0 +1,40 @@
+"""What every formulation of the placement problem asks of a problem with a fixed stage count."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import SolverError
+from coralopt.placement.problem import PlacementProblem
+from coralopt.throughput.tables import stage_role
+
+
+def fixed_stages(problem: PlacementProblem) -> int:
+    """The problem's stage count.
+
+    Raises:
+        SolverError: There is none, or it leaves a stage without a node or a layer.
+    """
+    if problem.stages is None:
+        raise SolverError(
+            "a formulation is made for a fixed number of stages; set PlacementProblem.stages, "
+            "or call coralopt.placement.best_placement, which tries them all"
+        )
+    if not problem.stage_counts:
+        raise SolverError(
+            f"{problem.stages} stages need as many nodes and layers; the problem has {problem.nodes} nodes and "
+            f"{problem.layers} layers"
+        )
+    return problem.stages
+
+
+def role_table(problem: PlacementProblem, stage: int, stages: int) -> npt.NDArray[np.float64]:
+    """float64 (C, L + 1), tokens/s of one node in stage ``stage`` (from 0) of ``stages``."""
+    table: npt.NDArray[np.float64] = problem.values[stages - 1, stage_role(stage, stages)]
+    return table
+
+
+def nodes_in_order(problem: PlacementProblem) -> tuple[int, ...]:
+    """Configuration of every single node, the paper's g_1..g_K."""
+    return tuple(c for c, count in enumerate(problem.node_set) for _ in range(count))

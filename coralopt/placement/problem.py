@@ -1,0 +1,132 @@
+"""The placement problem of one replica and its answer: which nodes hold how many layers (paper section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import SolverError
+from coralopt.solving.problem import Check, Formulation
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive layers, held by one or more data-parallel nodes.
+
+    Attributes:
+        layers: Number of layers, 1 or more.
+        nodes: Nodes of each configuration, length C.
+    """
+
+    layers: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How one replica lies on its nodes (the paper's Psi): every node is in exactly one stage.
+
+    Attributes:
+        stages: The stages in pipeline order.
+    """
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def node_set(self) -> tuple[int, ...]:
+        """Nodes of each configuration over all stages."""
+        return tuple(sum(counts) for counts in zip(*(stage.nodes for stage in self.stages), strict=True))
+
+    @property
+    def layers(self) -> int:
+        """Layers of all stages together."""
+        return sum(stage.layers for stage in self.stages)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementProblem:
+    """Place one replica of a model on a node set so that its throughput in tokens/s is largest (paper section 3.2).
+
+    Every node sits in exactly one stage and can hold the layers of its stage; the nodes of a stage add up; the
+    slowest stage decides.
+
+    Attributes:
+        values: float64 (S, 3, C, L + 1), tokens/s: ``values[s - 1, role, c, j]`` of one node of configuration c with
+            j layers in a pipeline of s stages; 0 says it cannot. See ``ThroughputTables.values``.
+        node_set: Nodes of each configuration, length C, at least one node in all.
+        configurations: Names of the configurations, length C.
+        stages: Number of stages, or ``None`` for the best of 1 to S.
+
+    Raises:
+        SolverError: The parts do not fit together; says which value, where.
+    """
+
+    values: npt.NDArray[np.float64]
+    node_set: tuple[int, ...]
+    configurations: tuple[str, ...]
+    stages: int | None = None
+
+    kind: ClassVar[str] = "placement"
+    sense: ClassVar[Literal["min", "max"]] = "max"
+    default_formulation: ClassVar[str] = "tight"
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values, dtype=np.float64)
+        if values.ndim != 4 or values.shape[0] < 1 or values.shape[1] != 3 or values.shape[3] < 2:
+            raise SolverError(f"values has shape {values.shape}; it must be (S, 3, C, L + 1) with S >= 1 and L >= 1")
+        bad = np.argwhere(~(np.isfinite(values) & (values >= 0)))
+        if len(bad):
+            place = tuple(int(n) for n in bad[0])
+            raise SolverError(
+                f"values{list(place)} is {values[place]}; tokens/s must be finite and not negative (0: cannot hold)"
+            )
+        if len(self.node_set) != values.shape[2] or len(self.configurations) != values.shape[2]:
+            raise SolverError(
+                f"node_set has {len(self.node_set)} and configurations {len(self.configurations)} entries, but "
+                f"values knows {values.shape[2]} configurations; give one entry a configuration"
+            )
+        if any(count < 0 for count in self.node_set) or sum(self.node_set) < 1:
+            raise SolverError(f"node_set is {self.node_set}; counts must not be negative and at least one positive")
+        if self.stages is not None and not 1 <= self.stages <= values.shape[0]:
+            raise SolverError(f"stages is {self.stages}; values covers 1 to {values.shape[0]} stages")
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "node_set", tuple(int(count) for count in self.node_set))
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model, L."""
+        return int(self.values.shape[3]) - 1
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes, the paper's |G'|."""
+        return sum(self.node_set)
+
+    @property
+    def stage_counts(self) -> tuple[int, ...]:
+        """Stage counts that leave every stage a node and a layer; empty when the fixed one does not."""
+        most = min(self.values.shape[0], self.nodes, self.layers)
+        wanted = range(1, most + 1) if self.stages is None else (self.stages,)
+        return tuple(count for count in wanted if count <= most)
+
+    def formulations(self) -> Mapping[str, Formulation]:
+        """Formulations by name."""
+        from coralopt.placement.formulations import FORMULATIONS
+
+        return FORMULATIONS
+
+    def check(self, answer: Placement) -> Check:
+        """Feasibility and throughput of ``answer`` from first principles; see :mod:`coralopt.placement.check`."""
+        from coralopt.placement.check import check_placement
+
+        return check_placement(self, answer)
+
+    def __repr__(self) -> str:
+        named: dict[str, Any] = {
+            name: count for name, count in zip(self.configurations, self.node_set, strict=True) if count
+        }
+        return f"PlacementProblem({named}, layers={self.layers}, stages={self.stages})"

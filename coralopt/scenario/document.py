@@ -1,0 +1,278 @@
+"""The scenario document: the shape of the file, as pydantic models. Names are looked up in ``resolve``.
+
+Every description of a quantity ends with its unit; it is shown as the hint when the value is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=100)]
+Text = Annotated[str, Field(max_length=2000)]
+Milliseconds = Annotated[float, Field(ge=1, le=3_600_000)]
+Rate = Annotated[float, Field(ge=0, le=1e12)]
+Tokens = Annotated[float, Field(gt=0, le=1e8)]
+Usd = Annotated[float, Field(ge=0, le=1e6)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Size = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class Section(BaseModel):
+    """Unknown keys are refused, and a number is a number: no text, no truth values, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Slo(Section):
+    """Latency service-level objectives of a model."""
+
+    prefill_ms: Milliseconds = Field(description="time to first token, in ms")
+    decode_ms: Milliseconds = Field(description="time per output token, in ms")
+
+
+class Demand(Section):
+    """What must be served: a rate (requests, or tokens of each phase) and mean lengths (or a data set with them)."""
+
+    requests_s: Rate | None = Field(default=None, description="request rate, in requests/s")
+    prefill_tokens_s: Rate | None = Field(default=None, description="input tokens to process, in tokens/s")
+    decode_tokens_s: Rate | None = Field(default=None, description="output tokens to generate, in tokens/s")
+    mixed_tokens_s: Rate | None = Field(default=None, description="output tokens of mixed instances, in tokens/s")
+    input_tokens: Tokens | None = Field(default=None, description="mean prompt length, in tokens")
+    output_tokens: Tokens | None = Field(default=None, description="mean answer length, in tokens")
+    dataset: Literal["azure-code", "azure-conv", "burstgpt"] | None = Field(
+        default=None, description="published trace whose mean lengths are used"
+    )
+
+    @model_validator(mode="after")
+    def _one_rate_and_one_length(self) -> Demand:
+        given = {name for name, value in self if value is not None}
+        rates = given & {"prefill_tokens_s", "decode_tokens_s", "mixed_tokens_s"}
+        if "requests_s" in given and rates:
+            raise ValueError(f"give requests_s or {', '.join(sorted(rates))}, not both")
+        if "requests_s" not in given and not rates:
+            raise ValueError("the rate is missing: give requests_s, or prefill_tokens_s and decode_tokens_s")
+        lengths = given & {"input_tokens", "output_tokens"}
+        if "dataset" in given and lengths:
+            raise ValueError(f"give dataset or {', '.join(sorted(lengths))}, not both")
+        if "dataset" not in given and len(lengths) < 2:
+            raise ValueError("the lengths are missing: give input_tokens and output_tokens, or a dataset")
+        return self
+
+
+class InlineModel(Section):
+    """A decoder-only transformer that the catalog does not have; parameter counts follow from the sizes."""
+
+    layers: Size = Field(description="decoder layers")
+    hidden: Size = Field(description="width of the residual stream")
+    heads: Size = Field(description="query heads")
+    kv_heads: Size = Field(description="key/value heads")
+    head_dim: Size = Field(description="width of one head")
+    vocab: Size = Field(description="vocabulary size")
+    intermediate: Count = Field(
+        default=0, description="width of the gated dense feed-forward block; 0 for a pure MoE model"
+    )
+    experts: Count = Field(default=0, description="routed experts a layer")
+    experts_per_token: Count = Field(default=0, description="experts a token is routed to")
+    expert_intermediate: Count = Field(default=0, description="width of one gated expert")
+    tied_embeddings: bool = Field(default=False, description="whether the output head shares the embedding")
+    attention_params_per_layer: Annotated[int, Field(ge=1, le=10**12)] | None = Field(
+        default=None, description="parameters of the attention block, when they do not follow from the heads"
+    )
+    kv_elements_per_token_per_layer: Size | None = Field(
+        default=None, description="elements of K and V a token, when they do not follow from the heads"
+    )
+    weight_format: Literal["bf16", "fp8", "mxfp4"] = Field(
+        default="bf16", description="format of the quantised weights"
+    )
+    sliding_window: Size | None = Field(default=None, description="window of the sliding-window layers, in tokens")
+    sliding_layers: Count = Field(default=0, description="how many layers use that window")
+    max_position: Size = Field(default=131_072, description="longest context, in tokens")
+    hf_id: Text = Field(default="", description="name of the published checkpoint")
+    source: Text = Field(default="given in the scenario", description="where the figures come from")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> InlineModel:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        moe = (self.experts, self.experts_per_token, self.expert_intermediate)
+        if any(moe) and not all(moe):
+            raise ValueError("an MoE model needs experts, experts_per_token and expert_intermediate, all above 0")
+        if self.experts_per_token > self.experts:
+            raise ValueError(f"experts_per_token ({self.experts_per_token}) exceeds experts ({self.experts})")
+        if not self.experts and not self.intermediate:
+            raise ValueError("give intermediate (dense model) or the three expert sizes (MoE model)")
+        if self.sliding_layers > self.layers:
+            raise ValueError(f"sliding_layers ({self.sliding_layers}) exceeds layers ({self.layers})")
+        if bool(self.sliding_layers) != (self.sliding_window is not None):
+            raise ValueError("sliding_window and sliding_layers go together")
+        return self
+
+
+def _model_form(value: Any) -> str:
+    return "<inline>" if isinstance(value, Mapping | InlineModel) else "<name>"
+
+
+class Model(Section):
+    """One model to serve."""
+
+    model: (
+        Annotated[Annotated[Name, Tag("<name>")] | Annotated[InlineModel, Tag("<inline>")], Discriminator(_model_form)]
+        | None
+    ) = Field(default=None, description="catalog name, checkpoint name, or an inline architecture; default: the key")
+    slo: Slo = Field(description="prefill_ms and decode_ms, in ms")
+    demand: Demand = Field(description="rate and mean lengths")
+
+
+class CustomGpu(Section):
+    """A GPU type that the catalog does not have."""
+
+    memory_gib: Positive = Field(description="usable device memory, in GiB")
+    bandwidth_gb_s: Positive = Field(description="peak memory bandwidth, in 1e9 bytes/s")
+    bf16_tflops: Positive = Field(description="dense BF16 peak, in 1e12 FLOP/s")
+    fp8_tflops: Positive | None = Field(
+        default=None, description="dense FP8 peak, in 1e12 FLOP/s; leave out if there is none"
+    )
+    link_gb_s: Positive = Field(description="GPU to GPU inside a node, one direction, in 1e9 bytes/s a GPU")
+    nvlink: bool = Field(default=False, description="whether that link is NVLink or its equal")
+    architecture: Text = Field(default="unknown", description="silicon generation")
+    source: Text = Field(default="given in the scenario", description="where the figures come from")
+
+
+class CustomNode(Section):
+    """A node configuration that the catalog does not have."""
+
+    gpu: Name = Field(description="GPU type of the catalog or of 'gpus'")
+    count: Annotated[int, Field(ge=1, le=64)] = Field(description="GPUs in the node")
+    network_gb_s: Positive = Field(description="network of the node, one direction, in 1e9 bytes/s (Gbit/s / 8)")
+
+
+class PoolEntry(Section):
+    """Supply of one node configuration in one region."""
+
+    available: Count = Field(description="nodes that can be rented, a whole number")
+    price_usd_h: Usd | None = Field(default=None, description="overrides the catalog, in USD per node-hour")
+    instance_type: Text | None = Field(
+        default=None, description="the cloud's name of the instance; overrides the catalog"
+    )
+
+
+def _entry_form(value: Any) -> str:
+    return "<entry>" if isinstance(value, Mapping | PoolEntry) else "<count>"
+
+
+def _supply_form(value: Any) -> str:
+    return "<all>" if isinstance(value, str) else "<list>" if isinstance(value, list) else "<each>"
+
+
+Entry = Annotated[Annotated[Count, Tag("<count>")] | Annotated[PoolEntry, Tag("<entry>")], Discriminator(_entry_form)]
+Supply = Annotated[
+    Annotated[Literal["all"], Tag("<all>")]
+    | Annotated[list[Name], Tag("<list>")]
+    | Annotated[dict[Name, Entry], Tag("<each>")],
+    Discriminator(_supply_form),
+]
+
+
+class Region(Section):
+    """Supply of one region."""
+
+    available: Count | None = Field(
+        default=None, description="nodes of each configuration when 'configurations' is a list or 'all', a whole number"
+    )
+    configurations: Supply = Field(
+        description="configuration -> nodes available (a whole number, or available, price_usd_h, instance_type); "
+        "or a list of configurations; or all: everything the catalog has a price for"
+    )
+
+    @model_validator(mode="after")
+    def _availability(self) -> Region:
+        if isinstance(self.configurations, dict) and self.available is not None:
+            raise ValueError(
+                "'available' goes with a list of configurations or 'all'; here each configuration has its own"
+            )
+        if not isinstance(self.configurations, dict) and self.available is None:
+            raise ValueError("'available' is missing: the number of nodes of each listed configuration")
+        return self
+
+
+class Pool(Section):
+    """What can be rented, and at what price."""
+
+    market: Literal["on-demand", "spot"] = Field(default="on-demand", description="which catalog price applies")
+    regions: dict[Name, Region] = Field(description="region -> its supply")
+
+
+class Pruning(Section):
+    """Which node sets become templates (paper, section 4.2)."""
+
+    max_nodes: Annotated[int, Field(ge=1, le=32)] = Field(default=6, description="N_max: most nodes in one template")
+    memory_ratio: Annotated[float, Field(gt=1, le=1e6)] = Field(
+        default=12.0, description="rho: a node set holds less GPU memory than this many times the model's weights"
+    )
+
+
+class Throughput(Section):
+    """Where throughput tables come from."""
+
+    source: Literal["auto", "silicon", "roofline"] = Field(
+        default="auto", description="source of the throughput tables"
+    )
+
+
+class Running(Section):
+    """Serving instances that run already."""
+
+    model: Name = Field(description="a key of 'models'")
+    phase: Literal["prefill", "decode", "mixed"] = Field(description="phase that the instances serve")
+    region: Name = Field(description="a key of 'pool.regions'")
+    nodes: dict[Name, Annotated[int, Field(ge=1, le=1000)]] = Field(
+        description="node configuration -> number of nodes of one instance"
+    )
+    count: Annotated[int, Field(ge=1, le=1_000_000)] = Field(default=1, description="number of running instances")
+
+
+class Solver(Section):
+    """Who solves the allocation."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)] = Field(default="highs", description="solver name")
+    options: dict[str, JsonValue] = Field(
+        default_factory=dict, description="common solver options, for example rel_gap"
+    )
+
+    @field_validator("options", mode="after")
+    @classmethod
+    def _finite(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name, value in options.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError:
+                raise ValueError(f"option '{name}' holds a number that is not finite") from None
+        return options
+
+
+class Document(Section):
+    """A coralopt scenario: models with latency SLOs and demand, and the pool of nodes that may be rented."""
+
+    name: Name | None = Field(default=None, description="name of the scenario; default: the name of the file")
+    description: Text | None = Field(default=None, description="what this scenario is about")
+    mode: Literal["disaggregated", "mixed"] = Field(
+        default="disaggregated",
+        description="disaggregated: prefill and decode instances; mixed: instances that do both",
+    )
+    models: dict[Name, Model] = Field(description="model name -> its SLO and demand")
+    pool: Pool = Field(description="regions and the nodes that they offer")
+    gpus: dict[Name, CustomGpu] = Field(default_factory=dict, description="GPU types beyond the catalog")
+    nodes: dict[Name, CustomNode] = Field(default_factory=dict, description="node configurations beyond the catalog")
+    pruning: Pruning = Field(default_factory=Pruning, description="which node sets become templates")
+    throughput: Throughput = Field(default_factory=Throughput, description="source of the throughput tables")
+    running: list[Running] = Field(default_factory=list, description="serving instances that run already")
+    initialization_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(
+        default=0.1,
+        description="K: node initialization time divided by the time between two plans (6 min / 60 min), a ratio",
+    )
+    solver: Solver = Field(default_factory=Solver, description="who solves the allocation")

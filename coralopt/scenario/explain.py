@@ -1,0 +1,212 @@
+"""pydantic's errors in the words of the scenario file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, Tag, ValidationError
+from pydantic.fields import FieldInfo
+
+from coralopt.scenario.document import Document
+from coralopt.scenario.mistakes import MistakeList, Path, suggest
+
+_MISSING, _UNKNOWN = "is missing", "unknown key"
+_KINDS = {
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "finite_number": "a finite number",
+    "invalid-json-value": "plain data",
+}
+_BOUNDS = {
+    "greater_than": "gt",
+    "greater_than_equal": "ge",
+    "less_than": "lt",
+    "less_than_equal": "le",
+}
+_SIGNS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+_QUANTITY = re.compile(r"\s*([-+]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9]\S*)?\s*")
+
+
+def describe(value: Any) -> str:
+    """A value as the reader of a file would name it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return f"the truth value {str(value).lower()}"
+    if isinstance(value, str):
+        return f"the text '{value if len(value) <= 60 else value[:57] + '...'}'"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return repr(value)
+
+
+def _children(annotation: Any, part: str | int) -> tuple[Any, str]:
+    """Type of ``part`` inside a value of type ``annotation``, and its description."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _children(arguments[0], part)
+    if origin in (Union, UnionType):
+        for option in arguments:
+            tags = [extra.tag for extra in getattr(option, "__metadata__", ()) if isinstance(extra, Tag)]
+            if part in tags:
+                return option, ""
+        found = [_children(option, part) for option in arguments]
+        return next((child for child in found if child[0] is not None), (None, ""))
+    if origin is dict:
+        return arguments[1], ""
+    if origin is list:
+        return arguments[0], ""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(part, str):
+        field: FieldInfo | None = annotation.model_fields.get(part)
+        if field is not None:
+            return field.annotation, field.description or ""
+    return None, ""
+
+
+def _fields(annotation: Any) -> Mapping[str, FieldInfo]:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Annotated, Union, UnionType):
+        options = arguments[:1] if origin is Annotated else arguments
+        return next((found for option in options if (found := _fields(option))), {})
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation.model_fields
+    return {}
+
+
+def _walk(location: Path) -> tuple[Any, str]:
+    """Type of the mapping that contains the last part of ``location``, and the description of that part."""
+    annotation: Any = Document
+    description = ""
+    container: Any = Document
+    for part in location:
+        container = annotation
+        annotation, own = _children(annotation, part)
+        if not _is_tag(part):
+            description = own
+    return container, description
+
+
+def _is_tag(part: str | int) -> bool:
+    return isinstance(part, str) and part.startswith("<") and part.endswith(">")
+
+
+def plain_path(location: Path) -> Path:
+    """pydantic's location without the names of the forms that a value may take."""
+    return tuple(part for part in location if not _is_tag(part) and part != "[key]")
+
+
+def _quantity_hint(value: Any, field: str, description: str) -> str:
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return description
+    number, unit = match[1].replace(",", "").replace("_", ""), (match[2] or "").lower()
+    factors = {"": 1.0, "ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "min": 6e4}
+    if field.endswith("_ms") and unit in factors:
+        number = f"{float(number) * factors[unit]:g}"
+    elif unit and field.endswith("_ms"):
+        return description
+    return f"write the plain number {number} without quotes or unit" + (
+        f"; it is the {description}" if description else ""
+    )
+
+
+def _key_hint(key: str, fields: Mapping[str, FieldInfo]) -> str:
+    hint = suggest(key, fields, "a key")
+    field = next((name for name in fields if f"'{name}'" in hint), None)
+    if field is None:
+        # 'prefill' and 'prefill_s' mean the same key with another unit or none.
+        field = next((name for name in fields if name.split("_")[0] == re.split(r"[_-]", key)[0] and "_" in name), None)
+    if field is None:
+        return hint
+    description = fields[field].description or ""
+    return f"did you mean '{field}'?" + (f" It is the {description}" if ", in " in description else "")
+
+
+def _one(error: Any) -> tuple[Path, str, str]:
+    kind, location, value = str(error["type"]), tuple(error["loc"]), error["input"]
+    context = error.get("ctx", {})
+    path = plain_path(location)
+    container, description = _walk(location)
+    last = str(path[-1]) if path else ""
+    if location and location[-1] == "<count>":
+        description = "nodes available, a whole number; or a mapping with available, price_usd_h, instance_type"
+    if "[key]" in location:
+        return (
+            path,
+            f"'{last[:60]}' is no name",
+            "letters, digits, '.', '_', '-' and '/', beginning with a letter or digit",
+        )
+    if kind == "missing":
+        return path, _MISSING, description
+    if kind == "extra_forbidden":
+        return path, _UNKNOWN, _key_hint(last, _fields(container))
+    if kind in _KINDS:
+        expected = _KINDS[kind]
+        if location and location[-1] == "<count>" and not isinstance(value, int | float):
+            return (
+                path,
+                f"must be a whole number or a mapping, not {describe(value)}",
+                "nodes available, or available: ...",
+            )
+        hint = _quantity_hint(value, last, description) if "number" in expected else description
+        return path, f"must be {expected}, not {describe(value)}", hint
+    if kind in _BOUNDS:
+        limit = context[_BOUNDS[kind]]
+        if last.endswith("_ms") and 0 < value < limit:
+            description += f"; if {value:g} is in s, write {value * 1000:g}"
+        shown = int(limit) if limit == int(limit) else limit
+        return path, f"must be {_SIGNS[_BOUNDS[kind]]} {shown:,}, not {describe(value)}", description
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        return path, f"{describe(value)} is no choice here", _literal_hint(value, choices)
+    if kind == "string_pattern_mismatch":
+        return (
+            path,
+            f"{describe(value)} is no name",
+            "letters, digits, '.', '_', '-' and '/', beginning with a letter or digit",
+        )
+    if kind == "value_error":
+        return path, str(context.get("error", error["msg"])), ""
+    message = str(error["msg"])
+    return path, f"{message[:1].lower()}{message[1:]}, found {describe(value)}", description
+
+
+def _literal_hint(value: Any, choices: list[str]) -> str:
+    hint = suggest(value, choices) if isinstance(value, str) else ""
+    every = f"choose from {', '.join(choices)}"
+    return f"{hint} {every}" if hint.startswith("did") and len(choices) > 1 else every
+
+
+def explain(error: ValidationError, raw: Any, mistakes: MistakeList) -> None:
+    """Add every error of validating ``raw`` to the list, in the words of the file."""
+    found = [_one(item) for item in error.errors(include_url=False)]
+    # A mistyped key is one mistake, not also a missing one.
+    mistyped = {
+        (*path[:-1], hint.split("'")[1]) for path, problem, hint in found if problem == _UNKNOWN and "'" in hint
+    }
+    for path, problem, hint in found:
+        if not (problem == _MISSING and path in mistyped):
+            mistakes.add(existing(raw, path), problem, hint)
+
+
+def existing(raw: Any, path: Path) -> Path:
+    """``path`` up to the first part that is not there; pydantic names the kinds of a value after its place."""
+    for depth, part in enumerate(path):
+        if not isinstance(raw, dict | list):
+            return path[:depth]
+        try:
+            raw = raw[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return path[: depth + 1]
+    return path

@@ -1,0 +1,412 @@
+"""Every name of a valid document looked up: models, node configurations, prices, demand."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coralopt import catalog
+from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration
+from coralopt.scenario.document import CustomGpu, Demand, Document, InlineModel, Model, PoolEntry, Region
+from coralopt.scenario.mistakes import MistakeList, Path, suggest
+from coralopt.scenario.resolved import ModelPhase, Phase, ResolvedScenario, RunningInstances
+
+_PHASES: dict[str, tuple[Phase, ...]] = {"disaggregated": ("prefill", "decode"), "mixed": ("mixed",)}
+_COUNTED = re.compile(r"([0-9]+)x(.+)")
+
+
+def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, name: str) -> ResolvedScenario | None:
+    """Look every name up.
+
+    Args:
+        document: The valid part of the scenario.
+        raw: The scenario as it was given: names in it are known, even where their own entry is invalid.
+        mistakes: Takes what is found.
+        name: Name of the scenario when the document has none.
+
+    Returns:
+        The scenario, or ``None`` when there are mistakes.
+    """
+    nodes = _nodes(document, raw, mistakes)
+    phases = _model_phases(document, mistakes)
+    _look_up_the_rest(document, raw, nodes, mistakes)
+    supply = _supply(document, raw, nodes, mistakes)
+    running = _running(document, raw, nodes, mistakes)
+    if not document.models and not len(mistakes):
+        mistakes.add(("models",), "there is no model to serve", "give at least one")
+    used = {node for entries in supply.values() for node, entry in entries.items() if entry.available}
+    if not used and not len(mistakes):
+        mistakes.add(("pool", "regions"), "there is no node to rent", "give one configuration at least 1 node")
+    for position, instances in enumerate(running):
+        for node in instances.nodes:
+            if node in nodes and node not in used and not len(mistakes):
+                where: Path = ("running", position, "nodes", node)
+                mistakes.add(
+                    where, "no region of the pool has a node of this configuration", "count nodes in use as available"
+                )
+    if len(mistakes):
+        return None
+    configurations = tuple(node for node in nodes.values() if node.name in used)
+    regions = tuple(supply)
+    entries = [
+        [supply[region].get(node.name, _Offered(0, math.nan, None)) for node in configurations] for region in regions
+    ]
+    resolved = ResolvedScenario(
+        name=document.name or name,
+        mode=document.mode,
+        model_phases=phases,
+        configurations=configurations,
+        regions=regions,
+        availability=np.array([[entry.available for entry in row] for row in entries], dtype=np.int64),
+        price_usd_h=np.array([[entry.price for entry in row] for row in entries], dtype=np.float64),
+        instance_types=tuple(tuple(entry.instance_type for entry in row) for row in entries),
+        max_nodes=document.pruning.max_nodes,
+        memory_ratio=float(document.pruning.memory_ratio),
+        throughput_source=document.throughput.source,
+        initialization_penalty=float(document.initialization_penalty),
+        running=running,
+        solver=document.solver.name,
+        solver_options=dict(document.solver.options),
+        digest="",
+        document=_plain(document, name),
+    )
+    resolved.availability.setflags(write=False)
+    resolved.price_usd_h.setflags(write=False)
+    return dataclasses.replace(resolved, digest=_digest(resolved))
+
+
+def _plain(document: Document, name: str) -> dict[str, Any]:
+    """The document as plain JSON data that gives the same scenario again; a null among solver options is a value."""
+    plain = document.model_dump(mode="json", exclude_none=True) | {"name": document.name or name}
+    plain["solver"]["options"] = document.model_dump(mode="json")["solver"]["options"]
+    return plain
+
+
+@dataclasses.dataclass(frozen=True)
+class _Offered:
+    available: int
+    price: float
+    instance_type: str | None
+
+
+def _nodes(document: Document, raw: Mapping[str, Any], mistakes: MistakeList) -> dict[str, NodeConfiguration]:
+    """All node configurations by name: the catalog's, then the document's own."""
+    gpus: dict[str, Gpu] = dict(catalog.gpus())
+    for name, gpu in document.gpus.items():
+        if name in catalog.gpus():
+            mistakes.add(("gpus", name), "the catalog has a GPU of this name", "choose another name")
+        gpus[name] = _gpu(name, gpu)
+    nodes = dict(catalog.node_configurations())
+    declared = _keys(raw.get("gpus"))
+    for name, node in document.nodes.items():
+        place: Path = ("nodes", name)
+        if name in catalog.node_configurations():
+            mistakes.add(place, "the catalog has a node configuration of this name", "choose another name")
+        if node.gpu not in gpus:
+            if node.gpu not in declared:
+                mistakes.add((*place, "gpu"), f"unknown GPU '{node.gpu}'", suggest(node.gpu, gpus))
+            continue
+        counted = _COUNTED.fullmatch(name)
+        if counted and counted[2] in gpus and (int(counted[1]), counted[2]) != (node.count, node.gpu):
+            says = f"{counted[1]} of {counted[2]}"
+            mistakes.add(place, f"the name says {says}, the entry {node.count} of {node.gpu}", "make them agree")
+        nodes[name] = NodeConfiguration(name, gpus[node.gpu], node.count, float(node.network_gb_s))
+    return nodes
+
+
+def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase, ...]:
+    found: list[ModelPhase] = []
+    names: dict[str, str] = {}
+    for key, entry in document.models.items():
+        model = _architecture(key, entry, mistakes)
+        if model is None:
+            continue
+        if model.name in names:
+            mistakes.add(
+                ("models", key), f"is the same model as '{names[model.name]}'", "name it otherwise and give 'model'"
+            )
+        names[model.name] = key
+        place: Path = ("models", key, "demand")
+        demand = entry.demand
+        if demand.dataset is not None:
+            lengths = catalog.request_lengths()[demand.dataset]
+            mean_input, mean_output = lengths.input_tokens, lengths.output_tokens
+        else:
+            mean_input, mean_output = float(demand.input_tokens or 0), float(demand.output_tokens or 0)
+        if mean_input + mean_output > model.max_position:
+            problem = (
+                f"a mean request of {mean_input + mean_output:g} tokens exceeds the context of {model.max_position}"
+            )
+            mistakes.add(place, problem, "shorten input_tokens and output_tokens")
+        for phase in _PHASES[document.mode]:
+            rate = _rate(demand, phase, mean_input, mean_output)
+            if rate is None:
+                wanted = "mixed_tokens_s or decode_tokens_s" if phase == "mixed" else f"{phase}_tokens_s"
+                mistakes.add(place, f"the rate of {phase} is missing in mode '{document.mode}'", f"give {wanted}")
+                continue
+            slo = entry.slo
+            found.append(
+                ModelPhase(model, phase, float(slo.prefill_ms), float(slo.decode_ms), rate, mean_input, mean_output)
+            )
+    return tuple(found)
+
+
+def _look_up_the_rest(
+    document: Document, raw: Mapping[str, Any], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
+) -> None:
+    """Unknown names of models and node configurations whose entries are wrong otherwise, and so left the document."""
+    models, pool = raw.get("models"), raw.get("pool")
+    for key, entry in models.items() if isinstance(models, Mapping) else ():
+        if key not in document.models and isinstance(entry, Mapping) and isinstance(entry.get("model", key), str):
+            _find_model(key, entry.get("model"), mistakes)
+    regions = pool.get("regions") if isinstance(pool, Mapping) else None
+    for region, entry in regions.items() if isinstance(regions, Mapping) else ():
+        supply = entry.get("configurations") if isinstance(entry, Mapping) else None
+        kept = document.pool.regions.get(region)
+        for name in _keys(supply):
+            left = kept is None or name not in _keys(kept.configurations)
+            if left and name not in nodes and name not in _keys(raw.get("nodes")):
+                place: Path = ("pool", "regions", region, "configurations", name)
+                mistakes.add(place, f"unknown node configuration '{name}'", _configuration_hint(name, nodes))
+
+
+def _find_model(key: str, given: str | None, mistakes: MistakeList) -> ModelArchitecture | None:
+    wanted = given or key
+    found = catalog.find_model(wanted)
+    if found is None:
+        place: Path = ("models", key) if given is None else ("models", key, "model")
+        hint = suggest(wanted, [*catalog.models(), *(model.hf_id for model in catalog.models().values())])
+        if not hint.startswith("did"):
+            hint = suggest(wanted, catalog.models()) + "; or describe it under 'model'"
+        mistakes.add(place, f"unknown model '{wanted}'", hint)
+    return found
+
+
+def _rate(demand: Demand, phase: Phase, mean_input: float, mean_output: float) -> float | None:
+    """Demand of one phase in tokens/s: input tokens for prefill, output tokens otherwise."""
+    if demand.requests_s is not None:
+        return float(demand.requests_s) * (mean_input if phase == "prefill" else mean_output)
+    rate = demand.prefill_tokens_s if phase == "prefill" else demand.decode_tokens_s
+    if phase == "mixed" and demand.mixed_tokens_s is not None:
+        rate = demand.mixed_tokens_s
+    return None if rate is None else float(rate)
+
+
+def _architecture(key: str, entry: Model, mistakes: MistakeList) -> ModelArchitecture | None:
+    if isinstance(entry.model, InlineModel):
+        name, model = key, _inline(key, entry.model)
+    else:
+        found = _find_model(key, entry.model, mistakes)
+        if found is None:
+            return None
+        name, model = (found.name if entry.model is None else key), found
+    if "/" in name:
+        mistakes.add(
+            ("models", key), f"the model name '{name}' must not hold '/'", "the checkpoint's name goes under 'model'"
+        )
+    return dataclasses.replace(model, name=name)
+
+
+def _inline(name: str, given: InlineModel) -> ModelArchitecture:
+    attention = given.attention_params_per_layer
+    if attention is None:
+        attention = given.hidden * given.head_dim * (2 * given.heads + 2 * given.kv_heads)
+    # Gated blocks have three matrices: gate, up and down.
+    dense, expert = 3 * given.hidden * given.intermediate, 3 * given.hidden * given.expert_intermediate
+    embedding = given.vocab * given.hidden * (1 if given.tied_embeddings else 2)
+    return ModelArchitecture(
+        name=name,
+        hf_id=given.hf_id or name,
+        layers=given.layers,
+        hidden=given.hidden,
+        heads=given.heads,
+        kv_heads=given.kv_heads,
+        head_dim=given.head_dim,
+        vocab=given.vocab,
+        experts=given.experts,
+        experts_per_token=given.experts_per_token,
+        attention_params_per_layer=attention,
+        dense_ffn_params_per_layer=dense,
+        expert_params=expert,
+        embedding_params=embedding,
+        total_params=given.layers * (attention + dense + given.experts * expert) + embedding,
+        kv_elements_per_token_per_layer=given.kv_elements_per_token_per_layer or 2 * given.kv_heads * given.head_dim,
+        weight_format=given.weight_format,
+        sliding_window=given.sliding_window,
+        sliding_layers=given.sliding_layers,
+        max_position=given.max_position,
+        source=given.source,
+    )
+
+
+def _supply(
+    document: Document, raw: Mapping[str, Any], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
+) -> dict[str, dict[str, _Offered]]:
+    """Region -> configuration -> what is offered."""
+    declared = _keys(raw.get("nodes"))
+    supply: dict[str, dict[str, _Offered]] = {}
+    for region, entry in document.pool.regions.items():
+        place: Path = ("pool", "regions", region)
+        supply[region] = {}
+        asked = _asked(region, entry, place)
+        custom = region not in catalog.regions()
+        if custom and (not asked or any(given.price_usd_h is None for _, given, _ in asked)):
+            hint = (
+                f"{suggest(region, catalog.regions())} A region of your own needs a price_usd_h for each configuration"
+            )
+            mistakes.add(place, f"unknown region '{region}'", hint)
+        without_price: list[str] = []
+        for configuration, given, where in asked:
+            if configuration not in nodes:
+                if configuration not in declared:
+                    mistakes.add(
+                        where,
+                        f"unknown node configuration '{configuration}'",
+                        _configuration_hint(configuration, nodes),
+                    )
+                continue
+            if configuration in supply[region]:
+                mistakes.add(where, f"'{configuration}' is listed twice", "keep one")
+            offer = catalog.offers().get((region, configuration))
+            listed = None
+            if offer is not None:
+                listed = offer.spot_usd_h if document.pool.market == "spot" else offer.on_demand_usd_h
+            price = listed if given.price_usd_h is None else float(given.price_usd_h)
+            if price is None and given.available and not custom:
+                without_price.append(configuration)
+            instance_type = given.instance_type or (offer.instance_type if offer is not None else None)
+            supply[region][configuration] = _Offered(
+                given.available, math.nan if price is None else price, instance_type
+            )
+        if without_price:
+            what = f"no {document.pool.market} price is known for {', '.join(without_price)}"
+            mistakes.add((*place, "configurations"), what, "leave them out or give each a price_usd_h")
+    return supply
+
+
+def _asked(region: str, entry: Region, place: Path) -> list[tuple[str, PoolEntry, Path]]:
+    """(configuration, supply, place in the file) of every configuration of a region, shorthand written out."""
+    given, place = entry.configurations, (*place, "configurations")
+    if isinstance(given, dict):
+        return [
+            (name, PoolEntry(available=value) if isinstance(value, int) else value, (*place, name))
+            for name, value in given.items()
+        ]
+    each = PoolEntry(available=entry.available or 0)
+    if isinstance(given, list):
+        return [(name, each, (*place, position)) for position, name in enumerate(given)]
+    return [(name, each, place) for name in catalog.node_configurations() if (region, name) in catalog.offers()]
+
+
+def _configuration_hint(text: str, nodes: Mapping[str, NodeConfiguration]) -> str:
+    counted = _COUNTED.fullmatch(text)
+    gpus = {node.gpu.name for node in nodes.values()} | set(catalog.gpus())
+    if text in gpus:
+        return f"did you mean '1x{text}'?"
+    if counted and counted[2] in gpus:
+        return f"declare it under 'nodes' with gpu: {counted[2]}, count: {counted[1]} and network_gb_s"
+    if counted:
+        nearest = suggest(counted[2], gpus)
+        return (
+            f"the GPU is unknown: {nearest}" if nearest.startswith("did") else f"known GPUs: {', '.join(sorted(gpus))}"
+        )
+    return suggest(text, nodes)
+
+
+def _running(
+    document: Document, raw: Mapping[str, Any], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
+) -> tuple[RunningInstances, ...]:
+    found: list[RunningInstances] = []
+    # A model may be keyed by its checkpoint's name; both names work here.
+    names = {}
+    for key, entry in document.models.items():
+        model = catalog.find_model(key) if entry.model is None else None
+        names[key] = model.name if model else key
+    names |= {name: name for name in names.values()}
+    known = tuple(dict.fromkeys((*names, *_keys(raw.get("models")))))
+    pool = raw.get("pool")
+    regions = _keys(pool.get("regions") if isinstance(pool, dict) else None)
+    phases = _PHASES[document.mode]
+    seen: set[tuple[str, str, tuple[tuple[str, int], ...]]] = set()
+    for position, instances in enumerate(document.running):
+        place: Path = ("running", position)
+        if instances.model not in known:
+            mistakes.add(
+                (*place, "model"), f"unknown model '{instances.model}'", suggest(instances.model, document.models)
+            )
+        if instances.phase not in phases:
+            hint = f"choose from {', '.join(phases)}"
+            mistakes.add((*place, "phase"), f"there is no phase '{instances.phase}' in mode '{document.mode}'", hint)
+        if instances.region not in regions:
+            mistakes.add((*place, "region"), f"unknown region '{instances.region}'", suggest(instances.region, regions))
+        for node in instances.nodes:
+            if node not in nodes and node not in _keys(raw.get("nodes")):
+                hint = _configuration_hint(node, nodes)
+                mistakes.add((*place, "nodes", node), f"unknown node configuration '{node}'", hint)
+        total = sum(instances.nodes.values())
+        if total == 0 or total > document.pruning.max_nodes:
+            problem = f"one instance has {total} nodes; a template has 1 to {document.pruning.max_nodes}"
+            mistakes.add((*place, "nodes"), problem, "correct the nodes or raise pruning.max_nodes")
+        key = f"{names.get(instances.model, instances.model)}/{instances.phase}"
+        template = (key, instances.region, tuple(sorted(instances.nodes.items())))
+        if template in seen:
+            mistakes.add(
+                place, "the same nodes of the same model, phase and region are listed before", "add the counts up"
+            )
+        seen.add(template)
+        found.append(RunningInstances(key, instances.region, dict(instances.nodes), instances.count))
+    return tuple(found)
+
+
+def _keys(value: Any) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, Mapping) else ()
+
+
+def _gpu(name: str, given: CustomGpu) -> Gpu:
+    return Gpu(
+        name=name,
+        memory_gib=float(given.memory_gib),
+        bandwidth_gb_s=float(given.bandwidth_gb_s),
+        bf16_tflops=float(given.bf16_tflops),
+        fp8_tflops=None if given.fp8_tflops is None else float(given.fp8_tflops),
+        link_gb_s=float(given.link_gb_s),
+        nvlink=given.nvlink,
+        architecture=given.architecture,
+        source=given.source,
+    )
+
+
+def _digest(scenario: ResolvedScenario) -> str:
+    """SHA-256 of every fact that decides libraries and plans; names, descriptions and sources decide nothing."""
+    facts: dict[str, Any] = {
+        "mode": scenario.mode,
+        "model_phases": [dataclasses.asdict(phase) for phase in scenario.model_phases],
+        "configurations": [dataclasses.asdict(configuration) for configuration in scenario.configurations],
+        "regions": scenario.regions,
+        "availability": scenario.availability.tolist(),
+        "price_usd_h": [
+            [None if math.isnan(price) else price for price in row] for row in scenario.price_usd_h.tolist()
+        ],
+        "instance_types": scenario.instance_types,
+        "max_nodes": scenario.max_nodes,
+        "memory_ratio": scenario.memory_ratio,
+        "throughput_source": scenario.throughput_source,
+        "initialization_penalty": scenario.initialization_penalty,
+        "running": [dataclasses.asdict(instances) for instances in scenario.running],
+        "solver": scenario.solver,
+        "solver_options": scenario.solver_options,
+    }
+    for entry in facts["model_phases"]:
+        del entry["model"]["source"]
+    for entry in facts["configurations"]:
+        del entry["gpu"]["source"]
+    return hashlib.sha256(
+        json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    ).hexdigest()

@@ -1,0 +1,244 @@
+"""Hypothesis strategies for allocation problems, broken allocations, an oracle that tries everything, large instances.
+
+They are public: anyone who writes a formulation, a reduction or a bound can hold it against them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from coralopt.allocation import Allocation, AllocationProblem
+
+
+@st.composite
+def allocation_problems(
+    draw: st.DrawFn,
+    max_templates: int = 4,
+    max_regions: int = 2,
+    max_configurations: int = 2,
+    max_phases: int = 2,
+    max_nodes: int = 2,
+    max_available: int = 4,
+    running: bool | None = None,
+) -> AllocationProblem:
+    """Small problems with every trait that matters: ties, running instances, no demand, scarce and infeasible pools.
+
+    Tokens/s and prices are multiples of 1/4, so that sums are exact in floating point whatever their order.
+
+    Args:
+        draw: Given by Hypothesis.
+        max_templates: Largest T.
+        max_regions: Largest R.
+        max_configurations: Largest C.
+        max_phases: Largest P.
+        max_nodes: Most nodes of one configuration in a template.
+        max_available: Most nodes of one configuration in a region.
+        running: Whether instances run already; ``None`` draws it.
+    """
+    templates, regions, configurations, phases = (
+        draw(st.sampled_from(range(most, 0, -1))) for most in (max_templates, max_regions, max_configurations, max_phases)
+    )
+    # The entries come from a seed: drawn one by one they would be nearly all equal, which tests nothing.
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    usage = rng.integers(0, max_nodes + 1, (templates, configurations)).astype(np.int16)
+    empty = usage.sum(axis=1) == 0
+    usage[empty, rng.integers(0, configurations, int(empty.sum()))] = 1
+    # Few levels make ties and dominance common, many make optima unique.
+    levels = draw(st.sampled_from((40, 8, 3)))
+    throughput = rng.integers(1, levels + 1, templates) / 4.0
+    throughput[rng.random(templates) < draw(st.sampled_from((0.0, 0.0, 0.2)))] = 0.0
+    demand = rng.integers(1, draw(st.sampled_from((2, 4, 8))) * levels, phases) / 4.0
+    demand[rng.random(phases) < draw(st.sampled_from((0.0, 0.0, 0.4)))] = 0.0
+    availability = rng.integers(0, max_available + 1, (regions, configurations))
+    price = rng.integers(1, 30, (regions, configurations)) / 4.0
+    price[(availability == 0) & (rng.random(price.shape) < 0.5)] = np.nan
+    now: npt.NDArray[np.int64] | None = None
+    if draw(st.booleans()) if running is None else running:
+        now = rng.integers(0, 3, (templates, regions)) * (rng.random((templates, regions)) < 0.6)
+    return AllocationProblem(
+        usage=usage,
+        throughput=throughput,
+        phase=rng.integers(0, phases, templates).astype(np.int32),
+        demand=demand,
+        availability=availability,
+        price=price,
+        running=now,
+        penalty=draw(st.sampled_from((0.0, 0.25, 2.0))),
+        phase_names=tuple(f"model{p}/decode" for p in range(phases)),
+        region_names=tuple(f"region{r}" for r in range(regions)),
+        configuration_names=tuple(f"{c + 1}xGPU" for c in range(configurations)),
+    )
+
+
+def best_by_enumeration(problem: AllocationProblem) -> Fraction | None:
+    """Least cost in USD/h over all allocations, exactly; ``None`` when none meets the demand. Tiny problems only."""
+    templates, regions, configurations, phases = problem.shape
+    penalty = Fraction(float(problem.penalty))
+    pairs: list[tuple[int, int, list[int], Fraction, Fraction, int]] = []
+    for t in range(templates):
+        for r in range(regions):
+            usage = problem.usage[t].tolist()
+            if all(n <= problem.availability[r, c] for c, n in enumerate(usage)):
+                price = sum((n * Fraction(float(problem.price[r, c])) for c, n in enumerate(usage) if n), Fraction(0))
+                now = 0 if problem.running is None else int(problem.running[t, r])
+                pairs.append((int(problem.phase[t]), r, usage, price, Fraction(float(problem.throughput[t])), now))
+    left = problem.availability.tolist()
+    missing = [Fraction(float(d)) for d in problem.demand]
+    best: list[Fraction | None] = [None]
+
+    def visit(position: int, cost: Fraction) -> None:
+        if best[0] is not None and cost >= best[0]:
+            return
+        if all(m <= 0 for m in missing):
+            best[0] = cost
+            return
+        if position == len(pairs):
+            return
+        p, r, usage, price, speed, now = pairs[position]
+        count = 0
+        while True:
+            visit(position + 1, cost + price * (count + max(0, count - now) * penalty))
+            if missing[p] <= 0 or speed <= 0 or any(n > left[r][c] for c, n in enumerate(usage)):
+                break
+            count += 1
+            missing[p] -= speed
+            for c, n in enumerate(usage):
+                left[r][c] -= n
+        missing[p] += count * speed
+        for c, n in enumerate(usage):
+            left[r][c] += count * n
+
+    visit(0, Fraction(0))
+    return best[0]
+
+
+def least_shortfall_by_enumeration(problem: AllocationProblem) -> Fraction:
+    """Least sum over model phases of the unserved share of the demand, exactly. Tiny problems only."""
+    templates, regions, configurations, _ = problem.shape
+    wanted = [Fraction(float(d)) for d in problem.demand]
+    pairs = [
+        (int(problem.phase[t]), r, problem.usage[t].tolist(), Fraction(float(problem.throughput[t])))
+        for t in range(templates)
+        for r in range(regions)
+        if all(problem.usage[t, c] <= problem.availability[r, c] for c in range(configurations))
+    ]
+    left = problem.availability.tolist()
+    missing = list(wanted)
+
+    def visit(position: int) -> Fraction:
+        if position == len(pairs):
+            return sum((max(Fraction(0), m) / d for m, d in zip(missing, wanted, strict=True) if d > 0), Fraction(0))
+        p, r, usage, speed = pairs[position]
+        count = 0
+        best = visit(position + 1)
+        while best > 0 and missing[p] > 0 and speed > 0 and all(n <= left[r][c] for c, n in enumerate(usage)):
+            count += 1
+            missing[p] -= speed
+            for c, n in enumerate(usage):
+                left[r][c] -= n
+            best = min(best, visit(position + 1))
+        missing[p] += count * speed
+        for c, n in enumerate(usage):
+            left[r][c] += count * n
+        return best
+
+    return visit(0)
+
+
+@st.composite
+def corrupted(draw: st.DrawFn, problem: AllocationProblem, allocation: Allocation) -> Allocation:
+    """``allocation`` with one thing broken that any checker must see, whatever the problem."""
+    templates, regions, _, _ = problem.shape
+    counts = allocation.count.copy()
+    kinds = ["stranger", "abroad", "ragged"]
+    if len(counts):
+        kinds += ["negative", "crowd", "fraction", "twice"]
+    kind = draw(st.sampled_from(kinds))
+    k = draw(st.integers(0, len(counts) - 1)) if len(counts) else 0
+    one = np.ones(1, dtype=np.int64)
+    if kind == "stranger":
+        return _appended(allocation, templates, 0)
+    if kind == "abroad":
+        return _appended(allocation, 0, regions)
+    if kind == "ragged":
+        return replace(allocation, count=np.concatenate([counts, one]))
+    if kind == "twice":
+        return _appended(allocation, int(allocation.template[k]), int(allocation.region[k]))
+    if kind == "fraction":
+        return replace(allocation, count=counts + np.where(np.arange(len(counts)) == k, 0.5, 0.0))
+    counts[k] = -1 if kind == "negative" else int(problem.availability.sum()) + 1
+    return replace(allocation, count=counts)
+
+
+def _appended(allocation: Allocation, template: int, region: int) -> Allocation:
+    return Allocation(
+        template=np.append(allocation.template, template),
+        region=np.append(allocation.region, region),
+        count=np.append(allocation.count, 1),
+    )
+
+
+def synthetic_problem(
+    max_nodes: int = 4,
+    phases: int = 12,
+    configurations: int = 20,
+    regions: int = 3,
+    supply: Literal["ample", "scarce"] = "ample",
+    nodes: int = 300,
+    seed: int = 0,
+) -> AllocationProblem:
+    """A large problem with the shape of real libraries, the same for the same arguments.
+
+    Every node set of at most ``max_nodes`` nodes is a template of every model phase unless it holds too few nodes'
+    worth of memory. Its throughput is a sublinear function of the worth of its nodes, with some noise, since odd mixes
+    place badly; dearer nodes are worth more, not quite in proportion, and differently for every phase.
+
+    Args:
+        max_nodes: N_max. 20 configurations give 10,625 node sets for 4 nodes, 53,129 for 5, 230,229 for 6.
+        phases: Model phases, all of about equal cost.
+        configurations: Node configurations.
+        regions: Regions, with somewhat different prices.
+        supply: ``"ample"``: a multiple of what is needed; ``"scarce"``: hardly more nodes than needed.
+        nodes: About how many mid-priced nodes the whole demand needs.
+        seed: Of the random numbers.
+    """
+    from coralopt.templates import node_sets
+
+    rng = np.random.default_rng(seed)
+    sets = node_sets([1.0] * configurations, max_nodes)
+    base = np.sort(np.exp(rng.uniform(math.log(0.8), math.log(60.0), configurations)))
+    price = np.round(base[None, :] * rng.uniform(0.9, 1.25, (regions, configurations)), 4)
+    usage, throughput, phase, demand = [], [], [], []
+    each = nodes * float(np.median(base)) / phases
+    for p in range(phases):
+        worth = base**0.95 * rng.uniform(0.7, 1.3, configurations)
+        size = rng.choice([0.5, 2.0, 8.0])
+        total = sets @ worth
+        mixed = (sets > 0).sum(axis=1)
+        speed = 1000 * total**0.97 * rng.uniform(0.93, 1.0, len(sets)) * 0.97 ** (mixed - 1)
+        fits = total >= size
+        usage.append(sets[fits].astype(np.int16))
+        throughput.append(speed[fits])
+        phase.append(np.full(int(fits.sum()), p, dtype=np.int32))
+        demand.append(each * 1000 * rng.uniform(0.6, 1.4))
+    plenty = max(4, round(nodes * (2.0 if supply == "ample" else 0.75) / configurations / regions * 2))
+    return AllocationProblem(
+        usage=np.concatenate(usage),
+        throughput=np.concatenate(throughput),
+        phase=np.concatenate(phase),
+        demand=np.array(demand),
+        availability=rng.integers(0, plenty + 1, (regions, configurations)),
+        price=price,
+        running=None,
+        penalty=0.05,
+        phase_names=tuple(f"model{p}/decode" for p in range(phases)),
+        region_names=tuple(f"region{r}" for r in range(regions)),
+        configuration_names=tuple(f"configuration{c}" for c in range(configurations)),
+    )

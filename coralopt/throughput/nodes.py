@@ -1,0 +1,150 @@
+"""From layer times to T_j(g): memory, latency budget, batch choice. The formulas are in docs/concepts/throughput.md."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
+from coralopt.scenario.resolved import ModelPhase
+from coralopt.throughput.layer_times import Floats, LayerTimes
+from coralopt.throughput.tables import FIRST, LAST, MIDDLE
+
+#: Share of usable GPU memory an engine takes (vLLM's default gpu_memory_utilization).
+MEMORY_SHARE = 0.9
+#: Activations, workspace and CUDA graphs, GiB a GPU.
+RESERVE_GIB = 1.0
+#: One-way latency between nodes of a region, ms.
+HOP_MS = 0.1
+
+Cells = tuple[Floats, npt.NDArray[np.int32], Floats]
+
+
+def batch_grid(most: int) -> Floats:
+    """Batches tried: every whole number to 64, then in steps of about 5 %, to ``most``."""
+    small = np.arange(1, min(most, 64) + 1)
+    large = np.unique(np.rint(64 * 1.05 ** np.arange(1, 80)).astype(np.int64))
+    return np.concatenate([small, large[(large > 64) & (large <= most)]]).astype(np.float64)
+
+
+def cache_bytes(model: ModelArchitecture, configuration: NodeConfiguration, context: float) -> float:
+    """KV-cache bytes of one sequence of ``context`` tokens in one layer on this node (mean over the layers).
+
+    Sliding-window layers keep the window only; with more GPUs than KV heads every head is held more than once.
+    """
+    sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
+    kept = (1 - sliding) * context + sliding * min(context, float(model.sliding_window or context))
+    copies = max(1.0, configuration.count / model.kv_heads)
+    return kept * model.kv_elements_per_token_per_layer * 2.0 * copies
+
+
+def free_bytes(model: ModelArchitecture, configuration: NodeConfiguration, role: int, stages: int) -> Floats:
+    """float64 (L + 1,): bytes left for the KV cache when the node holds j layers; negative when they do not fit."""
+    layers = np.arange(model.layers + 1)
+    total = configuration.memory_gib * GIB * MEMORY_SHARE - RESERVE_GIB * GIB * configuration.count
+    # Embedding and head are half of embedding_params each, in BF16: one a GPU end, both in a pipeline of one stage.
+    ends = 2 if stages == 1 else (1 if role != MIDDLE else 0)
+    return np.asarray(total - layers * model.layer_bytes - ends * model.embedding_params / 2 * 2.0)
+
+
+def node_throughput(
+    phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes, max_stages: int, *, smallest: bool = False
+) -> Cells:
+    """T_j(g), batch and stage time of one node for every stage count, role and layer count.
+
+    Args:
+        phase: Model phase with SLOs and mean lengths.
+        configuration: The node.
+        times: Its layer times.
+        max_stages: S.
+        smallest: Only batch 1, to see the shortest stage time there is.
+
+    Returns:
+        float64 (S, 3, L + 1) tokens/s, int32 (S, 3, L + 1) batch, float64 (S, 3, L + 1) ms.
+    """
+    model = phase.model
+    work = _work(phase, times, smallest)
+    layers = np.arange(model.layers + 1, dtype=np.float64)
+    shape = (max_stages, 3, model.layers + 1)
+    values, stage_ms = np.zeros(shape), np.zeros(shape)
+    chosen = np.zeros(shape, dtype=np.int32)
+    per_sequence = cache_bytes(model, configuration, work.context)
+    embedding_ms = work.moved_tokens * model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)
+    send_ms = work.moved_tokens * model.hidden * 2.0 / (configuration.network_gb_s * 1e6) + HOP_MS
+    for stages in range(1, max_stages + 1):
+        for role in (FIRST, MIDDLE, LAST) if stages > 1 else (FIRST,):
+            fixed = np.zeros_like(work.batch)
+            if stages == 1 or role == LAST:
+                fixed = fixed + work.nonlayer_ms
+            elif role == FIRST:
+                fixed = fixed + embedding_ms
+            if stages > 1:
+                # The last stage only returns token numbers.
+                fixed = fixed + (HOP_MS if role == LAST else send_ms)
+            ms = fixed[:, None] + work.layer_ms[:, None] * layers[None, :]
+            room = free_bytes(model, configuration, role, stages)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                sequences = np.where(layers > 0, np.floor(room / (per_sequence * layers)), 0.0)
+            fits = (stages * work.batch[:, None] <= sequences[None, :]) & (layers > 0)[None, :]
+            fits &= stages * ms <= work.slo_ms[:, None]
+            speed = np.where(fits, 1e3 * work.batch[:, None] * work.tokens_each / np.maximum(ms, 1e-12), 0.0)
+            if stages > 1:
+                # Little's law: at most `sequences` are resident, each for up to the whole SLO.
+                resident = 1e3 * np.maximum(sequences, 0.0)[None, :] * work.tokens_each / work.slo_ms[:, None]
+                speed = np.minimum(speed, resident)
+            best = speed.argmax(axis=0)
+            cell = (stages - 1, role)
+            take = (best, np.arange(model.layers + 1))
+            values[cell] = speed[take]
+            possible = values[cell] > 0
+            chosen[cell] = np.where(possible, work.batch[best], 0).astype(np.int32)
+            stage_ms[cell] = np.where(possible, ms[take], 0.0)
+    return values, chosen, stage_ms
+
+
+class _Work:
+    """One phase's micro-batches: times, sizes and limits for every batch tried."""
+
+    def __init__(
+        self,
+        batch: Floats,
+        layer_ms: Floats,
+        nonlayer_ms: Floats,
+        context: float,
+        tokens_each: float,
+        moved_tokens: Floats,
+        slo_ms: Floats,
+    ) -> None:
+        self.batch = batch
+        self.layer_ms = layer_ms
+        self.nonlayer_ms = nonlayer_ms
+        #: Tokens in the KV cache of one sequence.
+        self.context = context
+        #: Tokens that count as throughput, a sequence and micro-batch.
+        self.tokens_each = tokens_each
+        #: Tokens whose activations move to the next stage.
+        self.moved_tokens = moved_tokens
+        #: Latency that the pipeline as a whole may take for one micro-batch, by batch.
+        self.slo_ms = slo_ms
+
+
+def _work(phase: ModelPhase, times: LayerTimes, smallest: bool) -> _Work:
+    lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
+    if phase.phase == "prefill":
+        batch = batch_grid(1 if smallest else times.most_prompts)
+        layer, other = times.prefill_ms(batch, lengths_in)
+        slo = np.full_like(batch, phase.prefill_ms)
+        return _Work(batch, layer, other, lengths_in, lengths_in, batch * lengths_in, slo)
+    batch = batch_grid(1 if smallest else times.most_sequences)
+    context = lengths_in + lengths_out / 2
+    layer, other = times.decode_ms(batch, context)
+    if phase.phase == "decode":
+        return _Work(batch, layer, other, context, 1.0, batch, np.full_like(batch, phase.decode_ms))
+    # Mixed: every iteration decodes one token of each sequence and prefills its share of the arriving prompts, so that
+    # as many prompt tokens come in as answers need: n_in / n_out for every token out.
+    chunk = batch * lengths_in / lengths_out
+    chunk_layer = np.array([float(times.prefill_ms(np.ones(1), max(1.0, float(n)))[0][0]) for n in chunk])
+    # A prompt takes n_in / chunk iterations, at least one, before its first token.
+    iterations = np.maximum(1.0, np.ceil(lengths_out / batch))
+    slo = np.minimum(phase.decode_ms, phase.prefill_ms / iterations)
+    return _Work(batch, layer + chunk_layer, other, context, 1.0, batch + chunk, slo)

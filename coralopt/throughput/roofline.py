@@ -1,0 +1,159 @@
+"""Layer times from the architecture and the data sheet, with efficiencies fitted to measured kernels.
+
+Per layer and micro-batch of n tokens on g GPUs (formulas with their sources: docs/concepts/throughput.md)::
+
+    t = max(FLOPs / (g peak mfu), bytes / (g bandwidth mbu)) + 2 all-reduces + overhead
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from coralopt.catalog.types import BYTES_PER_PARAMETER, ModelArchitecture, NodeConfiguration
+from coralopt.throughput.layer_times import Floats
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """How much of a GPU's data sheet kernels reach.
+
+    Attributes:
+        mfu: Share of the peak FLOP/s in dense matrix products.
+        moe_mfu: The same in expert matrix products.
+        mbu: Share of the peak memory bandwidth.
+        overhead_ms: Fixed time a layer, ms.
+        link_gb_s: All-reduce bandwidth of the node a GPU, 1e9 bytes/s.
+        link_ms: Fixed time of one all-reduce, ms.
+        source: Where these figures come from.
+    """
+
+    mfu: float
+    moe_mfu: float
+    mbu: float
+    overhead_ms: float
+    link_gb_s: float
+    link_ms: float
+    source: str
+
+
+@lru_cache(maxsize=1)
+def efficiencies() -> Mapping[str, Mapping[str, Efficiency]]:
+    """GPU name -> phase (``prefill``, ``decode``) -> efficiency; fitted figures and stated guesses."""
+    text = resources.files("coralopt.throughput").joinpath("data/efficiency.json").read_text(encoding="utf-8")
+    data: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
+    return {gpu: {phase: Efficiency(**values) for phase, values in phases.items()} for gpu, phases in data.items()}
+
+
+def efficiency_of(configuration: NodeConfiguration, phase: str) -> Efficiency:
+    """The GPU's own figures, or those of a like GPU when it has none."""
+    known = efficiencies()
+    if configuration.gpu.name in known:
+        return known[configuration.gpu.name][phase]
+    like = "H100" if configuration.gpu.nvlink else "L4"
+    base = known[like][phase]
+    link = base.link_gb_s if configuration.gpu.nvlink else configuration.gpu.link_gb_s * 0.4
+    return Efficiency(
+        base.mfu, base.moe_mfu, base.mbu, base.overhead_ms, link, base.link_ms, f"assumed like {like}: {base.source}"
+    )
+
+
+def layer_ms(
+    model: ModelArchitecture,
+    configuration: NodeConfiguration,
+    efficiency: Efficiency,
+    tokens: Floats,
+    sequences: Floats,
+    context: float,
+    prefill: bool,
+) -> Floats:
+    """Time of one layer, ms (mean over full and sliding-window layers).
+
+    Args:
+        model: The architecture.
+        configuration: The node; tensor parallel over all its GPUs.
+        efficiency: Shares of the data sheet reached.
+        tokens: Tokens in the micro-batch, all sequences together.
+        sequences: Sequences in the micro-batch.
+        context: Tokens a sequence attends to at the end (its length in prefill).
+        prefill: Whether all tokens of a sequence are computed at once.
+    """
+    gpus, gpu = configuration.count, configuration.gpu
+    quantised = BYTES_PER_PARAMETER[model.weight_format]
+    plain_bytes = 2.0 if model.weight_format == "mxfp4" else quantised
+    plain = model.attention_params_per_layer + model.dense_ffn_params_per_layer
+    # Experts hit by a micro-batch when tokens choose independently: E (1 - (1 - k/E)^n).
+    hit = np.zeros_like(tokens)
+    if model.experts:
+        hit = model.experts * (1.0 - (1.0 - model.experts_per_token / model.experts) ** tokens)
+    weights = plain * plain_bytes + hit * model.expert_params * quantised
+    sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
+    seen = (1 - sliding) * context + sliding * min(context, float(model.sliding_window or context))
+    kv = model.kv_elements_per_token_per_layer * 2.0 * max(1.0, gpus / model.kv_heads)
+    # Causal prefill attends to half of its length on average; scores and values are two products.
+    pairs = tokens * (seen / 2 if prefill else seen)
+    attention = 4.0 * model.heads * model.head_dim * pairs
+    peak = gpu.bf16_tflops * 1e12
+    if model.weight_format == "fp8" and gpu.fp8_tflops:
+        peak = gpu.fp8_tflops * 1e12
+    dense_s = (2.0 * plain * tokens + attention) / (gpus * peak * efficiency.mfu)
+    expert_s = 2.0 * model.experts_per_token * model.expert_params * tokens / (gpus * peak * efficiency.moe_mfu)
+    moved = weights + kv * (tokens if prefill else sequences * seen)
+    memory_s = moved / (gpus * gpu.bandwidth_gb_s * 1e9 * efficiency.mbu)
+    reduce_s = np.zeros_like(tokens)
+    if gpus > 1:
+        # A ring all-reduce moves 2 (g - 1) / g of the message over each link; one after attention, one after the FFN.
+        message = tokens * model.hidden * 2.0 * 2 * (gpus - 1) / gpus
+        reduce_s = 2 * (message / (efficiency.link_gb_s * 1e9) + efficiency.link_ms / 1e3)
+    return np.asarray(1e3 * (np.maximum(dense_s + expert_s, memory_s) + reduce_s) + efficiency.overhead_ms)
+
+
+def head_ms(
+    model: ModelArchitecture, configuration: NodeConfiguration, efficiency: Efficiency, sequences: Floats
+) -> Floats:
+    """Time of the output head for one token of each sequence, ms; the head is BF16 and read whole."""
+    gpus, gpu = configuration.count, configuration.gpu
+    size = float(model.vocab * model.hidden)
+    compute = 2.0 * size * sequences / (gpus * gpu.bf16_tflops * 1e12 * efficiency.mfu)
+    memory = 2.0 * size / (gpus * gpu.bandwidth_gb_s * 1e9 * efficiency.mbu)
+    return np.asarray(1e3 * np.maximum(compute, memory) + efficiency.overhead_ms)
+
+
+@dataclass(frozen=True, eq=False)
+class RooflineTimes:
+    """Modelled times of one model on one node."""
+
+    model: ModelArchitecture
+    configuration: NodeConfiguration
+    provenance: str
+    most_prompts: int = 8
+    most_sequences: int = 512
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        efficiency = efficiency_of(self.configuration, "prefill")
+        layer = layer_ms(self.model, self.configuration, efficiency, prompts * tokens, prompts, tokens, True)
+        return layer, head_ms(self.model, self.configuration, efficiency, prompts)
+
+    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
+        efficiency = efficiency_of(self.configuration, "decode")
+        layer = layer_ms(self.model, self.configuration, efficiency, sequences, sequences, context, False)
+        return layer, head_ms(self.model, self.configuration, efficiency, sequences)
+
+
+class RooflineSource:
+    """Any model on any GPU."""
+
+    name = "roofline"
+
+    def covers(self, model: ModelArchitecture, configuration: NodeConfiguration) -> bool:
+        return True
+
+    def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> RooflineTimes:
+        source = efficiency_of(configuration, "decode").source
+        return RooflineTimes(model, configuration, f"roofline: data sheet of {configuration.gpu.name}, {source}")

@@ -1,0 +1,116 @@
+"""Layer times interpolated between kernels measured on GPUs (packaged table, made by ``silicon_import``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.throughput.layer_times import Floats
+
+#: GPU type of the catalog -> name of the measured system.
+SYSTEMS = {"L40S": "l40s", "A100": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Times on a rectangle of (tokens, batch)."""
+
+    tokens: Floats
+    batch: Floats
+    per_layer: Floats
+    nonlayer: Floats
+
+    def at(self, batch: Floats, tokens: float) -> tuple[Floats, Floats]:
+        """Bilinear in tokens and batch; outside the rectangle the edge's slope in tokens goes on, batch is not asked."""
+        if len(self.tokens) > 1:
+            low = int(np.clip(np.searchsorted(self.tokens, tokens) - 1, 0, len(self.tokens) - 2))
+            weight = (tokens - self.tokens[low]) / (self.tokens[low + 1] - self.tokens[low])
+            # Below the smallest length the time would tend to a negative number for steep rows: stay on the edge.
+            weight = max(weight, 0.0)
+        else:
+            low, weight = 0, 0.0
+        result = []
+        for table in (self.per_layer, self.nonlayer):
+            row = table[low] if len(self.tokens) == 1 else (1 - weight) * table[low] + weight * table[low + 1]
+            result.append(np.interp(batch, self.batch, row))
+        return result[0], result[1]
+
+
+@dataclass(frozen=True, eq=False)
+class SiliconTimes:
+    """Measured times of one model on one node."""
+
+    provenance: str
+    prefill: _Grid
+    decode: _Grid
+
+    @property
+    def most_prompts(self) -> int:
+        return int(self.prefill.batch[-1])
+
+    @property
+    def most_sequences(self) -> int:
+        return int(self.decode.batch[-1])
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        return self.prefill.at(prompts, tokens)
+
+    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
+        return self.decode.at(sequences, context)
+
+
+class SiliconSource:
+    """Measured kernels interpolated by aiconfigurator: the paper's models on L40S, A100, H100, H200 and B200."""
+
+    name = "silicon"
+
+    def covers(self, model: ModelArchitecture, configuration: NodeConfiguration) -> bool:
+        return _key(model, configuration) in _table()
+
+    def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> SiliconTimes:
+        return _table()[_key(model, configuration)]
+
+
+def _key(model: ModelArchitecture, configuration: NodeConfiguration) -> tuple[str, str, str, int]:
+    return model.hf_id, model.weight_format, SYSTEMS.get(configuration.gpu.name, ""), configuration.count
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
+    import pyarrow.parquet as pq
+
+    with resources.files("coralopt.throughput").joinpath("data/silicon.parquet").open("rb") as stream:
+        table = pq.read_table(stream)
+    columns = {name: table.column(name).to_pylist() for name in ("model", "weights", "system", "phase", "version", "note")}
+    number: dict[str, npt.NDArray[np.float64]] = {
+        name: np.asarray(table.column(name), dtype=np.float64)
+        for name in ("tp", "tokens", "batch", "per_layer_ms", "nonlayer_ms")
+    }
+    groups: dict[tuple[str, str, str, int], dict[str, list[int]]] = {}
+    for row in range(table.num_rows):
+        key = (columns["model"][row], columns["weights"][row], columns["system"][row], int(number["tp"][row]))
+        groups.setdefault(key, {}).setdefault(columns["phase"][row], []).append(row)
+    result = {}
+    for key, phases in groups.items():
+        if set(phases) != {"prefill", "decode"}:
+            continue
+        grids = {}
+        for phase, rows in phases.items():
+            tokens, batch = np.unique(number["tokens"][rows]), np.unique(number["batch"][rows])
+            shape = (len(tokens), len(batch))
+            at = (np.searchsorted(tokens, number["tokens"][rows]), np.searchsorted(batch, number["batch"][rows]))
+            tables = {}
+            for name in ("per_layer_ms", "nonlayer_ms"):
+                grid = np.full(shape, np.nan)
+                grid[at] = number[name][rows]
+                tables[name] = grid
+            grids[phase] = _Grid(tokens, batch, tables["per_layer_ms"], tables["nonlayer_ms"])
+        first = phases["decode"][0]
+        note = f" ({columns['note'][first]})" if columns["note"][first] else ""
+        result[key] = SiliconTimes(f"silicon: aiconfigurator 0.12.0, {columns['version'][first]}{note}", **grids)
+    return result
