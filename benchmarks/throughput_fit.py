@@ -85,7 +85,8 @@ def fit(gpu: str, phase: str) -> Efficiency:
     )
     found = asdict(make(solved.x, (float(np.exp(link.x[0])), float(np.exp(link.x[1])))))
     # Four digits are more than the fit is worth; the optimiser itself needs all of them.
-    return Efficiency(**{key: float(f"{value:.4g}") if key != "source" else value for key, value in found.items()})
+    source = str(found.pop("source"))
+    return Efficiency(**{key: float(f"{value:.4g}") for key, value in found.items()}, source=source)
 
 
 def refit() -> dict[str, dict[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""The online stage: how many of each serving template to deploy where, at least cost (paper section 3.3)."""
+"""The online stage: how many of each serving template to deploy where, at least cost (paper section 4.3)."""
 
 from coralopt.allocation.explain import Explanation, Shortfall, explain
 from coralopt.allocation.problem import Allocation, AllocationProblem

@@ -27,12 +27,15 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
     served = [Fraction(0)] * phases
     cost = Fraction(0)
     seen: set[tuple[int, int]] = set()
+    # A range holds whole numbers only, so this also refuses NaN and fractions.
+    known_templates, known_regions = range(templates), range(regions)
     for t, r, n in zip(
         allocation.template.tolist(), allocation.region.tolist(), allocation.count.tolist(), strict=True
     ):
-        if not (0 <= t < templates and 0 <= r < regions) or n != int(n) or n < 0:
+        if t not in known_templates or r not in known_regions or not n >= 0 or n % 1 != 0:
             violations.append(f"template {t} in region {r} with count {n}: no such template or region, or bad count")
             continue
+        t, r, n = int(t), int(r), int(n)
         if (t, r) in seen:
             violations.append(f"template {t} in {problem.region_names[r]} is listed twice")
         seen.add((t, r))

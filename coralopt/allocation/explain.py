@@ -107,7 +107,7 @@ def explain(problem: AllocationProblem, solver: Any = "highs", options: SolveOpt
     return Explanation(tuple(shortfalls))
 
 
-def _elastic(problem: AllocationProblem) -> tuple[MilpMatrix, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _elastic(problem: AllocationProblem) -> tuple[MilpMatrix, np.ndarray, np.ndarray]:
     from scipy.sparse import csc_array, vstack
 
     from coralopt.allocation.formulations.rows import usable

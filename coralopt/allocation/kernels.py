@@ -7,7 +7,7 @@ import numpy.typing as npt
 from numba import njit
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def cover(
     sizes: npt.NDArray[np.int64], weights: npt.NDArray[np.float64], table: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:

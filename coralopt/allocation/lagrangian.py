@@ -60,7 +60,7 @@ def lagrangian_bound(
             continue
         # The hair of slack keeps rounding up on the safe side of floating-point division.
         size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12)).astype(np.int64)
-        steps[mine] = np.minimum(size, grid)
+        steps[mine] = np.clip(size, 1, grid)
         covers.append(_cover(steps[mine], weight[mine], grid))
     total = constant + sum(float(cover[grid]) for cover in covers)
     forced = np.full(len(columns), -np.inf)
@@ -84,10 +84,7 @@ def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
     sizes, weights = steps[order], weight[order]
     best = np.minimum.accumulate(weights)
     pareto = np.concatenate([[True], weights[1:] < best[:-1]])
-    return _cover_kernel()(sizes[pareto], weights[pareto], cover)
+    # Imported here: compiled code is dear to load and most commands never need it.
+    from coralopt.allocation.kernels import cover as fill
 
-
-def _cover_kernel():  # type: ignore[no-untyped-def]
-    from coralopt.allocation.kernels import cover
-
-    return cover
+    return np.asarray(fill(sizes[pareto], weights[pareto], cover))

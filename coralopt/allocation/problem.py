@@ -41,14 +41,12 @@ class Allocation:
 
     def to_mapping(self) -> dict[tuple[int, int], int]:
         """(template, region) -> count."""
-        return {
-            (int(t), int(r)): int(n) for t, r, n in zip(self.template, self.region, self.count, strict=True)
-        }
+        return {(int(t), int(r)): int(n) for t, r, n in zip(self.template, self.region, self.count, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """Meet every demand at least cost from what the regions offer (paper section 3.3).
+    """Meet every demand at least cost from what the regions offer (paper section 4.3).
 
     Attributes:
         usage: int16 (T, C), nodes of each configuration a template needs, U_c.
@@ -84,6 +82,16 @@ class AllocationProblem:
     default_formulation: ClassVar[str] = "split"
 
     def __post_init__(self) -> None:
+        self._set("usage", _whole("usage", self.usage, np.int16))
+        self._set("throughput", np.asarray(self.throughput, dtype=np.float64))
+        self._set("phase", _whole("phase", self.phase, np.int32))
+        self._set("demand", np.asarray(self.demand, dtype=np.float64))
+        self._set("availability", _whole("availability", self.availability, np.int64))
+        self._set("price", np.asarray(self.price, dtype=np.float64))
+        if self.running is not None:
+            self._set("running", _whole("running", self.running, np.int64))
+        if self.usage.ndim != 2:
+            raise SolverError(f"usage has shape {self.usage.shape}, expected (templates, configurations)")
         templates, configurations = self.usage.shape
         regions, phases = len(self.region_names), len(self.phase_names)
         for name, array, shape in (
@@ -103,14 +111,25 @@ class AllocationProblem:
             if self.running.shape != (templates, regions):
                 raise SolverError(f"running has shape {self.running.shape}, expected {(templates, regions)}")
             if (self.running < 0).any():
-                raise SolverError("running holds a negative count")
+                t, r = np.argwhere(self.running < 0)[0]
+                raise SolverError(
+                    f"running of template {t} in {self.region_names[r]} is {self.running[t, r]}; "
+                    "it must not be negative"
+                )
         for name, values in (("throughput", self.throughput), ("demand", self.demand)):
-            if not np.isfinite(values).all() or (values < 0).any():
-                raise SolverError(f"{name} holds a negative or non-finite number of tokens/s")
+            wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+            if len(wrong):
+                k = int(wrong[0])
+                whose = f"template {k}" if name == "throughput" else self.phase_names[k]
+                raise SolverError(f"{name} of {whose} is {values[k]} tokens/s; it must be finite and not negative")
         if (self.usage < 0).any() or (templates and self.usage.sum(axis=1).min() < 1):
-            raise SolverError("usage holds a negative count or a template without nodes")
+            t = int(np.argmax((self.usage < 0).any(axis=1) | (self.usage.sum(axis=1) < 1)))
+            raise SolverError(
+                f"usage of template {t} is {self.usage[t].tolist()}; counts must not be negative, not all 0"
+            )
         if templates and (self.phase.min() < 0 or self.phase.max() >= phases):
-            raise SolverError(f"phase must lie in 0..{phases - 1}")
+            t = int(np.argmax((self.phase < 0) | (self.phase >= phases)))
+            raise SolverError(f"phase of template {t} is {self.phase[t]}; it must lie in 0..{phases - 1}")
         if (self.availability < 0).any():
             r, c = np.argwhere(self.availability < 0)[0]
             raise SolverError(
@@ -126,6 +145,10 @@ class AllocationProblem:
             )
         if not np.isfinite(self.penalty) or self.penalty < 0:
             raise SolverError(f"penalty K is {self.penalty}; it must be a number of at least 0")
+
+    def _set(self, name: str, value: object) -> None:
+        # The dataclass is frozen; the arrays it was given only change their dtype.
+        object.__setattr__(self, name, value)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -161,3 +184,17 @@ class AllocationProblem:
         from coralopt.allocation.check import check_allocation
 
         return check_allocation(self, answer)
+
+
+def _whole(name: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
+    """``values`` as whole numbers of ``dtype``; NaN, fractions and numbers too large are refused by name."""
+    array = np.asarray(values)
+    if array.dtype == dtype:
+        return array
+    with np.errstate(invalid="ignore"):
+        whole: npt.NDArray[Any] = array.astype(dtype)
+    wrong = np.argwhere(whole != array)
+    if len(wrong):
+        place = tuple(int(k) for k in wrong[0])
+        raise SolverError(f"{name}{list(place)} is {array[place]}; it must be a whole number within {np.dtype(dtype)}")
+    return whole

@@ -29,7 +29,16 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduction, reduce_problem
 from coralopt.allocation.relaxation import Columns, reduced_costs, solve_relaxation
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
-from coralopt.solving import Capability, Reason, Solution, SolveOptions, get_backend, relative_gap, require_backend, solve
+from coralopt.solving import (
+    Capability,
+    Reason,
+    Solution,
+    SolveOptions,
+    get_backend,
+    relative_gap,
+    require_backend,
+    solve,
+)
 
 #: Templates in the first integer programme; each later one may hold as many more.
 FIRST_COLUMNS = 600
@@ -79,7 +88,7 @@ def solve_allocation(
     formulation: str = "split",
     reductions: bool = True,
 ) -> AllocationResult:
-    """Allocate at least cost, with a proven bound (paper section 3.3).
+    """Allocate at least cost, with a proven bound (paper section 4.3).
 
     Args:
         problem: The allocation problem.
@@ -280,4 +289,3 @@ def _sub_problem(
 
 def _restore(answer: Allocation, templates: npt.NDArray[np.int64]) -> Allocation:
     return Allocation(templates[answer.template], answer.region, answer.count)
-

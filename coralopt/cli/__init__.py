@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
+
 
 def main() -> None:
     """Entry point of the ``coralopt`` command: no traceback for anything a user can cause."""
@@ -14,7 +16,7 @@ def main() -> None:
     from coralopt.errors import CoraloptError
 
     # typer brings its own copy of click in some versions; its usage errors are found without naming that package.
-    usage_error = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+    usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     try:
         code = make_app()(standalone_mode=False)
     except CoraloptError as error:
@@ -26,7 +28,7 @@ def main() -> None:
         sys.stderr.write("interrupted: nothing half-written is left behind\n")
         code = INTERRUPTED
     except usage_error as error:
-        error.show()  # type: ignore[attr-defined]
+        error.show()
         code = BAD_INPUT
     except BrokenPipeError:
         code = 0

@@ -46,7 +46,14 @@ def say(text: str) -> None:
 @contextmanager
 def library_progress(quiet: bool) -> Iterator[Any]:
     """A progress bar with an estimate of what is left, on standard error; yields the callback that moves it."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     progress = Progress(
         TextColumn("templates"),

@@ -25,8 +25,9 @@ def plan(
     solver: Annotated[str | None, typer.Option(help="MILP back end; see `coralopt solvers`.")] = None,
     formulation: Annotated[str, typer.Option(help="Allocation formulation: split or paper.")] = "split",
     option: OptionList = None,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds for the allocation; the best plan so far is kept.")]
-    = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds for the allocation; the best plan so far is kept.")
+    ] = None,
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
     reductions: Annotated[bool, typer.Option(help="Exact reductions ahead of the solver.")] = True,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,

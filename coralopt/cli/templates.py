@@ -13,8 +13,9 @@ from coralopt.cli.console import JsonFlag, ScenarioArgument, library_progress, p
 
 def templates(
     scenario: ScenarioArgument,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Parquet file; the cache directory by default.")]
-    = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Parquet file; the cache directory by default.")
+    ] = None,
     rebuild: Annotated[bool, typer.Option(help="Build even when a stored library fits.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
     json_output: JsonFlag = False,

@@ -1,4 +1,4 @@
-"""One replica: the placement problem, its formulations and its independent checker (paper section 3.2)."""
+"""One replica: the placement problem, its formulations and its independent checker (paper section 4.2)."""
 
 from coralopt.placement.best import best_placement
 from coralopt.placement.check import check_placement, max_flow_throughput, throughput_of

@@ -1,4 +1,4 @@
-"""The best placement over all stage counts with any solver (the paper's loop over S, section 3.2)."""
+"""The best placement over all stage counts with any solver (the paper's loop over S, section 4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placement problem of one replica and its answer: which nodes hold how many layers (paper section 3.2)."""
+"""The placement problem of one replica and its answer: which nodes hold how many layers (paper section 4.2)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """Place one replica of a model on a node set so that its throughput in tokens/s is largest (paper section 3.2).
+    """Place one replica of a model on a node set so that its throughput in tokens/s is largest (paper section 4.2).
 
     Every node sits in exactly one stage and can hold the layers of its stage; the nodes of a stage add up; the
     slowest stage decides.

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coralopt.errors import PlanError
 
 #: Bumped whenever a field changes its meaning.
-VERSION = 1
+VERSION: Literal[1] = 1
 
 
 class _Part(BaseModel):

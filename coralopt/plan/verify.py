@@ -176,9 +176,7 @@ def _prices(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
     index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
     for instance, _ in _known(plan, scenario):
         r = scenario.regions.index(instance.region)
-        price = sum(
-            n * Fraction(float(scenario.price_usd_h[r, index[name]])) for name, n in instance.nodes().items()
-        )
+        price = sum(n * Fraction(float(scenario.price_usd_h[r, index[name]])) for name, n in instance.nodes().items())
         if _differs(float(price), instance.price_usd_h):
             yield f"{instance.name} is priced {instance.price_usd_h!r} USD/h, its nodes sum to {float(price)!r}"
 

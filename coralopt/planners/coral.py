@@ -150,9 +150,7 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
     return AllocationProblem(
         usage=np.concatenate([phase.usage for phase in library.phases]).astype(np.int16),
         throughput=np.concatenate([phase.throughput for phase in library.phases]),
-        phase=np.repeat(
-            np.arange(len(library.phases), dtype=np.int32), [len(phase) for phase in library.phases]
-        ),
+        phase=np.repeat(np.arange(len(library.phases), dtype=np.int32), [len(phase) for phase in library.phases]),
         demand=np.array([phase.demand_tokens_s for phase in scenario.model_phases]),
         availability=scenario.availability,
         price=scenario.price_usd_h,
@@ -188,9 +186,7 @@ def planned_stages(
             if count
         )
         stages.append(
-            PlannedStage(
-                first_layer=first, last_layer=first + stage.layers - 1, nodes=nodes, tokens_s=stage_tokens_s
-            )
+            PlannedStage(first_layer=first, last_layer=first + stage.layers - 1, nodes=nodes, tokens_s=stage_tokens_s)
         )
         first += stage.layers
     return tuple(stages)

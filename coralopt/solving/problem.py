@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 
-
 @dataclass(frozen=True)
 class Check:
     """The problem's own verdict on an answer, from first principles.

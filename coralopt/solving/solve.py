@@ -267,7 +267,9 @@ def _rounded(matrix: MilpMatrix, x: Floats, solver: str) -> Floats:
     beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
     if len(x) and beyond.max() > 0:
         worst = int(beyond.argmax())
-        raise WrongAnswerError(f"solver {solver!r}: column {matrix.column_names[worst]} = {x[worst]!r} is out of bounds")
+        raise WrongAnswerError(
+            f"solver {solver!r}: column {matrix.column_names[worst]} = {x[worst]!r} is out of bounds"
+        )
     if len(matrix.row_lower):
         activity = matrix.a @ whole
         size = np.maximum(1.0, abs(matrix.a) @ np.abs(whole))

@@ -173,7 +173,7 @@ def obtain_library(
     return library, False
 
 
-def _padded(matrix: np.ndarray, width: int, fill: int) -> np.ndarray:  # type: ignore[type-arg]
+def _padded(matrix: np.ndarray, width: int, fill: int) -> np.ndarray:
     """``matrix`` with columns of ``fill`` added up to ``width``."""
     missing = width - matrix.shape[1]
     if missing <= 0:

@@ -23,7 +23,7 @@ FORMAT = "coralopt-templates/1"
 
 @dataclass(frozen=True)
 class PhaseTemplates:
-    """The serving templates of one model phase; row t is one template (paper section 3.2).
+    """The serving templates of one model phase; row t is one template (paper section 4.2).
 
     Attributes:
         key: Model phase key, ``"qwen3-32b/prefill"``.
@@ -172,7 +172,9 @@ def load_library(path: Path, expected_digest: str | None = None) -> TemplateLibr
         return _from_table(table, metadata)
     except (pa.ArrowException, OSError, KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise LibraryError(f"{path}: not a readable template library ({reason}); delete it and build it anew") from error
+        raise LibraryError(
+            f"{path}: not a readable template library ({reason}); delete it and build it anew"
+        ) from error
 
 
 def _schema(library: TemplateLibrary):  # type: ignore[no-untyped-def]

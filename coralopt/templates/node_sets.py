@@ -1,4 +1,4 @@
-"""Enumeration of node sets: every multiset of node configurations within N_max and rho (paper section 3.2)."""
+"""Enumeration of node sets: every multiset of node configurations within N_max and rho (paper section 4.2)."""
 
 from __future__ import annotations
 

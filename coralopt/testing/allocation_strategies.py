@@ -43,7 +43,8 @@ def allocation_problems(
         running: Whether instances run already; ``None`` draws it.
     """
     templates, regions, configurations, phases = (
-        draw(st.sampled_from(range(most, 0, -1))) for most in (max_templates, max_regions, max_configurations, max_phases)
+        draw(st.sampled_from(range(most, 0, -1)))
+        for most in (max_templates, max_regions, max_configurations, max_phases)
     )
     # The entries come from a seed: drawn one by one they would be nearly all equal, which tests nothing.
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -79,7 +80,7 @@ def allocation_problems(
 
 def best_by_enumeration(problem: AllocationProblem) -> Fraction | None:
     """Least cost in USD/h over all allocations, exactly; ``None`` when none meets the demand. Tiny problems only."""
-    templates, regions, configurations, phases = problem.shape
+    templates, regions, _, _ = problem.shape
     penalty = Fraction(float(problem.penalty))
     pairs: list[tuple[int, int, list[int], Fraction, Fraction, int]] = []
     for t in range(templates):

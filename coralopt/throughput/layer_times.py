@@ -15,11 +15,20 @@ Floats = npt.NDArray[np.float64]
 class LayerTimes(Protocol):
     """Times of one model on one node, tensor parallel over all its GPUs."""
 
-    #: Where the figures come from, one line.
-    provenance: str
-    #: Largest batch for which times are known, by phase.
-    most_prompts: int
-    most_sequences: int
+    @property
+    def provenance(self) -> str:
+        """Where the figures come from, one line."""
+        ...
+
+    @property
+    def most_prompts(self) -> int:
+        """Largest batch of prompts for which times are known."""
+        ...
+
+    @property
+    def most_sequences(self) -> int:
+        """Largest decode batch for which times are known."""
+        ...
 
     def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
         """(one layer, embedding and logits) for a batch of ``prompts`` prompts of ``tokens`` tokens each, ms."""

@@ -86,7 +86,9 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
 
     with resources.files("coralopt.throughput").joinpath("data/silicon.parquet").open("rb") as stream:
         table = pq.read_table(stream)
-    columns = {name: table.column(name).to_pylist() for name in ("model", "weights", "system", "phase", "version", "note")}
+    columns = {
+        name: table.column(name).to_pylist() for name in ("model", "weights", "system", "phase", "version", "note")
+    }
     number: dict[str, npt.NDArray[np.float64]] = {
         name: np.asarray(table.column(name), dtype=np.float64)
         for name in ("tp", "tokens", "batch", "per_layer_ms", "nonlayer_ms")

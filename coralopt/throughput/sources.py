@@ -92,7 +92,9 @@ def explain_infeasible(phase: ModelPhase, configurations: Sequence[NodeConfigura
     loose = replace(phase, prefill_ms=1e9, decode_ms=1e9)
     best: tuple[float, str] | None = None
     for configuration in configurations:
-        _, _, stage_ms = node_throughput(loose, configuration, source.times(phase.model, configuration), 6, smallest=True)
+        _, _, stage_ms = node_throughput(
+            loose, configuration, source.times(phase.model, configuration), 6, smallest=True
+        )
         for stages in range(1, stage_ms.shape[0] + 1):
             layers = -(-phase.model.layers // stages)
             middle = min(

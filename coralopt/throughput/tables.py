@@ -30,7 +30,7 @@ class ThroughputTables:
 
     ``values[s - 1, role, c, j]`` is the largest number of tokens/s that one node of configuration ``c`` sustains
     when it holds ``j`` layers as a stage of that role in a pipeline of ``s`` stages, each with the latency budget
-    SLO / s (paper section 3.2). 0 means that it cannot: too little memory or too slow. ``j = 0`` is always 0.
+    SLO / s (paper section 4.2). 0 means that it cannot: too little memory or too slow. ``j = 0`` is always 0.
 
     Attributes:
         key: Model phase key.

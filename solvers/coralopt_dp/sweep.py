@@ -88,7 +88,7 @@ def sweep(
     *,
     stages: int | None = None,
 ) -> SweepResult:
-    """Throughput-optimal placement of every node set, exactly, over all stage counts (paper section 3.2).
+    """Throughput-optimal placement of every node set, exactly, over all stage counts (paper section 4.2).
 
     Args:
         values: float64 (S, 3, C, L + 1), tokens/s of one node, as in ``ThroughputTables.values``.

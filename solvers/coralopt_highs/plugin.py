@@ -70,11 +70,10 @@ class HighsBackend:
             import highspy
         except ImportError as error:
             raise SolverNotFoundError("solver 'highs' needs the package highspy; install it") from error
-        rows, columns = matrix.shape
-        if columns == 0:
+        if matrix.shape[1] == 0:
             return _without_columns(matrix)
         begun = time.perf_counter()
-        solver = highspy.Highs()
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
         effective = _set_options(highspy, solver, options)
         _pass_model(highspy, solver, matrix)
         if start is not None:
@@ -164,9 +163,7 @@ def _pass_model(highspy: Any, solver: Any, matrix: MilpMatrix) -> None:
 def _report_progress(solver: Any, on_progress: Callable[[Progress], None], since: float) -> None:
     def event(data: Any) -> None:
         out = data.data_out
-        on_progress(
-            Progress(float(out.mip_primal_bound), float(out.mip_dual_bound), time.perf_counter() - since)
-        )
+        on_progress(Progress(float(out.mip_primal_bound), float(out.mip_dual_bound), time.perf_counter() - since))
 
     solver.cbMipImprovingSolution += event
     solver.cbMipLogging += event

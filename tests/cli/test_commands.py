@@ -79,8 +79,7 @@ def test_infeasible_scenario_says_why(tmp_path: Path) -> None:
     shown = run("scenario", "show", "tiny", cwd=tmp_path)
     data = json.loads(shown.stdout)
     for region in data["pool"]["regions"].values():
-        for entry in region["configurations"].values():
-            entry["available"] = 1
+        region["configurations"] = dict.fromkeys(region["configurations"], 1)
     first = next(iter(data["models"].values()))
     first["demand"] = {**first["demand"], "requests_s": 1000.0}
     (tmp_path / "big.json").write_text(json.dumps(data))

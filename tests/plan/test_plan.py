@@ -91,7 +91,7 @@ def test_unreadable_plans(tmp_path: Path) -> None:
         Plan.load(tmp_path / "missing.json")
     path = tmp_path / "plan.json"
     path.write_text("{")
-    with pytest.raises(PlanError, match="plan.json"):
+    with pytest.raises(PlanError, match=r"plan\.json"):
         Plan.load(path)
     path.write_text('{"format": "coralopt-plan", "version": 99}')
     with pytest.raises(PlanError, match="version"):

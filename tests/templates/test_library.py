@@ -84,7 +84,7 @@ def test_corrupt_and_foreign_files(library: TemplateLibrary, tmp_path: Path) -> 
     with pytest.raises(LibraryError, match="no such"):
         load_library(path)
     path.write_bytes(b"not parquet at all")
-    with pytest.raises(LibraryError, match="l.parquet"):
+    with pytest.raises(LibraryError, match=r"l\.parquet"):
         load_library(path)
     pq.write_table(pa.table({"a": [1, 2]}), path)
     with pytest.raises(LibraryError, match="not a template library"):

@@ -1,4 +1,4 @@
-"""The allocation ILP as the paper prints it (section 3.3).
+"""The allocation ILP as the paper prints it (section 4.3).
 
 ::
 
@@ -41,9 +41,7 @@ class PaperFormulation:
         for (t, r), p in zip(pairs, price.tolist(), strict=True):
             running = 0 if problem.running is None else int(problem.running[t, r])
             rate = p * problem.penalty
-            body = LinearExpression(
-                constant=0, linear_coefs=[1.0, -rate], linear_vars=[model.I[t, r], model.nu[t, r]]
-            )
+            body = LinearExpression(constant=0, linear_coefs=[1.0, -rate], linear_vars=[model.I[t, r], model.nu[t, r]])
             model.initialization[t, r] = body >= -running * rate
         model.objective = pyo.Objective(
             expr=LinearExpression(

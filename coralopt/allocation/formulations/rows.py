@@ -46,7 +46,7 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> N
             break
 
 
-def usable(problem: AllocationProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def usable(problem: AllocationProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(template, region) pairs that have a price and fit at least once, and their prices in USD/h."""
     price = problem.template_price()
     fits = (problem.most_instances() > 0) & ~np.isnan(price)

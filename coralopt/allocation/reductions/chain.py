@@ -72,9 +72,7 @@ def reduce_problem(problem: AllocationProblem) -> Reduced:
     return Reduced(problem, kept, tuple(steps))
 
 
-def _select(
-    problem: AllocationProblem, mask: npt.NDArray[np.bool_]
-) -> tuple[AllocationProblem, npt.NDArray[np.int64]]:
+def _select(problem: AllocationProblem, mask: npt.NDArray[np.bool_]) -> tuple[AllocationProblem, npt.NDArray[np.int64]]:
     chosen = np.flatnonzero(mask)
     return (
         replace(

@@ -10,6 +10,8 @@ The rival may itself be dropped; following rivals the node count falls strictly,
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,17 +30,16 @@ def undominated(problem: AllocationProblem) -> npt.NDArray[np.bool_]:
     return keep
 
 
-def _undominated_in_phase(
-    usage: npt.NDArray[np.int16], throughput: npt.NDArray[np.float64]
-) -> npt.NDArray[np.bool_]:
+def _undominated_in_phase(usage: npt.NDArray[np.int16], throughput: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Compare each node set with those that have one node fewer, and equal node sets with each other."""
     templates, configurations = usage.shape
-    # A node set as one number: digits in a base above every count; exact in 64 bits or split into two keys.
-    base = int(usage.max(initial=0)) + 2
-    weights = np.array([pow(base, c, 2**64) for c in range(configurations)], dtype=np.uint64)
-    if base**configurations >= 2**64:
-        # Random odd multipliers would only make collisions unlikely; exactness is cheap with row views instead.
+    # A node set as one number: mixed radix, every configuration with as many digits as its counts need.
+    radix = [int(most) + 1 for most in usage.max(axis=0)]
+    places = [math.prod(radix[:c]) for c in range(configurations)]
+    if math.prod(radix) >= 2**64:
+        # Hashing would only make collisions unlikely; exactness matters more than speed here.
         return _undominated_by_rows(usage, throughput)
+    weights = np.array(places, dtype=np.uint64)
     keys = usage.astype(np.uint64) @ weights
     order = np.lexsort((np.arange(templates), -throughput, keys))
     sorted_keys, first = np.unique(keys[order], return_index=True)
@@ -55,9 +56,7 @@ def _undominated_in_phase(
     return keep
 
 
-def _undominated_by_rows(
-    usage: npt.NDArray[np.int16], throughput: npt.NDArray[np.float64]
-) -> npt.NDArray[np.bool_]:
+def _undominated_by_rows(usage: npt.NDArray[np.int16], throughput: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """The same through a dictionary of rows, for pools with too many configurations for one number."""
     best: dict[bytes, tuple[float, int]] = {}
     for t in range(len(throughput)):

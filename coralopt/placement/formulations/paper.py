@@ -1,4 +1,4 @@
-"""The placement ILP as the paper prints it (section 3.2), node by node.
+"""The placement ILP as the paper prints it (section 4.2), node by node.
 
 For a fixed number of stages S, layers L and nodes k = 1..K (each configuration repeated by its count)::
 
