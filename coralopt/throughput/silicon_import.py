@@ -37,14 +37,17 @@ def rows_of_csv(path: Path) -> Iterator[dict[str, str | int | float]]:
     Raises:
         CoraloptError: The file is missing, or a row cannot be read; names the line.
     """
+    line = 0
     try:
         with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as stream:
-            for row in csv.DictReader(stream):
+            reader = csv.DictReader(stream)
+            for row in reader:
+                line = reader.line_num
                 yield _row(row)
-    except OSError as error:
-        raise CoraloptError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (KeyError, ValueError) as error:
-        raise CoraloptError(f"{path}: a row is not usable: {error!r}") from error
+    except (OSError, EOFError) as error:
+        raise CoraloptError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except (KeyError, ValueError, TypeError, csv.Error) as error:  # TypeError: the row has too few fields
+        raise CoraloptError(f"{path}: line {line}: the row is not usable: {error!r}") from error
 
 
 def _row(row: Mapping[str, str]) -> dict[str, str | int | float]:
@@ -95,10 +98,11 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.from_csv is None:
-            raise CoraloptError(
-                "making the table from aiconfigurator itself is not available yet; pass --from-csv FILE"
-            )
-        rows = rows_of_csv(arguments.from_csv)
+            from coralopt.throughput.aiconfigurator_rows import rows_of_aiconfigurator
+
+            rows = rows_of_aiconfigurator()
+        else:
+            rows = rows_of_csv(arguments.from_csv)
         count = write_table(rows, arguments.output)
     except CoraloptError as error:
         sys.stderr.write(f"error: {error}\n")
