@@ -100,7 +100,11 @@ def plan_view(plan: Plan, pipelines: bool = True) -> RenderableType:
         }
     )
     if missing:
-        parts.append(Text(f"No instance type is known for these node configurations (pro-rata or own prices): {', '.join(missing)}"))
+        parts.append(
+            Text(
+                f"No instance type is known for these node configurations (pro-rata or own prices): {', '.join(missing)}"
+            )
+        )
     if pipelines:
         parts.append(Text("\nPipelines (layers held, nodes with their share of the stage's traffic)"))
         parts.extend(pipeline_drawing(instance) for instance in plan.instances)
