@@ -12,7 +12,7 @@ from coralopt.solving.backend import (
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, unknown_option
-from coralopt.solving.problem import Check, Formulation, Problem
+from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation
 from coralopt.solving.registry import (
     backend_version,
     get_backend,
@@ -42,6 +42,7 @@ __all__ = [
     "Reason",
     "Solution",
     "SolveOptions",
+    "StartingFormulation",
     "Termination",
     "backend_version",
     "fast_build",

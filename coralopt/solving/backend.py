@@ -75,6 +75,7 @@ class RawResult:
         handover_seconds: Seconds to hand the matrix over.
         solve_seconds: Seconds inside the solver.
         start_accepted: Whether a start was taken as a solution; ``None`` when none was given or it is unknown.
+        objective: The solver's own objective of ``x``, ``None`` when it names none; the core recomputes it.
     """
 
     reason: Reason
@@ -90,6 +91,7 @@ class RawResult:
     handover_seconds: float = 0.0
     solve_seconds: float = 0.0
     start_accepted: bool | None = None
+    objective: float | None = None
 
 
 class MatrixBackend(Protocol):
@@ -111,13 +113,34 @@ class MatrixBackend(Protocol):
         start: Floats | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> RawResult:
-        """Solve; never raises for a limit."""
+        """Solve; never raises for a limit.
+
+        Args:
+            matrix: Canonical CSC (sorted, no duplicates), no NaN.
+            options: To be followed from scratch: nothing may stay behind for the next solve.
+            start: float64 (n,), NaN where unknown; only given when the back end declares ``MIP_START``.
+            on_progress: Called while solving when the back end declares ``PROGRESS``. It must not solve anything.
+
+        Raises:
+            OptionError: An unknown or wrong native option.
+            LicenseLimitError: The licence does not cover the matrix.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class RawAnswer:
-    """What a solver that takes whole problems says: an answer in the problem's terms and a proven bound."""
+    """What a solver that takes whole problems says.
+
+    Attributes:
+        reason: The solver's claim.
+        answer: In the problem's terms, or ``None``.
+        bound: Proven bound on the objective; infinite in the weak direction when nothing is known.
+        raw: The solver's own words.
+        solve_seconds: Seconds inside the solver.
+        iterations: Whatever the solver counts.
+        limit: The limit hit, if any.
+    """
 
     reason: Reason
     answer: Any
@@ -125,6 +148,7 @@ class RawAnswer:
     raw: str
     solve_seconds: float = 0.0
     iterations: int = 0
+    limit: Limit | None = None
 
 
 class PlacementSolver(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coralopt.errors import SolverError, UnsupportedError
 from coralopt.solving.matrix import MilpMatrix
 
 
@@ -24,6 +25,10 @@ def fast_build() -> Iterator[None]:
             gc.enable()
 
 
+#: Bound types of the compiler as suffixes of row names: <=, >=, ==.
+_SUFFIX = {1: "_ub", -1: "_lb", 0: "_eq"}
+
+
 def matrix_from_pyomo(model: Any) -> tuple[MilpMatrix, list[Any]]:
     """Compile a linear Pyomo model through Pyomo's own standard-form compiler.
 
@@ -31,50 +36,95 @@ def matrix_from_pyomo(model: Any) -> tuple[MilpMatrix, list[Any]]:
         model: A ``ConcreteModel`` with linear constraints and at most one active objective.
 
     Returns:
-        The matrix and its columns' variables, in order. Variables in no active constraint or objective are absent.
+        The matrix and its columns' variables, in order. Fixed variables are constants and absent, and so are variables
+        in no active constraint or objective. A constraint without free variables is left out when it holds, and is
+        the empty row 0 >= 1 when it does not.
+
+    Raises:
+        UnsupportedError: The model is not linear, or a variable's domain is neither real, integer nor binary.
+        SolverError: The model has several active objectives.
     """
     import pyomo.environ as pyo
+    from pyomo.common.errors import InfeasibleConstraintException, InvalidConstraintError, InvalidExpressionError
+    from pyomo.common.modeling import unique_component_name
     from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
     from scipy.sparse import csc_array
 
     objectives = list(model.component_data_objects(pyo.Objective, active=True))
+    if len(objectives) > 1:
+        names = ", ".join(objective.name for objective in objectives)
+        raise SolverError(
+            f"model {model.name!r} has {len(objectives)} active objectives ({names}); deactivate all but one"
+        )
     # The compiler insists on an objective; a model without one is a feasibility problem.
     added = None
     if not objectives:
         added = pyo.Objective(expr=0.0)
-        model.add_component(pyo.unique_component_name(model, "no_objective"), added)
+        model.add_component(unique_component_name(model, "no_objective"), added)
+    impossible: list[Any] = []
     try:
         with fast_build():
-            form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
+            try:
+                form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
+            except InfeasibleConstraintException:
+                # The compiler stops at such a constraint; infeasibility is an answer, so compile the others.
+                impossible = _impossible(model)
+                for constraint in impossible:
+                    constraint.deactivate()
+                form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
+    except (InvalidConstraintError, InvalidExpressionError, ValueError) as error:
+        raise UnsupportedError(f"model {model.name!r} is not linear with bounded domains: {error}") from error
     finally:
+        for constraint in impossible:
+            constraint.activate()
         if added is not None:
             model.del_component(added)
     columns = list(form.columns)
-    maximize = bool(objectives) and objectives[0].sense == pyo.maximize
-    rows, count = len(form.rows), len(columns)
-    rhs = np.asarray(form.rhs, dtype=np.float64).reshape(rows)
-    kinds = np.array([row.bound_type for row in form.rows], dtype=np.int64)
-    cost = np.asarray(form.c.toarray() if hasattr(form.c, "toarray") else form.c, dtype=np.float64).reshape(-1)
+    rows = [(row.constraint.name, int(row.bound_type)) for row in form.rows]
+    rows += [(constraint.name, -1) for constraint in impossible]
+    rhs = np.concatenate([np.asarray(form.rhs, dtype=np.float64).reshape(-1), np.ones(len(impossible))])
     # Bound types of the compiler: 1 is <=, -1 is >=, 0 is ==.
-    return (
-        MilpMatrix(
-            c=cost if len(cost) == count else np.zeros(count),
-            offset=float(np.asarray(form.c_offset).reshape(-1)[0]) if np.size(form.c_offset) else 0.0,
-            a=csc_array(form.A, shape=(rows, count)) if rows and count else csc_array((rows, count)),
-            row_lower=np.where(kinds == 1, -np.inf, rhs) if rows else np.zeros(0),
-            row_upper=np.where(kinds == -1, np.inf, rhs) if rows else np.zeros(0),
-            lower=np.array([-np.inf if v.lb is None else v.lb for v in columns], dtype=np.float64),
-            upper=np.array([np.inf if v.ub is None else v.ub for v in columns], dtype=np.float64),
-            integer=np.array([not v.is_continuous() for v in columns], dtype=np.bool_),
-            maximize=maximize,
-            column_names=[v.name for v in columns],
-            row_names=[_row_name(row) for row in form.rows],
-        ),
-        columns,
+    kinds = np.array([kind for _, kind in rows], dtype=np.int64)
+    a = csc_array(form.A)
+    a.resize((len(rows), len(columns)))
+    cost = np.asarray(form.c.toarray(), dtype=np.float64).reshape(-1)
+    bounds = [column.bounds for column in columns]
+    matrix = MilpMatrix(
+        c=cost,
+        offset=float(np.asarray(form.c_offset, dtype=np.float64).sum()),
+        a=a,
+        row_lower=np.where(kinds == 1, -np.inf, rhs),
+        row_upper=np.where(kinds == -1, np.inf, rhs),
+        lower=np.array([-np.inf if low is None else low for low, _ in bounds], dtype=np.float64),
+        upper=np.array([np.inf if high is None else high for _, high in bounds], dtype=np.float64),
+        integer=np.array([_is_integer(column) for column in columns], dtype=np.bool_),
+        maximize=bool(objectives) and objectives[0].sense == pyo.maximize,
+        column_names=[column.name for column in columns],
+        # A range constraint is split in two; the suffix keeps the names unique.
+        row_names=[name + _SUFFIX[kind] for name, kind in rows],
     )
+    return matrix, columns
 
 
-def _row_name(row: Any) -> str:
-    # A range constraint is split in two; the suffix keeps the names unique.
-    suffix = {1: "_ub", -1: "_lb", 0: "_eq"}[int(row.bound_type)]
-    return f"{row.constraint.name}{suffix}"
+def _is_integer(column: Any) -> bool:
+    if column.is_continuous():
+        return False
+    if column.is_integer():
+        return True
+    raise UnsupportedError(f"variable {column.name} has domain {column.domain}; use Reals, Integers or Binary")
+
+
+def _impossible(model: Any) -> list[Any]:
+    """Active constraints that have no free variable with a coefficient and do not hold."""
+    import pyomo.environ as pyo
+    from pyomo.repn import generate_standard_repn
+
+    found = []
+    for constraint in model.component_data_objects(pyo.Constraint, active=True):
+        body = generate_standard_repn(constraint.body)
+        if body.is_nonlinear() or any(coefficient != 0 for coefficient in body.linear_coefs):
+            continue
+        low, high = pyo.value(constraint.lower), pyo.value(constraint.upper)
+        if (low is not None and body.constant < low) or (high is not None and body.constant > high):
+            found.append(constraint)
+    return found

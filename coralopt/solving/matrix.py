@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.errors import SolverError
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -19,7 +21,7 @@ class MilpMatrix:
     Attributes:
         c: float64 (n,), objective coefficients.
         offset: Constant of the objective.
-        a: scipy.sparse CSC matrix (m, n), float64.
+        a: scipy.sparse matrix (m, n), float64; kept as canonical CSC (sorted, duplicates added up).
         row_lower: float64 (m,), -inf where there is none.
         row_upper: float64 (m,), +inf where there is none.
         lower: float64 (n,), -inf where there is none.
@@ -28,6 +30,9 @@ class MilpMatrix:
         maximize: Sense of the objective.
         column_names: n names, unique.
         row_names: m names, unique.
+
+    Raises:
+        SolverError: Shapes do not fit, or an entry is not a number; says which one, where.
     """
 
     c: Floats
@@ -41,6 +46,43 @@ class MilpMatrix:
     maximize: bool
     column_names: Sequence[str]
     row_names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        rows, columns = len(self.row_names), len(self.column_names)
+        if self.a.shape != (rows, columns):
+            raise SolverError(
+                f"the matrix has shape {self.a.shape}, but {rows} row and {columns} column names are given"
+            )
+        for name, size, names in (
+            ("c", columns, self.column_names),
+            ("lower", columns, self.column_names),
+            ("upper", columns, self.column_names),
+            ("integer", columns, self.column_names),
+            ("row_lower", rows, self.row_names),
+            ("row_upper", rows, self.row_names),
+        ):
+            vector = getattr(self, name)
+            if vector.shape != (size,):
+                raise SolverError(f"{name} has shape {vector.shape}; it must be ({size},)")
+            wrong = ~np.isfinite(vector) if name == "c" else np.isnan(vector)
+            if wrong.any():
+                first = int(wrong.argmax())
+                raise SolverError(f"{name} of {names[first]} is {vector[first]}; it must be a number")
+        if not np.isfinite(self.offset):
+            raise SolverError(f"offset is {self.offset}; it must be a number")
+        a = self.a.tocsc()
+        if not a.has_canonical_format:
+            a = a.copy() if a is self.a else a
+            a.sum_duplicates()
+        if not np.isfinite(a.data).all():
+            entry = int((~np.isfinite(a.data)).argmax())
+            column = int(np.searchsorted(a.indptr, entry, side="right")) - 1
+            row = int(a.indices[entry])
+            raise SolverError(
+                f"the coefficient of {self.column_names[column]} in {self.row_names[row]} is {a.data[entry]}; "
+                "it must be a number"
+            )
+        object.__setattr__(self, "a", a)
 
     @property
     def shape(self) -> tuple[int, int]:

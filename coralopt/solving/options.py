@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coralopt.errors import OptionError
@@ -25,7 +25,10 @@ class SolveOptions:
         node_limit: Branch-and-bound nodes, or ``None``.
         log: Whether the solver prints its own log.
         presolve: On, off, or ``None`` for the solver's default.
-        native: Options in the solver's own names; an unknown one is an error.
+        native: Options in the solver's own names, stronger than the common ones; an unknown one is an error.
+
+    Raises:
+        OptionError: A value of the wrong type or out of range.
     """
 
     time_limit: float | None = None
@@ -73,7 +76,8 @@ class SolveOptions:
 
     def to_mapping(self) -> dict[str, Any]:
         """All options as plain data."""
-        return asdict(self)
+        data = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**data, "native": dict(self.native)}
 
 
 def unknown_option(what: str, name: str, known: Iterable[str]) -> str:

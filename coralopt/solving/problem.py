@@ -32,7 +32,18 @@ class Formulation(Protocol):
         ...
 
     def read(self, problem: Any, value: Callable[[str, Any], float]) -> Any:
-        """The answer; ``value(name, index)`` gives a variable's value, integers rounded, 0 where no row uses it."""
+        """The answer; ``value(name, index)`` gives a variable's value, integers rounded.
+
+        A fixed variable has its fixed value, one that no row and no objective uses the value nearest 0 in its bounds.
+        """
+        ...
+
+
+class StartingFormulation(Formulation, Protocol):
+    """A formulation that can express an answer in its own variables, for starts."""
+
+    def start(self, problem: Any, answer: Any) -> Mapping[tuple[str, Any], float]:
+        """(variable name, index) -> value; variables left out are for the solver to find."""
         ...
 
 

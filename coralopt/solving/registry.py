@@ -7,8 +7,16 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from coralopt.errors import SolverError, SolverNotFoundError
+from coralopt.solving.backend import Capability
 
 GROUP = "coralopt.solvers"
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()()
+    except (ImportError, AttributeError) as error:
+        raise SolverNotFoundError(f"solver {point.name!r} cannot be loaded: {error}") from error
 
 
 def _plugins() -> dict[str, EntryPoint]:
@@ -35,6 +43,10 @@ def get_backend(solver: Any) -> Any:
         SolverNotFoundError: No plugin of this name, or one that cannot be loaded; says what there is.
     """
     if not isinstance(solver, str):
+        if isinstance(solver, type) or not all(hasattr(solver, part) for part in ("name", "kind", "probe")):
+            raise SolverNotFoundError(
+                f"{solver!r} is no solver; give a name or an object with name, kind, probe, solve"
+            )
         return solver
     plugins = _plugins()
     if solver not in plugins:
@@ -44,11 +56,7 @@ def get_backend(solver: Any) -> Any:
             f"no solver is called {solver!r}; {hint}registered: {', '.join(sorted(plugins)) or 'none'} "
             "(see `coralopt solvers`)"
         )
-    try:
-        backend = plugins[solver].load()()
-    except (ImportError, AttributeError) as error:
-        raise SolverNotFoundError(f"solver {solver!r} cannot be loaded: {error}") from error
-    return backend
+    return _load(plugins[solver])
 
 
 def require_backend(solver: Any) -> Any:
@@ -69,39 +77,47 @@ def backend_version(solver: Any) -> str:
     return str(get_backend(solver).probe().version)
 
 
-def solvers_with(capability: Any) -> list[str]:
-    """Names of registered solvers that declare ``capability``."""
-    return [name for name in solver_names() if capability in get_backend(name).capabilities]
+def solvers_with(capability: Capability) -> list[str]:
+    """Names of registered solvers that declare ``capability``; one that cannot be loaded declares nothing."""
+    able = []
+    for name, point in sorted(_plugins().items()):
+        try:
+            if capability in _load(point).capabilities:
+                able.append(name)
+        except SolverNotFoundError:
+            continue
+    return able
 
 
 def solver_listing() -> list[dict[str, Any]]:
-    """One row a registered solver: name, kind, installed, version, licence, capabilities, what to do."""
-    rows = []
-    for name in solver_names():
+    """One row a registered solver: name, kind, installed, version, licence, capabilities, what to do (hint).
+
+    Imports the plugins, not the solvers behind them. A broken plugin is a row with its error, not an exception.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, point in sorted(_plugins().items()):
+        row = {
+            "name": name,
+            "kind": "",
+            "installed": False,
+            "version": "",
+            "licence": "",
+            "capabilities": [],
+            "hint": "",
+        }
         try:
-            backend = get_backend(name)
+            backend = _load(point)
             probe = backend.probe()
-            rows.append(
-                {
-                    "name": name,
-                    "kind": backend.kind,
-                    "installed": probe.installed,
-                    "version": probe.version,
-                    "licence": probe.licence,
-                    "capabilities": sorted(item.value for item in backend.capabilities),
-                    "hint": probe.hint,
-                }
+            row.update(
+                kind=backend.kind,
+                installed=probe.installed,
+                version=probe.version,
+                licence=probe.licence,
+                capabilities=sorted(item.value for item in backend.capabilities),
+                hint=probe.hint,
             )
-        except SolverNotFoundError as error:
-            rows.append(
-                {
-                    "name": name,
-                    "kind": "unknown",
-                    "installed": False,
-                    "version": "",
-                    "licence": "",
-                    "capabilities": [],
-                    "hint": str(error),
-                }
-            )
+        except Exception as error:
+            # Whatever a foreign plugin does, the listing must still show the others.
+            row["hint"] = str(error)
+        rows.append(row)
     return rows

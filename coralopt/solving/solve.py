@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,18 @@ from coralopt.solving.matrix import Floats, MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import Reason, Termination, gap_reached, relative_gap
+from coralopt.solving.status import PROOF_ROUNDING, Reason, Termination, gap_reached, relative_gap
 
 #: Largest distance from a whole number that a solver's integer column may have.
 INTEGRALITY_TOLERANCE = 1e-4
 #: Largest violation of a row, relative to the size of its terms, that counts as rounding of the solver.
 ROW_TOLERANCE = 1e-6
+#: Largest relative amount by which a bound may pass a checked solution before the solver is called wrong.
+BOUND_TOLERANCE = 1e-6
+#: Largest difference, relative to the size of the terms, between a solver's objective and that of its own values.
+CLAIM_TOLERANCE = 1e-6
+
+_WITHOUT_SOLUTION = frozenset({Reason.INFEASIBLE, Reason.UNBOUNDED, Reason.INFEASIBLE_OR_UNBOUNDED})
 
 
 def solve(
@@ -29,6 +36,7 @@ def solve(
     solver: Any = "highs",
     formulation: str | None = None,
     options: SolveOptions | Mapping[str, Any] | None = None,
+    start: Any = None,
     *,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Solution[Any]:
@@ -37,22 +45,28 @@ def solve(
     Args:
         problem: A placement or allocation problem.
         solver: Name of a back end (see ``coralopt solvers``) or a back end itself.
-        formulation: One of ``problem.formulations()``; the problem's default when ``None``.
+        formulation: One of ``problem.formulations()``; the problem's default when ``None``. Solvers that take whole
+            problems do without.
         options: Common options.
-        on_progress: Told about incumbents and bounds while the solver runs.
+        start: A solution to begin with: ``(variable name, index) -> value`` in the formulation's variables, complete
+            or not, or an answer where the formulation has ``start(problem, answer)``. One that is not feasible does
+            no harm; one that is feasible is never lost, whatever limit comes first.
+        on_progress: Told about incumbents and bounds while the solver runs, if it can tell. It must not solve.
 
     Returns:
         A checked solution. Its objective is the exact re-evaluation of the answer, never the solver's claim.
 
     Raises:
         WrongAnswerError: The solver's answer fails the problem's own check, or contradicts its own bound.
-        UnsupportedError: The solver cannot take this kind of problem; names those that can.
+        UnsupportedError: The solver cannot take this kind of problem, or no start; names those that can.
         OptionError: Unknown formulation or option.
         SolverNotFoundError: Unknown or missing solver.
     """
     asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
     backend = require_backend(solver)
     if backend.kind != "matrix":
+        if start is not None:
+            raise _unsupported(backend, "takes no start", Capability.MIP_START)
         return _solve_whole(problem, backend, asked)
     chosen = formulation or problem.default_formulation
     known = problem.formulations()
@@ -62,16 +76,18 @@ def solve(
     with fast_build():
         model = known[chosen].build(problem)
         matrix, columns = matrix_from_pyomo(model)
+        begin = None if start is None else _start_vector(problem, known[chosen], model, columns, start)
     build = time.perf_counter() - started
-    result = solve_matrix(matrix, backend, asked, on_progress=on_progress)
+    result = solve_matrix(matrix, backend, asked, start=begin, on_progress=on_progress)
     started = time.perf_counter()
     answer, objective = None, math.nan
     if result.x is not None:
         values = {id(column): float(value) for column, value in zip(columns, result.x, strict=True)}
 
         def value(name: str, index: Any) -> float:
-            component = getattr(model, name)
-            return values.get(id(component if index is None else component[index]), 0.0)
+            variable = _variable(model, name, index)
+            found = values.get(id(variable))
+            return _unused(variable) if found is None else found
 
         answer = known[chosen].read(problem, value)
         objective = _checked(problem, answer, backend.name, chosen)
@@ -98,22 +114,64 @@ def solve(
     )
 
 
+def _variable(model: Any, name: str, index: Any) -> Any:
+    component = getattr(model, name)
+    return component if index is None else component[index]
+
+
+def _unused(variable: Any) -> float:
+    """Value of a variable that the matrix does not hold: the fixed one, or the one nearest 0 within its bounds."""
+    if variable.fixed:
+        return float(variable.value)
+    low, high = variable.bounds
+    return float(min(max(0.0, -math.inf if low is None else low), math.inf if high is None else high))
+
+
+def _start_vector(problem: Any, formulation: Any, model: Any, columns: list[Any], start: Any) -> Floats:
+    """float64 (n,): the start by column, NaN where it says nothing."""
+    if not isinstance(start, Mapping):
+        if not hasattr(formulation, "start"):
+            raise UnsupportedError(
+                f"formulation {formulation.name!r} cannot express an answer as a start; "
+                "give a mapping from (variable name, index) to value"
+            )
+        start = formulation.start(problem, start)
+    place = {id(column): position for position, column in enumerate(columns)}
+    vector = np.full(len(columns), np.nan)
+    for (name, index), value in start.items():
+        try:
+            variable = _variable(model, name, index)
+        except (AttributeError, KeyError) as error:
+            raise OptionError(
+                f"start names {name!r} at index {index!r}, but formulation {formulation.name!r} has no such variable"
+            ) from error
+        if id(variable) in place:
+            vector[place[id(variable)]] = value
+    return vector
+
+
+def _unsupported(backend: Any, lacks: str, capability: Capability) -> UnsupportedError:
+    able = ", ".join(solvers_with(capability)) or "none is registered"
+    return UnsupportedError(f"solver {backend.name!r} {lacks}; these do: {able}")
+
+
 def _solve_whole(problem: Any, backend: Any, asked: SolveOptions) -> Solution[Any]:
     if backend.kind != problem.kind:
-        able = [*solvers_with(Capability.MILP)]
-        raise UnsupportedError(
-            f"solver {backend.name!r} answers {backend.kind} problems only, this is a {problem.kind} problem; "
-            f"use one of: {', '.join(able)}"
+        raise _unsupported(
+            backend, f"answers {backend.kind} problems only and takes no {problem.kind} problem", Capability.MILP
         )
     raw = backend.solve_problem(problem, asked)
     started = time.perf_counter()
-    objective = math.nan if raw.answer is None else _checked(problem, raw.answer, backend.name, "")
+    answer = None if raw.reason in _WITHOUT_SOLUTION else raw.answer
+    if answer is None and raw.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
+        raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no answer")
+    objective = math.nan if answer is None else _checked(problem, answer, backend.name, "")
     return _solution(
         problem,
-        raw.answer,
+        answer,
         objective,
         raw.bound,
-        Termination(raw.reason, None, raw.raw),
+        Termination(raw.reason, raw.limit, raw.raw),
         asked,
         solver=backend.name,
         formulation="",
@@ -146,25 +204,15 @@ def _solution(
     asked: SolveOptions,
     **rest: Any,
 ) -> Solution[Any]:
+    maximize = problem.sense == "max"
     gap = math.inf
     if answer is not None:
-        weak = -math.inf if problem.sense == "min" else math.inf
-        bound = weak if bound is None else bound
-        slack = 1e-6 * max(1.0, abs(objective))
-        beyond = bound - objective if problem.sense == "min" else objective - bound
-        if beyond > slack:
-            raise WrongAnswerError(
-                f"solver {rest['solver']!r} claims the bound {bound!r}, but its own checked answer has {objective!r}"
-            )
-        # Inside the solver's tolerances an exact re-evaluation may pass the bound by a hair; a bound never can.
-        bound = min(bound, objective) if problem.sense == "min" else max(bound, objective)
-        gap = relative_gap(objective, bound)
-        within = gap_reached(objective, bound, asked.rel_gap, asked.abs_gap)
-        # The re-evaluation of an answer differs from the solver's own objective by its tolerances.
-        within = within or (termination.reason is Reason.OPTIMAL and gap <= asked.rel_gap + 1e-7)
-        termination = Termination(Reason.OPTIMAL if within else Reason.FEASIBLE, termination.limit, termination.raw)
-    elif termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
+        bound, gap, reason = _proven(objective, bound, maximize, termination.reason, asked, rest["solver"])
+        termination = replace(termination, reason=reason)
+    elif termination.reason is Reason.INFEASIBLE:
         bound = None
+    elif bound is None or math.isnan(bound) or termination.reason in _WITHOUT_SOLUTION:
+        bound = _weak(maximize)
     return Solution(
         answer=answer,
         termination=termination,
@@ -187,61 +235,52 @@ def solve_matrix(
 ) -> MatrixResult:
     """Solve a bare matrix (an LP of a column generation, say); the result is checked row by row.
 
+    Args:
+        matrix: The matrix.
+        solver: Name of a back end or a back end itself.
+        options: Common options.
+        start: float64 (n,), NaN where unknown. A complete feasible one is never lost: the result is at least as good.
+        on_progress: Told about incumbents and bounds while the solver runs, if it can tell. It must not solve.
+
     Raises:
-        WrongAnswerError: The solution violates a row, a bound or integrality, or passes its own bound.
-        UnsupportedError: The solver does not take matrices.
+        WrongAnswerError: The solution violates a row, a bound or integrality, has another objective than claimed, or
+            passes its own bound; or a feasible start contradicts the claim.
+        UnsupportedError: The solver does not take matrices, integer columns or starts; names those that do.
+        OptionError: A wrong option, or a start of the wrong length.
+        SolverNotFoundError: Unknown or missing solver.
     """
     asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
     backend = require_backend(solver)
     if backend.kind != "matrix":
-        raise UnsupportedError(
-            f"solver {backend.name!r} does not take matrices; use one of: {', '.join(solvers_with(Capability.MILP))}"
-        )
-    if start is not None and Capability.MIP_START not in backend.capabilities:
-        raise UnsupportedError(
-            f"solver {backend.name!r} takes no MIP start; these do: {', '.join(solvers_with(Capability.MIP_START))}"
-        )
+        raise _unsupported(backend, "does not take matrices", Capability.LP)
+    if matrix.integer.any() and Capability.MILP not in backend.capabilities:
+        raise _unsupported(backend, "takes no integer columns", Capability.MILP)
+    if start is not None:
+        if Capability.MIP_START not in backend.capabilities:
+            raise _unsupported(backend, "takes no start", Capability.MIP_START)
+        start = np.asarray(start, dtype=np.float64)
+        if start.shape != matrix.c.shape:
+            raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
     raw: RawResult = backend.solve(matrix, asked, start=start, on_progress=on_progress)
-    weak = math.inf if matrix.maximize else -math.inf
-    bound = weak if raw.bound is None or math.isnan(raw.bound) else float(raw.bound)
-    if raw.reason in (Reason.INFEASIBLE, Reason.UNBOUNDED, Reason.INFEASIBLE_OR_UNBOUNDED) or raw.x is None:
-        reason = raw.reason
-        if reason in (Reason.OPTIMAL, Reason.FEASIBLE):
-            raise WrongAnswerError(f"solver {backend.name!r} claims {reason.value} but gives no solution")
-        return _matrix_result(raw, None, Termination(reason, raw.limit, raw.raw), math.nan, bound, math.inf, weak)
-    x = _rounded(matrix, np.asarray(raw.x, dtype=np.float64), backend.name)
-    objective = float(matrix.c @ x) + matrix.offset
-    beyond = objective - bound if matrix.maximize else bound - objective
-    if beyond > 1e-6 * max(1.0, abs(objective)):
-        raise WrongAnswerError(
-            f"solver {backend.name!r} claims the bound {bound!r}, but its own solution has objective {objective!r}"
-        )
-    bound = max(bound, objective) if matrix.maximize else min(bound, objective)
-    within = gap_reached(objective, bound, asked.rel_gap, max(asked.abs_gap, 1e-9))
-    reason = Reason.OPTIMAL if within else Reason.FEASIBLE
-    termination = Termination(reason, raw.limit, raw.raw)
-    return _matrix_result(raw, x, termination, objective, bound, relative_gap(objective, bound), weak)
-
-
-def _matrix_result(
-    raw: RawResult,
-    x: Floats | None,
-    termination: Termination,
-    objective: float,
-    bound: float,
-    gap: float,
-    weak: float,
-) -> MatrixResult:
-    proven: float | None = bound
-    if termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
-        proven = None
-    elif termination.reason is Reason.UNBOUNDED:
-        proven = weak
+    x, objective = _best_of(matrix, raw, start, backend.name)
+    bound: float | None
+    reason: Reason
+    if x is None:
+        if raw.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
+            raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no solution")
+        reason, gap = raw.reason, math.inf
+        bound = raw.bound
+        if reason is Reason.INFEASIBLE:
+            bound = None
+        elif bound is None or math.isnan(bound) or reason in _WITHOUT_SOLUTION:
+            bound = _weak(matrix.maximize)
+    else:
+        bound, gap, reason = _proven(objective, raw.bound, matrix.maximize, raw.reason, asked, backend.name)
     return MatrixResult(
         x=x,
-        termination=termination,
+        termination=Termination(reason, raw.limit, raw.raw),
         objective=objective,
-        bound=proven,
+        bound=bound,
         gap=gap,
         row_duals=raw.row_duals,
         reduced_costs=raw.reduced_costs,
@@ -254,35 +293,90 @@ def _matrix_result(
     )
 
 
-def _rounded(matrix: MilpMatrix, x: Floats, solver: str) -> Floats:
-    """``x`` with whole integer columns, after checking bounds, integrality and rows."""
-    if x.shape != matrix.c.shape or not np.isfinite(x).all():
-        raise WrongAnswerError(f"solver {solver!r} returned {x.shape} values, some maybe not finite")
-    whole = np.where(matrix.integer, np.rint(x), x)
-    off = np.abs(whole - x)
-    if len(x) and off.max() > INTEGRALITY_TOLERANCE:
-        worst = int(off.argmax())
-        raise WrongAnswerError(f"solver {solver!r}: integer column {matrix.column_names[worst]} has value {x[worst]!r}")
-    slack = ROW_TOLERANCE * np.maximum(1.0, np.abs(whole))
-    beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
-    if len(x) and beyond.max() > 0:
-        worst = int(beyond.argmax())
+def _weak(maximize: bool) -> float:
+    """The bound that says nothing."""
+    return math.inf if maximize else -math.inf
+
+
+def _proven(
+    objective: float, bound: float | None, maximize: bool, claim: Reason, asked: SolveOptions, solver: str
+) -> tuple[float, float, Reason]:
+    """Bound, gap and reason of a checked solution; a claim of optimality alone proves nothing."""
+    if bound is None or math.isnan(bound):
+        bound = _weak(maximize)
+    beyond = objective - bound if maximize else bound - objective
+    if beyond > BOUND_TOLERANCE * max(1.0, abs(objective)):
         raise WrongAnswerError(
-            f"solver {solver!r}: column {matrix.column_names[worst]} = {x[worst]!r} is out of bounds"
+            f"solver {solver!r} claims the bound {bound!r}, but a checked solution has the objective {objective!r}"
         )
+    # Within the solver's tolerances a re-evaluation may pass the bound by a hair; a bound never is behind a solution.
+    bound = max(bound, objective) if maximize else min(bound, objective)
+    gap = relative_gap(objective, bound)
+    within = gap_reached(objective, bound, asked.rel_gap, asked.abs_gap)
+    # What the solver proved within its tolerances stays proven when the exact re-evaluation moves the last digits.
+    within = within or (claim is Reason.OPTIMAL and gap <= asked.rel_gap + PROOF_ROUNDING)
+    return bound, gap, Reason.OPTIMAL if within else Reason.FEASIBLE
+
+
+def _best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: str) -> tuple[Floats | None, float]:
+    """The checked solution and its objective: the solver's, or the start where that is better or the only one."""
+    x, objective = None, math.nan
+    if raw.x is not None and raw.reason not in _WITHOUT_SOLUTION:
+        given = np.asarray(raw.x, dtype=np.float64)
+        x, wrong = _examine(matrix, given)
+        if wrong:
+            raise WrongAnswerError(f"solver {solver!r} returned a wrong solution: {wrong}")
+        terms = matrix.c * given
+        own = float(terms.sum()) + matrix.offset
+        claimed = own if raw.objective is None else raw.objective
+        if not abs(claimed - own) <= CLAIM_TOLERANCE * max(1.0, float(np.abs(terms).sum()) + abs(matrix.offset)):
+            raise WrongAnswerError(f"solver {solver!r} claims the objective {claimed!r}, but its solution has {own!r}")
+        objective = float(matrix.c @ x) + matrix.offset
+    if start is None or np.isnan(start).any():
+        return x, objective
+    begin, wrong = _examine(matrix, start)
+    if wrong:
+        return x, objective
+    if raw.reason is Reason.INFEASIBLE:
+        raise WrongAnswerError(f"solver {solver!r} claims that there is no solution, but the start is one")
+    if raw.reason in _WITHOUT_SOLUTION:
+        return None, math.nan
+    value = float(matrix.c @ begin) + matrix.offset
+    better = value - objective if matrix.maximize else objective - value
+    if x is None or better > BOUND_TOLERANCE * max(1.0, abs(objective)):
+        return begin, value
+    return x, objective
+
+
+def _examine(matrix: MilpMatrix, x: Floats) -> tuple[Floats, str]:
+    """``x`` with whole integer columns, and what is wrong with it, empty when nothing is."""
+    if x.shape != matrix.c.shape:
+        return x, f"{x.shape} values for {len(matrix.c)} columns"
+    if not np.isfinite(x).all():
+        worst = int((~np.isfinite(x)).argmax())
+        return x, f"column {matrix.column_names[worst]} has value {float(x[worst])!r}, which is not finite"
+    # Adding 0 turns -0.0 into 0.0.
+    whole = np.where(matrix.integer, np.rint(x), x) + 0.0
+    if not len(x):
+        off = beyond = np.zeros(1)
+    else:
+        off = np.abs(whole - x)
+        slack = ROW_TOLERANCE * np.maximum(1.0, np.abs(whole))
+        beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
+    if off.max() > INTEGRALITY_TOLERANCE:
+        worst = int(off.argmax())
+        return whole, f"integer column {matrix.column_names[worst]} has value {float(x[worst])!r}"
+    if beyond.max() > 0:
+        worst = int(beyond.argmax())
+        return whole, f"column {matrix.column_names[worst]} = {float(x[worst])!r} is out of bounds"
     if len(matrix.row_lower):
         activity = matrix.a @ whole
-        size = np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
-        # Rounding integer columns moves a row by at most the integrality tolerance of each of its columns.
-        slack = ROW_TOLERANCE * size
+        slack = ROW_TOLERANCE * np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
         beyond = np.maximum(matrix.row_lower - activity - slack, activity - matrix.row_upper - slack)
         if beyond.max() > 0:
             worst = int(beyond.argmax())
-            raise WrongAnswerError(
-                f"solver {solver!r}: row {matrix.row_names[worst]} has activity {activity[worst]!r}, "
-                f"allowed is {matrix.row_lower[worst]!r} to {matrix.row_upper[worst]!r}"
+            return whole, (
+                f"row {matrix.row_names[worst]} has activity {float(activity[worst])!r}, "
+                f"allowed is {float(matrix.row_lower[worst])!r} to {float(matrix.row_upper[worst])!r}"
             )
-    return whole
-
-
-__all__ = ["solve", "solve_matrix"]
+    return whole, ""

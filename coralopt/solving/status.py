@@ -54,6 +54,10 @@ def relative_gap(objective: float, bound: float) -> float:
     return abs(objective - bound) / max(abs(objective), 1e-9)
 
 
+#: Relative gap by which an exact re-evaluation may miss what the solver proved within its own tolerances.
+PROOF_ROUNDING = 1e-7
+
+
 def gap_reached(objective: float, bound: float, rel_gap: float, abs_gap: float) -> bool:
     """Whether the proven gap is within the one asked for, up to the last digits of floating point."""
     return abs(objective - bound) <= max(abs_gap, rel_gap * abs(objective), 1e-12 * abs(objective))
