@@ -1,6 +1,7 @@
 """The online stage: how many of each serving template to deploy where, at least cost (paper section 4.3)."""
 
 from coralopt.allocation.explain import Explanation, Shortfall, explain
+from coralopt.allocation.formulations import matrix_from_arrays
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.solve import AllocationResult, solve_allocation
@@ -14,6 +15,7 @@ __all__ = [
     "Reduction",
     "Shortfall",
     "explain",
+    "matrix_from_arrays",
     "reduce_problem",
     "solve_allocation",
 ]

@@ -5,12 +5,13 @@ For capacity prices lambda >= 0 the capacity rows move into the objective (Lagra
     L(lambda) = - sum_{r,c} lambda_{r,c} A_r(c) + sum_m D_m,
     D_m = min { sum_n w n : sum T n >= T_m, n whole },   w = cost + sum_c lambda_{r,c} U_c >= 0
 
-``D_m`` is an unbounded covering knapsack over the columns of model phase m; kept columns are allowed without their upper
-limit, which only lowers it. L(lambda) is a lower bound on every allocation's cost for every lambda >= 0. With ample
+``D_m`` is a covering knapsack over the columns of model phase m: new instances without limit, kept ones up to the number
+that runs. L(lambda) is a lower bound on every allocation's cost for every lambda >= 0. With ample
 supply lambda is 0 and the bound closes the gap that rounding up the demand rows leaves to the linear relaxation.
 
 The knapsack is solved on a grid of G steps of T_m / G tokens/s with every throughput rounded *up* to whole steps: a
-relaxation, so the bound stays valid, and with G in the ten thousands it is tight.
+relaxation, so the bound stays valid, and a fine grid costs little: every instance is
+rounded up by less than one step of it.
 
 Fixing: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the remaining
 demand covered at best. Where that exceeds the cost one is willing to pay, the column is 0 in every such solution.
@@ -43,7 +44,7 @@ class LagrangianBound:
 
 
 def lagrangian_bound(
-    problem: AllocationProblem, columns: Columns, capacity_prices: Floats, grid: int = 20_000
+    problem: AllocationProblem, columns: Columns, capacity_prices: Floats, grid: int = 400_000
 ) -> LagrangianBound:
     """The bound of the module docstring, and what every single column would cost at least."""
     prices = np.maximum(capacity_prices, 0.0)
@@ -59,9 +60,13 @@ def lagrangian_bound(
             covers.append(np.zeros(grid + 1))
             continue
         # The hair of slack keeps rounding up on the safe side of floating-point division.
-        size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12)).astype(np.int64)
-        steps[mine] = np.clip(size, 1, grid)
-        covers.append(_cover(steps[mine], weight[mine], grid))
+        size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12))
+        steps[mine] = np.clip(size, 1, grid).astype(np.int64)
+        fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
+        cover = _cover(steps[fresh], weight[fresh], grid)
+        for k in kept.tolist():
+            _allow(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
+        covers.append(cover)
     total = constant + sum(float(cover[grid]) for cover in covers)
     forced = np.full(len(columns), -np.inf)
     for p, cover in enumerate(covers):
@@ -69,7 +74,7 @@ def lagrangian_bound(
         if np.isfinite(cover[grid]):
             forced[mine] = total - cover[grid] + weight[mine] + cover[grid - steps[mine]]
     # Rounding of the sums above must never lift the bound over a true cost.
-    slack = 1e-9 * max(1.0, abs(total), abs(constant)) if np.isfinite(total) else 0.0
+    slack = 1e-9 * (abs(total) + 2 * abs(constant)) if np.isfinite(total) else 0.0
     return LagrangianBound(total - slack, forced - slack)
 
 
@@ -88,3 +93,16 @@ def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
     from coralopt.allocation.kernels import cover as fill
 
     return np.asarray(fill(sizes[pareto], weights[pareto], cover))
+
+
+def _allow(cover: Floats, steps: int, weight: float, copies: int) -> None:
+    """Let ``cover`` use one more item at most ``copies`` times; in place. Powers of two make every number of copies."""
+    size = 1
+    while copies > 0:
+        taken = min(size, copies)
+        jump = steps * taken
+        before = cover.copy()
+        reach = np.maximum(np.arange(len(cover)) - jump, 0)
+        np.minimum(before, before[reach] + weight * taken, out=cover)
+        copies -= taken
+        size *= 2

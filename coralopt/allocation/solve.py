@@ -1,15 +1,22 @@
-"""The online stage: reductions, bound, a small integer programme for any back end, and a proven gap.
+"""The online stage: reductions, bounds, a small integer programme for any back end, and a proven gap.
 
 The steps, each exact:
 
 1. ``reductions`` make the problem smaller without changing its optimum.
-2. ``relaxation`` solves the linear relaxation over all columns; its optimum is a lower bound.
-3. ``lagrangian`` gives a second bound at the relaxation's capacity prices; the larger of the two counts.
-4. The integer programme over the columns of least reduced cost gives an allocation, an upper bound U.
-5. Fixing: a column whose forced cost is above U (1 - gap) is 0 in every allocation cheaper than that. With S the columns
-   that survive, any allocation either costs at least U (1 - gap) or uses S only; so min(U (1 - gap), bound of the
-   integer programme over S) is a lower bound on the whole problem. While S is larger than one wants to solve, step 4
-   runs again on more columns, to lower U.
+2. ``relaxation`` solves the linear relaxation over all columns. Its dual prices, priced out over all columns, give a
+   lower bound by weak duality, whatever state the column generation ended in.
+3. ``lagrangian`` gives a second bound at the relaxation's capacity prices; the larger of the two is the *root bound*.
+4. ``rounding`` makes a first allocation and ``improve`` a better one, of cost U.
+5. Fixing: a column whose forced cost is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
+   columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
+   S) is a lower bound on the whole problem. The closer U is to the root bound, the fewer survive.
+6. Where more survive than a back end can take, or step 4 found nothing, integer programmes over the columns of least
+   forced cost look for an allocation; their own bounds say nothing about the whole problem and are not used.
+
+The bound returned is the largest of those that hold, and at most the cost of the allocation returned.
+
+Time limits make results depend on the clock. Without one, the same problem, options and back end (with one thread) give
+the same allocation every time.
 """
 
 from __future__ import annotations
@@ -24,26 +31,37 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.explain import Explanation, explain
+from coralopt.allocation.formulations import FORMULATIONS
+from coralopt.allocation.improve import improved
 from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.part import TOLERANCE, Part
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduction, reduce_problem
-from coralopt.allocation.relaxation import Columns, reduced_costs, solve_relaxation
-from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
+from coralopt.allocation.relaxation import SHORTFALL, Columns, Floats, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.rounding import rounded
+from coralopt.errors import InfeasibleError, NoSolutionError, OptionError, WrongAnswerError
 from coralopt.solving import (
     Capability,
     Reason,
     Solution,
     SolveOptions,
+    gap_reached,
     get_backend,
     relative_gap,
     require_backend,
     solve,
 )
 
-#: Templates in the first integer programme; each later one may hold as many more.
+#: Columns of the first integer programme while more survive than can be handed over; each later one has twice as many.
 FIRST_COLUMNS = 600
-#: Most (template, region) columns that are handed to a back end at once.
+#: Most columns that are handed to a back end at once.
 MOST_COLUMNS = 6_000
+#: Share of the time left that a step may take when it does not prove anything.
+SHARE = 0.5
+#: So few columns go to the back end at once, without a search for a good allocation beforehand.
+DIRECT_COLUMNS = 300
+#: What holds when no options are given.
+DEFAULT_OPTIONS = SolveOptions(rel_gap=1e-3, time_limit=120.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +76,10 @@ class AllocationResult:
         formulation: Formulation the back end solved.
         solver: Back end.
         reductions: What each exact reduction did.
-        seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``solver``, ``check``.
+        seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``rounding``, ``improve``,
+            ``solver``, ``check``.
         columns: All columns after the reductions.
-        survivors: Columns left after fixing, of which the last integer programme was made.
+        survivors: Columns left after fixing when the last integer programme was made.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Lagrangian bound, USD/h.
         solutions: What the back end said each time.
@@ -84,208 +103,228 @@ class AllocationResult:
 def solve_allocation(
     problem: AllocationProblem,
     solver: Any = "highs",
-    options: SolveOptions | None = None,
+    options: SolveOptions | Mapping[str, Any] | None = None,
     formulation: str = "split",
     reductions: bool = True,
+    *,
+    most_columns: int = MOST_COLUMNS,
 ) -> AllocationResult:
     """Allocate at least cost, with a proven bound (paper section 4.3).
 
     Args:
         problem: The allocation problem.
         solver: Name of a MILP back end or a back end itself.
-        options: Common options; ``rel_gap`` decides when the proof is good enough, ``time_limit`` is for the whole call.
+        options: Common options; ``rel_gap`` decides when the proof is good enough, ``time_limit`` (s) is for the whole
+            call. ``None`` is a gap of 0.1 % within 120 s.
         formulation: ``"split"`` or ``"paper"``.
         reductions: ``False`` hands the full model to the back end, for comparison.
+        most_columns: Most columns that are handed to the back end at once.
 
     Raises:
         InfeasibleError: No allocation meets every demand; carries an :class:`Explanation`.
         NoSolutionError: A limit passed before any allocation was found.
         SolverError: Unknown solver, formulation or option, or a wrong answer.
     """
-    asked = options or SolveOptions()
+    if options is None:
+        asked = DEFAULT_OPTIONS
+    else:
+        asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options)
     backend = require_backend(solver)
-    lp_solver = backend if Capability.LP_DUALS in backend.capabilities else get_backend("highs")
-    if not reductions:
-        return _full_model(problem, backend, lp_solver, asked, formulation)
-    deadline = math.inf if asked.time_limit is None else time.perf_counter() + asked.time_limit
-    seconds: dict[str, float] = {}
-    clock = time.perf_counter()
+    if formulation not in FORMULATIONS:
+        raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
+    search = _Search(problem, backend, formulation, asked)
+    return search.with_reductions(most_columns) if reductions else search.full_model()
 
-    def lap(name: str) -> None:
-        nonlocal clock
+
+class _Search:
+    """One call of :func:`solve_allocation`: what is known so far, and the clock."""
+
+    def __init__(self, problem: AllocationProblem, backend: Any, formulation: str, asked: SolveOptions) -> None:
+        self.problem, self.backend, self.formulation, self.asked = problem, backend, formulation, asked
+        self.seconds: dict[str, float] = {}
+        self.solutions: list[Solution[Allocation]] = []
+        self.best: Allocation | None = None
+        self.cost, self.bound = math.inf, 0.0
+        self.clock = time.perf_counter()
+        self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
+
+    def lap(self, name: str) -> None:
         now = time.perf_counter()
-        seconds[name] = seconds.get(name, 0.0) + now - clock
-        clock = now
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self.clock
+        self.clock = now
 
-    reduced = reduce_problem(problem)
-    lap("reductions")
-    small = reduced.problem
-    columns = Columns.of(small)
-    if not (small.demand > 0).any():
-        nothing = Allocation.of({})
+    def left(self) -> float:
+        return max(0.0, self.deadline - time.perf_counter())
+
+    def done(self) -> bool:
+        return self.best is not None and gap_reached(self.cost, self.bound, self.asked.rel_gap, self.asked.abs_gap)
+
+    def full_model(self) -> AllocationResult:
+        """Everything in one integer programme."""
+        everything = np.arange(len(self.problem.throughput), dtype=np.int64)
+        found = self.integer_programme(self.problem, everything, math.inf)
+        self.lap("solver")
+        if self.best is None and found.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
+            raise self.infeasible()
+        self.bound = max(0.0, found.bound or 0.0)
+        count = found.shape[1] if found.shape else 0
+        return self.result((), count, count, math.nan, math.nan)
+
+    def with_reductions(self, most_columns: int) -> AllocationResult:
+        """The steps of the module docstring."""
+        reduced = reduce_problem(self.problem)
+        small = reduced.problem
+        self.lap("reductions")
+        if not (small.demand > 0).any():
+            self.best, self.cost = Allocation.of({}), 0.0
+            return self.result(reduced.reductions, 0, 0, 0.0, 0.0)
+        columns = Columns.of(small)
+        lp_solver = self.backend if Capability.LP_DUALS in self.backend.capabilities else get_backend("highs")
+        relaxation = solve_relaxation(small, columns, lp_solver)
+        self.lap("relaxation")
+        if (relaxation.shortfall > SHORTFALL * small.demand).any():
+            raise self.infeasible()
+        prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
+        dual = dual_bound(small, columns, relaxation, prices)
+        lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices)
+        forced = np.maximum(lagrangian.forced, dual + np.maximum(prices, 0.0))
+        self.bound = max(0.0, dual, lagrangian.bound)
+        self.lap("lagrangian")
+        first = rounded(small, columns, relaxation.x, prices)
+        if first is not None:
+            self.best, self.cost = first, small.check(first).objective
+        self.lap("rounding")
+        if self.best is not None and len(columns) > DIRECT_COLUMNS:
+            self.improve(small, columns, prices)
+        survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
+        if self.best is not None:
+            self.best = reduced.restore(self.best)
+        return self.result(reduced.reductions, len(columns), survivors, relaxation.objective, lagrangian.bound)
+
+    def improve(self, small: AllocationProblem, columns: Columns, prices: Floats) -> None:
+        """Step 4, for at most half of the time left."""
+        assert self.best is not None
+        deadline = time.perf_counter() + SHARE * self.left()
+        self.best = improved(
+            small,
+            columns,
+            prices,
+            self.best,
+            self.backend,
+            self.asked,
+            lambda cost: gap_reached(cost, self.bound, self.asked.rel_gap, self.asked.abs_gap),
+            deadline,
+        )
+        self.cost = small.check(self.best).objective
+        self.lap("improve")
+
+    def close_gap(
+        self,
+        small: AllocationProblem,
+        columns: Columns,
+        forced: Floats,
+        x: Floats,
+        prices: Floats,
+        most_columns: int,
+    ) -> int:
+        """Steps 5 and 6 until the gap is reached or time is up; the number of columns that survived fixing."""
+        survivors, wanted = len(columns), min(FIRST_COLUMNS, most_columns)
+        root = self.bound
+        while not self.done() and (self.best is None or self.left() > 0):
+            # A hair above cost (1 - gap), so that rounding never makes a reached gap look missed.
+            target = self.cost * (1 - self.asked.rel_gap * (1 - 1e-12))
+            alive = columns.kept | ((forced <= target) & np.isfinite(forced)) | _columns_of(columns, self.best)
+            survivors = int(alive.sum())
+            if survivors <= most_columns:
+                found = self.integer_programme(small, np.unique(columns.template[alive]), self.left(), root)
+                # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
+                inside = math.inf if found.bound is None else found.bound
+                self.bound = max(self.bound, min(inside, target, self.cost))
+                self.lap("solver")
+                if self.best is None and found.termination.reason is Reason.INFEASIBLE:
+                    raise self.infeasible()
+                break
+            known = self.best
+            if known is not None and math.isinf(self.left()):
+                # Without a time limit, an integer programme that proves nothing might run for ever.
+                break
+            chosen = np.flatnonzero(alive)
+            ranked = chosen[np.argsort(forced[chosen], kind="stable")[:wanted]]
+            always = np.flatnonzero(columns.kept | (x > 1e-9) | _columns_of(columns, known))
+            templates = np.unique(columns.template[np.union1d(ranked, always)])
+            self.integer_programme(small, templates, SHARE * self.left(), root)
+            self.lap("solver")
+            if known is None and self.best is not None:
+                self.improve(small, columns, prices)
+            if wanted == most_columns:
+                break
+            wanted = min(2 * wanted, most_columns)
+        return survivors
+
+    def integer_programme(
+        self, small: AllocationProblem, templates: npt.NDArray[np.int64], limit: float, floor: float = 0.0
+    ) -> Solution[Allocation]:
+        """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin."""
+        options = replace(self.asked, time_limit=None if math.isinf(limit) else limit)
+        found: Solution[Allocation] = solve(Part.of(small, templates, floor), self.backend, self.formulation, options)
+        self.solutions.append(found)
+        if found.answer is not None and not self.offer(small, templates, found.answer):
+            # The answer lives on the back end's tolerances: ask again with a demand that leaves room for them.
+            again: Solution[Allocation] = solve(
+                Part.of(small, templates, floor, margin=4 * TOLERANCE), self.backend, self.formulation, options
+            )
+            self.solutions.append(again)
+            if again.answer is not None:
+                self.offer(small, templates, again.answer)
+        return found
+
+    def offer(self, small: AllocationProblem, templates: npt.NDArray[np.int64], answer: Allocation) -> bool:
+        """Whether an answer of a part passes the exact check; the best one is kept."""
+        whole = Allocation(templates[answer.template], answer.region, answer.count)
+        check = small.check(whole)
+        if check.feasible and check.objective < self.cost:
+            self.best, self.cost = whole, check.objective
+        return check.feasible
+
+    def infeasible(self) -> InfeasibleError:
+        explanation: Explanation = explain(self.problem, self.backend, self.asked)
+        return InfeasibleError(str(explanation), explanation)
+
+    def result(
+        self, reductions: tuple[Reduction, ...], columns: int, survivors: int, relaxation: float, lagrangian: float
+    ) -> AllocationResult:
+        """The allocation in terms of the problem's templates, checked once more against the problem itself."""
+        if self.best is None:
+            last = self.solutions[-1]
+            raise NoSolutionError(
+                f"solver {self.backend.name!r} found no allocation within its limits "
+                f"({last.termination.reason.value}: {last.termination.raw}); raise time_limit or lower the demand",
+                last,
+            )
+        check = self.problem.check(self.best)
+        if not check.feasible:
+            raise WrongAnswerError("the allocation fails its check: " + "; ".join(check.violations[:5]))
+        bound = min(self.bound, check.objective)
+        self.lap("check")
         return AllocationResult(
-            nothing, 0.0, 0.0, 0.0, formulation, backend.name, reduced.reductions, seconds, 0, 0, 0.0, 0.0, ()
+            allocation=self.best,
+            cost_usd_h=check.objective,
+            bound_usd_h=bound,
+            gap=relative_gap(check.objective, bound),
+            formulation=self.formulation,
+            solver=self.backend.name,
+            reductions=reductions,
+            seconds=self.seconds,
+            columns=columns,
+            survivors=survivors,
+            relaxation_usd_h=relaxation,
+            lagrangian_usd_h=lagrangian,
+            solutions=tuple(self.solutions),
         )
-    relaxation = solve_relaxation(small, columns, lp_solver)
-    lap("relaxation")
-    if (relaxation.shortfall > 1e-6 * np.maximum(1.0, small.demand)).any():
-        raise _infeasible(problem, backend, asked)
-    lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices)
-    prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
-    # A dual solution's own value, not the restricted programme's objective: valid whatever the last round did.
-    dual_value = (
-        float(relaxation.demand_duals @ small.demand)
-        - float((relaxation.capacity_prices * small.availability).sum())
-        + float((np.minimum(prices, 0.0) * columns.upper).sum())
-    )
-    dual_value -= 1e-9 * max(1.0, abs(dual_value))
-    root = max(dual_value, lagrangian.bound, 0.0)
-    forced = np.maximum(lagrangian.forced, dual_value + np.maximum(prices, 0.0))
-    lap("lagrangian")
-
-    best: Allocation | None = None
-    cost, bound = math.inf, root
-    solutions: list[Solution[Allocation]] = []
-    wanted = FIRST_COLUMNS
-    survivors = len(columns)
-    complete = False
-    while True:
-        target = cost * (1 - asked.rel_gap)
-        alive = forced <= target if math.isfinite(target) else np.isfinite(forced)
-        alive |= columns.kept
-        if best is not None:
-            alive |= _columns_of(columns, best)
-        survivors = int(alive.sum())
-        ranked = np.flatnonzero(alive)
-        complete = survivors <= wanted
-        if not complete:
-            rank = np.lexsort((ranked, forced[ranked]))
-            ranked = ranked[rank[:wanted]]
-            ranked = np.union1d(ranked, np.flatnonzero(columns.kept | (relaxation.x > 1e-9)))
-            if best is not None:
-                ranked = np.union1d(ranked, np.flatnonzero(_columns_of(columns, best)))
-        left = deadline - time.perf_counter()
-        if left <= 0 and best is not None:
-            break
-        step = replace(
-            asked,
-            time_limit=None if math.isinf(left) else max(0.0, left),
-            rel_gap=asked.rel_gap if complete else max(asked.rel_gap / 2, 1e-9),
-        )
-        part, pairs = _sub_problem(small, columns, ranked)
-        found = solve(part, backend, formulation, step)
-        solutions.append(found)
-        if found.answer is not None:
-            answer = _restore(found.answer, pairs)
-            if found.objective < cost:
-                best, cost = answer, found.objective
-        lap("solver")
-        proven = found.bound if found.bound is not None else math.inf
-        if complete:
-            # Outside the survivors nothing is cheaper than `target`; inside them nothing is cheaper than `proven`.
-            bound = max(bound, min(proven, target, cost))
-        if best is None and complete and found.termination.reason is Reason.INFEASIBLE:
-            raise _infeasible(problem, backend, asked)
-        if best is not None and relative_gap(cost, bound) <= asked.rel_gap:
-            break
-        if time.perf_counter() >= deadline or (found.termination.limit is not None and found.answer is None):
-            break
-        if complete and (found.termination.limit is not None or survivors == len(columns)):
-            break
-        if complete and best is not None and not (forced <= cost * (1 - asked.rel_gap)).sum() < survivors:
-            break
-        wanted = min(max(2 * wanted, wanted + 1), max(MOST_COLUMNS, 1)) if not complete else wanted
-        if not complete and wanted >= MOST_COLUMNS and len(solutions) > 6:
-            break
-    if best is None:
-        last = solutions[-1]
-        raise NoSolutionError(
-            f"solver {backend.name!r} found no allocation within its limits "
-            f"({last.termination.reason.value}: {last.termination.raw}); raise time_limit",
-            last,
-        )
-    allocation = reduced.restore(best)
-    check = problem.check(allocation)
-    if not check.feasible:
-        raise WrongAnswerError("the allocation fails its check: " + "; ".join(check.violations[:5]))
-    bound = min(bound, check.objective)
-    lap("check")
-    return AllocationResult(
-        allocation=allocation,
-        cost_usd_h=check.objective,
-        bound_usd_h=bound,
-        gap=relative_gap(check.objective, bound),
-        formulation=formulation,
-        solver=backend.name,
-        reductions=reduced.reductions,
-        seconds=seconds,
-        columns=len(columns),
-        survivors=survivors,
-        relaxation_usd_h=relaxation.objective,
-        lagrangian_usd_h=lagrangian.bound,
-        solutions=tuple(solutions),
-    )
 
 
-def _full_model(
-    problem: AllocationProblem, backend: Any, lp_solver: Any, asked: SolveOptions, formulation: str
-) -> AllocationResult:
-    started = time.perf_counter()
-    found = solve(problem, backend, formulation, asked)
-    if found.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
-        raise _infeasible(problem, backend, asked)
-    allocation = found.require_solution()
-    bound = found.bound if found.bound is not None else 0.0
-    return AllocationResult(
-        allocation=allocation,
-        cost_usd_h=found.objective,
-        bound_usd_h=max(0.0, bound),
-        gap=relative_gap(found.objective, max(0.0, bound)),
-        formulation=formulation,
-        solver=backend.name,
-        reductions=(),
-        seconds={"solver": time.perf_counter() - started},
-        columns=found.shape[1] if found.shape else 0,
-        survivors=found.shape[1] if found.shape else 0,
-        relaxation_usd_h=math.nan,
-        lagrangian_usd_h=math.nan,
-        solutions=(found,),
-    )
-
-
-def _infeasible(problem: AllocationProblem, backend: Any, asked: SolveOptions) -> InfeasibleError:
-    explanation: Explanation = explain(problem, backend, asked)
-    return InfeasibleError(str(explanation), explanation)
-
-
-def _columns_of(columns: Columns, allocation: Allocation) -> npt.NDArray[np.bool_]:
-    used = allocation.to_mapping()
+def _columns_of(columns: Columns, allocation: Allocation | None) -> npt.NDArray[np.bool_]:
     mask = np.zeros(len(columns), dtype=np.bool_)
-    for t, r in used:
+    for t, r in allocation.to_mapping() if allocation is not None else ():
         mask |= (columns.template == t) & (columns.region == r)
     return mask
-
-
-def _sub_problem(
-    problem: AllocationProblem, columns: Columns, chosen: npt.NDArray[np.int64]
-) -> tuple[AllocationProblem, npt.NDArray[np.int64]]:
-    """The problem over the templates of the chosen columns, and their numbers.
-
-    A template chosen for one region comes along for the others: more columns never make the answer worse, and a bound
-    over more columns is only lower.
-    """
-    templates = np.unique(columns.template[chosen])
-    return (
-        replace(
-            problem,
-            usage=problem.usage[templates],
-            throughput=problem.throughput[templates],
-            phase=problem.phase[templates],
-            running=None if problem.running is None else problem.running[templates],
-        ),
-        templates,
-    )
-
-
-def _restore(answer: Allocation, templates: npt.NDArray[np.int64]) -> Allocation:
-    return Allocation(templates[answer.template], answer.region, answer.count)

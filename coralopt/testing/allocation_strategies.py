@@ -191,7 +191,7 @@ def synthetic_problem(
     phases: int = 12,
     configurations: int = 20,
     regions: int = 3,
-    supply: Literal["ample", "scarce"] = "ample",
+    supply: Literal["ample", "tight", "scarce"] = "ample",
     nodes: int = 300,
     seed: int = 0,
 ) -> AllocationProblem:
@@ -206,7 +206,7 @@ def synthetic_problem(
         phases: Model phases, all of about equal cost.
         configurations: Node configurations.
         regions: Regions, with somewhat different prices.
-        supply: ``"ample"``: a multiple of what is needed; ``"scarce"``: hardly more nodes than needed.
+        supply: ``"ample"``: more of everything than needed; ``"tight"``: the best nodes run out; ``"scarce"``: most do.
         nodes: About how many mid-priced nodes the whole demand needs.
         seed: Of the random numbers.
     """
@@ -229,7 +229,7 @@ def synthetic_problem(
         throughput.append(speed[fits])
         phase.append(np.full(int(fits.sum()), p, dtype=np.int32))
         demand.append(each * 1000 * rng.uniform(0.6, 1.4))
-    plenty = max(4, round(nodes * (2.0 if supply == "ample" else 0.75) / configurations / regions * 2))
+    plenty = max(4, round(nodes * {"ample": 20.0, "tight": 4.0, "scarce": 2.4}[supply] / configurations / regions))
     return AllocationProblem(
         usage=np.concatenate(usage),
         throughput=np.concatenate(throughput),

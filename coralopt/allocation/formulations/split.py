@@ -20,6 +20,7 @@ import numpy as np
 
 from coralopt.allocation.formulations.rows import add_rows, usable
 from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.solving import MilpMatrix
 
 
 class SplitFormulation:
@@ -70,15 +71,13 @@ class SplitFormulation:
         return Allocation.of(counts)
 
 
-def split_matrix(problem: AllocationProblem) -> Any:
+def split_matrix(problem: AllocationProblem) -> MilpMatrix:
     """The matrix of this formulation straight from the problem's arrays, without Pyomo: the second, fast route.
 
     Columns: ``new`` for every usable pair, then ``kept`` for the running ones. Rows: capacity, then demand, those that
     some column reaches.
     """
     from scipy.sparse import csc_array, vstack
-
-    from coralopt.solving import MilpMatrix
 
     template, region, price = usable(problem)
     _, regions, configurations, phases = problem.shape

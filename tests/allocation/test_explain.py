@@ -1,0 +1,88 @@
+"""An infeasible demand is explained by the least shortfall there can be, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from coralopt.allocation import AllocationProblem, explain, solve_allocation
+from coralopt.errors import InfeasibleError
+from coralopt.testing.allocation_strategies import (
+    allocation_problems,
+    least_shortfall_by_enumeration,
+    synthetic_problem,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=allocation_problems(max_templates=4))
+def test_shortfall_is_the_least_possible(problem: AllocationProblem) -> None:
+    """Blaming a phase for more than it must miss would send the user to rent the wrong nodes."""
+    explanation = explain(problem)
+    truth = float(least_shortfall_by_enumeration(problem))
+    assert explanation.missing_share == pytest.approx(truth, rel=2e-3, abs=1e-6)
+    assert explanation.least_share <= truth + 1e-6
+    assert bool(explanation.shortfalls) == (truth > 0)
+    for item in explanation.shortfalls:
+        p = problem.phase_names.index(item.phase)
+        assert 0 < item.missing_tokens_s <= item.demand_tokens_s == problem.demand[p]
+        assert (item.reason == "no template") == (not ((problem.phase == p) & (problem.throughput > 0)).any())
+
+
+def pool(**changes: object) -> AllocationProblem:
+    given: dict[str, object] = {
+        "usage": np.array([[1, 0], [0, 2]]),
+        "throughput": np.array([100.0, 300.0]),
+        "phase": np.array([0, 1]),
+        "demand": np.array([500.0, 900.0]),
+        "availability": np.array([[3, 7]]),
+        "price": np.array([[1.0, 4.0]]),
+        "running": None,
+        "penalty": 0.1,
+        "phase_names": ("small/decode", "large/prefill"),
+        "region_names": ("us-east-2",),
+        "configuration_names": ("1xL4", "1xH100"),
+    }
+    return AllocationProblem(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_words_for_too_few_nodes() -> None:
+    """The message names the phase, what is missing, and the nodes to ask for."""
+    with pytest.raises(InfeasibleError) as caught:
+        solve_allocation(pool())
+    text = str(caught.value)
+    assert "small/decode falls short by 200.0 of 500.0 tokens/s (40.0 %)" in text
+    assert "1xL4 in us-east-2" in text
+    assert "large/prefill" not in text
+    assert caught.value.explanation.shortfalls[0].binding == (("1xL4", "us-east-2"),)
+
+
+def test_words_for_no_template() -> None:
+    """No number of nodes helps a phase that no node set serves; the message must not ask for more of them."""
+    with pytest.raises(InfeasibleError, match="small/decode: no node set of the pool can serve it") as caught:
+        solve_allocation(pool(phase=np.array([1, 1])))
+    assert caught.value.explanation.shortfalls[0].reason == "no template"
+
+
+def test_words_for_nothing_that_fits() -> None:
+    """Templates exist, but no single region has the nodes of one: that is another remedy again."""
+    with pytest.raises(InfeasibleError, match="large/prefill: no region offers the nodes") as caught:
+        solve_allocation(pool(availability=np.array([[9, 1]])))
+    assert caught.value.explanation.shortfalls[0].reason == "does not fit"
+
+
+def test_a_pool_that_is_large_enough_is_not_blamed() -> None:
+    """Asked without need, the explanation says so."""
+    assert "can meet every demand" in str(explain(pool(availability=np.array([[9, 9]]))))
+
+
+def test_large_pool() -> None:
+    """Above the column limit the explanation is a good one rather than the best, and says how good."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=12, regions=2, supply="scarce", nodes=200)
+    problem = replace(problem, availability=problem.availability // 3)
+    explanation = explain(problem)
+    assert explanation.shortfalls
+    assert 0 < explanation.least_share <= explanation.missing_share <= 1.5 * explanation.least_share + 0.05

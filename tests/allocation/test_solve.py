@@ -1,0 +1,206 @@
+"""The whole way: reductions, bounds, fixing and integer programmes give the optimum and an honest bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.allocation import Allocation, AllocationProblem, reduce_problem, solve_allocation
+from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.part import TOLERANCE, Part
+from coralopt.allocation.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.rounding import rounded
+from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.solving import SolveOptions, solve
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
+
+
+def within(bound: float, truth: Fraction) -> bool:
+    return bound <= float(truth) * (1 + 1e-9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    problem=allocation_problems(max_templates=5),
+    formulation=st.sampled_from(("split", "paper")),
+    most=st.sampled_from((6_000, 3, 1)),
+)
+def test_optimum_and_bound(problem: AllocationProblem, formulation: str, most: int) -> None:
+    """With as few columns at once as one, so that fixing and enlarging are at work, the answer must not change."""
+    truth = best_by_enumeration(problem)
+    if truth is None:
+        with pytest.raises(InfeasibleError) as caught:
+            solve_allocation(problem, options=EXACT, formulation=formulation)
+        assert caught.value.explanation.shortfalls
+        return
+    try:
+        result = solve_allocation(problem, options=EXACT, formulation=formulation, most_columns=most)
+    except NoSolutionError:
+        # Few columns may hold no allocation; that is no proof that there is none.
+        assert most < 6_000
+        return
+    assert problem.check(result.allocation).objective == result.cost_usd_h
+    assert within(result.bound_usd_h, truth)
+    assert result.cost_usd_h >= float(truth) - 1e-9
+    if most == 6_000:
+        assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+        assert result.cost_usd_h - result.bound_usd_h <= 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=allocation_problems())
+def test_same_cost_without_reductions(problem: AllocationProblem) -> None:
+    """``reductions=False`` is the reference that users compare with."""
+    costs = []
+    for reductions in (True, False):
+        try:
+            costs.append(solve_allocation(problem, options=EXACT, reductions=reductions).cost_usd_h)
+        except InfeasibleError:
+            costs.append(float("inf"))
+    assert costs[0] == pytest.approx(costs[1], abs=1e-6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=allocation_problems(max_templates=5), seed=st.integers(0, 2**32 - 1))
+def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> None:
+    """Both bounds and every forced cost hold at the relaxation's prices and at arbitrary ones, so an early stop is safe."""
+    small = reduce_problem(problem).problem
+    truth = best_by_enumeration(small)
+    if truth is None or not (small.demand > 0).any():
+        return
+    columns = Columns.of(small)
+    relaxation = solve_relaxation(small, columns, "highs")
+    rng = np.random.default_rng(seed)
+    wild = replace(
+        relaxation,
+        demand_duals=relaxation.demand_duals * rng.uniform(0, 2, small.demand.shape),
+        capacity_prices=relaxation.capacity_prices + rng.uniform(0, 3, small.price.shape),
+    )
+    assert relaxation.objective <= float(truth) * (1 + 1e-7)
+    for prices in (relaxation, wild):
+        reduced = reduced_costs(small, columns, prices.demand_duals, prices.capacity_prices)
+        dual = dual_bound(small, columns, prices, reduced)
+        lagrangian = lagrangian_bound(small, columns, prices.capacity_prices, grid=97)
+        assert within(dual, truth)
+        assert within(lagrangian.bound, truth)
+        forced = np.maximum(lagrangian.forced, dual + np.maximum(reduced, 0.0))
+        for k in range(len(columns)):
+            with_it = cost_with(small, columns, k)
+            assert with_it is None or within(float(forced[k]), with_it)
+
+
+def cost_with(problem: AllocationProblem, columns: Columns, k: int) -> Fraction | None:
+    """Least cost over allocations with an instance of column k, by taking it out and paying for it."""
+    t, r = int(columns.template[k]), int(columns.region[k])
+    running = np.zeros((len(problem.throughput), len(problem.region_names)), dtype=np.int64)
+    running = running if problem.running is None else problem.running.copy()
+    left = problem.availability.copy()
+    demand = problem.demand.copy()
+    cost = Fraction(0)
+    # A new instance of a pair is an instance on top of all that run.
+    for _ in range(1 if columns.kept[k] else int(running[t, r]) + 1):
+        left[r] -= problem.usage[t]
+        if (left < 0).any():
+            return None
+        demand[problem.phase[t]] = max(0.0, demand[problem.phase[t]] - problem.throughput[t])
+        price = sum(
+            (int(n) * Fraction(float(problem.price[r, c])) for c, n in enumerate(problem.usage[t]) if n), Fraction(0)
+        )
+        cost += price if running[t, r] > 0 else price * (1 + Fraction(float(problem.penalty)))
+        running[t, r] = max(0, running[t, r] - 1)
+    rest = best_by_enumeration(replace(problem, availability=left, demand=demand, running=running))
+    return None if rest is None else cost + rest
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=allocation_problems(max_templates=5))
+def test_rounding_is_feasible_or_nothing(problem: AllocationProblem) -> None:
+    """The first allocation may be the answer when time is short, so it must pass the exact check."""
+    small = reduce_problem(problem).problem
+    if best_by_enumeration(small) is None or not (small.demand > 0).any():
+        return
+    columns = Columns.of(small)
+    relaxation = solve_relaxation(small, columns, "highs")
+    reduced = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
+    answer = rounded(small, columns, relaxation.x, reduced)
+    assert answer is None or small.check(answer).feasible
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=allocation_problems(), floor=st.booleans())
+def test_parts_say_the_same_as_the_whole(problem: AllocationProblem, floor: bool) -> None:
+    """The row ``objective >= floor`` is valid for any lower bound, the optimum itself included."""
+    truth = best_by_enumeration(problem)
+    everything = np.arange(len(problem.throughput))
+    part = Part.of(problem, everything, floor=float(truth) if floor and truth is not None else 0.0)
+    found = solve(part, "highs", "split", EXACT)
+    assert (found.answer is None) == (truth is None)
+    if truth is not None:
+        assert found.objective == pytest.approx(float(truth), abs=1e-5)
+
+
+def tie() -> AllocationProblem:
+    # 3 x 0.1 misses 0.1 + 0.2 by one unit in the last place: feasible for every solver, wrong in exact arithmetic.
+    return AllocationProblem(
+        usage=np.array([[1], [2]]),
+        throughput=np.array([0.1, 0.15]),
+        phase=np.array([0, 0]),
+        demand=np.array([0.1 + 0.2]),
+        availability=np.array([[6]]),
+        price=np.array([[1.0]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("m/decode",),
+        region_names=("r",),
+        configuration_names=("c",),
+    )
+
+
+@pytest.mark.parametrize("reductions", [True, False])
+def test_answers_do_not_live_on_tolerances(reductions: bool) -> None:
+    """A demand missed by rounding is missed: the answer must hold exactly, the bound stays what it was."""
+    problem = tie()
+    assert Part.of(problem, np.arange(2)).check(Allocation.of({(0, 0): 3})).feasible
+    assert not problem.check(Allocation.of({(0, 0): 3})).feasible
+    assert not Part.of(problem, np.arange(2)).check(Allocation.of({(0, 0): 2})).feasible
+    result = solve_allocation(problem, options=EXACT, reductions=reductions)
+    assert problem.check(result.allocation).feasible
+    assert result.cost_usd_h == 4.0
+    assert result.bound_usd_h <= 4.0
+    assert TOLERANCE < 1e-5
+
+
+def test_large_problem_is_closed_and_repeatable() -> None:
+    """A thousand times the tiny ones: proven within the default gap, and byte for byte the same when run again."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=8, regions=2, supply="ample", nodes=60)
+    options = SolveOptions(rel_gap=5e-3)
+    first, second = (solve_allocation(problem, options=options, most_columns=600) for _ in range(2))
+    assert first.gap <= 5e-3
+    assert first.bound_usd_h <= first.cost_usd_h
+    for name in ("template", "region", "count"):
+        assert getattr(first.allocation, name).tobytes() == getattr(second.allocation, name).tobytes()
+    assert (first.cost_usd_h, first.bound_usd_h) == (second.cost_usd_h, second.bound_usd_h)
+
+
+def test_no_time_still_gives_an_allocation() -> None:
+    """A platform team that asks for an answer now gets the rounded relaxation with its gap, not an error."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=8, regions=2, supply="ample", nodes=60)
+    result = solve_allocation(problem, options={"time_limit": 0.0, "rel_gap": 0.0})
+    assert problem.check(result.allocation).feasible
+    assert 0 < result.gap < 0.5
+    assert result.solutions == ()
+
+
+def test_unknown_options_are_refused() -> None:
+    """A misspelt limit must not silently mean none."""
+    with pytest.raises(OptionError, match="time_limit"):
+        solve_allocation(tie(), options={"time_limt": 1.0})
+    with pytest.raises(OptionError, match="splt"):
+        solve_allocation(tie(), formulation="splt")
