@@ -1,7 +1,8 @@
 """Throughput tables T_j(g): layer times measured or modelled, turned into tokens/s under memory and latency limits."""
 
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
-from coralopt.throughput.sources import build_tables, explain_infeasible, throughput_source
+from coralopt.throughput.sources import build_tables, throughput_source
+from coralopt.throughput.summary import NodeSummary, explain_infeasible, falls_in_layers, per_node_summary
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, ThroughputTables, stage_role
 
 __all__ = [
@@ -10,9 +11,12 @@ __all__ = [
     "MIDDLE",
     "LayerTimeSource",
     "LayerTimes",
+    "NodeSummary",
     "ThroughputTables",
     "build_tables",
     "explain_infeasible",
+    "falls_in_layers",
+    "per_node_summary",
     "stage_role",
     "throughput_source",
 ]

@@ -2,22 +2,36 @@
 
 Per layer and micro-batch of n tokens on g GPUs (formulas with their sources: docs/concepts/throughput.md)::
 
-    t = max(FLOPs / (g peak mfu), bytes / (g bandwidth mbu)) + 2 all-reduces + overhead
+    t = max(FLOPs (1 + half / n) / (g peak mfu), bytes / (g bandwidth mbu)) + 2 all-reduces + overhead
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from coralopt.catalog.types import BYTES_PER_PARAMETER, ModelArchitecture, NodeConfiguration
+from coralopt.catalog import gpus
+from coralopt.catalog.types import BYTES_PER_PARAMETER, Gpu, ModelArchitecture, NodeConfiguration
 from coralopt.throughput.layer_times import Floats
+
+
+@dataclass(frozen=True)
+class Link:
+    """All-reduce of a node.
+
+    Attributes:
+        gb_s: Bandwidth a GPU, 1e9 bytes/s.
+        ms: Fixed time of one all-reduce, ms.
+    """
+
+    gb_s: float
+    ms: float
 
 
 @dataclass(frozen=True)
@@ -25,22 +39,26 @@ class Efficiency:
     """How much of a GPU's data sheet kernels reach.
 
     Attributes:
-        mfu: Share of the peak FLOP/s in dense matrix products.
+        mfu: Share of the peak FLOP/s in dense matrix products of very many tokens.
         moe_mfu: The same in expert matrix products.
+        half_tokens: Tokens in a micro-batch at which half of these shares is reached.
         mbu: Share of the peak memory bandwidth.
         overhead_ms: Fixed time a layer, ms.
-        link_gb_s: All-reduce bandwidth of the node a GPU, 1e9 bytes/s.
-        link_ms: Fixed time of one all-reduce, ms.
+        links: Number of GPUs in the node -> its all-reduce, ascending; hosts wire 2 GPUs otherwise than 8.
         source: Where these figures come from.
     """
 
     mfu: float
     moe_mfu: float
+    half_tokens: float
     mbu: float
     overhead_ms: float
-    link_gb_s: float
-    link_ms: float
+    links: Mapping[int, Link]
     source: str
+
+    def link(self, count: int) -> Link:
+        """The all-reduce of ``count`` GPUs; that of the next larger node (else the largest) when it is not listed."""
+        return self.links[min((n for n in self.links if n >= count), default=max(self.links))]
 
 
 @lru_cache(maxsize=1)
@@ -48,7 +66,12 @@ def efficiencies() -> Mapping[str, Mapping[str, Efficiency]]:
     """GPU name -> phase (``prefill``, ``decode``) -> efficiency; fitted figures and stated guesses."""
     text = resources.files("coralopt.throughput").joinpath("data/efficiency.json").read_text(encoding="utf-8")
     data: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
-    return {gpu: {phase: Efficiency(**values) for phase, values in phases.items()} for gpu, phases in data.items()}
+    return {gpu: {phase: _efficiency(values) for phase, values in phases.items()} for gpu, phases in data.items()}
+
+
+def _efficiency(values: dict[str, Any]) -> Efficiency:
+    links = {int(count): Link(**link) for count, link in sorted(values.pop("links").items(), key=lambda i: int(i[0]))}
+    return Efficiency(links=links, **values)
 
 
 def efficiency_of(configuration: NodeConfiguration, phase: str) -> Efficiency:
@@ -56,12 +79,21 @@ def efficiency_of(configuration: NodeConfiguration, phase: str) -> Efficiency:
     known = efficiencies()
     if configuration.gpu.name in known:
         return known[configuration.gpu.name][phase]
-    like = "H100" if configuration.gpu.nvlink else "L4"
+    gpu = configuration.gpu
+    like = _like(gpu)
     base = known[like][phase]
-    link = base.link_gb_s if configuration.gpu.nvlink else configuration.gpu.link_gb_s * 0.4
-    return Efficiency(
-        base.mfu, base.moe_mfu, base.mbu, base.overhead_ms, link, base.link_ms, f"assumed like {like}: {base.source}"
-    )
+    # The share of the data sheet's link that the like GPU reaches; L4's is an ordinary PCIe host's.
+    share = gpu.link_gb_s / gpus()[like].link_gb_s
+    links = {count: Link(link.gb_s * share, link.ms) for count, link in base.links.items()}
+    return replace(base, links=links, source=f"assumed like {like}: {base.source}")
+
+
+def _like(gpu: Gpu) -> str:
+    """The fitted GPU of the same generation for NVLink parts; without NVLink L4, the most modest of them."""
+    if not gpu.nvlink:
+        return "L4"
+    same = (name for name in efficiencies() if gpus()[name].nvlink and gpus()[name].architecture == gpu.architecture)
+    return next(same, "H100")
 
 
 def layer_ms(
@@ -84,7 +116,7 @@ def layer_ms(
         context: Tokens a sequence attends to at the end (its length in prefill).
         prefill: Whether all tokens of a sequence are computed at once.
     """
-    gpus, gpu = configuration.count, configuration.gpu
+    count, gpu = configuration.count, configuration.gpu
     quantised = BYTES_PER_PARAMETER[model.weight_format]
     plain_bytes = 2.0 if model.weight_format == "mxfp4" else quantised
     plain = model.attention_params_per_layer + model.dense_ffn_params_per_layer
@@ -94,23 +126,28 @@ def layer_ms(
         hit = model.experts * (1.0 - (1.0 - model.experts_per_token / model.experts) ** tokens)
     weights = plain * plain_bytes + hit * model.expert_params * quantised
     sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
-    seen = (1 - sliding) * context + sliding * min(context, float(model.sliding_window or context))
-    kv = model.kv_elements_per_token_per_layer * 2.0 * max(1.0, gpus / model.kv_heads)
-    # Causal prefill attends to half of its length on average; scores and values are two products.
-    pairs = tokens * (seen / 2 if prefill else seen)
-    attention = 4.0 * model.heads * model.head_dim * pairs
+    window = min(context, float(model.sliding_window or context))
+    seen = (1 - sliding) * context + sliding * window
+    kv = model.kv_elements_per_token_per_layer * 2.0 * max(1.0, count / model.kv_heads)
+    # Causal prefill: token i attends to min(i, window) tokens, c / 2 on average in full layers, w - w^2 / 2c in others.
+    causal = (1 - sliding) * context / 2 + sliding * (window - window**2 / (2 * context))
+    # Scores and values are two products.
+    attention = 4.0 * model.heads * model.head_dim * tokens * (causal if prefill else seen)
     peak = gpu.bf16_tflops * 1e12
     if model.weight_format == "fp8" and gpu.fp8_tflops:
         peak = gpu.fp8_tflops * 1e12
-    dense_s = (2.0 * plain * tokens + attention) / (gpus * peak * efficiency.mfu)
-    expert_s = 2.0 * model.experts_per_token * model.expert_params * tokens / (gpus * peak * efficiency.moe_mfu)
+    # Small products leave units idle: the share reached is mfu n / (n + half).
+    slowed = count * peak / (1.0 + efficiency.half_tokens / tokens)
+    dense_s = (2.0 * plain * tokens + attention) / (slowed * efficiency.mfu)
+    expert_s = 2.0 * model.experts_per_token * model.expert_params * tokens / (slowed * efficiency.moe_mfu)
     moved = weights + kv * (tokens if prefill else sequences * seen)
-    memory_s = moved / (gpus * gpu.bandwidth_gb_s * 1e9 * efficiency.mbu)
+    memory_s = moved / (count * gpu.bandwidth_gb_s * 1e9 * efficiency.mbu)
     reduce_s = np.zeros_like(tokens)
-    if gpus > 1:
+    if count > 1:
         # A ring all-reduce moves 2 (g - 1) / g of the message over each link; one after attention, one after the FFN.
-        message = tokens * model.hidden * 2.0 * 2 * (gpus - 1) / gpus
-        reduce_s = 2 * (message / (efficiency.link_gb_s * 1e9) + efficiency.link_ms / 1e3)
+        link = efficiency.link(count)
+        message = tokens * model.hidden * 2.0 * 2 * (count - 1) / count
+        reduce_s = 2 * (message / (link.gb_s * 1e9) + link.ms / 1e3)
     return np.asarray(1e3 * (np.maximum(dense_s + expert_s, memory_s) + reduce_s) + efficiency.overhead_ms)
 
 
@@ -118,10 +155,10 @@ def head_ms(
     model: ModelArchitecture, configuration: NodeConfiguration, efficiency: Efficiency, sequences: Floats
 ) -> Floats:
     """Time of the output head for one token of each sequence, ms; the head is BF16 and read whole."""
-    gpus, gpu = configuration.count, configuration.gpu
+    count, gpu = configuration.count, configuration.gpu
     size = float(model.vocab * model.hidden)
-    compute = 2.0 * size * sequences / (gpus * gpu.bf16_tflops * 1e12 * efficiency.mfu)
-    memory = 2.0 * size / (gpus * gpu.bandwidth_gb_s * 1e9 * efficiency.mbu)
+    compute = 2.0 * size * sequences / (count * gpu.bf16_tflops * 1e12 * efficiency.mfu)
+    memory = 2.0 * size / (count * gpu.bandwidth_gb_s * 1e9 * efficiency.mbu)
     return np.asarray(1e3 * np.maximum(compute, memory) + efficiency.overhead_ms)
 
 

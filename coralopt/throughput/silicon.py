@@ -46,6 +46,8 @@ class SiliconTimes:
     """Measured times of one model on one node."""
 
     provenance: str
+    #: False where aiconfigurator itself only estimates (gpt-oss on A100).
+    measured: bool
     prefill: _Grid
     decode: _Grid
 
@@ -114,5 +116,9 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
             grids[phase] = _Grid(tokens, batch, tables["per_layer_ms"], tables["nonlayer_ms"])
         first = phases["decode"][0]
         note = f" ({columns['note'][first]})" if columns["note"][first] else ""
-        result[key] = SiliconTimes(f"silicon: aiconfigurator 0.12.0, {columns['version'][first]}{note}", **grids)
+        measured = "estimate" not in note
+        # An estimate must not go about as silicon in plans.
+        kind = "silicon" if measured else "vendor estimate"
+        line = f"{kind}: aiconfigurator 0.12.0, {columns['version'][first]}{note}"
+        result[key] = SiliconTimes(line, measured, **grids)
     return result

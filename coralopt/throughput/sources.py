@@ -30,7 +30,9 @@ class AutoSource:
 
     def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> LayerTimes:
         if self._silicon.covers(model, configuration):
-            return self._silicon.times(model, configuration)
+            times = self._silicon.times(model, configuration)
+            if times.measured:
+                return times
         return self._roofline.times(model, configuration)
 
 
@@ -82,27 +84,3 @@ def build_tables(
         stage_ms=stage_ms,
         provenance=tuple(provenance),
     )
-
-
-def explain_infeasible(phase: ModelPhase, configurations: Sequence[NodeConfiguration], source_name: str) -> str:
-    """What a pool without any feasible stage could do at best, in words."""
-    from dataclasses import replace
-
-    source = throughput_source(source_name)
-    loose = replace(phase, prefill_ms=1e9, decode_ms=1e9)
-    best: tuple[float, str] | None = None
-    for configuration in configurations:
-        _, _, stage_ms = node_throughput(
-            loose, configuration, source.times(phase.model, configuration), 6, smallest=True
-        )
-        for stages in range(1, stage_ms.shape[0] + 1):
-            layers = -(-phase.model.layers // stages)
-            middle = min(
-                (float(ms) for ms in stage_ms[stages - 1, :, layers] if ms > 0),
-                default=0.0,
-            )
-            if middle > 0 and (best is None or stages * middle < best[0]):
-                best = (stages * middle, f"{stages} stage{'s' if stages > 1 else ''} of {configuration.name}")
-    if best is None:
-        return "no node of the pool has the memory for a sixth of the model; offer larger nodes"
-    return f"the fastest found is about {best[0]:.1f} ms on {best[1]}; raise the SLO or offer faster nodes"

@@ -134,6 +134,13 @@ def test_sources_say_what_they_cover() -> None:
         throughput_source("slicon")
 
 
+def test_estimates_do_not_pass_as_measurements() -> None:
+    """gpt-oss on A100 is the vendor's estimate: auto models it itself, silicon gives it under its true name."""
+    item, nodes = phase_of("gpt-oss-20b", "decode"), [node_configurations()["1xA100"]]
+    assert build_tables(throughput_source("auto"), item, nodes, 1).provenance[0].startswith("roofline")
+    assert build_tables(throughput_source("silicon"), item, nodes, 1).provenance[0].startswith("vendor estimate")
+
+
 def test_physics_of_the_roofline() -> None:
     """Expert reads grow with the batch and level off; quantised weights and sliding windows save time."""
     configuration = node_configurations()["1xH100"]
