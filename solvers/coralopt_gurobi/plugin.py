@@ -124,6 +124,33 @@ class GurobiBackend:
         finally:
             environment.dispose()
 
+    def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
+        """Gurobi's irreducible infeasible subset.
+
+        Raises:
+            LicenseLimitError: The matrix is larger than the licence at hand allows, or there is no licence.
+        """
+        import gurobipy
+
+        environment = _environment(gurobipy, options.log)
+        try:
+            with gurobipy.Model(env=environment) as model:
+                x, parts = _pass_model(gurobipy, model, matrix)
+                if options.time_limit is not None:
+                    model.Params.TimeLimit = float(options.time_limit)
+                model.computeIIS()
+                found = [("column", int(j), "lower") for j in np.flatnonzero(x.IISLB)]
+                found += [("column", int(j), "upper") for j in np.flatnonzero(x.IISUB)]
+                for which, rows in parts:
+                    senses = {"=": ("lower", "upper"), ">": ("lower",), "<": ("upper",)}
+                    for i, sense, inside in zip(which, rows.Sense, rows.IISConstr, strict=True):
+                        found += [("row", int(i), side) for side in senses[str(sense)] if inside]
+                return found
+        except gurobipy.GurobiError as error:
+            raise _translated(error) from None
+        finally:
+            environment.dispose()
+
 
 def _size(matrix: MilpMatrix) -> tuple[int, int]:
     ranges = np.isfinite(matrix.row_lower) & np.isfinite(matrix.row_upper) & (matrix.row_lower != matrix.row_upper)
