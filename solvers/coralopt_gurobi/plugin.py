@@ -92,8 +92,8 @@ class GurobiBackend:
         if (rows > FREE_LIMIT or columns > FREE_LIMIT) and _restricted():
             raise LicenseLimitError(
                 f"solver 'gurobi' is size-limited here ({FREE_LIMIT} columns x {FREE_LIMIT} rows); this model has "
-                f"{columns} columns x {rows} rows; use solver 'highs' or 'scip', hand over fewer columns "
-                "(option restrict of the allocation), or install a full licence"
+                f"{columns} columns x {rows} rows; use solver 'highs' or 'scip', hand over fewer columns (restrict of an "
+                f"allocation: coralopt plan --restrict {FREE_LIMIT - 100}), or install a full licence"
             )
         begun = time.perf_counter()
         environment = _environment(gurobipy, options.log)
