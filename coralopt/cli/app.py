@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import plan, scenario, show, solvers, templates, verify, verify_solvers
+from coralopt.cli import model, plan, scenario, show, solvers, templates, verify, verify_solvers
 
 
 def make_app() -> typer.Typer:
@@ -25,6 +25,8 @@ def make_app() -> typer.Typer:
     app.command()(verify.verify)
     app.command()(show.show)
     app.command()(solvers.solvers)
+    app.command()(model.export)
+    app.command("solve")(model.solve_file)
     app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(scenario.app, name="scenario")
     return app
