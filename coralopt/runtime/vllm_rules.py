@@ -284,7 +284,7 @@ def _connect(plan: Plan, members: list[int], verdicts: list[Verdict], rules: Rul
             reasons.append(
                 Reason("example-connector-tp", f"ExampleConnector keeps one file a layer; {degree} GPUs would collide")
             )
-        if regions["prefill"] != regions["decode"] and not reasons:
+        if all(regions.values()) and regions["prefill"] != regions["decode"] and not reasons:
             remarks.append(
                 Reason(
                     "cross-region-kv",

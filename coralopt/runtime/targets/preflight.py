@@ -41,7 +41,7 @@ def main() -> int:
             action()
         if gpus:
             torch.cuda.synchronize()
-        return (time.perf_counter() - started) / arguments.repeats
+        return float(time.perf_counter() - started) / float(arguments.repeats)
 
     numbers = torch.full((elements,), float(rank + 1), device=device)
     dist.all_reduce(numbers)
