@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coralopt.cli.console import JsonFlag, print_json, print_rich, say
+from coralopt.cli.exit_codes import INTERRUPTED
 from coralopt.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -210,7 +211,8 @@ def _local(
     say(
         f"starting {len(lowered.pipelines)} pipelines, {len(lowered.nodes)} processes; logs in {options.directory}/logs"
     )
-    asyncio.run(serve_locally(lowered, addresses, options, on_event=say, on_ready=ready))
+    if not asyncio.run(serve_locally(lowered, addresses, options, on_event=say, on_ready=ready)):
+        raise typer.Exit(INTERRUPTED)
 
 
 def _stop(directory: Path) -> None:

@@ -82,7 +82,7 @@ async def serve_locally(
     *,
     on_event: Callable[[str], None] = lambda text: None,
     on_ready: Callable[[str, LocalCluster, Router], None] = lambda url, cluster, router: None,
-) -> None:
+) -> bool:
     """Run until SIGINT or SIGTERM, or until the last pipeline has died; then drain and stop everything.
 
     A signal while servers start stops at once; a second signal ends the draining.
@@ -93,6 +93,9 @@ async def serve_locally(
         options: Where and how.
         on_event: Told in words what happens.
         on_ready: Told the router's URL when all servers are ready.
+
+    Returns:
+        Whether it served; false when a signal came before everything was ready.
 
     Raises:
         LaunchError: A missing program, a taken port, servers of an earlier run, or a server that does not start.
@@ -115,9 +118,10 @@ async def serve_locally(
         await signals.unless(_start_all(launch, addresses, cluster, options))
         if signals.count:
             on_event("interrupted while servers were starting")
-            return
+            return False
         config = router_config(launch, **options.limits)
         await _route(config, cluster, options, signals, on_event, on_ready)
+        return True
     finally:
         draining = asyncio.create_task(cluster.stop_all(at_once=not signals.orderly))
         while not draining.done():
