@@ -10,7 +10,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from test_lowering import golden_launch, golden_plan  # noqa: E402
+from runtime_plans import golden_plan  # noqa: E402
+from test_lowering import golden_launch  # noqa: E402
 from test_targets import files, golden_names  # noqa: E402
 
 (HERE / "golden" / "launch.json").write_text(json.dumps(golden_launch().to_document(), indent=1) + "\n")

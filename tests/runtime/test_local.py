@@ -14,15 +14,16 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_vllm import tokens
+from runtime_plans import instance, plan
 
 from coralopt.plan import Plan
 from coralopt.runtime.local.process import birth
-from fake_vllm import tokens
-from plans import instance, plan
 
 HERE = Path(__file__).parent
 L4 = {"1xL4": (1, 900.0)}
@@ -33,7 +34,7 @@ TWO = plan(instance("mixed", (8, {"1xL4": (1, 300.0)})), instance("mixed", (3, {
 def vllm(tmp_path: Path) -> Path:
     """The stand-in as a program."""
     program = tmp_path / "vllm"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} {HERE / 'fake_vllm.py'} \"$@\"\n")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_vllm.py"} "$@"\n')
     program.chmod(0o755)
     return program
 
@@ -45,7 +46,19 @@ class Launched:
         self.folder = folder
         document.save(folder / "plan.json")
         vllm = folder / "vllm"
-        arguments = ["launch", "plan.json", "--cpu", "--vllm", str(vllm), "--port", "0", "-o", "run", "--json", *options]
+        arguments = [
+            "launch",
+            "plan.json",
+            "--cpu",
+            "--vllm",
+            str(vllm),
+            "--port",
+            "0",
+            "-o",
+            "run",
+            "--json",
+            *options,
+        ]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "coralopt", *arguments],
             cwd=folder,
@@ -92,15 +105,15 @@ def launched() -> Iterator[list[Launched]]:
     for item in running:
         if item.process.poll() is None:
             for pid in item.pids():
-                try:
+                with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             item.process.kill()
             item.process.communicate()
 
 
-def ask(url: str, prompt: str = "p", count: int = 5, stream: bool = False, key: str | None = None) -> tuple[str, str, int]:
+def ask(
+    url: str, prompt: str = "p", count: int = 5, stream: bool = False, key: str | None = None
+) -> tuple[str, str, int]:
     """Text of the answer, instance, status."""
     body = {"model": "tiny", "prompt": prompt, "max_tokens": count, "stream": stream}
     request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
@@ -194,7 +207,12 @@ def test_a_killed_server_costs_no_request_before_its_first_token(
     ],
 )
 def test_a_start_that_fails_leaves_nothing(
-    tmp_path: Path, vllm: Path, launched: list[Launched], env: dict[str, str], options: tuple[str, ...], words: list[str]
+    tmp_path: Path,
+    vllm: Path,
+    launched: list[Launched],
+    env: dict[str, str],
+    options: tuple[str, ...],
+    words: list[str],
 ) -> None:
     """One rank that ends, or a head that never answers: the message says which, with the end of its log."""
     run = Launched(TWO, tmp_path, *options, **env)
@@ -291,7 +309,11 @@ def test_a_foreign_state_file_is_not_believed(tmp_path: Path) -> None:
     from coralopt.errors import LaunchError
     from coralopt.runtime.local import LocalCluster
 
-    for text in ("{}", "[", '{"format": "coralopt-local-state", "version": 1, "pipelines": [{"processes": [{"pid": 1}]}]}'):
+    for text in (
+        "{}",
+        "[",
+        '{"format": "coralopt-local-state", "version": 1, "pipelines": [{"processes": [{"pid": 1}]}]}',
+    ):
         (tmp_path / "state.json").write_text(text)
         with pytest.raises(LaunchError, match=r"state\.json"):
             LocalCluster(tmp_path)

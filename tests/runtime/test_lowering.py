@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime_plans import MODEL, golden_plan, instance, plan
 
 from coralopt.errors import LaunchError, PlanError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.runtime import Launch, Verdict, VllmEngine, check, lower
 from coralopt.runtime.naming import LONGEST, dns_label
-from plans import MODEL, instance, plan
 
 L4 = {"1xL4": (1, 900.0)}
 L40S = {"1xL40S": (1, 900.0)}
@@ -65,9 +65,7 @@ def test_heads_that_cannot_be_dealt_out() -> None:
     """Phi-4 has 40 query and 10 KV heads: two GPUs share them, four and eight cannot."""
     shape = {**MODEL, "heads": 40, "kv_heads": 10}
     expected = {"1xL4": [], "2xL4": [], "4xL4": ["tp-heads"], "8xL4": ["tp-heads"]}
-    found = {
-        name: codes(verdict(plan(instance("mixed", (8, {name: (1, 9.0)})), model=shape))) for name in expected
-    }
+    found = {name: codes(verdict(plan(instance("mixed", (8, {name: (1, 9.0)})), model=shape))) for name in expected}
     assert found == expected
 
 
@@ -152,9 +150,7 @@ def test_every_launch_is_sound(document: Plan, virtual: bool, one_machine: bool)
         assert bool(mine) == found.runs
         if found.runs:
             assert sum(p.tokens_s for p in mine) == pytest.approx(planned.count * planned.tokens_s)
-            rented = Counter(
-                {name: n * planned.count for name, n in planned.nodes().items()}
-            )
+            rented = Counter({name: n * planned.count for name, n in planned.nodes().items()})
             machines = {node.machine: node.configuration for pipeline in mine for node in pipeline.nodes}
             assert Counter(machines.values()) == rented
     for pipeline in launch.pipelines:
@@ -231,16 +227,6 @@ def test_bad_choices_are_refused() -> None:
         lower(document.model_copy(update={"instances": (stranger,)}), VllmEngine())
     with pytest.raises(PlanError, match="prefill"):
         lower(document.model_copy(update={"instances": (instance("prefill", (8, L4)),)}), VllmEngine())
-
-
-def golden_plan() -> Plan:
-    """Every feature in one plan: uneven layers, two GPUs, PD, several copies, unzipped stages, ragged nodes."""
-    return plan(
-        instance("prefill", (3, L4), (5, L40S), count=2),
-        instance("prefill", (4, {"2xL4": (2, 9.0)}), (4, {"2xL4": (2, 8.0)})),
-        instance("prefill", (2, {"1xL4": (1, 9.0)}), (6, {"2xL4": (1, 8.0)})),
-        instance("decode", (8, {"2xL40S": (1, 700.0)})),
-    )
 
 
 def golden_launch() -> Launch:

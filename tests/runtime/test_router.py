@@ -7,8 +7,8 @@ import json
 from collections import Counter
 
 import pytest
+from runtime_backends import Client, FakeBackend, count, with_router
 
-from backends import Client, FakeBackend, count, with_router
 from coralopt.errors import LaunchError
 from coralopt.runtime.router import BackendConfig, RouterConfig
 
@@ -397,5 +397,3 @@ def test_unreachable_backends_do_not_stop_the_router() -> None:
             client.router.add(ghost)
 
     with_router([backend], test)
-
-

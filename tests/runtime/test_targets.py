@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from runtime_plans import golden_plan, instance, plan
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
@@ -30,8 +31,6 @@ from coralopt.runtime.targets import (
 from coralopt.runtime.targets.kubernetes import KubernetesOptions, fits_leader_worker_set
 from coralopt.runtime.targets.quoting import quoted
 from coralopt.runtime.targets.skypilot import cloud_of
-from plans import instance, plan
-from test_lowering import golden_plan
 
 HERE = Path(__file__).parent
 L4, L40S = {"1xL4": (1, 900.0)}, {"1xL40S": (1, 900.0)}
@@ -72,11 +71,11 @@ def test_a_new_plan_writes_only_what_changed(target: str, tmp_path: Path) -> Non
     first = write_files(tmp_path, files(target, before))
     assert not first.changed
     again = write_files(tmp_path, files(target, before))
-    assert not (again.added or again.changed or again.removed)
+    assert not [*again.added, *again.changed, *again.removed]
     second = write_files(tmp_path, files(target, after))
     assert set(second.changed) == {"router.json", "launch.json"}
     assert all("2xl4" in name for name in second.added)
-    assert all("1xl40s-1" in name or name.count("1xl40s-0") and "1xl4-" not in name for name in second.removed)
+    assert all("1xl40s-1" in name or (name.count("1xl40s-0") and "1xl4-" not in name) for name in second.removed)
     assert any("1xl4-1xl40s-0" in name for name in second.unchanged)
     assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()} == {
         *files(target, after),
@@ -164,7 +163,12 @@ def test_leader_worker_set_where_the_shape_allows() -> None:
     assert not fits_leader_worker_set(ragged.pipelines[0])
     validator = pytest.importorskip("kubernetes_validate")
     for template in (spec["leaderTemplate"], spec["workerTemplate"]):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", **template["metadata"]}, "spec": template["spec"]}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "x", **template["metadata"]},
+            "spec": template["spec"],
+        }
         validator.validate(pod, "1.34", strict=True)
 
 
@@ -186,13 +190,14 @@ def test_skypilot_job_groups() -> None:
         cloud_of("basement")
 
 
-def test_skypilot_reads_them() -> None:
+def test_skypilot_reads_them(tmp_path: Path) -> None:
     """SkyPilot's own loader, where it is installed."""
     loader = pytest.importorskip("sky.utils.dag_utils")
-    texts = files("skypilot", golden_plan())
-    for text in texts.values():
-        if text.startswith("name:"):
-            assert loader.load_dag_from_yaml_str(text).tasks
+    for name, text in files("skypilot", golden_plan()).items():
+        if name.endswith(".sky.yaml"):
+            (tmp_path / name).write_text(text)
+            group = loader.load_dag_from_yaml(str(tmp_path / name))
+            assert len(group.tasks) == text.count("\n---\n")
 
 
 def test_quoting() -> None:
@@ -225,7 +230,7 @@ def test_shell_scripts_serve(tmp_path: Path) -> None:
     import urllib.request
 
     program = tmp_path / "vllm"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} {HERE / 'fake_vllm.py'} \"$@\"\n")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_vllm.py"} "$@"\n')
     program.chmod(0o755)
     free = []
     for _ in range(2):
@@ -243,7 +248,9 @@ def test_shell_scripts_serve(tmp_path: Path) -> None:
     launch = lower(plan(instance("mixed", (3, L4), (5, L40S))), VllmEngine(program=(str(program),)), Here())
     write_files(tmp_path, shell_files(launch))
     scripts = sorted((tmp_path / "nodes").glob("*.sh"))
-    running = [subprocess.Popen([str(script)], env={**os.environ, "CORALOPT_ADDRESS": "127.0.0.1"}) for script in scripts]
+    running = [
+        subprocess.Popen([str(script)], env={**os.environ, "CORALOPT_ADDRESS": "127.0.0.1"}) for script in scripts
+    ]
     try:
         for _ in range(100):
             try:

@@ -7,10 +7,10 @@ from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime_plans import instance
 
 from coralopt.plan import PlannedInstance, PlannedNode
 from coralopt.runtime import unzip
-from plans import instance
 
 SPEEDS = st.sampled_from([1.0, 2.0, 2.5, 3.0, 0.1, 0.2, 0.3])
 NODES = ("1xL4", "1xL40S", "2xL4", "2xL40S")

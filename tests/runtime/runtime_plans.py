@@ -122,3 +122,13 @@ def plan(*instances: PlannedInstance, model: dict[str, Any] | None = None, marke
         instances=tuple(instances),
         scenario=document,
     )
+
+
+def golden_plan() -> Plan:
+    """Every feature in one plan: uneven layers, two GPUs, PD, several copies, unzipped stages, ragged nodes."""
+    return plan(
+        instance("prefill", (3, {"1xL4": (1, 900.0)}), (5, {"1xL40S": (1, 900.0)}), count=2),
+        instance("prefill", (4, {"2xL4": (2, 9.0)}), (4, {"2xL4": (2, 8.0)})),
+        instance("prefill", (2, {"1xL4": (1, 9.0)}), (6, {"2xL4": (1, 8.0)})),
+        instance("decode", (8, {"2xL40S": (1, 700.0)})),
+    )
