@@ -68,6 +68,10 @@ def launch(
     ready_timeout: Annotated[float, typer.Option(help="local: longest wait for a server, seconds.")] = 1800.0,
     starts_at_once: Annotated[int | None, typer.Option(min=1, help="local: pipelines started at a time.")] = None,
     stop: Annotated[bool, typer.Option("--stop", help="local: stop what an earlier run left, and end.")] = False,
+    apply: Annotated[
+        str | None, typer.Option(metavar="URL", help="local: give PLAN to the launch that runs there.")
+    ] = None,
+    drain_first: Annotated[bool, typer.Option(help="local: stop old servers before new ones start.")] = False,
     hosts: Annotated[Path | None, typer.Option(help="shell: JSON file, machine name -> address.")] = None,
     cloud: Annotated[
         list[str] | None, typer.Option(metavar="REGION=CLOUD", help="skypilot: cloud of a region; may be repeated.")
@@ -86,6 +90,9 @@ def launch(
     document = Plan.load(plan)
     if stop:
         _stop(output or Path("coralopt-run"))
+        return
+    if apply is not None:
+        _apply(document, apply, json_output)
         return
     engine = VllmEngine(
         program=(vllm,),
@@ -110,7 +117,7 @@ def launch(
         raise typer.Exit(1 if verdicts.refused else 0)
     _require_runnable(verdicts, partial)
     if target is Target.LOCAL:
-        _local(document, engine, json_output, dry_run, output, host, port, ready_timeout, starts_at_once)
+        _local(document, engine, json_output, dry_run, output, host, port, ready_timeout, starts_at_once, drain_first)
         return
     files = _files(target, document, engine, hosts, cloud, image, namespace, leader_worker_set)
     if dry_run or output is None:
@@ -173,17 +180,20 @@ def _local(
     port: int,
     ready_timeout: float,
     starts_at_once: int | None,
+    drain_first: bool,
 ) -> None:
     import asyncio
 
     _need_runtime_extra()
-    from coralopt.runtime.local import LocalOptions, lower_locally, serve_locally
+    from coralopt.runtime import lower
+    from coralopt.runtime.local import LocalAddresses, LocalOptions, Pace, serve_locally
 
     for model, path in engine.model_paths.items():
         if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
             raise LaunchError(f"--model-path {model}={path}: no such directory")
-    lowered, addresses = lower_locally(document, engine, needs_gpus=not (engine.cpu or dry_run))
     if dry_run:
+        addresses = LocalAddresses()
+        lowered = lower(document, engine, addresses)
         addresses.release()
         if json_output:
             print_json(lowered.to_document())
@@ -192,15 +202,14 @@ def _local(
             _print_commands(lowered)
         return
     _warn_open(host)
+    pace = Pace(ready_timeout, starts_at_once, drain_first, needs_gpus=not engine.cpu)
     options = LocalOptions(
         directory=output or Path("coralopt-run"),
         host=host,
         port=port,
         api_key=os.environ.get(ROUTER_KEY),
         backend_key=os.environ.get(SERVER_KEY),
-        ready_timeout_s=ready_timeout,
-        starts_at_once=starts_at_once,
-        needs_gpus=not engine.cpu,
+        pace=pace,
     )
 
     def ready(url: str, cluster: Any, router: Any) -> None:
@@ -208,11 +217,37 @@ def _local(
             print_json({"router": url, "pipelines": cluster.summary()})
         say(f"serving {', '.join(router.models())} at {url}/v1; Ctrl-C drains and stops")
 
-    say(
-        f"starting {len(lowered.pipelines)} pipelines, {len(lowered.nodes)} processes; logs in {options.directory}/logs"
-    )
-    if not asyncio.run(serve_locally(lowered, addresses, options, on_event=say, on_ready=ready)):
+    say(f"logs in {options.directory}/logs")
+    if not asyncio.run(serve_locally(document, engine, engine.program[0], options, on_event=say, on_ready=ready)):
         raise typer.Exit(INTERRUPTED)
+
+
+def _apply(document: Plan, url: str, json_output: bool) -> None:
+    """Hand a plan to a running controller."""
+    import urllib.error
+    import urllib.request
+
+    if not url.startswith(("http://", "https://")):
+        raise LaunchError(f"--apply {url!r}: must be the URL of a router, for example http://127.0.0.1:8000")
+    request = urllib.request.Request(f"{url.rstrip('/')}/router/plan", document.to_json().encode())
+    if os.environ.get(ROUTER_KEY):
+        request.add_header("Authorization", f"Bearer {os.environ[ROUTER_KEY]}")
+    try:
+        with urllib.request.urlopen(request) as answer:
+            changes = json.load(answer)
+    except urllib.error.HTTPError as error:
+        try:
+            why = json.load(error)["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            why = f"answered {error.code}"
+        raise LaunchError(f"{url}: {why}") from error
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"{url}: no running `coralopt launch` answers there: {error}") from error
+    if json_output:
+        print_json(changes)
+    else:
+        for what in ("kept", "started", "stopped"):
+            say(f"{what}: {', '.join(changes[what]) or 'none'}")
 
 
 def _stop(directory: Path) -> None:
@@ -220,11 +255,13 @@ def _stop(directory: Path) -> None:
 
     _need_runtime_extra()
     from coralopt.runtime.local import LocalCluster
+    from coralopt.runtime.local.state import only_controller
 
-    cluster = LocalCluster(directory, say)
-    if not cluster.running:
-        say(f"{directory}: nothing runs")
-    asyncio.run(cluster.stop_all())
+    with only_controller(directory):
+        cluster = LocalCluster(directory, say)
+        if not cluster.running:
+            say(f"{directory}: nothing runs")
+        asyncio.run(cluster.stop_all())
 
 
 def _files(

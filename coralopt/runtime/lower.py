@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -83,7 +84,9 @@ def check(plan: Plan, engine: Engine) -> Launch:
     return Launch(engine.name, (), engine.judge(plan, scenario))
 
 
-def lower(plan: Plan, engine: Engine, addresses: Addresses | None = None) -> Launch:
+def lower(
+    plan: Plan, engine: Engine, addresses: Addresses | None = None, only: Callable[[str], bool] = lambda name: True
+) -> Launch:
     """All processes to start for ``plan``; instances the engine cannot run are left out and say why.
 
     Names depend on the instance and its position among its equals only, so that two plans that share an instance
@@ -93,6 +96,7 @@ def lower(plan: Plan, engine: Engine, addresses: Addresses | None = None) -> Lau
         plan: From :func:`coralopt.plan_scenario` or a file.
         engine: For example :class:`coralopt.runtime.VllmEngine`.
         addresses: Where the machines are; by their names on fixed ports when ``None``.
+        only: Which pipelines to lower, by name; others get no addresses and are left out.
 
     Raises:
         PlanError: The plan and the scenario in it do not fit together.
@@ -102,15 +106,17 @@ def lower(plan: Plan, engine: Engine, addresses: Addresses | None = None) -> Lau
     places: Addresses = OneNodeEach() if addresses is None else addresses
     phases = {phase.key: phase for phase in scenario.model_phases}
     verdicts = engine.judge(plan, scenario)
-    pipelines = []
+    names: list[str] = []
+    pipelines: list[PipelineLaunch] = []
     for instance, verdict in zip(plan.instances, verdicts, strict=True):
         for replica in range(instance.count):
             for index, pipeline in enumerate(verdict.pipelines):
                 suffix = (str(replica), f"p{index}") if len(verdict.pipelines) > 1 else (str(replica),)
                 name = dns_label(instance.name, *suffix)
-                phase = phases[f"{instance.model}/{instance.phase}"]
-                pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places))
-    names = [pipeline.name for pipeline in pipelines]
+                names.append(name)
+                if only(name):
+                    phase = phases[f"{instance.model}/{instance.phase}"]
+                    pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places))
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")

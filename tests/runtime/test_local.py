@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -242,26 +243,95 @@ def test_ctrl_c_during_the_start(tmp_path: Path, vllm: Path, launched: list[Laun
     assert run.pids() == []
 
 
-def test_servers_of_a_killed_controller_are_found_and_stopped(
-    tmp_path: Path, vllm: Path, launched: list[Launched]
-) -> None:
-    """State on disk survives `kill -9` of the controller; a second launch refuses, `--stop` cleans up."""
+def test_a_new_controller_finds_its_servers_again(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """State on disk survives `kill -9` of the controller: the next one keeps the same processes; `--stop` ends them."""
     run = Launched(TWO, tmp_path).ready()
     launched.append(run)
     pids = run.pids()
     run.process.kill()
     run.process.communicate()
     assert not gone(pids)
-    again = Launched(TWO, tmp_path)
+    again = Launched(TWO, tmp_path).ready()
     launched.append(again)
-    code, said = again.end()
-    assert (code, "earlier run" in said, "--stop" in said) == (2, True, True)
+    assert again.pids() == pids
+    assert ask(again.url)[0] == "".join(tokens("p", 5))
+    rival = Launched(TWO, tmp_path)
+    launched.append(rival)
+    code, said = rival.end()
+    assert (code, "another coralopt launch runs here" in said) == (2, True)
+    again.process.kill()
+    again.process.communicate()
     stopping = Launched(TWO, tmp_path, "--stop")
     launched.append(stopping)
     code, said = stopping.end()
     assert code == 0, said
     assert gone(pids)
     assert run.pids() == []
+
+
+def apply(document: Plan, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """`coralopt launch new.json --apply URL`."""
+    document.save(folder / "new.json")
+    command = [sys.executable, "-m", "coralopt", "launch", "new.json", "--apply", url, "--json"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_new_plan_under_load_fails_no_request(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """One instance stays, one changes its layers under the same name, one comes and goes: no request notices."""
+    run = Launched(TWO, tmp_path, FAKE_TOKEN_S="0.02").ready()
+    launched.append(run)
+    before = run.pids()
+    stays = instance("mixed", (8, {"1xL4": (1, 300.0)}))
+    changed = instance("mixed", (5, {"1xL40S": (1, 900.0)}), (3, L4))
+    more = instance("mixed", (8, {"2xL4": (1, 600.0)}), count=2)
+    stop = threading.Event()
+    answers: list[tuple[str, str, str]] = []
+
+    def load(worker: int) -> None:
+        n = 0
+        while not stop.is_set():
+            prompt = f"{worker}/{n}"
+            text, name, _ = ask(run.url, prompt, 6, stream=n % 2 == 0)
+            answers.append((prompt, text, name))
+            n += 1
+
+    workers = [threading.Thread(target=load, args=(w,)) for w in range(4)]
+    for worker in workers:
+        worker.start()
+    up = apply(plan(stays, changed, more), tmp_path, run.url)
+    down = apply(plan(stays), tmp_path, run.url)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert up.returncode == 0, up.stderr
+    changes = json.loads(up.stdout)
+    assert changes["kept"] == ["tiny-mixed-us-east-2-1xl4-0"]
+    assert len(changes["started"]) == 3
+    assert changes["stopped"] == ["tiny-mixed-us-east-2-1xl4-1xl40s-0"]
+    assert len(json.loads(down.stdout)["stopped"]) == 3
+    assert len(answers) > 40
+    assert [item for item in answers if item[1] != "".join(tokens(item[0], 6))] == []
+    assert len({name for _, _, name in answers}) == 5
+    assert run.pids() == before[:1]
+    assert gone(before[1:])
+    assert run.interrupt()[0] == 0
+
+
+def test_a_new_plan_that_cannot_run_changes_nothing(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """A bad plan, a foreign document, or no controller at all: a clear message, and the servers go on."""
+    run = Launched(TWO, tmp_path).ready()
+    launched.append(run)
+    pids = run.pids()
+    bad = apply(plan(instance("mixed", (3, {"2xL4": (1, 9.0)}), (5, L4))), tmp_path, run.url)
+    assert (bad.returncode, "ragged-tp" in bad.stderr) == (2, True)
+    (tmp_path / "vllm").rename(tmp_path / "away")
+    missing = apply(plan(instance("mixed", (8, {"1xL40S": (1, 9.0)}))), tmp_path, run.url)
+    assert (missing.returncode, "cannot be started" in missing.stderr) == (2, True)
+    assert run.pids() == pids
+    assert ask(run.url)[2] == 200
+    assert run.interrupt()[0] == 0
+    nobody = apply(TWO, tmp_path, run.url)
+    assert (nobody.returncode, "no running" in nobody.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -297,11 +367,13 @@ def test_gpus_this_machine_lacks(tmp_path: Path, vllm: Path, monkeypatch: pytest
     """A plan for two nodes on a machine with one GPU."""
     from coralopt.errors import LaunchError
     from coralopt.runtime import VllmEngine
-    from coralopt.runtime.local import lower_locally, serve
+    from coralopt.runtime.local import LocalCluster, reconcile
+    from coralopt.runtime.router import RouterConfig
+    from coralopt.runtime.router.router import Router
 
-    monkeypatch.setattr(serve, "gpus_here", lambda: ("NVIDIA L4",))
+    monkeypatch.setattr(sys.modules["coralopt.runtime.local.reconcile"], "gpus_here", lambda: ("NVIDIA L4",))
     with pytest.raises(LaunchError, match=r"needs 3 GPUs \(1xL4, 1xL40S\), this machine has 1 \(NVIDIA L4\)"):
-        lower_locally(TWO, VllmEngine())
+        asyncio.run(reconcile(TWO, VllmEngine(program=(str(vllm),)), LocalCluster(tmp_path), Router(RouterConfig())))
 
 
 def test_a_foreign_state_file_is_not_believed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from coralopt.runtime.local.addresses import LocalAddresses
 from coralopt.runtime.local.cluster import LocalCluster
-from coralopt.runtime.local.serve import LocalOptions, lower_locally, serve_locally
+from coralopt.runtime.local.reconcile import Changes, Pace, reconcile
+from coralopt.runtime.local.serve import LocalOptions, serve_locally
 
-__all__ = ["LocalAddresses", "LocalCluster", "LocalOptions", "lower_locally", "serve_locally"]
+__all__ = ["Changes", "LocalAddresses", "LocalCluster", "LocalOptions", "Pace", "reconcile", "serve_locally"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterable
 
 from coralopt.errors import LaunchError
 
@@ -16,10 +18,13 @@ class LocalAddresses:
 
     Args:
         host: Address that all servers bind to.
+        taken: Devices that other servers use.
     """
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", taken: Iterable[int] = ()) -> None:
         self._host = host
+        used = frozenset(taken)
+        self._free = (index for index in itertools.count() if index not in used)
         self._reserved: list[socket.socket] = []
         self._devices: dict[tuple[str, int], int] = {}
 
@@ -37,7 +42,8 @@ class LocalAddresses:
 
     def devices(self, machine: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
         for gpu in gpus:
-            self._devices.setdefault((machine, gpu), len(self._devices))
+            if (machine, gpu) not in self._devices:
+                self._devices[machine, gpu] = next(self._free)
         return tuple(self._devices[machine, gpu] for gpu in gpus)
 
     def crowded(self) -> bool:

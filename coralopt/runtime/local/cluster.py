@@ -16,6 +16,7 @@ from coralopt.errors import LaunchError
 from coralopt.runtime.launch import PipelineLaunch
 from coralopt.runtime.local.process import ServerProcess
 from coralopt.runtime.local.state import load_state, save_state
+from coralopt.runtime.router.config import BackendConfig, backend_config
 
 #: Seconds a process gets to end by itself after its requests are done.
 STOP_S = 20.0
@@ -26,18 +27,22 @@ class RunningPipeline:
     """A started pipeline.
 
     Attributes:
-        launch: What was started; ``None`` for one found again in the state file.
-        name: Its name.
-        url: Base URL of its API.
+        backend: How the router reaches it, its name included.
+        definition: Digest of what it is, from :func:`coralopt.runtime.local.reconcile.definition`.
+        gpus: Devices it uses.
         drain_s: Seconds for requests in flight.
         processes: Head first.
     """
 
-    launch: PipelineLaunch | None
-    name: str
-    url: str
+    backend: BackendConfig
+    definition: str
+    gpus: tuple[int, ...]
     drain_s: int
     processes: list[ServerProcess]
+
+    @property
+    def name(self) -> str:
+        return self.backend.name
 
     @property
     def alive(self) -> bool:
@@ -66,8 +71,9 @@ class LocalCluster:
                 for item in entry["processes"]
             ]
             if any(process.alive for process in processes):
-                self.running[entry["name"]] = RunningPipeline(
-                    None, entry["name"], entry["url"], entry["drain_s"], processes
+                backend = BackendConfig.model_validate(entry["backend"])
+                self.running[backend.name] = RunningPipeline(
+                    backend, entry["definition"], tuple(entry["gpus"]), entry["drain_s"], processes
                 )
 
     def _log(self, name: str) -> Path:
@@ -78,8 +84,9 @@ class LocalCluster:
             self._state,
             [
                 {
-                    "name": pipeline.name,
-                    "url": pipeline.url,
+                    "backend": pipeline.backend.model_dump(mode="json"),
+                    "definition": pipeline.definition,
+                    "gpus": list(pipeline.gpus),
                     "drain_s": pipeline.drain_s,
                     "processes": [{"name": p.name, "pid": p.pid, "born": p.born} for p in pipeline.processes],
                 }
@@ -87,8 +94,13 @@ class LocalCluster:
             ],
         )
 
-    async def start(self, launch: PipelineLaunch, ready_timeout_s: float) -> RunningPipeline:
+    async def start(self, launch: PipelineLaunch, ready_timeout_s: float, definition: str = "") -> RunningPipeline:
         """Start all processes of a pipeline and wait until its head is healthy.
+
+        Args:
+            launch: With addresses of this machine.
+            ready_timeout_s: Longest wait, seconds.
+            definition: Kept with it.
 
         Raises:
             LaunchError: A program is missing, a process ended, or the head never became healthy. Nothing of the
@@ -96,7 +108,8 @@ class LocalCluster:
         """
         if launch.name in self.running:
             raise LaunchError(f"{launch.name} is running already")
-        pipeline = RunningPipeline(launch, launch.name, launch.url, launch.drain_s, [])
+        gpus = tuple(gpu for node in launch.nodes for gpu in node.gpus)
+        pipeline = RunningPipeline(backend_config(launch), definition, gpus, launch.drain_s, [])
         self.running[launch.name] = pipeline
         try:
             for node in launch.nodes:
@@ -172,6 +185,6 @@ class LocalCluster:
     def summary(self) -> list[dict[str, Any]]:
         """Name, URL and process numbers of what runs."""
         return [
-            {"name": p.name, "url": p.url, "pids": [process.pid for process in p.processes]}
+            {"name": p.name, "url": p.backend.url, "pids": [process.pid for process in p.processes]}
             for p in self.running.values()
         ]

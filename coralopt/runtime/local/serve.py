@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from pydantic import ValidationError
 
-from coralopt.errors import LaunchError
+from coralopt.errors import LaunchError, PlanError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Engine
-from coralopt.runtime.launch import Launch
-from coralopt.runtime.local.addresses import LocalAddresses, gpus_here, require_free_port
+from coralopt.runtime.local.addresses import require_free_port
 from coralopt.runtime.local.cluster import LocalCluster
-from coralopt.runtime.lower import lower
+from coralopt.runtime.local.reconcile import Changes, Pace, reconcile, wanted
+from coralopt.runtime.local.state import only_controller
 from coralopt.runtime.router.app import make_app
-from coralopt.runtime.router.config import RouterConfig, router_config
+from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.router import Router
 
 
@@ -35,10 +36,8 @@ class LocalOptions:
         port: Its port; 0 for a free one.
         api_key: Asked of clients when given.
         backend_key: API key of the servers themselves, if they have one.
-        ready_timeout_s: Longest wait for a server, seconds.
-        starts_at_once: Pipelines that start at the same time; all when ``None``.
+        pace: How servers start and stop.
         limits: Fields of :class:`coralopt.runtime.router.RouterConfig`.
-        needs_gpus: Whether the engine needs the plan's GPUs; an engine on CPU does not.
     """
 
     directory: Path
@@ -46,38 +45,14 @@ class LocalOptions:
     port: int = 8000
     api_key: str | None = None
     backend_key: str | None = None
-    ready_timeout_s: float = 1800.0
-    starts_at_once: int | None = None
+    pace: Pace = field(default_factory=Pace)
     limits: dict[str, Any] = field(default_factory=dict)
-    needs_gpus: bool = True
-
-
-def lower_locally(plan: Plan, engine: Engine, *, needs_gpus: bool = True) -> tuple[Launch, LocalAddresses]:
-    """A launch with free ports and this machine's devices; release the addresses right before the start.
-
-    Raises:
-        LaunchError: Nothing of the plan can run, or it needs more GPUs than there are.
-    """
-    addresses = LocalAddresses()
-    launch = lower(plan, engine, addresses)
-    if not launch.pipelines:
-        why = "\n".join(f"  - {v.instance}: {r.code}: {r.text}" for v in launch.refused for r in v.reasons)
-        raise LaunchError(f"{engine.name} runs no instance of this plan:\n{why}")
-    if needs_gpus:
-        found = gpus_here()
-        if addresses.gpus_needed > len(found):
-            wanted = sorted({node.configuration for node in launch.nodes})
-            raise LaunchError(
-                f"the plan needs {addresses.gpus_needed} GPUs ({', '.join(wanted)}), this machine has "
-                f"{len(found)}{f' ({found[0]})' if found else ''}; plan for a smaller pool, choose another --target, or "
-                "try it with --cpu and vLLM's CPU build"
-            )
-    return launch, addresses
 
 
 async def serve_locally(
-    launch: Launch,
-    addresses: LocalAddresses,
+    plan: Plan,
+    engine: Engine,
+    program: str,
     options: LocalOptions,
     *,
     on_event: Callable[[str], None] = lambda text: None,
@@ -85,11 +60,13 @@ async def serve_locally(
 ) -> bool:
     """Run until SIGINT or SIGTERM, or until the last pipeline has died; then drain and stop everything.
 
+    Servers that an earlier controller left are found in the state file; those of the plan are kept, others are drained.
     A signal while servers start stops at once; a second signal ends the draining.
 
     Args:
-        launch: From :func:`lower_locally`.
-        addresses: From the same.
+        plan: What to run.
+        engine: With what.
+        program: The engine's program, looked for before anything starts.
         options: Where and how.
         on_event: Told in words what happens.
         on_ready: Told the router's URL when all servers are ready.
@@ -98,72 +75,85 @@ async def serve_locally(
         Whether it served; false when a signal came before everything was ready.
 
     Raises:
-        LaunchError: A missing program, a taken port, servers of an earlier run, or a server that does not start.
+        LaunchError: A missing program, a taken port, another controller, too few GPUs, or a server that does not start.
     """
-    program = launch.nodes[0].argv[0]
     if shutil.which(program) is None:
         raise LaunchError(
             f"{program!r} is not a program on this machine; install the engine or say where it is (--vllm)"
         )
     if options.port:
         require_free_port(options.host, options.port)
-    cluster = LocalCluster(options.directory, on_event)
-    if cluster.running:
-        raise LaunchError(
-            f"servers of an earlier run are alive: {', '.join(cluster.running)} (see {options.directory}/state.json); "
-            "stop them with --stop, or choose another directory with -o"
-        )
-    signals = _Signals()
-    try:
-        await signals.unless(_start_all(launch, addresses, cluster, options))
-        if signals.count:
-            on_event("interrupted while servers were starting")
-            return False
-        config = router_config(launch, **options.limits)
-        await _route(config, cluster, options, signals, on_event, on_ready)
-        return True
-    finally:
-        draining = asyncio.create_task(cluster.stop_all(at_once=not signals.orderly))
-        while not draining.done():
-            seen = signals.count
-            await asyncio.wait({draining, asyncio.create_task(signals.more_than(seen))}, return_when="FIRST_COMPLETED")
-            if not draining.done():
-                on_event("stopping at once")
-                draining.cancel()
-                with suppress(asyncio.CancelledError):
-                    await draining
-                await cluster.stop_all(at_once=True)
-                break
-        signals.close()
+    wanted(plan, engine)
+    with only_controller(options.directory):
+        cluster = LocalCluster(options.directory, on_event)
+        for name, pipeline in cluster.running.items():
+            on_event(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
+        router = Router(RouterConfig(**options.limits), options.backend_key)
+        controller = _Controller(engine, cluster, router, options.pace, on_event)
+        signals = _Signals()
+        try:
+            await signals.unless(controller.follow(plan))
+            if signals.count:
+                on_event("interrupted while servers were starting")
+                return False
+            await _route(controller, options, signals, on_ready)
+            return True
+        finally:
+            await _stop_all(cluster, signals, on_event)
+            signals.close()
 
 
-async def _start_all(launch: Launch, addresses: LocalAddresses, cluster: LocalCluster, options: LocalOptions) -> None:
-    gate = asyncio.Semaphore(options.starts_at_once or len(launch.pipelines))
-    addresses.release()
+class _Controller:
+    """One plan after another, never two at a time."""
 
-    async def one(index: int) -> None:
-        async with gate:
-            await cluster.start(launch.pipelines[index], options.ready_timeout_s)
+    def __init__(
+        self, engine: Engine, cluster: LocalCluster, router: Router, pace: Pace, on_event: Callable[[str], None]
+    ) -> None:
+        self.engine = engine
+        self.cluster = cluster
+        self.router = router
+        self.pace = pace
+        self.say = on_event
+        self.changing = asyncio.Lock()
 
-    tasks = [asyncio.create_task(one(index)) for index in range(len(launch.pipelines))]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def follow(self, plan: Plan) -> Changes:
+        async with self.changing:
+            return await reconcile(plan, self.engine, self.cluster, self.router, self.pace, self.say)
+
+    async def apply(self, text: str) -> dict[str, Any]:
+        """Behind ``POST /router/plan``."""
+        try:
+            plan = Plan.model_validate_json(text)
+        except ValidationError as error:
+            raise PlanError(f"not a coralopt plan: {error.errors()[0]['msg']}") from error
+        changes = await self.follow(plan)
+        return {name: list(value) for name, value in vars(changes).items()}
+
+
+async def _stop_all(cluster: LocalCluster, signals: _Signals, on_event: Callable[[str], None]) -> None:
+    draining = asyncio.create_task(cluster.stop_all(at_once=not signals.orderly))
+    impatient = asyncio.create_task(signals.more_than(signals.count))
+    await asyncio.wait({draining, impatient}, return_when=asyncio.FIRST_COMPLETED)
+    impatient.cancel()
+    if not draining.done():
+        on_event("stopping at once")
+        draining.cancel()
+        with suppress(asyncio.CancelledError):
+            await draining
+        await cluster.stop_all(at_once=True)
+    else:
+        draining.result()
 
 
 async def _route(
-    config: RouterConfig,
-    cluster: LocalCluster,
+    controller: _Controller,
     options: LocalOptions,
     signals: _Signals,
-    on_event: Callable[[str], None],
     on_ready: Callable[[str, LocalCluster, Router], None],
 ) -> None:
-    router = Router(config, options.backend_key)
-    runner = web.AppRunner(make_app(router, options.api_key), handler_cancellation=True, access_log=None)
+    router, cluster = controller.router, controller.cluster
+    app = make_app(router, options.api_key, controller.apply)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     try:
         site = web.TCPSite(runner, options.host, options.port)
@@ -174,19 +164,27 @@ async def _route(
         port = runner.addresses[0][1]
         on_ready(f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{port}", cluster, router)
         while not signals.count and cluster.running:
-            for pipeline in cluster.failed():
-                dead = next(process for process in pipeline.processes if not process.alive)
-                on_event(f"{dead.name} died with code {dead.code}; see {dead.log}. The rest of its pipeline is stopped")
-                router.remove(pipeline.name)
-                await cluster.stop(pipeline.name, at_once=True)
+            if not controller.changing.locked():
+                await _bury(controller)
             await signals.wait(0.5)
         if not cluster.running:
             raise LaunchError("the last pipeline died; nothing is left to route to")
         signals.orderly = True
-        on_event("draining: no new requests; waiting for those in flight")
-        await signals.unless(asyncio.wait_for(_drain(router), max(p.drain_s for p in cluster.running.values())))
+        controller.say("draining: no new requests; waiting for those in flight")
+        patience = max(pipeline.drain_s for pipeline in cluster.running.values())
+        await signals.unless(asyncio.wait_for(_drain(router), patience))
     finally:
         await runner.cleanup()
+
+
+async def _bury(controller: _Controller) -> None:
+    """Take pipelines of which a process died out of the router, and stop what is left of them."""
+    for pipeline in controller.cluster.failed():
+        dead = next(process for process in pipeline.processes if not process.alive)
+        controller.say(f"{dead.name} died with code {dead.code}; see {dead.log}. The rest of its pipeline is stopped")
+        if pipeline.name in controller.router.backends:
+            controller.router.remove(pipeline.name)
+        await controller.cluster.stop(pipeline.name, at_once=True)
 
 
 async def _drain(router: Router) -> None:

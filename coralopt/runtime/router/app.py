@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -11,7 +12,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import ValidationError
 
-from coralopt.errors import LaunchError
+from coralopt.errors import CoraloptError, LaunchError
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.runtime.router.relay import error_response, relay
 from coralopt.runtime.router.router import Router
@@ -25,12 +26,17 @@ _OPEN = frozenset({"/health", "/metrics"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(router: Router, api_key: str | None = None) -> web.Application:
+#: Takes a plan document as JSON text, makes the servers follow it, and says what changed.
+Apply = Callable[[str], Awaitable[dict[str, Any]]]
+
+
+def make_app(router: Router, api_key: str | None = None, apply: Apply | None = None) -> web.Application:
     """The application: OpenAI API, ``/health``, ``/metrics``, and ``/router/backends`` for whoever manages it.
 
     Args:
         router: Started and stopped with the application.
         api_key: Asked of every client when given; without one, backends are managed from this machine only.
+        apply: Behind ``POST /router/plan``, where the router's process also runs the servers.
     """
 
     @web.middleware
@@ -52,6 +58,8 @@ def make_app(router: Router, api_key: str | None = None) -> web.Application:
         await router.stop()
 
     app.cleanup_ctx.append(life)
+    if apply is not None:
+        app.router.add_post("/router/plan", _applying(apply))
     app.router.add_post("/v1/completions", _complete)
     app.router.add_post("/v1/chat/completions", _complete)
     app.router.add_get("/v1/models", _models)
@@ -122,6 +130,18 @@ async def _add(request: web.Request) -> web.Response:
         return error_response(400, str(error), "invalid_request_error")
     await router.check_all()
     return web.json_response({"name": backend.config.name, "healthy": backend.healthy}, status=201)
+
+
+def _applying(apply: Apply) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            # A client that goes away must not leave servers half changed.
+            changes = await asyncio.shield(apply(await request.text()))
+        except CoraloptError as error:
+            return error_response(409, str(error), "conflict_error")
+        return web.json_response(changes)
+
+    return handle
 
 
 async def _drain(request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from coralopt.errors import LaunchError
-from coralopt.runtime.launch import Launch
+from coralopt.runtime.launch import Launch, PipelineLaunch
 
 
 class _Part(BaseModel):
@@ -80,37 +80,25 @@ class RouterConfig(_Part):
             raise LaunchError("\n".join([f"{path}: not a router configuration:", *lines])) from error
 
 
-def router_config(launch: Launch, **limits: Any) -> RouterConfig:
-    """The router's configuration for a launch; ``limits`` are other fields of :class:`RouterConfig`."""
-    backends = tuple(
-        BackendConfig(
-            name=pipeline.name,
-            model=pipeline.model,
-            phase=pipeline.phase,
-            url=pipeline.url,
-            weight=pipeline.tokens_s,
-            max_in_flight=pipeline.max_in_flight,
-            connector=pipeline.connector,
-            health_path=pipeline.health_path,
-        )
-        for pipeline in launch.pipelines
-    )
-    return RouterConfig(backends=backends, **limits)
+def backend_config(pipeline: PipelineLaunch) -> BackendConfig:
+    """The backend that a started pipeline is."""
+    return BackendConfig(**_backend(pipeline))
+
+
+def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:
+    return {
+        "name": pipeline.name,
+        "model": pipeline.model,
+        "phase": pipeline.phase,
+        "url": pipeline.url,
+        "weight": pipeline.tokens_s,
+        "max_in_flight": pipeline.max_in_flight,
+        "connector": pipeline.connector,
+        "health_path": pipeline.health_path,
+    }
 
 
 def router_document(launch: Launch) -> dict[str, Any]:
     """``router.json``. Host names that a target's own variables complete are written as they are."""
-    backends = [
-        {
-            "name": p.name,
-            "model": p.model,
-            "phase": p.phase,
-            "url": p.url,
-            "weight": p.tokens_s,
-            "max_in_flight": p.max_in_flight,
-            "connector": p.connector,
-            "health_path": p.health_path,
-        }
-        for p in launch.pipelines
-    ]
+    backends = [_backend(pipeline) for pipeline in launch.pipelines]
     return {"format": "coralopt-router", "version": 1, "backends": backends}
