@@ -117,7 +117,19 @@ def launch(
         raise typer.Exit(1 if verdicts.refused else 0)
     _require_runnable(verdicts, partial)
     if target is Target.LOCAL:
-        _local(document, engine, json_output, dry_run, output, host, port, ready_timeout, starts_at_once, drain_first)
+        _local(
+            document,
+            engine,
+            json_output,
+            dry_run,
+            output,
+            host,
+            port,
+            ready_timeout,
+            starts_at_once,
+            drain_first,
+            partial,
+        )
         return
     files = _files(target, document, engine, hosts, cloud, image, namespace, leader_worker_set)
     if dry_run or output is None:
@@ -148,26 +160,13 @@ def route(
 ) -> None:
     """Route requests to running servers, by the weights of their plan."""
     _need_runtime_extra()
-    from aiohttp import web
-
-    from coralopt.runtime.local.addresses import require_free_port
-    from coralopt.runtime.router.app import make_app
-    from coralopt.runtime.router.config import RouterConfig
-    from coralopt.runtime.router.router import Router
+    from coralopt.runtime.router import RouterConfig
+    from coralopt.runtime.router.run import run_router
 
     loaded = RouterConfig.load(config)
-    if port:
-        require_free_port(host, port)
     _warn_open(host)
-    router = Router(loaded, os.environ.get(SERVER_KEY))
-    web.run_app(
-        make_app(router, os.environ.get(ROUTER_KEY)),
-        host=host,
-        port=port,
-        handler_cancellation=True,
-        access_log=None,
-        print=lambda text: say(str(text)),
-    )
+    keys = {"api_key": os.environ.get(ROUTER_KEY), "backend_key": os.environ.get(SERVER_KEY)}
+    run_router(loaded, host, port, **keys, on_event=say)
 
 
 def _local(
@@ -181,6 +180,7 @@ def _local(
     ready_timeout: float,
     starts_at_once: int | None,
     drain_first: bool,
+    partial: bool,
 ) -> None:
     import asyncio
 
@@ -202,7 +202,7 @@ def _local(
             _print_commands(lowered)
         return
     _warn_open(host)
-    pace = Pace(ready_timeout, starts_at_once, drain_first, needs_gpus=not engine.cpu)
+    pace = Pace(ready_timeout, starts_at_once, drain_first, needs_gpus=not engine.cpu, partial=partial)
     options = LocalOptions(
         directory=output or Path("coralopt-run"),
         host=host,
@@ -224,25 +224,10 @@ def _local(
 
 def _apply(document: Plan, url: str, json_output: bool) -> None:
     """Hand a plan to a running controller."""
-    import urllib.error
-    import urllib.request
+    _need_runtime_extra()
+    from coralopt.runtime.local import apply_plan
 
-    if not url.startswith(("http://", "https://")):
-        raise LaunchError(f"--apply {url!r}: must be the URL of a router, for example http://127.0.0.1:8000")
-    request = urllib.request.Request(f"{url.rstrip('/')}/router/plan", document.to_json().encode())
-    if os.environ.get(ROUTER_KEY):
-        request.add_header("Authorization", f"Bearer {os.environ[ROUTER_KEY]}")
-    try:
-        with urllib.request.urlopen(request) as answer:
-            changes = json.load(answer)
-    except urllib.error.HTTPError as error:
-        try:
-            why = json.load(error)["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            why = f"answered {error.code}"
-        raise LaunchError(f"{url}: {why}") from error
-    except (OSError, ValueError) as error:
-        raise LaunchError(f"{url}: no running `coralopt launch` answers there: {error}") from error
+    changes = apply_plan(document, url, os.environ.get(ROUTER_KEY))
     if json_output:
         print_json(changes)
     else:

@@ -376,6 +376,38 @@ def test_gpus_this_machine_lacks(tmp_path: Path, vllm: Path, monkeypatch: pytest
         asyncio.run(reconcile(TWO, VllmEngine(program=(str(vllm),)), LocalCluster(tmp_path), Router(RouterConfig())))
 
 
+def test_the_router_alone(tmp_path: Path) -> None:
+    """`coralopt route` on the file that `launch` writes; it answers before any server is up, and ends on Ctrl-C."""
+    import socket
+
+    from coralopt.runtime import VllmEngine, lower
+    from coralopt.runtime.router import router_document
+
+    (tmp_path / "router.json").write_text(json.dumps(router_document(lower(TWO, VllmEngine()))))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "coralopt", "route", "router.json", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        told = None
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+            except urllib.error.HTTPError as error:
+                told = (error.code, json.load(error))
+                break
+            except OSError:
+                time.sleep(0.05)
+        assert told == (503, {"models": {"tiny": False}})
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+        assert "Traceback" not in said
+        assert process.returncode == 0, said
+    finally:
+        process.kill()
+
+
 def test_a_foreign_state_file_is_not_believed(tmp_path: Path) -> None:
     """Its numbers would be killed."""
     from coralopt.errors import LaunchError

@@ -40,12 +40,14 @@ class Pace:
         starts_at_once: Pipelines that start at the same time; all when ``None``.
         drain_first: Stop what is gone before anything starts, for a machine without room for both.
         needs_gpus: Whether servers need GPUs of their own.
+        partial: Whether a plan may be followed of which the engine cannot run every instance.
     """
 
     ready_timeout_s: float = 1800.0
     starts_at_once: int | None = None
     drain_first: bool = False
     needs_gpus: bool = True
+    partial: bool = False
 
 
 def definition(pipeline: PipelineLaunch) -> str:
@@ -54,16 +56,19 @@ def definition(pipeline: PipelineLaunch) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def wanted(plan: Plan, engine: Engine) -> tuple[Launch, dict[str, str]]:
+def wanted(plan: Plan, engine: Engine, partial: bool = False) -> tuple[Launch, dict[str, str]]:
     """The launch with names for addresses, and the definitions by pipeline name.
 
     Raises:
-        LaunchError: The engine runs no instance of the plan.
+        LaunchError: The engine cannot run every instance, or with ``partial`` not one.
     """
     launch = lower(plan, engine)
-    if not launch.pipelines:
-        why = "\n".join(f"  - {v.instance}: {r.code}: {r.text}" for v in launch.refused for r in v.reasons)
-        raise LaunchError(f"{engine.name} runs no instance of this plan:\n{why}")
+    if not launch.pipelines or (launch.refused and not partial):
+        lines = [f"  - {v.instance}: {r.code}: {r.text}" for v in launch.refused for r in v.reasons]
+        count = len(launch.refused)
+        raise LaunchError(
+            "\n".join([f"{engine.name} cannot run {count} of {len(launch.verdicts)} instances of this plan:", *lines])
+        )
     return launch, {pipeline.name: definition(pipeline) for pipeline in launch.pipelines}
 
 
@@ -91,7 +96,7 @@ async def reconcile(
         LaunchError: Nothing of the plan can run, GPUs are too few, or a server does not start.
     """
     how = pace or Pace()
-    _, definitions = wanted(plan, engine)
+    _, definitions = wanted(plan, engine, how.partial)
     kept = {n for n, p in cluster.running.items() if p.alive and definitions.get(_plain(n)) == p.definition}
     gone = [name for name in cluster.running if name not in kept]
     names = {_plain(name) for name in kept}

@@ -83,7 +83,7 @@ async def serve_locally(
         )
     if options.port:
         require_free_port(options.host, options.port)
-    wanted(plan, engine)
+    wanted(plan, engine, options.pace.partial)
     with only_controller(options.directory):
         cluster = LocalCluster(options.directory, on_event)
         for name, pipeline in cluster.running.items():
