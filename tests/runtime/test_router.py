@@ -271,6 +271,22 @@ def test_drain_waits_for_requests_in_flight() -> None:
     with_router([a, b], test)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_backend_may_break_after_it_was_removed(stream: bool) -> None:
+    """A pipeline that dies is forgotten while requests are still at it; each of them ends as it should."""
+    only = FakeBackend("a", answer="break", token_s=0.1)
+
+    async def test(client: Client) -> None:
+        running = asyncio.create_task(client.ask(stream=stream))
+        await asyncio.sleep(0.1)
+        client.router.remove("a")
+        status, text, _ = await running
+        assert (status, "instance a" in text) == (200 if stream else 502, True)
+        assert (await client.ask())[0] == 404
+
+    with_router([only], test)
+
+
 def test_backends_are_managed_over_http() -> None:
     """A controller in another process adds, drains and removes."""
     a, b = FakeBackend("a"), FakeBackend("b")

@@ -142,7 +142,9 @@ class Router:
         if backend.healthy:
             backend.healthy = False
             backend.failures = self.config.unhealthy_after
-            self._pool(backend).wake()
+            # It may have been removed while it answered.
+            if self.backends.get(backend.config.name) is backend:
+                self._pool(backend).wake()
 
     async def check_all(self) -> None:
         await asyncio.gather(*(self._check(backend) for backend in list(self.backends.values())))
@@ -162,7 +164,7 @@ class Router:
         was = backend.healthy
         backend.failures = 0 if good else backend.failures + 1
         backend.healthy = good or (was and backend.failures < self.config.unhealthy_after)
-        if backend.healthy != was and backend.config.name in self.backends:
+        if backend.healthy != was and self.backends.get(backend.config.name) is backend:
             self._pool(backend).wake()
 
     def _named(self, name: str) -> Backend:
