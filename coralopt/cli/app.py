@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import model, plan, scenario, show, solvers, templates, verify, verify_solvers
+from coralopt.cli import (
+    launch,
+    model,
+    plan,
+    scenario,
+    show,
+    solvers,
+    templates,
+    verify,
+    verify_solvers,
+)
 
 
 def make_app() -> typer.Typer:
@@ -24,6 +34,8 @@ def make_app() -> typer.Typer:
     app.command()(templates.templates)
     app.command()(verify.verify)
     app.command()(show.show)
+    app.command()(launch.launch)
+    app.command()(launch.route)
     app.command()(solvers.solvers)
     app.command()(model.export)
     app.command("solve")(model.solve_file)
