@@ -10,6 +10,7 @@ from coralopt.solving.backend import (
     RawResult,
 )
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.export import read_model, write_model
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, unknown_option
 from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation
@@ -49,6 +50,7 @@ __all__ = [
     "gap_reached",
     "get_backend",
     "matrix_from_pyomo",
+    "read_model",
     "relative_gap",
     "require_backend",
     "solve",
@@ -57,4 +59,5 @@ __all__ = [
     "solver_names",
     "solvers_with",
     "unknown_option",
+    "write_model",
 ]

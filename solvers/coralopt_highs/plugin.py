@@ -263,16 +263,20 @@ class _Run:
             event.interrupt()
 
     def _incumbent(self, event: Any) -> None:
-        self._tell(event.data_out.objective_function_value, event.data_out.mip_dual_bound)
+        data = event.data_out
+        self._tell(
+            data.objective_function_value, data.mip_dual_bound, lambda: np.array(data.mip_solution, dtype=np.float64)
+        )
 
     def _bounds(self, event: Any) -> None:
         self._tell(event.data_out.mip_primal_bound, event.data_out.mip_dual_bound)
 
-    def _tell(self, objective: float, bound: float) -> None:
+    def _tell(self, objective: float, bound: float, solution: Callable[[], Floats] | None = None) -> None:
         if self._on_progress is None or self._error is not None:
             return
         try:
-            self._on_progress(Progress(_finite(objective), _finite(bound), time.perf_counter() - self._since))
+            seconds = time.perf_counter() - self._since
+            self._on_progress(Progress(_finite(objective), _finite(bound), seconds, solution))
         except BaseException as error:
             # An exception must not cross the solver's own frames; it surfaces once HiGHS has stopped.
             self._error = error
