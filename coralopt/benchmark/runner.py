@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,29 +67,6 @@ class _Run:
     killed: Outcome | None = None
 
 
-@dataclass
-class _Instances:
-    """The newest instances as files, drawn when first needed."""
-
-    folder: Path
-    most: int
-    known: dict[Instance, tuple[Path, str]] = field(default_factory=dict)
-    names: int = 0
-
-    def file(self, instance: Instance) -> tuple[Path, str]:
-        """File and digest of the instance."""
-        if instance not in self.known:
-            problem = instance.problem()
-            self.names += 1
-            path = self.folder / f"instance-{self.names}.npz"
-            save_problem(problem, path)
-            self.known[instance] = (path, problem_digest(problem))
-            while len(self.known) > self.most:
-                oldest = next(iter(self.known))
-                self.known.pop(oldest)[0].unlink(missing_ok=True)
-        return self.known[instance]
-
-
 def run_bench(
     tasks: Sequence[Task],
     settings: Settings,
@@ -123,13 +100,16 @@ def run_bench(
         bench = _Bench(settings, results, Path(scratch), jobs, logs, missing, machine_data())
         interrupted = False
         done = kept = len(tasks) - len(todo)
-        if progress is not None:
-            progress(done, len(tasks), "")
+        say = progress or (lambda *_: None)
         try:
+            for instance in dict.fromkeys(task.instance for task in todo if task.arm.solver not in missing):
+                # All of them first: a mistake shows at once, and drawing disturbs no run.
+                say(done, len(tasks), f"drawing {instance.name}")
+                bench.draw(instance)
+            say(done, len(tasks), "")
             for task in bench.rows(todo):
                 done += 1
-                if progress is not None:
-                    progress(done, len(tasks), task.key)
+                say(done, len(tasks), task.key)
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -172,11 +152,18 @@ class _Bench:
     ) -> None:
         self.settings, self.results, self.scratch, self.jobs = settings, results, scratch, jobs
         self.logs, self.missing, self.machine = logs, missing, machine
-        self.instances = _Instances(scratch, jobs + 1)
+        self.instances: dict[Instance, tuple[Path, str]] = {}
         self.running: list[_Run] = []
         self.count = 0
         if logs is not None:
             logs.mkdir(parents=True, exist_ok=True)
+
+    def draw(self, instance: Instance) -> None:
+        """Put an instance into a file for the processes to read."""
+        problem = instance.problem()
+        path = self.scratch / f"instance-{len(self.instances) + 1}.npz"
+        save_problem(problem, path)
+        self.instances[instance] = (path, problem_digest(problem))
 
     def rows(self, todo: list[Task]) -> Iterable[Task]:
         """Run everything; yields a task when its row is on disk."""
@@ -221,7 +208,7 @@ class _Bench:
 
     def start(self, task: Task) -> None:
         """A fresh process in a session of its own, so that Ctrl-C reaches the bench only."""
-        problem, digest = self.instances.file(task.instance)
+        problem, digest = self.instances[task.instance]
         self.count += 1
         folder = self.scratch / f"run-{self.count}"
         folder.mkdir()

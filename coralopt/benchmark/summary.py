@@ -38,13 +38,13 @@ class Runs:
     """The rows of one section as the statistics need them.
 
     Attributes:
-        arms: Arm names in order of appearance.
+        arms: Arm names, sorted.
         limit: Time limit, seconds.
     """
 
     def __init__(self, rows: Sequence[Row], wrong: frozenset[str], clock: str) -> None:
         self.rows, self.wrong, self.clock = rows, wrong, clock
-        self.arms = list(dict.fromkeys(row["arm"] for row in rows))
+        self.arms = sorted({row["arm"] for row in rows})
         self.limit = float(rows[0]["settings"]["time_limit"])
         self.by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in self.arms}
 
@@ -100,7 +100,7 @@ def summarise(rows: Sequence[Row], clock: str = "seconds", extra: Sequence[Confl
 
 def _section(kind: str, rows: Sequence[Row], wrong: frozenset[str], clock: str) -> Data:
     runs = Runs(rows, wrong, clock)
-    sizes = list(dict.fromkeys(row["size"] for row in rows))
+    sizes = sorted({row["size"] for row in rows}, key=lambda size: (int(size.split()[0].replace(",", "")), size))
     ran = [arm for arm in runs.arms if runs.run(runs.by_arm[arm])]
     shared = runs.common(ran)
     best = best_known(row for row in rows if row["key"] not in wrong)
