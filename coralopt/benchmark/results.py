@@ -23,6 +23,8 @@ FORMAT = 1
 _STRUCTURES = ("settings", "machine", "events", "answer", "steps")
 
 Row = dict[str, Any]
+#: How every line begins; a torn one begins with it or a part of it.
+_HEAD = f'{{"format":{FORMAT},'
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -71,10 +73,11 @@ class ResultsFile:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._lock()
-            _drop_torn_line(path)
             self.rows = {row["key"]: row for row in read_rows(path)}
             for row in self.rows.values():
                 _same_settings(path, row, settings)
+            # Only now is it sure that the file is one of ours.
+            _drop_torn_line(path)
         except BaseException:
             os.close(self._handle)
             raise
@@ -133,7 +136,7 @@ def _read_lines(path: Path) -> list[Row]:
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError as error:
-            if number == len(lines):
+            if number == len(lines) and line.startswith(_HEAD[: len(line)]):
                 continue  # torn: the bench was killed while it wrote
             raise BenchmarkError(f"{path}: line {number} is not JSON ({error.msg}); is this a results file?") from error
     return rows
