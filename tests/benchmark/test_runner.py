@@ -213,32 +213,32 @@ def command(*arguments: str, cwd: Path) -> list[str]:
     return [sys.executable, "-m", "coralopt", "bench", *arguments, "-o", str(cwd / "r.jsonl")]
 
 
-#: Five runs of a solver that needs no time, so that a signal comes in between.
-FIVE = ("-i", INSTANCE, "-s", "dp", "--seeds", "5", "--time-limit", "20")
+#: Four runs of a solver that needs no time, so that a signal comes in between.
+FOUR = ("-i", INSTANCE, "-s", "dp", "--seeds", "4", "--time-limit", "20")
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_bench_resumes(tmp_path: Path, kind: signal.Signals) -> None:
     """Ctrl-C or a kill in the middle keeps every row that was made; the same command makes only the others."""
     path = tmp_path / "r.jsonl"
-    with subprocess.Popen(command(*FIVE, cwd=tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command(*FOUR, cwd=tmp_path), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         until = time.monotonic() + 120
-        while not (path.exists() and path.read_bytes().count(b"\n") >= 2) and time.monotonic() < until:
+        while not (path.exists() and path.read_bytes().count(b"\n") >= 1) and time.monotonic() < until:
             time.sleep(0.01)
         process.send_signal(kind)
         _, words = process.communicate(timeout=60)
     before = path.read_bytes()
     made = before.count(b"\n")
-    assert 2 <= made < 5
+    assert 1 <= made < 4
     if kind is signal.SIGINT:
         assert process.returncode == 130
         assert b"continues" in words
-    again = subprocess.run(command(*FIVE, "--json", cwd=tmp_path), capture_output=True, text=True, check=True)
+    again = subprocess.run(command(*FOUR, "--json", cwd=tmp_path), capture_output=True, text=True, check=True)
     said = json.loads(again.stdout)
-    assert (said["done"], said["total"], said["kept"]) == (5, 5, made)
+    assert (said["done"], said["total"], said["kept"]) == (4, 4, made)
     assert path.read_bytes().startswith(before)
-    assert len(read_rows(path)) == 5
-    assert len(path.read_text().splitlines()) == 5
+    assert len(read_rows(path)) == 4
+    assert len(path.read_text().splitlines()) == 4
 
 
 def test_commands_in_words_and_json(tmp_path: Path) -> None:
