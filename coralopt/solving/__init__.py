@@ -11,6 +11,7 @@ from coralopt.solving.backend import (
 )
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
 from coralopt.solving.export import read_model, write_model
+from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, unknown_option
 from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation
@@ -30,6 +31,7 @@ __all__ = [
     "Availability",
     "Capability",
     "Check",
+    "Conflict",
     "Formulation",
     "Limit",
     "MatrixBackend",
@@ -41,18 +43,21 @@ __all__ = [
     "RawAnswer",
     "RawResult",
     "Reason",
+    "Relaxation",
     "Solution",
     "SolveOptions",
     "StartingFormulation",
     "Termination",
     "backend_version",
     "fast_build",
+    "find_conflict",
     "gap_reached",
     "get_backend",
     "matrix_from_pyomo",
     "read_model",
     "relative_gap",
     "require_backend",
+    "smallest_relaxation",
     "solve",
     "solve_matrix",
     "solver_listing",

@@ -92,8 +92,8 @@ class GurobiBackend:
         if (rows > FREE_LIMIT or columns > FREE_LIMIT) and _restricted():
             raise LicenseLimitError(
                 f"solver 'gurobi' is size-limited here ({FREE_LIMIT} columns x {FREE_LIMIT} rows); this model has "
-                f"{columns} columns x {rows} rows; use solver 'highs' or 'scip', hand over fewer columns "
-                "(option restrict of the allocation), or install a full licence"
+                f"{columns} columns x {rows} rows; use solver 'highs' or 'scip', hand over fewer columns (restrict of an "
+                f"allocation: coralopt plan --restrict {FREE_LIMIT - 100}), or install a full licence"
             )
         begun = time.perf_counter()
         environment = _environment(gurobipy, options.log)
@@ -119,6 +119,33 @@ class GurobiBackend:
                 return _result(gurobipy, model, matrix, x, parts, accepted, effective, handed - begun, solved - handed)
             finally:
                 model.dispose()
+        except gurobipy.GurobiError as error:
+            raise _translated(error) from None
+        finally:
+            environment.dispose()
+
+    def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
+        """Gurobi's irreducible infeasible subset.
+
+        Raises:
+            LicenseLimitError: The matrix is larger than the licence at hand allows, or there is no licence.
+        """
+        import gurobipy
+
+        environment = _environment(gurobipy, options.log)
+        try:
+            with gurobipy.Model(env=environment) as model:
+                x, parts = _pass_model(gurobipy, model, matrix)
+                if options.time_limit is not None:
+                    model.Params.TimeLimit = float(options.time_limit)
+                model.computeIIS()
+                found = [("column", int(j), "lower") for j in np.flatnonzero(x.IISLB)]
+                found += [("column", int(j), "upper") for j in np.flatnonzero(x.IISUB)]
+                for which, rows in parts:
+                    senses = {"=": ("lower", "upper"), ">": ("lower",), "<": ("upper",)}
+                    for i, sense, inside in zip(which, rows.Sense, rows.IISConstr, strict=True):
+                        found += [("row", int(i), side) for side in senses[str(sense)] if inside]
+                return found
         except gurobipy.GurobiError as error:
             raise _translated(error) from None
         finally:

@@ -114,6 +114,28 @@ class ScipBackend:
             raise failure[0]
         return _result(model, matrix, variables, rows, is_mip, accepted, effective, handed - begun, solved - handed)
 
+    def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
+        """SCIP's irreducible infeasible subset: its rows, and the column bounds that it left in place."""
+        import pyscipopt
+
+        model = pyscipopt.Model()
+        if not options.log:
+            model.hideOutput()
+        plain = SolveOptions(time_limit=options.time_limit, memory_limit=options.memory_limit)
+        _set_options(pyscipopt, model, plain, plain=False)
+        _pass_model(pyscipopt, model, matrix)
+        part = model.generateIIS().getSubscip()
+        found: list[tuple[str, int, str]] = []
+        for variable in part.getVars():
+            j = int(variable.name[1:])
+            found += [("column", j, "lower")] if variable.getLbOriginal() > -part.infinity() else []
+            found += [("column", j, "upper")] if variable.getUbOriginal() < part.infinity() else []
+        for row in part.getConss():
+            i = int(row.name[1:])
+            found += [("row", i, "lower")] if part.getLhs(row) > -part.infinity() else []
+            found += [("row", i, "upper")] if part.getRhs(row) < part.infinity() else []
+        return found
+
 
 def _set_options(pyscipopt: Any, model: Any, options: SolveOptions, plain: bool) -> dict[str, Any]:
     wanted: dict[str, Any] = {
