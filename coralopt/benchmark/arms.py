@@ -12,6 +12,8 @@ from coralopt.solving import get_backend, unknown_option
 
 #: Mark of an arm that runs the reductions.
 REDUCED = "+reductions"
+#: Mark of one that runs them and never hands over more than so many columns.
+RESTRICTED = "+restrict="
 #: Formulations by kind of problem.
 FORMULATIONS = {"placement": tuple(PLACEMENT), "allocation": tuple(ALLOCATION)}
 
@@ -24,16 +26,20 @@ class Arm:
         solver: Name of a back end.
         formulation: Empty for solvers that take whole problems.
         reductions: Whether ``solve_allocation`` with its exact reductions runs, rather than plain ``solve``.
+        restrict: With reductions: most columns that a model may have, for licences that stop at a size.
     """
 
     solver: str
     formulation: str = ""
     reductions: bool = False
+    restrict: int | None = None
 
     @property
     def name(self) -> str:
-        """``dp``, ``highs/tight``, ``scip/split+reductions``."""
+        """``dp``, ``highs/tight``, ``scip/split+reductions``, ``gurobi/split+restrict=1900``."""
         tail = f"/{self.formulation}" if self.formulation else ""
+        if self.restrict is not None:
+            return f"{self.solver}{tail}{RESTRICTED}{self.restrict}"
         return f"{self.solver}{tail}{REDUCED if self.reductions else ''}"
 
     def takes(self, kind: str) -> bool:
@@ -52,13 +58,16 @@ def parse_arm(text: str) -> Arm:
     """
     solver, _, formulation = text.partition("/")
     formulation, reduced, rest = formulation.partition(REDUCED)
-    arm = Arm(solver, formulation, bool(reduced))
+    formulation, restricted, most = formulation.partition(RESTRICTED)
+    if restricted and (reduced or not most.isdecimal() or int(most) < 1):
+        raise BenchmarkError(f"{text!r}: write {RESTRICTED}N with the most columns that a model may have")
+    arm = Arm(solver, formulation, bool(reduced or restricted), int(most) if restricted else None)
     matrix = get_backend(solver).kind == "matrix"
     known = sorted({name for names in FORMULATIONS.values() for name in names})
     if matrix != bool(formulation) or rest or (formulation and formulation not in known):
         raise BenchmarkError(
             f"{text!r} is no arm; write SOLVER/FORMULATION for matrix solvers (formulations: {', '.join(known)}), "
-            f"SOLVER alone for those that take whole problems, and {REDUCED} behind an allocation arm"
+            f"SOLVER alone for those that take whole problems, and {REDUCED} or {RESTRICTED}N behind an allocation arm"
         )
     if not any(arm.takes(kind) for kind in FORMULATIONS):
         raise BenchmarkError(

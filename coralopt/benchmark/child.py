@@ -149,7 +149,13 @@ def _solve(
             solution = solve(problem, observed, task["formulation"], options)
         else:
             return _allocation_data(
-                solve_allocation(ObservedAllocation.of(problem, tell), observed, options, task["formulation"]),
+                solve_allocation(
+                    ObservedAllocation.of(problem, tell),
+                    observed,
+                    options,
+                    task["formulation"],
+                    restrict=task["restrict"],
+                ),
                 options,
                 seconds,
             )

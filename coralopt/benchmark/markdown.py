@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coralopt.benchmark.arms import REDUCED
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.summary import STEPS, Data
 
@@ -202,9 +201,10 @@ def one_thing_apart(first: str, second: str) -> bool:
     return not a[1] or not b[1] or sum(x != y for x, y in zip(a, b, strict=True)) == 1
 
 
-def _thirds(arm: str) -> tuple[str, str, bool]:
-    solver, _, formulation = arm.partition("/")
-    return solver, formulation.removesuffix(REDUCED), arm.endswith(REDUCED)
+def _thirds(arm: str) -> tuple[str, str, str]:
+    solver, _, rest = arm.partition("/")
+    formulation, _, reductions = rest.partition("+")
+    return solver, formulation, reductions
 
 
 def _primal(section: Data) -> str:
@@ -230,7 +230,8 @@ def _shares(section: Data) -> str:
         rows.append([item["arm"], str(item["runs"]), *texts, f"{item['largest_build']:.2f}"])
     return (
         "Shares of all wall seconds. *Build* is formulation and matrix, *hand-over* the solver's own loading, *other* what "
-        "lies between (for +reductions: the reductions, bounds and searches themselves).\n\n" + _table(rows)
+        "lies between (for +reductions and +restrict: the reductions, bounds and searches themselves).\n\n"
+        + _table(rows)
     )
 
 

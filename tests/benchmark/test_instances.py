@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coralopt.allocation import solve_allocation
 from coralopt.benchmark import expand, load_problem, parse_arm, parse_instance, problem_digest, save_problem
-from coralopt.benchmark.arms import make_arms
+from coralopt.benchmark.arms import Arm, make_arms
 from coralopt.benchmark.observe import ObservedAllocation, ObservedBackend
 from coralopt.benchmark.problem_file import answer_from_plain, answer_to_plain
 from coralopt.errors import BenchmarkError, InfeasibleError
@@ -81,7 +81,17 @@ def test_arms() -> None:
     assert sorted({arm.name for arm in arms}) == names
     assert all(parse_arm(arm.name) == arm for arm in arms)
     assert [a.name for a in arms if a.takes("placement")] == ["dp", "highs/paper", "highs/tight"]
-    for wrong in ("highs", "dp/tight", "highs/nosuch", "highs/tight+reductions"):
+    assert parse_arm("gurobi/split+restrict=1900") == Arm("gurobi", "split", True, 1900)
+    assert parse_arm("gurobi/split+restrict=1900").name == "gurobi/split+restrict=1900"
+    for wrong in (
+        "highs/split+restrict=",
+        "highs/tight+restrict=5",
+        "highs/split+restrict=5+reductions",
+        "highs",
+        "dp/tight",
+        "highs/nosuch",
+        "highs/tight+reductions",
+    ):
         with pytest.raises(BenchmarkError):
             parse_arm(wrong)
 
