@@ -225,9 +225,10 @@ def _toy(kind: str) -> Any:
     from coralopt.placement import PlacementProblem
 
     if kind == "placement":
-        values = np.zeros((2, 3, 2, 4))
-        values[..., 1:] = 60.0 / np.arange(1, 4)
-        return PlacementProblem(values, (1, 1), ("a", "b"))
+        # Three stages: the dynamic programme has kernels of its own for middle ones.
+        values = np.zeros((3, 3, 2, 5))
+        values[..., 1:] = 60.0 / np.arange(1, 5)
+        return PlacementProblem(values, (2, 1), ("a", "b"))
     return AllocationProblem(
         usage=np.array([[1, 0], [0, 1], [1, 1]]),
         throughput=np.array([3.0, 2.0, 6.0]),

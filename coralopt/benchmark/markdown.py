@@ -38,13 +38,15 @@ def _made(data: Data) -> str:
     lines = [f"{data['runs']:,} runs on {data['instances']:,} instances, each run in a fresh process of its own."]
     if len(data["machines"]) > 1:
         lines.append(
-            f"**The rows come from {len(data['machines'])} machines or versions; their seconds do not compare.**"
+            f"**The rows come from {len(data['machines'])} machines or with other versions; their seconds do not compare.**"
         )
     table = [["", "value"]]
     for machine in data["machines"]:
         table += [
             [name.replace("_gib", ", GiB"), str(value)] for name, value in machine.items() if value not in ("", None)
         ]
+    if data["commits"]:
+        table.append(["commit", ", ".join(data["commits"])])
     for settings in data["settings"]:
         table += [[name.replace("_", " "), str(value)] for name, value in settings.items() if value not in (None, {})]
     table.append(["processes at a time", ", ".join(map(str, data["jobs"]))])

@@ -30,7 +30,7 @@ from coralopt.solving import get_backend
 
 INSTANCE = "placement:gpt-oss-20b/prefill:nodes=2:seed=0:scenario=tiny"
 
-#: Solvers that misbehave once the clock runs; the toy problem of the warm-up has six layers' worth of columns at most.
+#: Solvers that misbehave once the clock runs; the toy problem of the warm-up has less than 60 columns.
 PLUGIN = '''
 import math, os, signal, time
 from coralopt.errors import LicenseLimitError
@@ -40,7 +40,7 @@ from coralopt_highs import HighsBackend
 
 class Tame(HighsBackend):
     def solve(self, matrix, options, *, start=None, on_progress=None):
-        if len(matrix.c) < 40:
+        if len(matrix.c) < 60:
             return super().solve(matrix, options, start=start, on_progress=on_progress)
         return self.misbehave(matrix, options, on_progress)
 
@@ -89,7 +89,7 @@ class Small(Tame):
     name = "small"
 
     def misbehave(self, matrix, options, on_progress):
-        raise LicenseLimitError("the licence of 'small' ends at 40 columns; use highs")
+        raise LicenseLimitError("the licence of 'small' ends at 60 columns; use highs")
 
 
 class Lazy(Tame):
@@ -157,7 +157,7 @@ def test_every_end_has_its_row(tmp_path: Path) -> None:
     assert "SIGSEGV" in rows["crasher"]["message"]
     assert "exit code 3: out of coffee" in rows["quitter"]["message"]
     assert "ZeroDivisionError: by nothing" in rows["thrower"]["message"]
-    assert "40 columns" in rows["small"]["message"]
+    assert "60 columns" in rows["small"]["message"]
     assert rows["absent"]["message"] == "pip install absent"
     for name in ("dp", "highs"):
         row = rows[name]
