@@ -251,16 +251,19 @@ def _progress(quiet: bool) -> Iterator[Any]:
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
     bar = Progress(
         TextColumn("runs"),
-        BarColumn(),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         # Runs differ a lot in length: an estimate over many of them jumps less.
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        # The name gives way on a narrow terminal, the estimate does not.
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        expand=True,
         console=Console(stderr=True),
         speed_estimate_period=600.0,
         disable=quiet,
