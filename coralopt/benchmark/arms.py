@@ -10,10 +10,6 @@ from coralopt.errors import BenchmarkError
 from coralopt.placement.formulations import FORMULATIONS as PLACEMENT
 from coralopt.solving import get_backend, unknown_option
 
-#: Mark of an arm that runs the reductions.
-REDUCED = "+reductions"
-#: Mark of one that runs them and never hands over more than so many columns.
-RESTRICTED = "+restrict="
 #: Formulations by kind of problem.
 FORMULATIONS = {"placement": tuple(PLACEMENT), "allocation": tuple(ALLOCATION)}
 
@@ -27,51 +23,61 @@ class Arm:
         formulation: Empty for solvers that take whole problems.
         reductions: Whether ``solve_allocation`` with its exact reductions runs, rather than plain ``solve``.
         restrict: With reductions: most columns that a model may have, for licences that stop at a size.
+        arrays: Without reductions: whether the matrix comes straight from the arrays rather than through Pyomo.
     """
 
     solver: str
     formulation: str = ""
     reductions: bool = False
     restrict: int | None = None
+    arrays: bool = False
 
     @property
     def name(self) -> str:
-        """``dp``, ``highs/tight``, ``scip/split+reductions``, ``gurobi/split+restrict=1900``."""
-        tail = f"/{self.formulation}" if self.formulation else ""
+        """``dp``, ``highs/tight``, ``scip/split+reductions``, ``gurobi/split+restrict=1900``, ``highs/split+arrays``."""
+        if not self.formulation:
+            return self.solver
+        way = "+arrays" if self.arrays else "+reductions" if self.reductions else ""
         if self.restrict is not None:
-            return f"{self.solver}{tail}{RESTRICTED}{self.restrict}"
-        return f"{self.solver}{tail}{REDUCED if self.reductions else ''}"
+            way = f"+restrict={self.restrict}"
+        return f"{self.solver}/{self.formulation}{way}"
 
     def takes(self, kind: str) -> bool:
         """Whether the arm makes sense for problems of this kind."""
         if not self.formulation:
             return bool(get_backend(self.solver).kind == kind)
-        return self.formulation in FORMULATIONS[kind] and (kind == "allocation" or not self.reductions)
+        return self.formulation in FORMULATIONS[kind] and (kind == "allocation" or not (self.reductions or self.arrays))
 
 
 def parse_arm(text: str) -> Arm:
     """The arm of this name.
 
     Raises:
-        BenchmarkError: Unknown formulation, or one where none is taken.
+        BenchmarkError: Unknown formulation, one where none is taken, or an unknown way behind the plus sign.
         SolverNotFoundError: No solver of this name is registered.
     """
-    solver, _, formulation = text.partition("/")
-    formulation, reduced, rest = formulation.partition(REDUCED)
-    formulation, restricted, most = formulation.partition(RESTRICTED)
-    if restricted and (reduced or not most.isdecimal() or int(most) < 1):
-        raise BenchmarkError(f"{text!r}: write {RESTRICTED}N with the most columns that a model may have")
-    arm = Arm(solver, formulation, bool(reduced or restricted), int(most) if restricted else None)
-    matrix = get_backend(solver).kind == "matrix"
+    solver, _, rest = text.partition("/")
+    formulation, plus, way = rest.partition("+")
     known = sorted({name for names in FORMULATIONS.values() for name in names})
-    if matrix != bool(formulation) or rest or (formulation and formulation not in known):
+    if (get_backend(solver).kind == "matrix") != bool(formulation) or (formulation and formulation not in known):
         raise BenchmarkError(
-            f"{text!r} is no arm; write SOLVER/FORMULATION for matrix solvers (formulations: {', '.join(known)}), "
-            f"SOLVER alone for those that take whole problems, and {REDUCED} or {RESTRICTED}N behind an allocation arm"
+            f"{text!r} is no arm; write SOLVER/FORMULATION for matrix solvers (formulations: {', '.join(known)}) and "
+            "SOLVER alone for those that take whole problems"
         )
-    if not any(arm.takes(kind) for kind in FORMULATIONS):
+    restricted, _, most = way.partition("restrict=")
+    if not plus:
+        arm = Arm(solver, formulation)
+    elif way == "reductions":
+        arm = Arm(solver, formulation, reductions=True)
+    elif way == "arrays":
+        arm = Arm(solver, formulation, arrays=True)
+    elif not restricted and most.isdecimal() and int(most) > 0:
+        arm = Arm(solver, formulation, reductions=True, restrict=int(most))
+    else:
+        raise BenchmarkError(f"{text!r}: behind the plus sign stands reductions, restrict=N or arrays, not {way!r}")
+    if plus and not arm.takes("allocation"):
         raise BenchmarkError(
-            f"{text!r}: {REDUCED} is for allocation formulations: {', '.join(FORMULATIONS['allocation'])}"
+            f"{text!r}: +{way} is for allocation formulations: {', '.join(FORMULATIONS['allocation'])}"
         )
     return arm
 

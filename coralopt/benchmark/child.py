@@ -146,7 +146,8 @@ def _solve(
         if problem.kind == "placement":
             solution = best_placement(problem, observed, task["formulation"], options)
         elif not task["reductions"]:
-            solution = solve(problem, observed, task["formulation"], options)
+            route = "arrays" if task["arrays"] else "pyomo"
+            solution = solve(problem, observed, task["formulation"], options, route=route)
         else:
             return _allocation_data(
                 solve_allocation(

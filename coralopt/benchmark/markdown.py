@@ -192,7 +192,7 @@ def _pairs(section: Data) -> str:
             ]
         )
     return (
-        "Arms that differ in one thing (solver, formulation or reductions), over the runs that both had a chance at; the "
+        "Arms that differ in one thing (solver, formulation or way), over the runs that both had a chance at; the "
         "ratio is SGM (shift 1 s) of the second over that of the first.\n\n" + _table(rows)
     )
 
