@@ -36,6 +36,8 @@ from coralopt.solving import Reason, SolveOptions, gap_reached, require_backend
 
 #: First line of the events: the clock runs.
 STARTED = {"started": True}
+#: Field of an event: seconds at which the back end was called for the first time.
+CALLED = "called"
 #: Incumbents that a run may report; of more, every other one is left out.
 MOST_EVENTS = 100
 
@@ -62,6 +64,7 @@ class Watch:
     def __init__(self, stream: TextIO, sense: str) -> None:
         self._stream, self._sign = stream, -1.0 if sense == "max" else 1.0
         self._best = math.inf
+        self._called = False
         self.begun = time.perf_counter()
         self.cpu = _cpu_seconds()
 
@@ -70,6 +73,12 @@ class Watch:
         if math.isfinite(objective) and self._sign * objective < self._best:
             self._best = self._sign * objective
             self.write([round(self.seconds(), 4), objective])
+
+    def called(self) -> None:
+        """Write down that the first matrix is made: what comes before is building, for a run that never ends."""
+        if not self._called:
+            self._called = True
+            self.write({CALLED: round(self.seconds(), 3)})
 
     def write(self, event: Any) -> None:
         """One line, at once."""
@@ -95,7 +104,7 @@ def run(task: dict[str, Any], problem: Any, stream: TextIO) -> dict[str, Any]:
         memory = peak_memory_mib()
         watch = Watch(stream, problem.sense)
         watch.write(STARTED)
-        said = _solve(task, problem, backend, options, watch.tell, seconds)
+        said = _solve(task, problem, backend, options, watch.tell, seconds, watch.called)
     except Exception as error:
         # Whatever a back end raises is a result of the benchmark, not its end.
         found = next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
@@ -130,6 +139,7 @@ def _solve(
     options: SolveOptions,
     tell: Callable[[float], None],
     seconds: dict[str, float],
+    called: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """The outcome; ``seconds`` is filled by step, even when an error ends the run."""
     from coralopt.allocation import solve_allocation
@@ -137,11 +147,13 @@ def _solve(
     from coralopt.solving import solve
 
     if backend.kind != "matrix":
+        if called is not None:
+            called()
         solution = solve(problem, backend, options=options)
         seconds.update(solution.seconds)
         return _solution_data(solution)
     permute = task["seed"] if task["permute"] and task["seed"] > 0 else None
-    observed = ObservedBackend(backend, permute, None if task["reductions"] else tell)
+    observed = ObservedBackend(backend, permute, None if task["reductions"] else tell, called)
     try:
         if problem.kind == "placement":
             solution = best_placement(problem, observed, task["formulation"], options)

@@ -28,12 +28,16 @@ class ObservedBackend:
 
     Attributes:
         seconds: ``handover`` and ``solve``, summed over all calls, and ``permute``, which is no work of the arm's.
+
+    ``begins`` is called whenever a matrix is about to be handed over.
     """
 
     kind = "matrix"
 
-    def __init__(self, inner: Any, permute: int | None, tell: Tell | None) -> None:
-        self._inner, self._permute, self._tell = inner, permute, tell
+    def __init__(
+        self, inner: Any, permute: int | None, tell: Tell | None, begins: Callable[[], None] | None = None
+    ) -> None:
+        self._inner, self._permute, self._tell, self._begins = inner, permute, tell, begins
         self.name: str = inner.name
         self.capabilities: frozenset[Capability] = inner.capabilities
         self.seconds = {"handover": 0.0, "solve": 0.0, "permute": 0.0}
@@ -62,6 +66,8 @@ class ObservedBackend:
         listen = on_progress if self._tell is None or not matrix.integer.any() else self._heard(on_progress)
         if listen is not None and Capability.PROGRESS not in self.capabilities:
             listen = None
+        if self._begins is not None:
+            self._begins()
         raw: RawResult = self._inner.solve(given, options, start=given_start, on_progress=listen)
         self.seconds["handover"] += raw.handover_seconds
         self.seconds["solve"] += raw.solve_seconds

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from coralopt.benchmark.child import STARTED, peak_memory_mib, thinned
+from coralopt.benchmark.child import CALLED, peak_memory_mib, thinned
 from coralopt.benchmark.instances import Instance
 from coralopt.benchmark.machine import machine_data
 from coralopt.benchmark.outcome import Outcome
@@ -260,7 +260,7 @@ class _Bench:
     def finish(self, run: _Run) -> None:
         """Put the row of an ended process on disk."""
         said = _result(run)
-        events = _events(run.folder)
+        events = [event for event in _events(run.folder) if isinstance(event, list)]
         row = {"memory_mib": run.memory, **run.common, **said, "events": thinned(events)}
         self._close(run)
         self.results.append(row)
@@ -315,16 +315,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _events(folder: Path) -> list[Any]:
-    """[seconds, objective] of every incumbent; a torn last line is left out."""
+    """What a run wrote down: [seconds, objective] of every incumbent, and marks; a torn last line is left out."""
     path = folder / "events.jsonl"
     found = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            event = json.loads(line)
+            found.append(json.loads(line))
         except json.JSONDecodeError:
             continue
-        if event != STARTED:
-            found.append(event)
     return found
 
 
@@ -338,12 +336,18 @@ def _result(run: _Run) -> Row:
     if run.killed is Outcome.MEMORY:
         words = f"killed at {run.memory:.0f} MiB"
     elif run.killed is Outcome.HUNG:
-        words = f"killed {'while starting' if waited is None else f'after {waited:.1f} s'}"
+        words = f"killed {'while starting' if waited is None else f'after {waited:.1f} s, {_where(run.folder)}'}"
     else:
         code = run.process.returncode
         how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         words = f"{how}: {_last_words(run.folder)}".rstrip(": ")
     return {"outcome": (run.killed or Outcome.DIED).value, "message": words, "seconds": waited}
+
+
+def _where(folder: Path) -> str:
+    """Whether a killed run was building its model or inside the solver."""
+    called = [event[CALLED] for event in _events(folder) if isinstance(event, dict) and CALLED in event]
+    return f"inside the solver since {called[0]:.1f} s" if called else "still before the solver's first call"
 
 
 def _last_words(folder: Path) -> str:

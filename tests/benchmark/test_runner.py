@@ -184,6 +184,7 @@ def test_hanging_and_hungry_solvers_are_killed(tmp_path: Path) -> None:
     rows = bench(tmp_path / "r.jsonl", ["sleeper", "glutton"], time_limit=1.0, grace=0.5, memory_limit=0.5)
     assert rows["sleeper"]["outcome"] == Outcome.HUNG.value
     assert 1.5 <= rows["sleeper"]["seconds"] < 20
+    assert "inside the solver since" in rows["sleeper"]["message"]
     assert rows["glutton"]["outcome"] in (Outcome.MEMORY.value, Outcome.HUNG.value)
     if rows["glutton"]["outcome"] == Outcome.MEMORY.value:
         assert rows["glutton"]["memory_mib"] > 512
