@@ -2,6 +2,7 @@
 
 from coralopt.allocation.explain import Explanation, Shortfall, explain
 from coralopt.allocation.formulations import matrix_from_arrays
+from coralopt.allocation.names import readable_names
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.session import AllocationSession
@@ -18,6 +19,7 @@ __all__ = [
     "Shortfall",
     "explain",
     "matrix_from_arrays",
+    "readable_names",
     "reduce_problem",
     "solve_allocation",
 ]
