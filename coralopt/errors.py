@@ -95,3 +95,7 @@ class InfeasibleError(SolverError):
     def __init__(self, message: str, explanation: Any = None) -> None:
         super().__init__(message)
         self.explanation = explanation
+
+
+class BenchmarkError(CoraloptError):
+    """A benchmark cannot be run or read: an unknown instance, a results file of other settings, a broken row."""

@@ -8,6 +8,7 @@ import typer
 
 from coralopt._version import __version__
 from coralopt.cli import (
+    bench,
     launch,
     model,
     plan,
@@ -41,6 +42,7 @@ def make_app() -> typer.Typer:
     app.command("solve")(model.solve_file)
     app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(scenario.app, name="scenario")
+    app.add_typer(bench.app, name="bench")
     return app
 
 
