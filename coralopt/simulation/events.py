@@ -179,13 +179,13 @@ def admit(state: State, instance: int) -> None:
                     if has_room(node, holder.phase):
                         room = True
             if not room:
-                reason = BATCH_FULL if memory else NO_MEMORY
-                if holder.phase == DECODE:
-                    if record.blocked_decode == NOT_BLOCKED:
-                        record.blocked_decode = reason
-                elif record.blocked_prefill == NOT_BLOCKED:
-                    record.blocked_prefill = reason
+                holder.reason = BATCH_FULL if memory else NO_MEMORY
                 return
+        if holder.phase == DECODE:
+            if record.blocked_decode == NOT_BLOCKED and record.first_token < now:
+                record.blocked_decode = holder.reason
+        elif record.blocked_prefill == NOT_BLOCKED and record.arrival < now:
+            record.blocked_prefill = holder.reason
         pop(state.requests, state.instance_list, instance)
         for stage in range(holder.stages):
             best, total = NIL, 0.0
@@ -236,9 +236,10 @@ def begin_arrived(state: State, instance: int) -> None:
         for stage in range(holder.stages):
             node = state.nodes[state.routes[request, offset + stage]]
             if node.active >= node.limit:
-                if state.requests[request].blocked_decode == NOT_BLOCKED:
-                    state.requests[request].blocked_decode = BATCH_FULL
                 return
+        record = state.requests[request]
+        if record.blocked_decode == NOT_BLOCKED and record.kv_arrived < state.clock[0].now:
+            record.blocked_decode = BATCH_FULL
         begin_decoding(state, pop(state.requests, state.arrived_list, instance), instance)
 
 

@@ -78,7 +78,7 @@ class PhaseOutcome:
         attainment: Share of all requests that met the SLO; unfinished and rejected ones did not.
         attainment_served: The same share for the time at work alone: without waiting for room, without KV transfer.
         p50_ms, p95_ms, p99_ms: Percentiles over finished requests; NaN when there are none.
-        waited: Share of requests that an instance could not take in at once, by reason: ``memory`` (KV cache full),
+        waited: Share of requests that were not taken in at once, by the first reason: ``memory`` (KV cache full),
             ``batch`` (as many sequences as the plan's micro-batches hold), ``instance`` (none served).
     """
 

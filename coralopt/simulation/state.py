@@ -70,6 +70,8 @@ INSTANCE = np.dtype(
         ("area", "f8"),
         ("area_at", "f8"),
         ("routed", "i8"),
+        # Why the scheduler last let a request wait; it is why those behind it waited, too.
+        ("reason", "i8"),
         ("started_at", "f8"),
         ("ready_at", "f8"),
         ("gone_at", "f8"),

@@ -83,6 +83,7 @@ class Instance:
     queue: deque[Request] = field(default_factory=deque)
     arrived: deque[Request] = field(default_factory=deque)
     inside: int = 0
+    reason: str = ""
     gone_at: float = math.nan
 
     def holds(self, request: Request) -> int:
@@ -201,10 +202,12 @@ class Reference:
                 memory = [n for n in stage if n.used + n.bytes(tokens) <= n.capacity]
                 room = [n for n in memory if self.room(instance, n)]
                 if not room:
-                    key = "decode" if instance.phase == "decode" else "prefill"
-                    request.blocked.setdefault(key, "batch" if memory else "memory")
+                    instance.reason = "batch" if memory else "memory"
                     return
                 chosen.append(room)
+            key = "decode" if instance.phase == "decode" else "prefill"
+            if (request.times["first_token"] if key == "decode" else request.arrival) < self.now:
+                request.blocked.setdefault(key, instance.reason)
             instance.queue.popleft()
             nodes = [round_robin(room, lambda n: n.share) for room in chosen]
             request.nodes["decode" if instance.phase == "decode" else "prefill"] = nodes
@@ -231,8 +234,9 @@ class Reference:
         while instance.arrived:
             request = instance.arrived[0]
             if any(node.active >= node.limit for node in request.nodes["decode"]):
-                request.blocked.setdefault("decode", "batch")
                 return
+            if request.times["kv_arrived"] < self.now:
+                request.blocked.setdefault("decode", "batch")
             self.begin_decoding(instance.arrived.popleft(), request.nodes["decode"])
 
     def begin_decoding(self, request: Request, nodes: list[Node]) -> None:
