@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import plan, scenario, show, solvers, templates, verify
+from coralopt.cli import plan, scenario, show, simulate, solvers, templates, verify
 
 
 def make_app() -> typer.Typer:
@@ -24,6 +24,7 @@ def make_app() -> typer.Typer:
     app.command()(templates.templates)
     app.command()(verify.verify)
     app.command()(show.show)
+    app.command()(simulate.simulate)
     app.command()(solvers.solvers)
     app.add_typer(scenario.app, name="scenario")
     return app
