@@ -54,8 +54,7 @@ def plan_file(scenario: str, factor: float, folder: str) -> Path:
 def measure(scenario: str, rate: float, factor: float, duration: float) -> dict[str, Any]:
     """One row, in this process."""
     from coralopt import Plan, scenario_from_mapping
-    from coralopt.simulation import simulate
-    from coralopt.simulation.requests import poisson_requests
+    from coralopt.simulation import poisson_requests, simulate
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan.load(plan_file(scenario, factor, folder))

@@ -13,7 +13,7 @@ from coralopt.cli.console import JsonFlag, library_progress, print_json, print_r
 if TYPE_CHECKING:
     from coralopt.plan import Plan
     from coralopt.simulation import SimulationResult
-    from coralopt.simulation.requests import Requests
+    from coralopt.workload import Trace
 
 
 def simulate(
@@ -25,7 +25,7 @@ def simulate(
         Path | None,
         typer.Option(help="Requests (CSV or Parquet: arrival_s, input_tokens, output_tokens, model); else Poisson."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model of all requests when the trace has no such column.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that all requests of the trace ask for.")] = None,
     rate: Annotated[
         float | None,
         typer.Option(help="Requests/s of each model; a trace is stretched to it. By default as planned for."),
@@ -52,21 +52,23 @@ def simulate(
     json_output: JsonFlag = False,
 ) -> None:
     """Play requests against PLAN: latencies, SLO attainment, goodput, utilisation and cost, beside what it promised."""
+    from coralopt.errors import OptionError
     from coralopt.report.simulation import simulation_view
     from coralopt.scenario import scenario_from_mapping
-    from coralopt.simulation import SimulationConfig
+    from coralopt.simulation import SimulationConfig, at_rate, poisson_requests, read_requests
     from coralopt.simulation import simulate as play
-    from coralopt.simulation.requests import at_rate, poisson_requests, read_requests
 
     schedule = [_planned(text) for text in plan]
     config = SimulationConfig(
         seed=seed, noise=noise, kv_gb_s=kv_gb_s, kv_latency_ms=kv_latency_ms, warm_start=not cold_start
     )
-    requests: Requests
+    requests: Trace
     if trace is not None:
         requests = read_requests(trace, model)
         requests = requests if rate is None else at_rate(requests, rate)
     else:
+        if model is not None:
+            raise OptionError("--model names the model of a trace's requests; give a --trace, too")
         scenario = scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario")
         duration = 300.0 if duration is None else duration
         requests = poisson_requests(scenario, rate, duration, seed, length_cv)

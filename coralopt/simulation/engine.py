@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,31 +18,19 @@ from coralopt.simulation.layout import Layout, common_models, lay_out
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
+from coralopt.workload import Trace
 
 #: Events between two looks at the keyboard: a fraction of a second.
 _EVENTS_A_CALL = 300_000
+#: Requests are counted in 32 bits.
+_MOST_TOKENS = 2**30
 
 Progress = Callable[[str, int, int], None]
 
 
-class RequestTrace(Protocol):
-    """What a trace must hold; :class:`coralopt.workload.Trace` does."""
-
-    @property
-    def arrival_s(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def input_tokens(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def output_tokens(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def model(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def models(self) -> tuple[str, ...]: ...
-
-
 def simulate(
     plans: Plan | Sequence[tuple[float, Plan]],
-    trace: RequestTrace,
+    trace: Trace,
     *,
     config: SimulationConfig | None = None,
     source: TimesOf | None = None,
@@ -150,41 +137,42 @@ def _check_schedule(schedule: Sequence[tuple[float, Plan]]) -> None:
 
 
 def _requests(
-    trace: RequestTrace, duration_s: float | None
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], float]:
-    """Columns of the requests inside the window, checked, and the window's length in s."""
-    arrival = np.asarray(trace.arrival_s, dtype=np.float64)
-    columns = [np.asarray(column, dtype=np.int64) for column in (trace.input_tokens, trace.output_tokens, trace.model)]
-    if any(column.shape != arrival.shape for column in columns) or arrival.ndim != 1:
-        raise CoraloptError("the trace's columns arrival_s, input_tokens, output_tokens, model differ in length")
-    if not np.isfinite(arrival).all() or (arrival < 0).any() or (np.diff(arrival) < 0).any():
-        raise CoraloptError("the trace's arrival_s must be finite, 0 or more, and sorted")
-    for name, column in zip(("input_tokens", "output_tokens"), columns, strict=False):
-        if (column < 1).any() or (column >= 2**30).any():
-            row = int(np.flatnonzero((column < 1) | (column >= 2**30))[0])
-            raise CoraloptError(f"the trace's request {row} has {name} {column[row]}; give 1 or more (below 2^30)")
+    trace: Trace, duration_s: float | None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], float]:
+    """Columns of the requests inside the window, and the window's length in s."""
     if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
         raise CoraloptError(f"duration_s is {duration_s!r}; give a positive number of seconds")
-    if duration_s is None:
-        window = float(arrival[-1]) if len(arrival) and arrival[-1] > 0 else 1.0
-    else:
-        window = float(duration_s)
-    inside = arrival <= window
-    return arrival[inside], columns[0][inside], columns[1][inside], columns[2][inside], window
+    for name in ("input_tokens", "output_tokens"):
+        column = getattr(trace, name)
+        if (column >= _MOST_TOKENS).any():
+            row = int(np.argmax(column))
+            raise CoraloptError(f"the trace's request {row} has {name} {column[row]}; no model takes that many")
+    window = float(duration_s or trace.last_arrival_s or 1.0)
+    inside = trace.arrival_s <= window
+    return (
+        trace.arrival_s[inside],
+        trace.input_tokens[inside],
+        trace.output_tokens[inside],
+        trace.model[inside],
+        window,
+    )
 
 
-def _model_numbers(trace: RequestTrace, model: npt.NDArray[np.int64], models: tuple[str, ...]) -> npt.NDArray[np.int64]:
-    """The trace's model numbers as numbers in ``models``."""
-    if len(model) and (model.min() < 0 or model.max() >= len(trace.models)):
-        raise CoraloptError(f"the trace's model numbers must lie in 0..{len(trace.models) - 1}")
-    missing = [name for m, name in enumerate(trace.models) if name not in models and (model == m).any()]
+def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    """The trace's model numbers as numbers in ``models``; requests that name none go to the only model there is."""
+    names = trace.models
+    if not trace.is_named:
+        if len(models) > 1:
+            raise CoraloptError(f"the trace names no model; say which of {', '.join(models)} its requests ask for")
+        names = models
+    missing = [name for m, name in enumerate(names) if name not in models and (model == m).any()]
     if missing:
         raise CoraloptError(
             f"the trace has requests for {', '.join(missing)}; the plan serves {', '.join(models)}. "
             "Rename the trace's models or plan for them"
         )
-    number = np.array([models.index(name) if name in models else -1 for name in trace.models], dtype=np.int64)
-    return number[model] if len(model) else model
+    number = np.array([models.index(name) if name in models else -1 for name in names], dtype=np.int64)
+    return number[model]
 
 
 def _epoch_starts(

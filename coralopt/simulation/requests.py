@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.errors import CoraloptError
+from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.workload import UNNAMED, Trace
 
 _COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
-
-
-@dataclass(frozen=True)
-class Requests:
-    """A request trace in memory.
-
-    Attributes:
-        arrival_s: float64 (n,), seconds from 0, sorted.
-        input_tokens: int64 (n,), 1 or more.
-        output_tokens: int64 (n,), 1 or more.
-        model: int32 (n,), index into ``models``.
-        models: Model names.
-    """
-
-    arrival_s: npt.NDArray[np.float64]
-    input_tokens: npt.NDArray[np.int64]
-    output_tokens: npt.NDArray[np.int64]
-    model: npt.NDArray[np.int32]
-    models: tuple[str, ...]
 
 
 def poisson_requests(
@@ -41,7 +21,7 @@ def poisson_requests(
     duration_s: float = 300.0,
     seed: int = 0,
     length_cv: float = 1.0,
-) -> Requests:
+) -> Trace:
     """Poisson arrivals with independent lognormal lengths around the scenario's means.
 
     Args:
@@ -54,7 +34,7 @@ def poisson_requests(
     """
     for name, value in (("rate", rate), ("duration", duration_s), ("length_cv", length_cv)):
         if value is not None and not (math.isfinite(value) and (value > 0 or (value == 0 and name == "length_cv"))):
-            raise CoraloptError(f"{name} is {value!r}; give a positive number")
+            raise WorkloadError(f"{name} is {value!r}; give a positive number")
     generator = np.random.default_rng(seed)
     models = tuple(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
     columns: list[tuple[npt.NDArray[np.float64], ...]] = []
@@ -72,7 +52,7 @@ def poisson_requests(
         columns.append((arrival, *lengths, np.full(count, float(m))))
     arrival, inputs, outputs, model = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     order = np.argsort(arrival, kind="stable")
-    return Requests(
+    return Trace(
         arrival[order],
         inputs[order].astype(np.int64),
         outputs[order].astype(np.int64),
@@ -81,15 +61,15 @@ def poisson_requests(
     )
 
 
-def read_requests(path: str | Path, model: str | None = None) -> Requests:
-    """Read a CSV or Parquet table with the columns arrival_s, input_tokens, output_tokens and model.
+def read_requests(path: str | Path, model: str | None = None) -> Trace:
+    """Read a CSV or Parquet table with the columns arrival_s, input_tokens, output_tokens and, if it has one, model.
 
     Args:
         path: The file; ``.csv``, ``.csv.gz`` or ``.parquet``.
-        model: Model of every request when the table has no column of that name.
+        model: Model of every request, whatever the table says.
 
     Raises:
-        CoraloptError: The file cannot be read, lacks a column, or holds a value that cannot be; names the first one.
+        WorkloadError: The file cannot be read, lacks a column, or holds a value that cannot be; names the first one.
     """
     import pyarrow as pa
     import pyarrow.csv as pc
@@ -99,50 +79,35 @@ def read_requests(path: str | Path, model: str | None = None) -> Requests:
     try:
         table = pq.read_table(source) if source.suffix == ".parquet" else pc.read_csv(source)
     except (OSError, pa.ArrowInvalid) as error:
-        raise CoraloptError(f"{source}: the trace cannot be read: {error}") from error
+        raise WorkloadError(f"{source}: the trace cannot be read: {error}") from error
     names = table.column_names
-    missing = [name for name in (*_COLUMNS, *(() if model else ("model",))) if name not in names]
+    missing = [name for name in _COLUMNS if name not in names]
     if missing:
-        hint = "; or name one model for all requests" if missing == ["model"] else ""
-        raise CoraloptError(f"{source}: no column {', '.join(missing)}; it has {', '.join(names)}{hint}")
-    values: Mapping[str, npt.NDArray[np.float64]] = {
-        name: _numbers(table.column(name), source, name) for name in _COLUMNS
-    }
-    words = [str(word) for word in table.column("model").to_pylist()] if "model" in names else [str(model)] * len(table)
-    for name in _COLUMNS[1:]:
-        wrong = np.flatnonzero((values[name] < 1) | (values[name] != np.floor(values[name])))
-        if len(wrong):
-            value = values[name][wrong[0]]
-            raise CoraloptError(f"{source}: row {wrong[0] + 1} has {name} {value:g}; give whole numbers, 1 or more")
-    arrival = values["arrival_s"]
-    wrong = np.flatnonzero((arrival < 0) | np.append(False, np.diff(arrival) < 0))
-    if len(wrong):
-        raise CoraloptError(
-            f"{source}: row {wrong[0] + 1} has arrival_s {arrival[wrong[0]]:g}; arrivals must be 0 or more and sorted"
-        )
-    models = tuple(dict.fromkeys(words))
-    index = {word: m for m, word in enumerate(models)}
-    return Requests(
-        arrival,
-        values["input_tokens"].astype(np.int64),
-        values["output_tokens"].astype(np.int64),
-        np.array([index[word] for word in words], dtype=np.int32),
-        models,
-    )
+        raise WorkloadError(f"{source}: no column {', '.join(missing)}; it has {', '.join(names)}")
+    arrival, inputs, outputs = (_numbers(table.column(name), source, name) for name in _COLUMNS)
+    try:
+        if model is not None or "model" not in names:
+            return Trace(arrival, inputs, outputs, models=(model or UNNAMED,))  # type: ignore[arg-type]
+        words = [str(word) for word in table.column("model").to_pylist()]
+        index = {word: m for m, word in enumerate(dict.fromkeys(words))}
+        numbers = np.array([index[word] for word in words], dtype=np.int32)
+        return Trace(arrival, inputs, outputs, numbers, tuple(index))  # type: ignore[arg-type]
+    except WorkloadError as error:
+        raise WorkloadError(f"{source}: {error}") from error
 
 
-def at_rate(requests: Requests, rate: float) -> Requests:
+def at_rate(requests: Trace, rate: float) -> Trace:
     """The same requests in stretched or squeezed time, so that all models together see ``rate`` a model and second.
 
     Time is scaled as in the paper (section 5.1): one factor for the whole trace; shares of the models stay.
     """
     if not (math.isfinite(rate) and rate > 0):
-        raise CoraloptError(f"rate is {rate!r}; give a positive number of requests/s")
+        raise WorkloadError(f"rate is {rate!r}; give a positive number of requests/s")
     last = float(requests.arrival_s[-1]) if len(requests.arrival_s) else 0.0
     if last == 0:
-        raise CoraloptError("the trace has no two arrivals; its rate cannot be changed")
+        raise WorkloadError("the trace has no two arrivals; its rate cannot be changed")
     factor = len(requests.arrival_s) / last / (rate * len(requests.models))
-    return Requests(
+    return Trace(
         requests.arrival_s * factor, requests.input_tokens, requests.output_tokens, requests.model, requests.models
     )
 
@@ -156,8 +121,5 @@ def _numbers(column: object, source: Path, name: str) -> npt.NDArray[np.float64]
     try:
         values = np.asarray(column, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise CoraloptError(f"{source}: column {name} must hold numbers: {error}") from error
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        raise CoraloptError(f"{source}: row {wrong[0] + 1} has no number in column {name}")
+        raise WorkloadError(f"{source}: column {name} must hold numbers: {error}") from error
     return values

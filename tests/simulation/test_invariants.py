@@ -11,7 +11,7 @@ from coralopt.simulation.state import DECODE, FINISHED, GONE, PREFILL
 from coralopt.testing.simulation_strategies import SimulationCase, simulation_cases
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=simulation_cases())
 def test_time_never_runs_back(case: SimulationCase) -> None:
     """Every request passes its milestones in order, and nothing is taken in before it arrived."""
@@ -23,7 +23,7 @@ def test_time_never_runs_back(case: SimulationCase) -> None:
         assert passed == sorted(passed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=simulation_cases(all_serve=True))
 def test_no_token_is_lost_or_made(case: SimulationCase) -> None:
     """Every stage of an instance does each prompt token and each decode step of its requests exactly once."""
@@ -42,7 +42,7 @@ def test_no_token_is_lost_or_made(case: SimulationCase) -> None:
             assert mine["decode_tokens"].sum() == (0 if instance["phase"] == PREFILL else steps)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=simulation_cases())
 def test_memory_is_never_overdrawn_and_all_given_back(case: SimulationCase) -> None:
     """KV memory stays within the node; once every request has left none is held."""
@@ -57,7 +57,7 @@ def test_memory_is_never_overdrawn_and_all_given_back(case: SimulationCase) -> N
     assert (state.nodes["active"] == 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=simulation_cases())
 def test_drained_instances_end_empty_and_take_nothing_new(case: SimulationCase) -> None:
     """Connection draining: what is inside is finished, and nothing is routed there any more."""
@@ -74,7 +74,7 @@ def test_drained_instances_end_empty_and_take_nothing_new(case: SimulationCase) 
         assert (state.requests["arrival"][routed] <= drain).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=simulation_cases())
 def test_same_seed_same_bytes(case: SimulationCase) -> None:
     """Two runs of one case are identical to the last bit."""
@@ -83,7 +83,7 @@ def test_same_seed_same_bytes(case: SimulationCase) -> None:
         assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=simulation_cases(all_serve=True))
 def test_littles_law(case: SimulationCase) -> None:
     """The integral of the number inside an instance is the sum of the stays, counted here request by request."""

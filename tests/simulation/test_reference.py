@@ -17,7 +17,7 @@ def _same(first: float, second: float) -> bool:
     return first == second or (math.isnan(first) and math.isnan(second))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(case=simulation_cases())
 def test_engine_equals_reference(case: SimulationCase) -> None:
     """Two writings of the rules that share no code: a slip in one of them shows as a different time somewhere."""
@@ -39,7 +39,7 @@ def test_engine_equals_reference(case: SimulationCase) -> None:
         assert _same(float(record["gone_at"]), instance.gone_at)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=simulation_cases(most_requests=25))
 def test_pauses_change_nothing(case: SimulationCase) -> None:
     """The engine hands control back now and then, for progress and Ctrl-C; when it does must not matter."""
