@@ -57,6 +57,10 @@ class WorkloadError(CoraloptError):
     """A trace, a generator, or a table of demand, availability or prices cannot be used."""
 
 
+class LaunchError(CoraloptError):
+    """A plan cannot be started as asked: program, GPUs, ports, files or options are not as needed."""
+
+
 class SolverError(CoraloptError):
     """Base of the errors of the solver-agnostic core."""
 

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import plan, scenario, show, simulate, solvers, templates, verify
+from coralopt.cli import (
+    launch,
+    model,
+    plan,
+    scenario,
+    show,
+    simulate,
+    solvers,
+    templates,
+    verify,
+    verify_solvers,
+)
 
 
 def make_app() -> typer.Typer:
@@ -25,7 +36,12 @@ def make_app() -> typer.Typer:
     app.command()(verify.verify)
     app.command()(show.show)
     app.command()(simulate.simulate)
+    app.command()(launch.launch)
+    app.command()(launch.route)
     app.command()(solvers.solvers)
+    app.command()(model.export)
+    app.command("solve")(model.solve_file)
+    app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(scenario.app, name="scenario")
     return app
 

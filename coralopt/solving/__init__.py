@@ -10,6 +10,9 @@ from coralopt.solving.backend import (
     RawResult,
 )
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.compiled import Compiled, compile_problem
+from coralopt.solving.export import read_model, write_model
+from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, unknown_option
 from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation
@@ -22,13 +25,15 @@ from coralopt.solving.registry import (
     solvers_with,
 )
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.solve import solve, solve_matrix
+from coralopt.solving.solve import solve, solve_compiled, solve_matrix
 from coralopt.solving.status import Limit, Reason, Termination, gap_reached, relative_gap
 
 __all__ = [
     "Availability",
     "Capability",
     "Check",
+    "Compiled",
+    "Conflict",
     "Formulation",
     "Limit",
     "MatrixBackend",
@@ -40,21 +45,28 @@ __all__ = [
     "RawAnswer",
     "RawResult",
     "Reason",
+    "Relaxation",
     "Solution",
     "SolveOptions",
     "StartingFormulation",
     "Termination",
     "backend_version",
+    "compile_problem",
     "fast_build",
+    "find_conflict",
     "gap_reached",
     "get_backend",
     "matrix_from_pyomo",
+    "read_model",
     "relative_gap",
     "require_backend",
+    "smallest_relaxation",
     "solve",
+    "solve_compiled",
     "solve_matrix",
     "solver_listing",
     "solver_names",
     "solvers_with",
     "unknown_option",
+    "write_model",
 ]

@@ -12,23 +12,14 @@ import numpy as np
 
 from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
 from coralopt.solving.backend import Capability, Progress, RawResult
-from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.compiled import Compiled, compile_problem
+from coralopt.solving.isolation import solve_isolated
 from coralopt.solving.matrix import Floats, MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import PROOF_ROUNDING, Reason, Termination, gap_reached, relative_gap
-
-#: Largest distance from a whole number that a solver's integer column may have.
-INTEGRALITY_TOLERANCE = 1e-4
-#: Largest violation of a row, relative to the size of its terms, that counts as rounding of the solver.
-ROW_TOLERANCE = 1e-6
-#: Largest relative amount by which a bound may pass a checked solution before the solver is called wrong.
-BOUND_TOLERANCE = 1e-6
-#: Largest difference, relative to the size of the terms, between a solver's objective and that of its own values.
-CLAIM_TOLERANCE = 1e-6
-
-_WITHOUT_SOLUTION = frozenset({Reason.INFEASIBLE, Reason.UNBOUNDED, Reason.INFEASIBLE_OR_UNBOUNDED})
+from coralopt.solving.status import Reason, Termination
+from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven, weak_bound
 
 
 def solve(
@@ -38,6 +29,7 @@ def solve(
     options: SolveOptions | Mapping[str, Any] | None = None,
     start: Any = None,
     *,
+    route: str = "pyomo",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Solution[Any]:
     """Solve any problem with any solver.
@@ -51,6 +43,8 @@ def solve(
         start: A solution to begin with: ``(variable name, index) -> value`` in the formulation's variables, complete
             or not, or an answer where the formulation has ``start(problem, answer)``. One that is not feasible does
             no harm; one that is feasible is never lost, whatever limit comes first.
+        route: ``"pyomo"`` builds and compiles the formulation's model; ``"arrays"`` makes the same matrix straight from
+            the problem's arrays, where the formulation can.
         on_progress: Told about incumbents and bounds while the solver runs, if it can tell. It must not solve.
 
     Returns:
@@ -67,30 +61,30 @@ def solve(
     if backend.kind != "matrix":
         if start is not None:
             raise _unsupported(backend, "takes no start", Capability.MIP_START)
+        if asked.isolate:
+            raise _unsupported(backend, "takes whole problems and cannot be isolated", Capability.MILP)
         return _solve_whole(problem, backend, asked)
-    chosen = formulation or problem.default_formulation
-    known = problem.formulations()
-    if chosen not in known:
-        raise OptionError(f"unknown formulation {chosen!r} of a {problem.kind} problem; known: {', '.join(known)}")
-    started = time.perf_counter()
-    with fast_build():
-        model = known[chosen].build(problem)
-        matrix, columns = matrix_from_pyomo(model)
-        begin = None if start is None else _start_vector(problem, known[chosen], model, columns, start)
-    build = time.perf_counter() - started
-    result = solve_matrix(matrix, backend, asked, start=begin, on_progress=on_progress)
+    return solve_compiled(problem, compile_problem(problem, formulation, route), backend, asked, start, on_progress)
+
+
+def solve_compiled(
+    problem: Any,
+    compiled: Compiled,
+    solver: Any = "highs",
+    options: SolveOptions | Mapping[str, Any] | None = None,
+    start: Any = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Solution[Any]:
+    """Like :func:`solve` for a problem that is compiled already; a vector of column values is a start, too."""
+    asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
+    backend = require_backend(solver)
+    begin = start if start is None or isinstance(start, np.ndarray) else compiled.begin(start)
+    result = solve_matrix(compiled.matrix, backend, asked, start=begin, on_progress=on_progress)
     started = time.perf_counter()
     answer, objective = None, math.nan
     if result.x is not None:
-        values = {id(column): float(value) for column, value in zip(columns, result.x, strict=True)}
-
-        def value(name: str, index: Any) -> float:
-            variable = _variable(model, name, index)
-            found = values.get(id(variable))
-            return _unused(variable) if found is None else found
-
-        answer = known[chosen].read(problem, value)
-        objective = _checked(problem, answer, backend.name, chosen)
+        answer = compiled.read(result.x)
+        objective = _checked(problem, answer, backend.name, compiled.formulation)
     return _solution(
         problem,
         answer,
@@ -99,55 +93,19 @@ def solve(
         result.termination,
         asked,
         solver=backend.name,
-        formulation=chosen,
+        formulation=compiled.formulation,
         seconds={
-            "build": build,
+            "build": compiled.seconds,
             "handover": result.handover_seconds,
             "solve": result.solve_seconds,
-            "check": time.perf_counter() - started,
+            "check": result.check_seconds + time.perf_counter() - started,
         },
         nodes=result.nodes,
         iterations=result.iterations,
         effective=result.effective,
-        shape=matrix.shape,
+        shape=compiled.matrix.shape,
         start_accepted=result.start_accepted,
     )
-
-
-def _variable(model: Any, name: str, index: Any) -> Any:
-    component = getattr(model, name)
-    return component if index is None else component[index]
-
-
-def _unused(variable: Any) -> float:
-    """Value of a variable that the matrix does not hold: the fixed one, or the one nearest 0 within its bounds."""
-    if variable.fixed:
-        return float(variable.value)
-    low, high = variable.bounds
-    return float(min(max(0.0, -math.inf if low is None else low), math.inf if high is None else high))
-
-
-def _start_vector(problem: Any, formulation: Any, model: Any, columns: list[Any], start: Any) -> Floats:
-    """float64 (n,): the start by column, NaN where it says nothing."""
-    if not isinstance(start, Mapping):
-        if not hasattr(formulation, "start"):
-            raise UnsupportedError(
-                f"formulation {formulation.name!r} cannot express an answer as a start; "
-                "give a mapping from (variable name, index) to value"
-            )
-        start = formulation.start(problem, start)
-    place = {id(column): position for position, column in enumerate(columns)}
-    vector = np.full(len(columns), np.nan)
-    for (name, index), value in start.items():
-        try:
-            variable = _variable(model, name, index)
-        except (AttributeError, KeyError) as error:
-            raise OptionError(
-                f"start names {name!r} at index {index!r}, but formulation {formulation.name!r} has no such variable"
-            ) from error
-        if id(variable) in place:
-            vector[place[id(variable)]] = value
-    return vector
 
 
 def _unsupported(backend: Any, lacks: str, capability: Capability) -> UnsupportedError:
@@ -162,7 +120,7 @@ def _solve_whole(problem: Any, backend: Any, asked: SolveOptions) -> Solution[An
         )
     raw = backend.solve_problem(problem, asked)
     started = time.perf_counter()
-    answer = None if raw.reason in _WITHOUT_SOLUTION else raw.answer
+    answer = None if raw.reason in WITHOUT_SOLUTION else raw.answer
     if answer is None and raw.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
         raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no answer")
     objective = math.nan if answer is None else _checked(problem, answer, backend.name, "")
@@ -207,12 +165,12 @@ def _solution(
     maximize = problem.sense == "max"
     gap = math.inf
     if answer is not None:
-        bound, gap, reason = _proven(objective, bound, maximize, termination.reason, asked, rest["solver"])
+        bound, gap, reason = proven(objective, bound, maximize, termination.reason, asked, rest["solver"])
         termination = replace(termination, reason=reason)
     elif termination.reason is Reason.INFEASIBLE:
         bound = None
-    elif bound is None or math.isnan(bound) or termination.reason in _WITHOUT_SOLUTION:
-        bound = _weak(maximize)
+    elif bound is None or math.isnan(bound) or termination.reason in WITHOUT_SOLUTION:
+        bound = weak_bound(maximize)
     return Solution(
         answer=answer,
         termination=termination,
@@ -261,8 +219,9 @@ def solve_matrix(
         start = np.asarray(start, dtype=np.float64)
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
-    raw: RawResult = backend.solve(matrix, asked, start=start, on_progress=on_progress)
-    x, objective = _best_of(matrix, raw, start, backend.name)
+    raw = _run(matrix, backend, asked, start, on_progress)
+    returned = time.perf_counter()
+    x, objective = best_of(matrix, raw, start, backend.name)
     bound: float | None
     reason: Reason
     if x is None:
@@ -272,10 +231,10 @@ def solve_matrix(
         bound = raw.bound
         if reason is Reason.INFEASIBLE:
             bound = None
-        elif bound is None or math.isnan(bound) or reason in _WITHOUT_SOLUTION:
-            bound = _weak(matrix.maximize)
+        elif bound is None or math.isnan(bound) or reason in WITHOUT_SOLUTION:
+            bound = weak_bound(matrix.maximize)
     else:
-        bound, gap, reason = _proven(objective, raw.bound, matrix.maximize, raw.reason, asked, backend.name)
+        bound, gap, reason = proven(objective, raw.bound, matrix.maximize, raw.reason, asked, backend.name)
     return MatrixResult(
         x=x,
         termination=Termination(reason, raw.limit, raw.raw),
@@ -290,93 +249,24 @@ def solve_matrix(
         handover_seconds=raw.handover_seconds,
         solve_seconds=raw.solve_seconds,
         start_accepted=raw.start_accepted,
+        check_seconds=time.perf_counter() - returned,
     )
 
 
-def _weak(maximize: bool) -> float:
-    """The bound that says nothing."""
-    return math.inf if maximize else -math.inf
-
-
-def _proven(
-    objective: float, bound: float | None, maximize: bool, claim: Reason, asked: SolveOptions, solver: str
-) -> tuple[float, float, Reason]:
-    """Bound, gap and reason of a checked solution; a claim of optimality alone proves nothing."""
-    if bound is None or math.isnan(bound):
-        bound = _weak(maximize)
-    beyond = objective - bound if maximize else bound - objective
-    if beyond > BOUND_TOLERANCE * max(1.0, abs(objective)):
-        raise WrongAnswerError(
-            f"solver {solver!r} claims the bound {bound!r}, but a checked solution has the objective {objective!r}"
+def _run(
+    matrix: MilpMatrix,
+    backend: Any,
+    asked: SolveOptions,
+    start: Floats | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> RawResult:
+    """The back end itself, here or in a process of its own."""
+    if asked.isolate:
+        return solve_isolated(matrix, backend, asked, start, on_progress)
+    if asked.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
+        able = ", ".join(solvers_with(Capability.MEMORY_LIMIT)) or "none is registered"
+        raise UnsupportedError(
+            f"solver {backend.name!r} has no memory limit of its own; set isolate=True to have one, or use: {able}"
         )
-    # Within the solver's tolerances a re-evaluation may pass the bound by a hair; a bound never is behind a solution.
-    bound = max(bound, objective) if maximize else min(bound, objective)
-    gap = relative_gap(objective, bound)
-    within = gap_reached(objective, bound, asked.rel_gap, asked.abs_gap)
-    # What the solver proved within its tolerances stays proven when the exact re-evaluation moves the last digits.
-    within = within or (claim is Reason.OPTIMAL and gap <= asked.rel_gap + PROOF_ROUNDING)
-    return bound, gap, Reason.OPTIMAL if within else Reason.FEASIBLE
-
-
-def _best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: str) -> tuple[Floats | None, float]:
-    """The checked solution and its objective: the solver's, or the start where that is better or the only one."""
-    x, objective = None, math.nan
-    if raw.x is not None and raw.reason not in _WITHOUT_SOLUTION:
-        given = np.asarray(raw.x, dtype=np.float64)
-        x, wrong = _examine(matrix, given)
-        if wrong:
-            raise WrongAnswerError(f"solver {solver!r} returned a wrong solution: {wrong}")
-        terms = matrix.c * given
-        own = float(terms.sum()) + matrix.offset
-        claimed = own if raw.objective is None else raw.objective
-        if not abs(claimed - own) <= CLAIM_TOLERANCE * max(1.0, float(np.abs(terms).sum()) + abs(matrix.offset)):
-            raise WrongAnswerError(f"solver {solver!r} claims the objective {claimed!r}, but its solution has {own!r}")
-        objective = float(matrix.c @ x) + matrix.offset
-    if start is None or np.isnan(start).any():
-        return x, objective
-    begin, wrong = _examine(matrix, start)
-    if wrong:
-        return x, objective
-    if raw.reason is Reason.INFEASIBLE:
-        raise WrongAnswerError(f"solver {solver!r} claims that there is no solution, but the start is one")
-    if raw.reason in _WITHOUT_SOLUTION:
-        return None, math.nan
-    value = float(matrix.c @ begin) + matrix.offset
-    better = value - objective if matrix.maximize else objective - value
-    if x is None or better > BOUND_TOLERANCE * max(1.0, abs(objective)):
-        return begin, value
-    return x, objective
-
-
-def _examine(matrix: MilpMatrix, x: Floats) -> tuple[Floats, str]:
-    """``x`` with whole integer columns, and what is wrong with it, empty when nothing is."""
-    if x.shape != matrix.c.shape:
-        return x, f"{x.shape} values for {len(matrix.c)} columns"
-    if not np.isfinite(x).all():
-        worst = int((~np.isfinite(x)).argmax())
-        return x, f"column {matrix.column_names[worst]} has value {float(x[worst])!r}, which is not finite"
-    # Adding 0 turns -0.0 into 0.0.
-    whole = np.where(matrix.integer, np.rint(x), x) + 0.0
-    if not len(x):
-        off = beyond = np.zeros(1)
-    else:
-        off = np.abs(whole - x)
-        slack = ROW_TOLERANCE * np.maximum(1.0, np.abs(whole))
-        beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
-    if off.max() > INTEGRALITY_TOLERANCE:
-        worst = int(off.argmax())
-        return whole, f"integer column {matrix.column_names[worst]} has value {float(x[worst])!r}"
-    if beyond.max() > 0:
-        worst = int(beyond.argmax())
-        return whole, f"column {matrix.column_names[worst]} = {float(x[worst])!r} is out of bounds"
-    if len(matrix.row_lower):
-        activity = matrix.a @ whole
-        slack = ROW_TOLERANCE * np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
-        beyond = np.maximum(matrix.row_lower - activity - slack, activity - matrix.row_upper - slack)
-        if beyond.max() > 0:
-            worst = int(beyond.argmax())
-            return whole, (
-                f"row {matrix.row_names[worst]} has activity {float(activity[worst])!r}, "
-                f"allowed is {float(matrix.row_lower[worst])!r} to {float(matrix.row_upper[worst])!r}"
-            )
-    return whole, ""
+    raw: RawResult = backend.solve(matrix, asked, start=start, on_progress=on_progress)
+    return raw
