@@ -20,7 +20,11 @@ Array = Any
 
 
 def compiled(function: _F) -> _F:
-    """Compile on first use and keep the machine code on disk."""
+    """Compile on first use and keep the machine code on disk.
+
+    The kept code of a module is remade when that file changes, not when a compiled module it calls does: whoever edits
+    ``state.py``, ``kernels.py`` or ``scheduling.py`` deletes ``__pycache__`` beside them.
+    """
     return cast("_F", numba.njit(cache=True)(function))
 
 
