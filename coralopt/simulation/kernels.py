@@ -5,8 +5,10 @@ No fast-math anywhere: sums run in a fixed order, so that equal input gives equa
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -19,13 +21,26 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 Array = Any
 
 
-def compiled(function: _F) -> _F:
-    """Compile on first use and keep the machine code on disk.
+#: The modules that are compiled into one another.
+_COMPILED_TOGETHER = ("state.py", "kernels.py", "scheduling.py", "events.py")
+_DIGEST = hashlib.sha256(
+    b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER)
+).hexdigest()
 
-    The kept code of a module is remade when that file changes, not when a compiled module it calls does: whoever edits
-    ``state.py``, ``kernels.py`` or ``scheduling.py`` deletes ``__pycache__`` beside them.
+
+def compiled(function: _F) -> _F:
+    """Compile on first use and keep the machine code on disk until any of the compiled modules changes.
+
+    Numba remakes kept code when the file of the function changes, not when a function changes that it calls in another
+    file; so the stamp it compares is extended by a digest of all of them. Where that cannot be done nothing is kept.
     """
-    return cast("_F", numba.njit(cache=True)(function))
+    kept: Any = numba.njit(cache=True)(function)
+    try:
+        file = kept._cache._cache_file
+        file._source_stamp = (file._source_stamp, _DIGEST)
+    except AttributeError:
+        kept = numba.njit(function)
+    return cast("_F", kept)
 
 
 @compiled

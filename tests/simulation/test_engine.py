@@ -11,6 +11,7 @@ import pytest
 
 from coralopt import CoraloptError, Plan, scenario_from_mapping
 from coralopt.simulation import FunctionTimes, SimulationConfig, SimulationResult, poisson_requests, simulate
+from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.kernels import stage_ms
 from coralopt.simulation.layout import lay_out
@@ -84,6 +85,13 @@ def test_stage_times_are_the_planners(tiny_plan: Plan) -> None:
                         assert stage_ms(fleet.state, k, *work) == pytest.approx(expected, rel=2e-3)
                         k += 1
     assert k == len(fleet.state.nodes)
+
+
+def test_kept_machine_code_belongs_to_all_compiled_modules() -> None:
+    """Numba alone keeps code whose callees in other files have changed; the stamp must cover every one of them."""
+    stamps = [function._cache._cache_file._source_stamp[1] for function in (run, stage_ms)]  # type: ignore[attr-defined]
+    assert stamps[0] == stamps[1]
+    assert len(stamps[0]) == 64
 
 
 def test_same_seed_same_result_other_seed_other_result(tiny_plan: Plan) -> None:
