@@ -53,6 +53,10 @@ class PlanError(CoraloptError):
     """A plan document cannot be read or does not hold what it promises."""
 
 
+class WorkloadError(CoraloptError):
+    """A trace, a generator, or a table of demand, availability or prices cannot be used."""
+
+
 class LaunchError(CoraloptError):
     """A plan cannot be started as asked: program, GPUs, ports, files or options are not as needed."""
 

@@ -14,6 +14,7 @@ from coralopt.cli import (
     plan,
     scenario,
     show,
+    simulate,
     solvers,
     templates,
     verify,
@@ -35,6 +36,7 @@ def make_app() -> typer.Typer:
     app.command()(templates.templates)
     app.command()(verify.verify)
     app.command()(show.show)
+    app.command()(simulate.simulate)
     app.command()(launch.launch)
     app.command()(launch.route)
     app.command()(solvers.solvers)

@@ -44,7 +44,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def library_progress(quiet: bool) -> Iterator[Any]:
+def library_progress(quiet: bool, title: str = "templates") -> Iterator[Any]:
     """A progress bar with an estimate of what is left, on standard error; yields the callback that moves it."""
     from rich.progress import (
         BarColumn,
@@ -56,7 +56,7 @@ def library_progress(quiet: bool) -> Iterator[Any]:
     )
 
     progress = Progress(
-        TextColumn("templates"),
+        TextColumn(title),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.description}"),

@@ -1,0 +1,120 @@
+"""How fast the simulator is, how much memory it takes, and how both grow with load and cluster size.
+
+    python benchmarks/simulation_speed.py            # about a minute
+    python benchmarks/simulation_speed.py --full     # 30 minutes of the extended setup, 25 requests/s a model
+
+Every row runs in a process of its own, so that peak memory is that of the row. Times are those of `simulate` alone:
+sampling of the layer times and collecting the results included, planning and making the requests not. Rates are by CPU
+time, so that other work on the machine does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+#: (scenario, requests/s a model, factor on the demand planned for, seconds of arrivals).
+ROWS: list[tuple[str, float, float, float]] = [
+    ("tiny", 1.0, 1.0, 300.0),
+    ("core", 10.0, 1.0, 300.0),
+    ("core", 10.0, 1.0, 600.0),
+    ("core", 10.0, 1.0, 1200.0),
+    ("core", 5.0, 1.0, 300.0),
+    ("core", 20.0, 2.0, 300.0),
+    ("core", 40.0, 4.0, 300.0),
+    ("core", 80.0, 8.0, 300.0),
+]
+FULL: list[tuple[str, float, float, float]] = [("extended", 25.0, 1.0, 1800.0)]
+
+
+def plan_file(scenario: str, factor: float, folder: str) -> Path:
+    """A plan for ``factor`` times the scenario's demand, with ample availability, made by a process of its own."""
+    from coralopt import load_scenario
+
+    document = json.loads(json.dumps(dict(load_scenario(scenario).document)))
+    for model in document["models"].values():
+        model["demand"]["requests_s"] *= factor
+    for region in document["pool"]["regions"].values():
+        region.pop("available", None)
+        region["configurations"] = dict.fromkeys(region["configurations"], 500)
+    source, target = Path(folder) / "scenario.json", Path(folder) / "plan.json"
+    source.write_text(json.dumps(document), encoding="utf-8")
+    # A gap of a percent plans quickly; the simulation does not care.
+    command = ["plan", str(source), "-o", str(target), "--rel-gap", "0.01", "--time-limit", "60"]
+    subprocess.run([sys.executable, "-m", "coralopt", *command], check=True, capture_output=True)
+    return target
+
+
+def measure(scenario: str, rate: float, factor: float, duration: float) -> dict[str, Any]:
+    """One row, in this process."""
+    from coralopt import Plan, scenario_from_mapping
+    from coralopt.simulation import poisson_requests, simulate
+
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Plan.load(plan_file(scenario, factor, folder))
+    resolved = scenario_from_mapping(plan.scenario, source="the plan's scenario")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    warm = poisson_requests(resolved, rate=rate, duration_s=2.0, seed=1)
+    simulate(plan, warm)
+    requests = poisson_requests(resolved, rate=rate, duration_s=duration, seed=0)
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    result = simulate(plan, requests, duration_s=duration)
+    seconds, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
+    return {
+        "scenario": scenario,
+        "instances": len(result.instances["name"]),
+        "nodes": len(result.nodes["label"]),
+        "rate": rate,
+        "duration": duration,
+        "requests": len(requests.arrival_s),
+        "events": result.events,
+        "batches": int(result.nodes["batches"].sum()),
+        "decode_steps": int(result.nodes["decode_tokens"].sum()),
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "imports_mb": before,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "attainment": result.attainment,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="only 30 minutes of the extended setup")
+    parser.add_argument("--json", action="store_true", help="one JSON row a line")
+    parser.add_argument("--row", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row:
+        print(json.dumps(measure(*options.row)))
+        return
+    head = (
+        f"{'scenario':9} {'inst.':>5} {'nodes':>5} {'req/s':>6} {'window s':>8} {'requests':>9} {'events':>10} "
+        f"{'wall s':>7} {'CPU s':>6} {'req/CPU s':>10} {'x real time':>11} {'peak MB':>8} {'of it imports':>13}"
+    )
+    if not options.json:
+        print(head)
+    for row in FULL if options.full else ROWS:
+        command = [sys.executable, __file__, "--row", json.dumps(row)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        if options.json:
+            print(json.dumps(found), flush=True)
+            continue
+        print(
+            f"{found['scenario']:9} {found['instances']:5d} {found['nodes']:5d} {found['rate']:6g} {found['duration']:8g} "
+            f"{found['requests']:9,d} {found['events']:10,d} {found['seconds']:7.2f} {found['cpu_seconds']:6.2f} "
+            f"{found['requests'] / found['cpu_seconds']:10,.0f} {found['duration'] / found['cpu_seconds']:11,.0f} "
+            f"{found['peak_mb']:8.0f} {found['imports_mb']:13.0f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

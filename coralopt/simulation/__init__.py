@@ -1,0 +1,18 @@
+"""Event-based simulation: a plan and a request trace in, what became of every request out."""
+
+from coralopt.simulation.config import SimulationConfig
+from coralopt.simulation.engine import simulate
+from coralopt.simulation.requests import at_rate, poisson_requests, read_requests
+from coralopt.simulation.results import PhaseOutcome, SimulationResult
+from coralopt.simulation.times import FunctionTimes
+
+__all__ = [
+    "FunctionTimes",
+    "PhaseOutcome",
+    "SimulationConfig",
+    "SimulationResult",
+    "at_rate",
+    "poisson_requests",
+    "read_requests",
+    "simulate",
+]

@@ -1,0 +1,185 @@
+"""``simulate``: play a trace against a plan, or against one plan an epoch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import CoraloptError
+from coralopt.plan.document import Plan
+from coralopt.simulation.config import SimulationConfig
+from coralopt.simulation.events import run
+from coralopt.simulation.fleet import Fleet, empty_state
+from coralopt.simulation.layout import Layout, common_models, lay_out
+from coralopt.simulation.results import Samples, SimulationResult, collect
+from coralopt.simulation.state import State, requests_of
+from coralopt.simulation.times import TimesOf, TimeTables
+from coralopt.workload import Trace
+
+#: Events between two looks at the keyboard: a fraction of a second.
+_EVENTS_A_CALL = 300_000
+#: Requests are counted in 32 bits.
+_MOST_TOKENS = 2**30
+
+Progress = Callable[[str, int, int], None]
+
+
+def simulate(
+    plans: Plan | Sequence[tuple[float, Plan]],
+    trace: Trace,
+    *,
+    config: SimulationConfig | None = None,
+    source: TimesOf | None = None,
+    duration_s: float | None = None,
+    epoch_s: float | None = None,
+    progress: Progress | None = None,
+) -> SimulationResult:
+    """Play ``trace`` against ``plans``; the rules are in docs/concepts/simulation.md (paper, sections 5.1 and 5.2).
+
+    Args:
+        plans: One plan, or (start in s, plan) for every epoch, the first one at 0.
+        trace: Requests: arrival (s, from 0, sorted), input and output tokens (1 or more), model.
+        config: Links, start-up times, noise, seed.
+        source: Layer times (a source, or a function from model and node to layer times); by default those the plan
+            was made with.
+        duration_s: Length of the measured window, s; by default up to the last arrival. Requests that arrive later are
+            left out; those inside are played to their end, however long it takes.
+        epoch_s: Length of the epochs of the report, s; by default the starts of the plans.
+        progress: Called with (what, done, total) now and then.
+
+    Returns:
+        What became of every request, node and instance.
+
+    Raises:
+        CoraloptError: The trace is unusable, names a model that no plan serves, or a plan is unusable.
+    """
+    config = config or SimulationConfig()
+    schedule = [(0.0, plans)] if isinstance(plans, Plan) else list(plans)
+    _check_schedule(schedule)
+    arrival, inputs, outputs, model, window = _requests(trace, duration_s)
+    # numpy.max has no answer for an empty trace.
+    tables = TimeTables(int((inputs + outputs).max(initial=2)))
+    layouts = [lay_out(plan, tables, config, source) for _, plan in schedule]
+    models = common_models(layouts)
+    requests = requests_of(arrival, inputs, outputs, _model_numbers(trace, model, models))
+    stages = max(
+        (len(blueprint.stage_sizes) for layout in layouts for blueprint, _ in layout.wanted),
+        default=1,
+    )
+    word = int(np.random.SeedSequence(config.seed).generate_state(1, np.uint64)[0])
+    fleet = Fleet(empty_state(requests, len(models), stages, tables, config, word), models, config)
+    epochs = _epoch_starts(schedule, window, epoch_s)
+    samples = _play(fleet, schedule, layouts, epochs, window, config, progress)
+    return collect(fleet, schedule, layouts, epochs, window, samples, config)
+
+
+def _play(
+    fleet: Fleet,
+    schedule: Sequence[tuple[float, Plan]],
+    layouts: Sequence[Layout],
+    epochs: npt.NDArray[np.float64],
+    window: float,
+    config: SimulationConfig,
+    progress: Progress | None,
+) -> Samples:
+    """Run compiled code from one moment that Python must see to the next: plans, start-ups, samples, epochs."""
+    starts = [start for start, _ in schedule]
+    sample_at = np.linspace(0.0, window, config.samples + 1)[1:]
+    bounds = np.append(epochs[1:], window)
+    samples = Samples(sample_at, 3 * len(fleet.models), len(bounds))
+    plan, sample, bound = 0, 0, 0
+    while True:
+        now = min(
+            starts[plan] if plan < len(starts) else math.inf,
+            sample_at[sample] if sample < len(sample_at) else math.inf,
+            bounds[bound] if bound < len(bounds) else math.inf,
+            fleet.next_time(),
+        )
+        _run_until(fleet.state, float(now), window, progress)
+        if now == math.inf:
+            return samples
+        if bound < len(bounds) and bounds[bound] == now:
+            samples.note_busy(bound, fleet.state, float(now))
+            bound += 1
+        fleet.advance(float(now))
+        if plan < len(starts) and starts[plan] == now:
+            fleet.apply(layouts[plan], float(now), at_once=plan == 0 and config.warm_start)
+            plan += 1
+        if sample < len(sample_at) and sample_at[sample] == now:
+            samples.note_queues(sample, fleet.state)
+            sample += 1
+
+
+def _run_until(state: State, until: float, window: float, progress: Progress | None) -> None:
+    while not run(state, until, _EVENTS_A_CALL):
+        _tell(state, window, progress)
+    if until != math.inf:
+        # Between events nothing changes: the clock may stand at the moment asked for.
+        state.clock["now"] = until
+    _tell(state, window, progress)
+
+
+def _tell(state: State, window: float, progress: Progress | None) -> None:
+    if progress is not None:
+        progress("simulated seconds", int(min(float(state.clock["now"][0]), window)), max(1, int(window)))
+
+
+def _check_schedule(schedule: Sequence[tuple[float, Plan]]) -> None:
+    starts = [start for start, _ in schedule]
+    if not starts or starts[0] != 0:
+        raise CoraloptError(f"the first plan starts at {starts[0] if starts else 'no time'}, it must start at 0 s")
+    if any(b <= a for a, b in itertools.pairwise(starts)) or not all(map(math.isfinite, starts)):
+        raise CoraloptError(f"the plans start at {', '.join(map(str, starts))} s; starts must rise")
+
+
+def _requests(
+    trace: Trace, duration_s: float | None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], float]:
+    """Columns of the requests inside the window, and the window's length in s."""
+    if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
+        raise CoraloptError(f"duration_s is {duration_s!r}; give a positive number of seconds")
+    for name in ("input_tokens", "output_tokens"):
+        column = getattr(trace, name)
+        if (column >= _MOST_TOKENS).any():
+            row = int(np.argmax(column))
+            raise CoraloptError(f"the trace's request {row} has {name} {column[row]}; no model takes that many")
+    window = float(duration_s or trace.last_arrival_s or 1.0)
+    inside = trace.arrival_s <= window
+    return (
+        trace.arrival_s[inside],
+        trace.input_tokens[inside],
+        trace.output_tokens[inside],
+        trace.model[inside],
+        window,
+    )
+
+
+def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    """The trace's model numbers as numbers in ``models``; requests that name none go to the only model there is."""
+    names = trace.models
+    if not trace.is_named:
+        if len(models) > 1:
+            raise CoraloptError(f"the trace names no model; say which of {', '.join(models)} its requests ask for")
+        names = models
+    missing = [name for m, name in enumerate(names) if name not in models and (model == m).any()]
+    if missing:
+        raise CoraloptError(
+            f"the trace has requests for {', '.join(missing)}; the plan serves {', '.join(models)}. "
+            "Rename the trace's models or plan for them"
+        )
+    number = np.array([models.index(name) if name in models else -1 for name in names], dtype=np.int64)
+    return number[model]
+
+
+def _epoch_starts(
+    schedule: Sequence[tuple[float, Plan]], window: float, epoch_s: float | None
+) -> npt.NDArray[np.float64]:
+    if epoch_s is None:
+        return np.array([start for start, _ in schedule if start < window])
+    if not (math.isfinite(epoch_s) and epoch_s > 0):
+        raise CoraloptError(f"epoch_s is {epoch_s!r}; give a positive number of seconds")
+    return np.arange(0.0, window, epoch_s)

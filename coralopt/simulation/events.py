@@ -1,0 +1,220 @@
+"""Nodes and the event loop, compiled: micro-batches start and end, requests arrive, KV caches arrive.
+
+docs/concepts/simulation.md states every rule in words; tests hold this code equal to a second, slow writing of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coralopt.simulation.kernels import (
+    append,
+    compiled,
+    drop_event,
+    noise_factor,
+    pop,
+    push_event,
+    put_first,
+    route_offset,
+    stage_ms,
+    touch_instance,
+    touch_node,
+)
+from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, leave, route
+from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, NIL, PREFILL, State
+
+
+@compiled
+def free_slot(state: State, k: int, stages: int) -> int:
+    """A slot for one more micro-batch in flight from a first node; one a stage, ``NIL`` when all are taken."""
+    for slot in range(stages):
+        if state.slots[k, slot] == 0:
+            return slot
+    return NIL
+
+
+@compiled
+def try_start(state: State, k: int) -> None:
+    """Start a micro-batch on an idle node if enough waits."""
+    node = state.nodes[k]
+    if node.busy:
+        return
+    clock = state.clock[0]
+    instance = state.instances[node.instance]
+    decodes, context, prompts, prompt_tokens, ms = 0, 0, 0, 0, 0.0
+    if instance.phase == PREFILL:
+        while state.prompt_list[k, 2] > 0 and prompts < node.batch:
+            record = state.requests[state.prompt_list[k, 0]]
+            more = stage_ms(state, k, 0, 0, prompts + 1, prompt_tokens + record.input)
+            if prompts > 0 and more > node.budget_ms:
+                break
+            ms = more
+            prompts += 1
+            prompt_tokens += record.input
+            record.chunk = record.input
+            append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
+    else:
+        slot, most = NIL, node.batch
+        if node.stage == 0:
+            slot = free_slot(state, k, instance.stages)
+            if slot == NIL:
+                return
+            # A fair share, so that as many micro-batches as stages are in flight.
+            most = min(most, (node.active + instance.stages - 1) // instance.stages)
+        while state.decode_list[k, 2] > 0 and decodes < most:
+            request = pop(state.requests, state.decode_list, k)
+            record = state.requests[request]
+            decodes += 1
+            context += record.input + record.generated
+            if node.stage == 0:
+                record.slot = slot
+                if np.isnan(record.decode_start):
+                    record.decode_start = clock.now
+            append(state.requests, state.batch_list, k, request)
+        while state.prompt_list[k, 2] > 0 and prompt_tokens < node.chunk:
+            record = state.requests[state.prompt_list[k, 0]]
+            if node.stage == 0:
+                record.chunk = min(record.input - record.prefilled, node.chunk - prompt_tokens)
+                record.slot = slot
+            elif prompt_tokens > 0 and prompt_tokens + record.chunk > node.chunk:
+                break
+            prompts = 1
+            prompt_tokens += record.chunk
+            append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
+        if node.stage == 0:
+            state.slots[k, slot] = state.batch_list[k, 2]
+        if decodes + prompts > 0:
+            ms = stage_ms(state, k, decodes, context, prompts, prompt_tokens)
+    if decodes + prompts == 0:
+        return
+    seconds = ms * noise_factor(state) / 1e3
+    node.busy = 1
+    node.free_at = clock.now + seconds
+    node.busy_s += seconds
+    node.batches += 1
+    node.decode_tokens += decodes
+    node.prompt_tokens += prompt_tokens
+    push_event(state, node.free_at, BATCH_DONE, k)
+
+
+@compiled
+def finish_batch(state: State, k: int) -> None:
+    """Hand every request of the micro-batch to its next stage, its next round, or its next phase."""
+    node = state.nodes[k]
+    node.busy = 0
+    holder = state.instances[node.instance]
+    offset = route_offset(state, holder.phase)
+    now = state.clock[0].now
+    while state.batch_list[k, 2] > 0:
+        request = pop(state.requests, state.batch_list, k)
+        record = state.requests[request]
+        prefilling = record.prefilled < record.input
+        if node.stage + 1 < holder.stages:
+            following = state.routes[request, offset + node.stage + 1]
+            if prefilling:
+                append(state.requests, state.prompt_list, following, request)
+            else:
+                append(state.requests, state.decode_list, following, request)
+            touch_node(state, following)
+            continue
+        if holder.phase == PREFILL:
+            # At work no more; the memory is held until the KV cache is elsewhere.
+            for stage in range(holder.stages):
+                state.nodes[state.routes[request, stage]].active -= 1
+            touch_instance(state, node.instance)
+        else:
+            first = state.routes[request, offset]
+            state.slots[first, record.slot] -= 1
+            if state.slots[first, record.slot] == 0:
+                touch_node(state, first)
+        if prefilling:
+            record.prefilled += record.chunk
+            if record.prefilled < record.input:
+                # The next chunk of a prompt goes before prompts that came later.
+                first = state.routes[request, offset]
+                put_first(state.requests, state.prompt_list, first, request)
+                touch_node(state, first)
+                continue
+            record.first_token = now
+            record.generated = 1
+            if record.output > 1:
+                if holder.phase == PREFILL:
+                    route(state, request, 3 * record.model + DECODE)
+                else:
+                    record.decode_admitted = now
+                    begin_decoding(state, request, node.instance)
+                continue
+        else:
+            record.generated += 1
+            if record.generated < record.output:
+                first = state.routes[request, offset]
+                append(state.requests, state.decode_list, first, request)
+                touch_node(state, first)
+                continue
+        record.finish = now
+        record.status = FINISHED
+        leave(state, request, node.instance)
+    touch_node(state, k)
+
+
+@compiled
+def settle(state: State) -> None:
+    """Everything of this instant has happened: take in requests, then start micro-batches."""
+    clock = state.clock[0]
+    for t in range(clock.touched_instances):
+        i = state.touched_instances[t]
+        state.instances[i].touched = 0
+        begin_arrived(state, i)
+        admit(state, i)
+    clock.touched_instances = 0
+    for t in range(clock.touched_nodes):
+        k = state.touched_nodes[t]
+        state.nodes[k].touched = 0
+        try_start(state, k)
+    clock.touched_nodes = 0
+
+
+@compiled
+def route_waiting(state: State, pool: int, now: float) -> None:
+    """An instance of the pool serves now: route the requests that found none."""
+    state.clock[0].now = now
+    for _ in range(state.pool_list[pool, 2]):
+        route(state, pop(state.requests, state.pool_list, pool), pool)
+    settle(state)
+
+
+@compiled
+def run(state: State, until: float, most_events: int) -> bool:
+    """Play all events before ``until`` (s), at most about ``most_events``; whether none before ``until`` is left."""
+    clock = state.clock[0]
+    handled = 0
+    total = len(state.requests)
+    while True:
+        time = np.inf
+        if clock.events > 0:
+            time = state.heap_time[0]
+        if clock.next_arrival < total:
+            time = min(time, state.requests[clock.next_arrival].arrival)
+        if time >= until or handled >= most_events:
+            break
+        clock.now = time
+        while clock.events > 0 and state.heap_time[0] == time:
+            kind, what = state.heap_what[0, 1], state.heap_what[0, 2]
+            drop_event(state)
+            handled += 1
+            if kind == BATCH_DONE:
+                finish_batch(state, what)
+            else:
+                record = state.requests[what]
+                leave(state, what, record.prefill_instance)
+                record.kv_arrived = time
+                append(state.requests, state.arrived_list, record.decode_instance, what)
+                touch_instance(state, record.decode_instance)
+        while clock.next_arrival < total and state.requests[clock.next_arrival].arrival == time:
+            request = clock.next_arrival
+            clock.next_arrival = request + 1
+            handled += 1
+            route(state, request, state.entry[state.requests[request].model])
+        settle(state)
+    clock.handled += handled
+    return bool(time >= until)

@@ -1,0 +1,229 @@
+"""The instances that exist: starting, serving, draining ones, and how a new plan changes them (paper, section 5.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.simulation.config import SimulationConfig
+from coralopt.simulation.events import route_waiting
+from coralopt.simulation.layout import Blueprint, Layout
+from coralopt.simulation.state import (
+    CLOCK,
+    DRAINING,
+    GONE,
+    INSTANCE,
+    MIXED,
+    NODE,
+    PREFILL,
+    READY,
+    STARTING,
+    Records,
+    State,
+    empty_lists,
+)
+from coralopt.simulation.times import TimeTables
+
+
+def empty_state(
+    requests: Records, models: int, stages: int, tables: TimeTables, config: SimulationConfig, seed_word: int
+) -> State:
+    """A state with requests and no instance.
+
+    Args:
+        requests: All requests, by arrival.
+        models: Number of models.
+        stages: Most stages an instance of any plan has.
+        tables: Stage times of everything in all plans.
+        config: Links and noise.
+        seed_word: 64 bits that start the random numbers.
+    """
+    clock = np.zeros(1, dtype=CLOCK)
+    clock["random"], clock["noise"] = np.uint64(seed_word), config.noise
+    clock["kv_latency"], clock["kv_region_latency"] = config.kv_latency_ms / 1e3, config.kv_region_latency_ms / 1e3
+    clock["kv_contention"] = config.kv_contention
+    none = np.zeros(0, dtype=np.int64)
+    return State(
+        requests=requests,
+        routes=np.full((len(requests), 2 * stages), -1, dtype=np.int32),
+        instances=np.zeros(0, dtype=INSTANCE),
+        stage_first=np.zeros((0, stages + 1), dtype=np.int64),
+        nodes=np.zeros(0, dtype=NODE),
+        members=np.zeros((3 * models, 0), dtype=np.int64),
+        member_count=np.zeros(3 * models, dtype=np.int64),
+        entry=3 * np.arange(models, dtype=np.int64),
+        pool_list=empty_lists(3 * models),
+        instance_list=empty_lists(0),
+        arrived_list=empty_lists(0),
+        decode_list=empty_lists(0),
+        prompt_list=empty_lists(0),
+        batch_list=empty_lists(0),
+        slots=np.zeros((0, stages), dtype=np.int64),
+        tables=tables.tables,
+        tokens=tables.tokens,
+        values=tables.values,
+        # One event a transfer and one a busy node; the heap grows with the nodes.
+        heap_time=np.zeros(len(requests) + 1),
+        heap_what=np.zeros((len(requests) + 1, 3), dtype=np.int64),
+        touched_instances=none,
+        touched_nodes=none,
+        clock=clock,
+    )
+
+
+@dataclass
+class Fleet:
+    """All instances that ever existed, and what is due to happen to them.
+
+    Attributes:
+        state: The arrays; replaced whenever instances are added.
+        models: Model names; a pool is ``3 * model + phase``.
+        regions: Region names met so far.
+        config: Start-up and draining.
+        blueprints: The template of each instance.
+        ready: (time, instance) of those that start.
+        drains: (time, model, instances that drain from then on, pool its new requests go to from then on).
+    """
+
+    state: State
+    models: tuple[str, ...]
+    config: SimulationConfig
+    regions: list[str] = field(default_factory=list)
+    blueprints: list[Blueprint] = field(default_factory=list)
+    ready: list[tuple[float, int]] = field(default_factory=list)
+    drains: list[tuple[float, int, tuple[int, ...], int]] = field(default_factory=list)
+
+    def next_time(self) -> float:
+        """When something is due next, s; infinity for never."""
+        times = [time for time, _ in self.ready] + [item[0] for item in self.drains]
+        return min(times, default=math.inf)
+
+    def apply(self, layout: Layout, now: float, at_once: bool) -> None:
+        """Reconcile with a plan: start what is missing, drain what is too much, the least loaded first.
+
+        Args:
+            layout: The plan.
+            now: Time, s.
+            at_once: New instances serve immediately (the warm start).
+        """
+        # Only what the new plan says counts: instances an older plan meant to drain later are looked at anew.
+        self.drains.clear()
+        left = {blueprint.key: count for blueprint, count in layout.wanted}
+        surplus: list[int] = []
+        for i in self._by_falling_load():
+            key = self.blueprints[i].key
+            if left.get(key, 0) > 0:
+                left[key] -= 1
+            else:
+                surplus.append(i)
+        latest = dict.fromkeys(range(len(self.models)), now)
+        for blueprint, _ in layout.wanted:
+            model = self.models.index(blueprint.model)
+            start = self.config.node_start_s + blueprint.load_s + self.config.warm_up_s
+            ready = now if at_once else now + start
+            for _ in range(left[blueprint.key]):
+                self.ready.append((ready, self._add(blueprint, now)))
+                latest[model] = max(latest[model], ready)
+        for time, i in self.ready:
+            if i in surplus:
+                continue
+            model = int(self.state.instances["pool"][i]) // 3
+            latest[model] = max(latest[model], time)
+        mixed = {phase.model.name for phase in layout.scenario.model_phases if phase.phase == "mixed"}
+        known = {phase.model.name for phase in layout.scenario.model_phases}
+        for m, name in enumerate(self.models):
+            entry = 3 * m + (MIXED if name in mixed else PREFILL)
+            if name not in known:
+                entry = int(self.state.entry[m])
+            drained = tuple(i for i in surplus if self.state.instances["pool"][i] // 3 == m)
+            self.drains.append((latest[m] if self.config.overlap else now, m, drained, entry))
+        self.advance(now)
+
+    def advance(self, now: float) -> None:
+        """Do what is due at ``now``: instances begin to serve, then others drain."""
+        pools: set[int] = set()
+        for time, i in [item for item in self.ready if item[0] <= now]:
+            self.ready.remove((time, i))
+            if self.state.instances["state"][i] == STARTING:
+                self.state.instances["state"][i] = READY
+                self.state.instances["ready_at"][i] = now
+                pools.add(int(self.state.instances["pool"][i]))
+        for item in [item for item in self.drains if item[0] <= now]:
+            self.drains.remove(item)
+            _, model, drained, entry = item
+            self.state.entry[model] = entry
+            for i in drained:
+                self._drain(i, now)
+                pools.add(int(self.state.instances["pool"][i]))
+        for pool in sorted(pools):
+            self._list_members(pool)
+        for pool in sorted(pools):
+            if self.state.member_count[pool] and self.state.pool_list[pool, 2]:
+                route_waiting(self.state, pool, now)
+
+    def _by_falling_load(self) -> list[int]:
+        """Instances that start or serve: those to keep come first (serving, most loaded, oldest)."""
+        instances = self.state.instances
+        alive = [i for i in range(len(instances)) if instances["state"][i] in (STARTING, READY)]
+        return sorted(alive, key=lambda i: (instances["state"][i] != READY, -int(instances["inside"][i]), i))
+
+    def _drain(self, i: int, now: float) -> None:
+        instance = self.state.instances[i : i + 1]
+        if instance["state"][0] == STARTING or instance["inside"][0] == 0:
+            instance["state"], instance["gone_at"] = GONE, now
+        else:
+            instance["state"] = DRAINING
+
+    def _list_members(self, pool: int) -> None:
+        instances = self.state.instances
+        serving = np.flatnonzero((instances["pool"] == pool) & (instances["state"] == READY))
+        self.state.members[pool, : len(serving)] = serving
+        self.state.member_count[pool] = len(serving)
+
+    def _add(self, blueprint: Blueprint, now: float) -> int:
+        """One more instance, still starting."""
+        state, i = self.state, len(self.blueprints)
+        if blueprint.region not in self.regions:
+            self.regions.append(blueprint.region)
+        instance = np.zeros(1, dtype=INSTANCE)
+        instance["pool"] = 3 * self.models.index(blueprint.model) + blueprint.phase
+        instance["phase"], instance["region"] = blueprint.phase, self.regions.index(blueprint.region)
+        instance["stages"], instance["weight"] = len(blueprint.stage_sizes), blueprint.weight
+        instance["started_at"] = instance["area_at"] = now
+        instance["ready_at"] = instance["gone_at"] = np.nan
+        instance["price_usd_h"] = blueprint.price_usd_h
+        nodes = blueprint.nodes.copy()
+        nodes["instance"] = i
+        first = np.full((1, state.stage_first.shape[1]), len(state.nodes) + len(nodes), dtype=np.int64)
+        first[0, : len(blueprint.stage_sizes)] = len(state.nodes) + np.cumsum((0, *blueprint.stage_sizes[:-1]))
+        width = len(state.members)
+        self.state = state._replace(
+            instances=np.concatenate([state.instances, instance]),
+            stage_first=np.concatenate([state.stage_first, first]),
+            nodes=np.concatenate([state.nodes, nodes]),
+            members=np.concatenate([state.members, np.full((width, 1), -1, dtype=np.int64)], axis=1),
+            instance_list=np.concatenate([state.instance_list, empty_lists(1)]),
+            arrived_list=np.concatenate([state.arrived_list, empty_lists(1)]),
+            decode_list=np.concatenate([state.decode_list, empty_lists(len(nodes))]),
+            prompt_list=np.concatenate([state.prompt_list, empty_lists(len(nodes))]),
+            batch_list=np.concatenate([state.batch_list, empty_lists(len(nodes))]),
+            slots=np.concatenate([state.slots, np.zeros((len(nodes), state.slots.shape[1]), dtype=np.int64)]),
+            heap_time=np.concatenate([state.heap_time, np.zeros(len(nodes))]),
+            heap_what=np.concatenate([state.heap_what, np.zeros((len(nodes), 3), dtype=np.int64)]),
+            touched_instances=np.zeros(i + 1, dtype=np.int64),
+            touched_nodes=np.zeros(len(state.nodes) + len(nodes), dtype=np.int64),
+        )
+        self.blueprints.append(blueprint)
+        return i
+
+
+def labels(blueprints: Sequence[Blueprint]) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
+    """For every node of all instances in order: its instance, label and configuration."""
+    owner = np.repeat(np.arange(len(blueprints)), [len(blueprint.nodes) for blueprint in blueprints])
+    names = [label for blueprint in blueprints for label in blueprint.labels]
+    configurations = [name for blueprint in blueprints for name in blueprint.configurations]
+    return owner.astype(np.int64), names, configurations

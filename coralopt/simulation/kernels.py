@@ -1,0 +1,257 @@
+"""Compiled ground work: lists, the event heap, stage times, KV bytes, weighted round robin, random numbers.
+
+No fast-math anywhere: sums run in a fixed order, so that equal input gives equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+from coralopt.simulation.state import DECODE, NIL, PREFILL, State
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+# Arrays and records inside compiled code have no static type worth naming.
+Array = Any
+
+
+#: The modules that are compiled into one another.
+_COMPILED_TOGETHER = ("state.py", "kernels.py", "scheduling.py", "events.py")
+_DIGEST = hashlib.sha256(
+    b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER)
+).hexdigest()
+
+
+def compiled(function: _F) -> _F:
+    """Compile on first use and keep the machine code on disk until any of the compiled modules changes.
+
+    Numba remakes kept code when the file of the function changes, not when a function changes that it calls in another
+    file; so the stamp it compares is extended by a digest of all of them. Where that cannot be done nothing is kept.
+    """
+    kept: Any = numba.njit(cache=True)(function)
+    try:
+        file = kept._cache._cache_file
+        file._source_stamp = (file._source_stamp, _DIGEST)
+    except AttributeError:
+        kept = numba.njit(function)
+    return cast("_F", kept)
+
+
+@compiled
+def append(requests: Array, lists: Array, row: int, request: int) -> None:
+    """Put a request at the end of a list."""
+    requests[request].next = NIL
+    if lists[row, 2] == 0:
+        lists[row, 0] = request
+    else:
+        requests[lists[row, 1]].next = request
+    lists[row, 1] = request
+    lists[row, 2] += 1
+
+
+@compiled
+def put_first(requests: Array, lists: Array, row: int, request: int) -> None:
+    """Put a request at the head of a list."""
+    requests[request].next = lists[row, 0]
+    if lists[row, 2] == 0:
+        lists[row, 1] = request
+    lists[row, 0] = request
+    lists[row, 2] += 1
+
+
+@compiled
+def pop(requests: Array, lists: Array, row: int) -> int:
+    """Take the first request of a list that is not empty."""
+    request = lists[row, 0]
+    lists[row, 0] = requests[request].next
+    lists[row, 2] -= 1
+    if lists[row, 2] == 0:
+        lists[row, 0] = NIL
+        lists[row, 1] = NIL
+    return int(request)
+
+
+@compiled
+def push_event(state: State, time: float, kind: int, what: int) -> None:
+    """Add an event; equal times keep the order in which they were added."""
+    clock = state.clock[0]
+    at = clock.events
+    clock.events = at + 1
+    order = clock.pushed
+    clock.pushed = order + 1
+    while at > 0:
+        parent = (at - 1) >> 1
+        if state.heap_time[parent] <= time:
+            break
+        state.heap_time[at] = state.heap_time[parent]
+        for c in range(3):
+            state.heap_what[at, c] = state.heap_what[parent, c]
+        at = parent
+    state.heap_time[at] = time
+    state.heap_what[at, 0] = order
+    state.heap_what[at, 1] = kind
+    state.heap_what[at, 2] = what
+
+
+@compiled
+def drop_event(state: State) -> None:
+    """Remove the first event."""
+    clock = state.clock[0]
+    count = clock.events - 1
+    clock.events = count
+    time = state.heap_time[count]
+    order, kind, what = state.heap_what[count, 0], state.heap_what[count, 1], state.heap_what[count, 2]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= count:
+            break
+        right = child + 1
+        if right < count and (
+            state.heap_time[right] < state.heap_time[child]
+            or (
+                state.heap_time[right] == state.heap_time[child]
+                and state.heap_what[right, 0] < state.heap_what[child, 0]
+            )
+        ):
+            child = right
+        if time < state.heap_time[child] or (time == state.heap_time[child] and order < state.heap_what[child, 0]):
+            break
+        state.heap_time[at] = state.heap_time[child]
+        for c in range(3):
+            state.heap_what[at, c] = state.heap_what[child, c]
+        at = child
+    state.heap_time[at] = time
+    state.heap_what[at, 0] = order
+    state.heap_what[at, 1] = kind
+    state.heap_what[at, 2] = what
+
+
+@compiled
+def layer_time(state: State, table: int, batch: int, tokens: float) -> tuple[float, float]:
+    """(ms of one layer, ms of what is not a layer) at a whole batch and any token count, linear between samples.
+
+    Outside the sampled token counts the outermost line goes on; a batch beyond the table takes its last row.
+    """
+    record = state.tables[table]
+    first, points = record.tokens_at, record.points
+    low, high = 0, points - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if state.tokens[first + middle] <= tokens:
+            low = middle
+        else:
+            high = middle
+    left, right = state.tokens[first + low], state.tokens[first + low + 1]
+    share = (tokens - left) / (right - left)
+    row = record.values_at + (min(batch, record.batches) - 1) * points + low
+    layer = (1.0 - share) * state.values[row, 0] + share * state.values[row + 1, 0]
+    other = (1.0 - share) * state.values[row, 1] + share * state.values[row + 1, 1]
+    return layer, other
+
+
+@compiled
+def stage_ms(state: State, node: int, decodes: int, context: int, prompts: int, prompt_tokens: int) -> float:
+    """Time of one micro-batch on a node, ms, sending on included.
+
+    Args:
+        state: The simulation.
+        node: The node.
+        decodes: Sequences that decode one token.
+        context: Sum of their contexts, tokens.
+        prompts: Whole prompts (prefill instances), or 1 for any number of chunks (mixed ones); 0 for none.
+        prompt_tokens: Tokens of the prompts or chunks together.
+    """
+    holder = state.nodes[node]
+    layer, other = 0.0, 0.0
+    if decodes > 0:
+        layer, other = layer_time(state, holder.decode_table, decodes, context / decodes)
+    if prompts > 0:
+        more, head = layer_time(state, holder.prefill_table, prompts, prompt_tokens / prompts)
+        layer += more
+        if decodes == 0:
+            other = head
+    time = holder.layers * layer + (decodes + prompt_tokens) * holder.token_ms + holder.hop_ms
+    if holder.pays_head:
+        time += other
+    return float(time)
+
+
+@compiled
+def kv_bytes(state: State, node: int, tokens: int) -> int:
+    """KV bytes of one sequence of so many tokens on a node, rounded up to whole bytes."""
+    holder = state.nodes[node]
+    size: int = math.ceil(holder.kv_full * tokens + holder.kv_window * min(float(tokens), holder.window))
+    return size
+
+
+@compiled
+def noise_factor(state: State) -> float:
+    """The next lognormal factor of mean 1 (splitmix64, Box-Muller); 1 without noise."""
+    clock = state.clock[0]
+    spread = clock.noise
+    if spread == 0.0:
+        return 1.0
+    uniform = np.empty(2)
+    for i in range(2):
+        clock.random = clock.random + np.uint64(0x9E3779B97F4A7C15)
+        z = clock.random
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+        uniform[i] = (float(z >> np.uint64(11)) + 0.5) / 9007199254740992.0
+    normal = math.sqrt(-2.0 * math.log(uniform[0])) * math.cos(2.0 * math.pi * uniform[1])
+    sigma2 = math.log1p(spread * spread)
+    return math.exp(math.sqrt(sigma2) * normal - sigma2 / 2.0)
+
+
+@compiled
+def touch_instance(state: State, instance: int) -> None:
+    """Look at the instance's waiting requests once this instant is over."""
+    if state.instances[instance].touched == 0:
+        state.instances[instance].touched = 1
+        clock = state.clock[0]
+        state.touched_instances[clock.touched_instances] = instance
+        clock.touched_instances += 1
+
+
+@compiled
+def touch_node(state: State, node: int) -> None:
+    """See whether the node can start a micro-batch once this instant is over."""
+    if state.nodes[node].touched == 0:
+        state.nodes[node].touched = 1
+        clock = state.clock[0]
+        state.touched_nodes[clock.touched_nodes] = node
+        clock.touched_nodes += 1
+
+
+@compiled
+def enters(state: State, instance: int) -> None:
+    """Count a request that was routed to an instance."""
+    holder = state.instances[instance]
+    now = state.clock[0].now
+    holder.area += holder.inside * (now - holder.area_at)
+    holder.area_at = now
+    holder.inside += 1
+    holder.routed += 1
+
+
+@compiled
+def held_tokens(state: State, request: int, phase: int) -> int:
+    """Tokens of KV memory a request reserves on every node of an instance of this phase."""
+    record = state.requests[request]
+    if phase == PREFILL:
+        return int(record.input)
+    return int(record.input) + int(record.output)
+
+
+@compiled
+def route_offset(state: State, phase: int) -> int:
+    """Where a request's nodes in an instance of this phase begin in its row of ``routes``."""
+    return state.routes.shape[1] // 2 if phase == DECODE else 0

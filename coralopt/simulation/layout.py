@@ -1,0 +1,201 @@
+"""From a plan to what its serving instances are made of: nodes with KV memory, batch limits and stage times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coralopt.catalog.types import NodeConfiguration
+from coralopt.errors import CoraloptError
+from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
+from coralopt.scenario import scenario_from_mapping
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.simulation.config import SimulationConfig
+from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
+from coralopt.simulation.times import TimesOf, TimeTables
+from coralopt.throughput import stage_role, throughput_source
+from coralopt.throughput.nodes import HOP_MS, cache_bytes, free_bytes
+from coralopt.throughput.tables import FIRST, LAST
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """One serving template in one region, ready to be started any number of times.
+
+    Attributes:
+        key: Equal for equal templates in one region; what a new plan is compared by.
+        name: Name of the planned instance.
+        phase: Index into :data:`coralopt.simulation.state.PHASES`.
+        nodes: Records of :data:`coralopt.simulation.state.NODE`, stage by stage, nothing running.
+        stage_sizes: Nodes of each stage.
+        labels: ``"1xL40S layers 0-10"``, one a node.
+        weight: Expected throughput of the instance, tokens/s.
+        load_s: Time to load the weights of the slowest node, s.
+    """
+
+    key: tuple[object, ...]
+    name: str
+    model: str
+    phase: int
+    region: str
+    nodes: Records
+    stage_sizes: tuple[int, ...]
+    configurations: tuple[str, ...]
+    labels: tuple[str, ...]
+    weight: float
+    price_usd_h: float
+    load_s: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one plan wants to run.
+
+    Attributes:
+        plan: The plan.
+        scenario: The scenario inside it, validated.
+        wanted: (template, instances of it).
+    """
+
+    plan: Plan
+    scenario: ResolvedScenario
+    wanted: tuple[tuple[Blueprint, int], ...]
+
+    def phase_of(self, model: str, phase: str) -> ModelPhase:
+        """The scenario's model phase."""
+        return next(item for item in self.scenario.model_phases if item.key == f"{model}/{phase}")
+
+
+def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: TimesOf | None = None) -> Layout:
+    """Look everything up that ``plan`` names.
+
+    Args:
+        plan: The plan.
+        tables: Stage times; pairs not met before are sampled and added.
+        config: Links and start-up.
+        source: Layer times; by default the source that the plan was made with.
+
+    Raises:
+        CoraloptError: The plan's scenario is not valid, or the plan names a model phase or node that it does not hold,
+            or a micro-batch is larger than the layer times reach.
+    """
+    scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
+    times: TimesOf = throughput_source(scenario.throughput_source) if source is None else source
+    phases = {phase.key: phase for phase in scenario.model_phases}
+    nodes = {configuration.name: configuration for configuration in scenario.configurations}
+    wanted = []
+    for instance in plan.instances:
+        key = f"{instance.model}/{instance.phase}"
+        if key not in phases:
+            raise CoraloptError(f"{instance.name}: {key} is not part of the plan's scenario")
+        unknown = sorted(set(instance.nodes()) - set(nodes))
+        if unknown:
+            raise CoraloptError(
+                f"{instance.name}: node configuration {unknown[0]!r} is not part of the plan's scenario"
+            )
+        wanted.append((_blueprint(instance, phases[key], nodes, tables, config, times), instance.count))
+    return Layout(plan, scenario, tuple(wanted))
+
+
+def _blueprint(
+    instance: PlannedInstance,
+    phase: ModelPhase,
+    known: dict[str, NodeConfiguration],
+    tables: TimeTables,
+    config: SimulationConfig,
+    source: TimesOf,
+) -> Blueprint:
+    records, labels, names, load_s = [], [], [], 0.0
+    each = max(phase.mean_input_tokens, 1.0) if instance.phase == "prefill" else 1.0
+    # Time of the slowest planned micro-batch of any stage.
+    slowest_s = max(n.batch * each / n.tokens_s for stage in instance.stages for n in stage.nodes)
+    for s, stage in enumerate(instance.stages):
+        for planned in stage.nodes:
+            configuration = known[planned.configuration]
+            record = _node(
+                phase, configuration, planned, s, len(instance.stages), stage.layers, slowest_s, tables, config, source
+            )
+            if record["batch"][0] > tables.most(int(record["decode_table"][0])) and instance.phase != "prefill":
+                most = tables.most(int(record["decode_table"][0]))
+                raise CoraloptError(
+                    f"{instance.name}: stage {s + 1} has micro-batches of {planned.batch} sequences, "
+                    f"its layer times reach {most}; make the plan with the same layer times"
+                )
+            weights = stage.layers * phase.model.layer_bytes + phase.model.embedding_params
+            load_s = max(load_s, weights / (config.weight_load_gb_s * 1e9))
+            records += [record] * planned.count
+            labels += [f"{planned.configuration} layers {stage.first_layer}-{stage.last_layer}"] * planned.count
+            names += [planned.configuration] * planned.count
+    shape = tuple(
+        (stage.first_layer, stage.last_layer, tuple((n.configuration, n.count, n.batch) for n in stage.nodes))
+        for stage in instance.stages
+    )
+    return Blueprint(
+        key=(instance.model, instance.phase, instance.region, shape),
+        name=instance.name,
+        model=instance.model,
+        phase=PHASES.index(instance.phase),
+        region=instance.region,
+        nodes=np.concatenate(records),
+        stage_sizes=tuple(sum(node.count for node in stage.nodes) for stage in instance.stages),
+        configurations=tuple(names),
+        labels=tuple(labels),
+        weight=instance.tokens_s,
+        price_usd_h=instance.price_usd_h,
+        load_s=load_s,
+    )
+
+
+def _node(
+    phase: ModelPhase,
+    configuration: NodeConfiguration,
+    planned: PlannedNode,
+    stage: int,
+    stages: int,
+    layers: int,
+    slowest_s: float,
+    tables: TimeTables,
+    config: SimulationConfig,
+    source: TimesOf,
+) -> Records:
+    model, role = phase.model, stage_role(stage, stages)
+    record = np.zeros(1, dtype=NODE)
+    record["stage"], record["layers"], record["weight"] = stage, layers, planned.tokens_s
+    record["capacity"] = max(0, math.floor(free_bytes(model, configuration, role, stages)[layers]))
+    # cache_bytes is linear up to the window and beyond it: two differences give both slopes.
+    window = float(model.sliding_window or 0)
+    full = cache_bytes(model, configuration, window + 1) - cache_bytes(model, configuration, window)
+    inside = cache_bytes(model, configuration, 1.0) - full if window else 0.0
+    record["kv_full"], record["kv_window"], record["window"] = layers * full, layers * inside, window
+    record["kv_copies"] = max(1.0, configuration.count / model.kv_heads)
+    record["batch"] = planned.batch
+    # Little's law: what this node must hold at its throughput while its slowest peer works off one micro-batch a stage.
+    each = max(phase.mean_input_tokens, 1.0) if phase.phase == PHASES[PREFILL] else 1.0
+    in_flight = math.ceil(stages * slowest_s * planned.tokens_s / each - 1e-6)
+    record["budget_ms"] = phase.slo_ms / stages
+    if phase.phase == "mixed":
+        # As many prompt tokens come in as answers need, and one prompt beside the decoding ones a micro-batch.
+        lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
+        record["chunk"] = max(1, math.ceil(planned.batch * lengths_in / lengths_out))
+        record["limit"] = in_flight + stages
+    else:
+        # Prefill: the next micro-batch waits at the first node while the others are in flight.
+        record["limit"] = in_flight + (planned.batch if phase.phase == PHASES[PREFILL] else 0)
+    record["pays_head"] = stages == 1 or role == LAST
+    if role == FIRST and stages > 1:
+        record["token_ms"] += model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)
+    if stages > 1:
+        record["hop_ms"] = HOP_MS
+        if role != LAST:
+            record["token_ms"] += model.hidden * 2.0 / (configuration.network_gb_s * 1e6)
+    record["prefill_table"], record["decode_table"] = tables.index(model, configuration, source)
+    record["link"] = (configuration.network_gb_s if config.kv_gb_s is None else config.kv_gb_s) * 1e9
+    return record
+
+
+def common_models(layouts: Sequence[Layout]) -> tuple[str, ...]:
+    """Model names of all plans, in the order in which they first occur."""
+    return tuple(dict.fromkeys(phase.model.name for layout in layouts for phase in layout.scenario.model_phases))

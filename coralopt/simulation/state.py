@@ -1,0 +1,220 @@
+"""The arrays a running simulation consists of: requests, instances, nodes, lists, events.
+
+They are structured arrays, because compiled code reads and writes them and Python may look at any of them between two
+calls. Lists (queues, batches) are intrusive: a request is in at most one list at a time, and ``next`` links it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+#: Phases of instances and pools; a pool is one model phase and has the index ``3 * model + phase``.
+PREFILL, DECODE, MIXED = 0, 1, 2
+PHASES = ("prefill", "decode", "mixed")
+#: States of an instance.
+STARTING, READY, DRAINING, GONE = 0, 1, 2, 3
+#: Fate of a request.
+WAITING, FINISHED, REJECTED = 0, 1, 2
+#: Why a request had to wait before a phase let it in.
+NOT_BLOCKED, NO_MEMORY, BATCH_FULL, NO_INSTANCE = 0, 1, 2, 3
+#: Kinds of events.
+BATCH_DONE, KV_ARRIVED = 0, 1
+#: End of a list.
+NIL = -1
+
+REQUEST = np.dtype(
+    [
+        # Times in seconds, NaN until they happen.
+        ("arrival", "f8"),
+        ("prefill_admitted", "f8"),
+        ("first_token", "f8"),
+        ("decode_admitted", "f8"),
+        ("kv_arrived", "f8"),
+        ("decode_start", "f8"),
+        ("finish", "f8"),
+        ("input", "i4"),
+        ("output", "i4"),
+        # Tokens done so far, and tokens of the round under way.
+        ("prefilled", "i4"),
+        ("generated", "i4"),
+        ("chunk", "i4"),
+        # Instances; for mixed both are the same.
+        ("prefill_instance", "i4"),
+        ("decode_instance", "i4"),
+        ("next", "i4"),
+        # Which of its first node's micro-batches in flight it is part of (decode, mixed).
+        ("slot", "i4"),
+        ("model", "i2"),
+        ("status", "u1"),
+        ("blocked_prefill", "u1"),
+        ("blocked_decode", "u1"),
+    ],
+    align=True,
+)
+
+INSTANCE = np.dtype(
+    [
+        ("pool", "i8"),
+        ("phase", "i8"),
+        ("region", "i8"),
+        ("stages", "i8"),
+        ("state", "i8"),
+        # Weighted round robin: weight (tokens/s of the template) and running credit.
+        ("weight", "f8"),
+        ("credit", "f8"),
+        # Requests routed here that have not left, the integral of that number over time (s), and its clock.
+        ("inside", "i8"),
+        ("area", "f8"),
+        ("area_at", "f8"),
+        ("routed", "i8"),
+        # Why the scheduler last let a request wait; it is why those behind it waited, too.
+        ("reason", "i8"),
+        ("started_at", "f8"),
+        ("ready_at", "f8"),
+        ("gone_at", "f8"),
+        ("price_usd_h", "f8"),
+        ("touched", "i8"),
+    ],
+    align=True,
+)
+
+NODE = np.dtype(
+    [
+        ("instance", "i8"),
+        ("stage", "i8"),
+        ("layers", "i8"),
+        ("weight", "f8"),
+        ("credit", "f8"),
+        # KV memory, bytes.
+        ("capacity", "i8"),
+        ("used", "i8"),
+        ("peak", "i8"),
+        # KV bytes a token over all layers held: everywhere, and inside the window only.
+        ("kv_full", "f8"),
+        ("kv_window", "f8"),
+        ("window", "f8"),
+        ("kv_copies", "f8"),
+        # Sequences (prompts) a micro-batch; most of them at work (mixed: resident); prompt tokens a micro-batch (mixed).
+        ("batch", "i8"),
+        ("limit", "i8"),
+        ("chunk", "i8"),
+        ("budget_ms", "f8"),
+        # Stage time beyond the layers.
+        ("pays_head", "i8"),
+        ("token_ms", "f8"),
+        ("hop_ms", "f8"),
+        ("prefill_table", "i8"),
+        ("decode_table", "i8"),
+        # Sequences that hold memory, and those at work: prompts before their first token, sequences that decode.
+        ("resident", "i8"),
+        ("active", "i8"),
+        ("busy", "i8"),
+        ("free_at", "f8"),
+        # Link for KV transfers: bytes/s, and when it has sent and received all it must.
+        ("link", "f8"),
+        ("sent_at", "f8"),
+        ("received_at", "f8"),
+        # Totals.
+        ("busy_s", "f8"),
+        ("batches", "i8"),
+        ("prompt_tokens", "i8"),
+        ("decode_tokens", "i8"),
+        ("touched", "i8"),
+    ],
+    align=True,
+)
+
+#: Scalars of the run that compiled code changes.
+CLOCK = np.dtype(
+    [
+        ("now", "f8"),
+        ("next_arrival", "i8"),
+        # Events in the heap, events ever put there, and events handled.
+        ("events", "i8"),
+        ("pushed", "i8"),
+        ("handled", "i8"),
+        ("random", "u8"),
+        ("noise", "f8"),
+        ("touched_instances", "i8"),
+        ("touched_nodes", "i8"),
+        # KV transfers: seconds of latency, of another region, and whether links are shared.
+        ("kv_latency", "f8"),
+        ("kv_region_latency", "f8"),
+        ("kv_contention", "i8"),
+    ],
+    align=True,
+)
+
+Records = npt.NDArray[np.void]
+
+
+def requests_of(
+    arrival_s: npt.NDArray[np.float64],
+    input_tokens: npt.NDArray[np.int64],
+    output_tokens: npt.NDArray[np.int64],
+    model: npt.NDArray[np.int64],
+) -> Records:
+    """Request records of a trace, nothing of them done yet."""
+    requests = np.zeros(len(arrival_s), dtype=REQUEST)
+    for name in ("prefill_admitted", "first_token", "decode_admitted", "kv_arrived", "decode_start", "finish"):
+        requests[name] = np.nan
+    for name in ("prefill_instance", "decode_instance", "next"):
+        requests[name] = NIL
+    requests["arrival"], requests["model"] = arrival_s, model
+    requests["input"], requests["output"] = input_tokens, output_tokens
+    return requests
+
+
+class State(NamedTuple):
+    """Everything a simulation knows at one moment; compiled code changes it in place.
+
+    N requests, I instances, K nodes, P = 3 x models pools, W most stages of an instance.
+    """
+
+    #: (N,) of :data:`REQUEST`, by arrival.
+    requests: Records
+    #: int32 (N, 2 W): a request's node in each stage, of its prefill or mixed instance, then of its decode instance.
+    routes: npt.NDArray[np.int32]
+    #: (I,) of :data:`INSTANCE` and int64 (I, W + 1): first node of each stage; nodes of a stage have successive numbers.
+    instances: Records
+    stage_first: npt.NDArray[np.int64]
+    #: (K,) of :data:`NODE`.
+    nodes: Records
+    #: int64 (P, I): instances that take requests, first ``member_count`` of each row; (P,).
+    members: npt.NDArray[np.int64]
+    member_count: npt.NDArray[np.int64]
+    #: int64 (models,): the pool that new requests of a model go to.
+    entry: npt.NDArray[np.int64]
+    #: int64 (., 3) each: head, tail and length of a list. By pool: requests that found no instance. By instance:
+    #: requests routed there and not taken in yet; sequences whose KV cache is there and that may not decode yet.
+    #: By node: decode steps and prompts that wait, and the micro-batch under way.
+    pool_list: npt.NDArray[np.int64]
+    instance_list: npt.NDArray[np.int64]
+    arrived_list: npt.NDArray[np.int64]
+    decode_list: npt.NDArray[np.int64]
+    prompt_list: npt.NDArray[np.int64]
+    batch_list: npt.NDArray[np.int64]
+    #: int64 (K, W): sequences of each micro-batch in flight that have not come back to this first node.
+    slots: npt.NDArray[np.int64]
+    #: Stage times, see :class:`coralopt.simulation.times.TimeTables`.
+    tables: Records
+    tokens: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float64]
+    #: Binary heap of events: times, and (order of creation, kind, node or request).
+    heap_time: npt.NDArray[np.float64]
+    heap_what: npt.NDArray[np.int64]
+    #: Instances and nodes to look at once everything of this instant has happened.
+    touched_instances: npt.NDArray[np.int64]
+    touched_nodes: npt.NDArray[np.int64]
+    #: (1,) of :data:`CLOCK`.
+    clock: Records
+
+
+def empty_lists(count: int) -> npt.NDArray[np.int64]:
+    """``count`` empty lists."""
+    lists = np.full((count, 3), NIL, dtype=np.int64)
+    lists[:, 2] = 0
+    return lists

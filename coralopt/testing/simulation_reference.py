@@ -1,0 +1,432 @@
+"""The rules of docs/concepts/simulation.md once more, in slow plain Python: objects, deques and ``heapq``."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+MASK = 2**64 - 1
+_T = TypeVar("_T", "Instance", "Node")
+
+
+@dataclass(eq=False)
+class Request:
+    number: int
+    model: int
+    arrival: float
+    input: int
+    output: int
+    prefilled: int = 0
+    generated: int = 0
+    chunk: int = 0
+    status: str = "waiting"
+    prefill: Instance | None = None
+    decode: Instance | None = None
+    nodes: dict[str, list[Node]] = field(default_factory=dict)
+    batch: dict[str, int] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    blocked: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Node:
+    owner: Instance
+    stage: int
+    layers: int
+    share: float
+    capacity: int
+    kv: tuple[float, float, float, float]
+    batch: int
+    limit: int
+    chunk: int
+    budget_ms: float
+    pays_head: bool
+    token_ms: float
+    hop_ms: float
+    tables: tuple[int, int]
+    link: float
+    credit: float = 0.0
+    used: int = 0
+    peak: int = 0
+    resident: int = 0
+    active: int = 0
+    running: list[Request] | None = None
+    decodes: deque[Request] = field(default_factory=deque)
+    prompts: deque[Request] = field(default_factory=deque)
+    in_flight: list[dict[str, int]] = field(default_factory=list)
+    sent_at: float = 0.0
+    received_at: float = 0.0
+    busy_s: float = 0.0
+    batches: int = 0
+    decode_tokens: int = 0
+    prompt_tokens: int = 0
+
+    def bytes(self, tokens: int) -> int:
+        full, window_part, window, _ = self.kv
+        return math.ceil(full * tokens + window_part * min(float(tokens), window))
+
+
+@dataclass(eq=False)
+class Instance:
+    model: int
+    phase: str
+    region: int
+    weight: float
+    stages: list[list[Node]] = field(default_factory=list)
+    state: str = "starting"
+    credit: float = 0.0
+    queue: deque[Request] = field(default_factory=deque)
+    arrived: deque[Request] = field(default_factory=deque)
+    inside: int = 0
+    reason: str = ""
+    gone_at: float = math.nan
+
+    def holds(self, request: Request) -> int:
+        return request.input + (0 if self.phase == "prefill" else request.output)
+
+
+class Reference:
+    """One run; ``timeline`` is a list of (time, instances that serve from then on, instances that drain)."""
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        requests: Sequence[Request],
+        entry: Sequence[str],
+        tables: Sequence[tuple[list[float], list[list[tuple[float, float]]]]],
+        links: tuple[float, float, bool],
+        noise: float,
+        seed: int,
+    ) -> None:
+        self.instances, self.requests, self.entry, self.tables = instances, requests, entry, tables
+        self.latency, self.region_latency, self.contention = links
+        self.noise, self.random = noise, seed
+        self.now, self.order = 0.0, 0
+        self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self.homeless: dict[tuple[int, str], deque[Request]] = {}
+        self.touched_instances: dict[Instance, None] = {}
+        self.touched_nodes: dict[Node, None] = {}
+
+    def play(self, timeline: Iterable[tuple[float, list[Instance], list[Instance]]]) -> None:
+        """Play everything to its end."""
+        arrivals = deque(self.requests)
+        due = deque(timeline)
+        while True:
+            times = [self.events[0][0] if self.events else math.inf, arrivals[0].arrival if arrivals else math.inf]
+            if due and due[0][0] <= min(times):
+                self.now, ready, drained = due.popleft()
+                self.reconfigure(ready, drained)
+                continue
+            now = min(times)
+            if now == math.inf:
+                return
+            self.now = now
+            while self.events and self.events[0][0] == now:
+                _, _, happens, what = heapq.heappop(self.events)
+                happens(what)
+            while arrivals and arrivals[0].arrival == now:
+                request = arrivals.popleft()
+                self.route(request, self.entry[request.model])
+            self.settle()
+
+    def reconfigure(self, ready: list[Instance], drained: list[Instance]) -> None:
+        pools = set()
+        for instance in ready:
+            instance.state = "ready"
+            pools.add((instance.model, ("prefill", "decode", "mixed").index(instance.phase), instance.phase))
+        for instance in drained:
+            instance.state = "draining"
+            if instance.inside == 0:
+                instance.state, instance.gone_at = "gone", self.now
+        for model, _, phase in sorted(pools):
+            waiting = self.homeless.get((model, phase), deque())
+            if waiting and any(self.serving(model, phase)):
+                for _ in range(len(waiting)):
+                    self.route(waiting.popleft(), phase)
+                self.settle()
+
+    def serving(self, model: int, phase: str) -> list[Instance]:
+        return [i for i in self.instances if (i.model, i.phase, i.state) == (model, phase, "ready")]
+
+    def schedule(self, time: float, happens: Callable[[Any], None], what: Any) -> None:
+        heapq.heappush(self.events, (time, self.order, happens, what))
+        self.order += 1
+
+    # Coordinator
+
+    def route(self, request: Request, phase: str) -> None:
+        candidates = self.serving(request.model, phase)
+        if not candidates:
+            request.blocked["decode" if phase == "decode" else "prefill"] = "instance"
+            self.homeless.setdefault((request.model, phase), deque()).append(request)
+            return
+        fitting = [
+            i for i in candidates if all(any(n.bytes(i.holds(request)) <= n.capacity for n in s) for s in i.stages)
+        ]
+        if not fitting:
+            request.status = "rejected"
+            if phase == "decode":
+                self.leave(request, request.prefill)
+            return
+        chosen = round_robin(fitting, lambda i: i.weight)
+        if phase != "decode":
+            request.prefill = chosen
+        if phase != "prefill":
+            request.decode = chosen
+        chosen.inside += 1
+        chosen.queue.append(request)
+        self.touched_instances[chosen] = None
+
+    def settle(self) -> None:
+        for instance in list(self.touched_instances):
+            self.begin_arrived(instance)
+            self.admit(instance)
+        self.touched_instances.clear()
+        for node in list(self.touched_nodes):
+            self.start(node)
+        self.touched_nodes.clear()
+
+    # Instance scheduler
+
+    def admit(self, instance: Instance) -> None:
+        while instance.queue:
+            request = instance.queue[0]
+            tokens = instance.holds(request)
+            chosen = []
+            for stage in instance.stages:
+                memory = [n for n in stage if n.used + n.bytes(tokens) <= n.capacity]
+                room = [n for n in memory if self.room(instance, n)]
+                if not room:
+                    instance.reason = "batch" if memory else "memory"
+                    return
+                chosen.append(room)
+            key = "decode" if instance.phase == "decode" else "prefill"
+            if (request.times["first_token"] if key == "decode" else request.arrival) < self.now:
+                request.blocked.setdefault(key, instance.reason)
+            instance.queue.popleft()
+            nodes = [round_robin(room, lambda n: n.share) for room in chosen]
+            request.nodes["decode" if instance.phase == "decode" else "prefill"] = nodes
+            for node in nodes:
+                node.used += node.bytes(tokens)
+                node.peak = max(node.peak, node.used)
+                node.resident += 1
+                node.active += instance.phase == "prefill"
+            if instance.phase == "decode":
+                request.times["decode_admitted"] = self.now
+                self.send(request)
+            else:
+                request.times["prefill_admitted"] = self.now
+                nodes[0].prompts.append(request)
+                self.touched_nodes[nodes[0]] = None
+
+    @staticmethod
+    def room(instance: Instance, node: Node) -> bool:
+        if instance.phase == "decode":
+            return True
+        return (node.active if instance.phase == "prefill" else node.resident) < node.limit
+
+    def begin_arrived(self, instance: Instance) -> None:
+        while instance.arrived:
+            request = instance.arrived[0]
+            if any(node.active >= node.limit for node in request.nodes["decode"]):
+                return
+            if request.times["kv_arrived"] < self.now:
+                request.blocked.setdefault("decode", "batch")
+            self.begin_decoding(instance.arrived.popleft(), request.nodes["decode"])
+
+    def begin_decoding(self, request: Request, nodes: list[Node]) -> None:
+        for node in nodes:
+            node.active += 1
+        nodes[0].decodes.append(request)
+        self.touched_nodes[nodes[0]] = None
+
+    def leave(self, request: Request, instance: Instance | None) -> None:
+        assert instance is not None
+        for node in request.nodes["decode" if instance.phase == "decode" else "prefill"]:
+            node.used -= node.bytes(instance.holds(request))
+            node.resident -= 1
+            if instance.phase == "decode" or (instance.phase == "mixed" and request.output > 1):
+                node.active -= 1
+        instance.inside -= 1
+        if instance.state == "draining" and instance.inside == 0:
+            instance.state, instance.gone_at = "gone", self.now
+        self.touched_instances[instance] = None
+
+    # KV transfer
+
+    def send(self, request: Request) -> None:
+        done = self.now
+        ends = [("sent_at", n) for n in request.nodes["prefill"]] + [
+            ("received_at", n) for n in request.nodes["decode"]
+        ]
+        for side, node in ends:
+            seconds = node.bytes(request.input) / node.kv[3] / node.link
+            begins = max(self.now, getattr(node, side)) if self.contention else self.now
+            if self.contention:
+                setattr(node, side, begins + seconds)
+            done = max(done, begins + seconds)
+        done += self.latency
+        assert request.prefill is not None
+        assert request.decode is not None
+        if request.prefill.region != request.decode.region:
+            done += self.region_latency
+        self.schedule(done, self.kv_arrives, request)
+
+    def kv_arrives(self, request: Request) -> None:
+        self.leave(request, request.prefill)
+        request.times["kv_arrived"] = self.now
+        assert request.decode is not None
+        request.decode.arrived.append(request)
+        self.touched_instances[request.decode] = None
+
+    # Nodes
+
+    def start(self, node: Node) -> None:
+        if node.running is not None:
+            return
+        instance, stages = node.owner, len(node.owner.stages)
+        taken: list[Request] = []
+        ms, decodes, prompt_tokens = 0.0, 0, 0
+        if instance.phase == "prefill":
+            while node.prompts and len(taken) < node.batch:
+                more = self.time(node, 0, 0, len(taken) + 1, prompt_tokens + node.prompts[0].input)
+                if taken and more > node.budget_ms:
+                    break
+                ms, prompt_tokens = more, prompt_tokens + node.prompts[0].input
+                node.prompts[0].chunk = node.prompts[0].input
+                taken.append(node.prompts.popleft())
+        else:
+            most, context = node.batch, 0
+            if node.stage == 0:
+                node.in_flight = [batch for batch in node.in_flight if batch["left"]]
+                if len(node.in_flight) >= stages:
+                    return
+                most = min(most, -(-node.active // stages))
+            while node.decodes and decodes < most:
+                request = node.decodes.popleft()
+                decodes += 1
+                context += request.input + request.generated
+                if node.stage == 0:
+                    request.times.setdefault("decode_start", self.now)
+                taken.append(request)
+            while node.prompts and prompt_tokens < node.chunk:
+                request = node.prompts[0]
+                if node.stage == 0:
+                    request.chunk = min(request.input - request.prefilled, node.chunk - prompt_tokens)
+                elif prompt_tokens and prompt_tokens + request.chunk > node.chunk:
+                    break
+                prompt_tokens += request.chunk
+                taken.append(node.prompts.popleft())
+            if taken:
+                ms = self.time(node, decodes, context, 1 if prompt_tokens else 0, prompt_tokens)
+                if node.stage == 0:
+                    batch = {"left": len(taken)}
+                    node.in_flight.append(batch)
+                    for request in taken:
+                        request.batch = batch
+        if not taken:
+            return
+        seconds = ms * self.factor() / 1e3
+        node.running = taken
+        node.busy_s += seconds
+        node.batches += 1
+        node.decode_tokens += decodes
+        node.prompt_tokens += prompt_tokens
+        self.schedule(self.now + seconds, self.batch_ends, node)
+
+    def batch_ends(self, node: Node) -> None:
+        instance, taken = node.owner, node.running or []
+        node.running = None
+        for request in taken:
+            route = request.nodes["decode" if instance.phase == "decode" else "prefill"]
+            prompt = request.prefilled < request.input
+            if node.stage + 1 < len(instance.stages):
+                following = route[node.stage + 1]
+                (following.prompts if prompt else following.decodes).append(request)
+                self.touched_nodes[following] = None
+                continue
+            if instance.phase == "prefill":
+                for other in route:
+                    other.active -= 1
+                self.touched_instances[instance] = None
+            else:
+                request.batch["left"] -= 1
+                if request.batch["left"] == 0:
+                    self.touched_nodes[route[0]] = None
+            if prompt:
+                request.prefilled += request.chunk
+                if request.prefilled < request.input:
+                    route[0].prompts.appendleft(request)
+                    self.touched_nodes[route[0]] = None
+                    continue
+                request.times["first_token"] = self.now
+                request.generated = 1
+                if request.output > 1:
+                    if instance.phase == "prefill":
+                        self.route(request, "decode")
+                    else:
+                        request.times["decode_admitted"] = self.now
+                        self.begin_decoding(request, route)
+                    continue
+            else:
+                request.generated += 1
+                if request.generated < request.output:
+                    route[0].decodes.append(request)
+                    self.touched_nodes[route[0]] = None
+                    continue
+            request.times["finish"] = self.now
+            request.status = "finished"
+            self.leave(request, instance)
+        self.touched_nodes[node] = None
+
+    # Times
+
+    def time(self, node: Node, decodes: int, context: int, prompts: int, prompt_tokens: int) -> float:
+        """Time of one micro-batch, ms."""
+        layer = other = 0.0
+        if decodes:
+            layer, other = self.look_up(node.tables[1], decodes, context / decodes)
+        if prompts:
+            more, head = self.look_up(node.tables[0], prompts, prompt_tokens / prompts)
+            layer += more
+            other = other if decodes else head
+        ms = node.layers * layer + (decodes + prompt_tokens) * node.token_ms + node.hop_ms
+        return ms + other if node.pays_head else ms
+
+    def look_up(self, table: int, batch: int, tokens: float) -> tuple[float, float]:
+        grid, values = self.tables[table]
+        low = min(max(bisect.bisect_right(grid, tokens) - 1, 0), len(grid) - 2)
+        share = (tokens - grid[low]) / (grid[low + 1] - grid[low])
+        left, right = values[batch - 1][low], values[batch - 1][low + 1]
+        layer, other = ((1.0 - share) * a + share * b for a, b in zip(left, right, strict=True))
+        return layer, other
+
+    def factor(self) -> float:
+        if self.noise == 0:
+            return 1.0
+        uniform = []
+        for _ in range(2):
+            self.random = (self.random + 0x9E3779B97F4A7C15) & MASK
+            z = self.random
+            z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+            uniform.append((((z ^ (z >> 31)) >> 11) + 0.5) / 2**53)
+        normal = math.sqrt(-2.0 * math.log(uniform[0])) * math.cos(2.0 * math.pi * uniform[1])
+        variance = math.log1p(self.noise * self.noise)
+        return math.exp(math.sqrt(variance) * normal - variance / 2.0)
+
+
+def round_robin(candidates: Sequence[_T], weight: Callable[[_T], float]) -> _T:
+    """Smooth weighted round robin: everyone earns its weight, the richest is chosen and pays for all."""
+    total = 0.0
+    for candidate in candidates:
+        candidate.credit += weight(candidate)
+        total += weight(candidate)
+    chosen = max(candidates, key=lambda c: c.credit)
+    chosen.credit -= total
+    return chosen

@@ -1,0 +1,255 @@
+"""Small random simulations, for the compiled engine and for the slow reference of the same rules."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from coralopt.simulation.config import SimulationConfig
+from coralopt.simulation.events import run
+from coralopt.simulation.fleet import Fleet, empty_state
+from coralopt.simulation.layout import Blueprint
+from coralopt.simulation.state import DECODE, MIXED, NODE, PHASES, PREFILL, requests_of
+from coralopt.simulation.times import FunctionTimes, TimeTables
+from coralopt.testing.simulation_reference import Instance, Node, Reference, Request
+
+WORD = 20260713
+
+
+@dataclass(frozen=True)
+class SimulationCase:
+    """Instances with the times at which they begin to serve and to drain (infinity: never), and requests.
+
+    Attributes:
+        models: Number of models; ``mixed[m]`` says how model m is served.
+        blueprints: One an instance.
+        ready_s, drain_s: One an instance.
+        arrival_s, input_tokens, output_tokens, model: One a request.
+        config: Links and noise.
+        tables: Stage times.
+    """
+
+    models: int
+    mixed: tuple[bool, ...]
+    blueprints: tuple[Blueprint, ...]
+    ready_s: tuple[float, ...]
+    drain_s: tuple[float, ...]
+    arrival_s: npt.NDArray[np.float64]
+    input_tokens: npt.NDArray[np.int64]
+    output_tokens: npt.NDArray[np.int64]
+    model: npt.NDArray[np.int64]
+    config: SimulationConfig
+    tables: TimeTables
+
+    def play(self, events_a_call: int = 2**62) -> Fleet:
+        """The compiled engine, run to the end, handing control back after about so many events."""
+        requests = requests_of(self.arrival_s, self.input_tokens, self.output_tokens, self.model)
+        stages = max(len(b.stage_sizes) for b in self.blueprints)
+        fleet = Fleet(
+            empty_state(requests, self.models, stages, self.tables, self.config, WORD),
+            tuple(f"m{m}" for m in range(self.models)),
+            self.config,
+        )
+        for m in range(self.models):
+            fleet.state.entry[m] = 3 * m + (MIXED if self.mixed[m] else PREFILL)
+        for blueprint, ready, drain in zip(self.blueprints, self.ready_s, self.drain_s, strict=True):
+            i = fleet._add(blueprint, 0.0)
+            fleet.ready.append((ready, i))
+            if drain < math.inf:
+                entry = int(fleet.state.entry[fleet.state.instances["pool"][i] // 3])
+                fleet.drains.append((drain, entry // 3, (i,), entry))
+        while True:
+            until = fleet.next_time()
+            while not run(fleet.state, until, events_a_call):
+                pass
+            if until == math.inf:
+                return fleet
+            fleet.advance(until)
+
+    def reference(self) -> Reference:
+        """The slow reference, run to the end."""
+        instances = []
+        for blueprint in self.blueprints:
+            instance = Instance(
+                int(blueprint.model[1:]), PHASES[blueprint.phase], int(blueprint.region[1:]), blueprint.weight
+            )
+            instance.stages = [[] for _ in blueprint.stage_sizes]
+            for record in blueprint.nodes:
+                instance.stages[record["stage"]].append(_node(instance, record))
+            instances.append(instance)
+        requests = [
+            Request(r, int(m), float(a), int(i), int(o))
+            for r, (m, a, i, o) in enumerate(
+                zip(self.model, self.arrival_s, self.input_tokens, self.output_tokens, strict=True)
+            )
+        ]
+        played = Reference(
+            instances,
+            requests,
+            ["mixed" if mixed else "prefill" for mixed in self.mixed],
+            [_table(self.tables, t) for t in range(len(self.tables.tables))],
+            (self.config.kv_latency_ms / 1e3, self.config.kv_region_latency_ms / 1e3, self.config.kv_contention),
+            self.config.noise,
+            WORD,
+        )
+        moments = sorted({*self.ready_s, *(d for d in self.drain_s if d < math.inf)})
+        played.play(
+            (
+                t,
+                [i for i, ready in zip(instances, self.ready_s, strict=True) if ready == t],
+                [i for i, drain in zip(instances, self.drain_s, strict=True) if drain == t],
+            )
+            for t in moments
+        )
+        return played
+
+
+def _node(owner: Instance, record: Any) -> Node:
+    def number(name: str) -> int:
+        return int(record[name])
+
+    def real(name: str) -> float:
+        return float(record[name])
+
+    return Node(
+        owner=owner,
+        stage=number("stage"),
+        layers=number("layers"),
+        share=real("weight"),
+        capacity=number("capacity"),
+        kv=(real("kv_full"), real("kv_window"), real("window"), real("kv_copies")),
+        batch=number("batch"),
+        limit=number("limit"),
+        chunk=number("chunk"),
+        budget_ms=real("budget_ms"),
+        pays_head=bool(record["pays_head"]),
+        token_ms=real("token_ms"),
+        hop_ms=real("hop_ms"),
+        tables=(number("prefill_table"), number("decode_table")),
+        link=real("link"),
+    )
+
+
+def _table(tables: TimeTables, t: int) -> tuple[list[float], list[list[tuple[float, float]]]]:
+    record = tables.tables[t]
+    points, batches = int(record["points"]), int(record["batches"])
+    first, at = int(record["tokens_at"]), int(record["values_at"])
+    values = tables.values[at : at + points * batches].reshape(batches, points, 2)
+    rows = [[(float(a), float(b)) for a, b in row] for row in values]
+    return tables.tokens[first : first + points].tolist(), rows
+
+
+@st.composite
+def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool = False) -> SimulationCase:
+    """Random fleets of prefill, decode and mixed instances with up to 3 stages of up to 3 nodes.
+
+    Args:
+        draw: Given by Hypothesis.
+        most_requests: Largest number of requests.
+        all_serve: Every instance serves from 0 on and none drains.
+    """
+    models = draw(st.integers(1, 2))
+    mixed = tuple(draw(st.booleans()) for _ in range(models))
+    # Real numbers come from a seeded generator: ties between events are then as rare as in life.
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    tight = draw(st.booleans())
+    tables = TimeTables(64)
+    kinds = draw(st.integers(1, 3))
+    pairs = [
+        tables.index(
+            SimpleNamespace(name="m"),  # type: ignore[arg-type]
+            SimpleNamespace(name=f"c{c}"),  # type: ignore[arg-type]
+            lambda *_: _times(rng),
+        )
+        for c in range(kinds)
+    ]
+    blueprints = []
+    for m in range(models):
+        for phase in (MIXED,) if mixed[m] else (PREFILL, DECODE):
+            for _ in range(draw(st.integers(1, 2))):
+                sizes = tuple(draw(st.integers(1, 3)) for _ in range(draw(st.integers(1, 3))))
+                blueprints.append(_blueprint(rng, m, phase, sizes, pairs, tight))
+    n = draw(st.integers(0, most_requests))
+    late = all_serve or draw(st.booleans())
+    arrival = np.sort(rng.uniform(0, rng.choice([0.1, 1.0, 5.0]), n))
+    if draw(st.booleans()):
+        # Bursts: many requests at one moment.
+        arrival = np.repeat(arrival[::4], 4)[:n] if n else arrival
+    count = len(blueprints)
+    return SimulationCase(
+        models=models,
+        mixed=mixed,
+        blueprints=tuple(blueprints),
+        ready_s=(0.0,) * count if late else tuple(float(x) for x in rng.uniform(0, 2, count)),
+        drain_s=(math.inf,) * count
+        if late
+        else tuple(float(x) if rng.random() < 0.4 else math.inf for x in rng.uniform(2, 4, count)),
+        arrival_s=arrival,
+        input_tokens=rng.integers(1, 40, len(arrival)),
+        output_tokens=rng.integers(1, 12, len(arrival)),
+        model=rng.integers(0, models, len(arrival)),
+        config=SimulationConfig(
+            noise=draw(st.sampled_from([0.0, 0.0, 0.3])),
+            kv_latency_ms=float(rng.choice([0.0, 3.0])),
+            kv_region_latency_ms=50.0,
+            kv_contention=draw(st.booleans()),
+        ),
+        tables=tables,
+    )
+
+
+def _times(rng: np.random.Generator) -> FunctionTimes:
+    a, b, c, d = rng.uniform(0.2, 2.0, 4)
+    return FunctionTimes(
+        prefill=lambda n, tokens: (a + 0.1 * b * n * tokens + 0.001 * c * n * tokens**1.5, d + 0.0 * n),
+        decode=lambda n, context: (b + 0.05 * c * n + 0.002 * n * context**1.2, a + 0.01 * n),
+        most_prompts=6,
+        most_sequences=12,
+    )
+
+
+def _blueprint(
+    rng: np.random.Generator,
+    model: int,
+    phase: int,
+    sizes: tuple[int, ...],
+    pairs: list[tuple[int, int]],
+    tight: bool,
+) -> Blueprint:
+    nodes = np.zeros(sum(sizes), dtype=NODE)
+    nodes["stage"] = np.repeat(np.arange(len(sizes)), sizes)
+    nodes["layers"] = rng.integers(1, 4, len(sizes))[nodes["stage"]]
+    nodes["weight"] = rng.uniform(1, 5, len(nodes))
+    nodes["kv_full"], nodes["kv_window"] = rng.choice([1.0, 2.5, 4.0], len(nodes)), rng.choice([0.0, 3.0], len(nodes))
+    nodes["window"], nodes["kv_copies"] = 8.0, rng.choice([1.0, 2.0], len(nodes))
+    # A sequence takes up to 51 tokens of up to 7 bytes.
+    nodes["capacity"] = rng.integers(150, 900, len(nodes)) if tight else 10**6
+    nodes["batch"] = rng.integers(1, 6, len(nodes))
+    nodes["limit"] = nodes["batch"] * len(sizes) + rng.integers(0, 3, len(nodes))
+    nodes["chunk"] = rng.integers(1, 30, len(nodes))
+    nodes["budget_ms"] = rng.uniform(5, 60, len(nodes))
+    nodes["pays_head"] = nodes["stage"] == len(sizes) - 1
+    nodes["token_ms"], nodes["hop_ms"] = rng.uniform(0, 0.1, len(nodes)), rng.uniform(0, 1, len(nodes))
+    chosen = np.array(pairs)[rng.integers(0, len(pairs), len(nodes))]
+    nodes["prefill_table"], nodes["decode_table"] = chosen[:, 0], chosen[:, 1]
+    nodes["link"] = rng.uniform(500, 50_000, len(nodes))
+    return Blueprint(
+        key=(model, phase, sizes),
+        name=f"m{model}-{PHASES[phase]}",
+        model=f"m{model}",
+        phase=phase,
+        region=f"r{rng.integers(0, 2)}",
+        nodes=nodes,
+        stage_sizes=sizes,
+        configurations=("c",) * len(nodes),
+        labels=("node",) * len(nodes),
+        weight=float(rng.uniform(1, 5)),
+        price_usd_h=1.0,
+        load_s=0.0,
+    )
