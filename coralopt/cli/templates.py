@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, library_progress, print_json, print_rich, say
+from coralopt.cli.console import (
+    JsonFlag,
+    OptionList,
+    ScenarioArgument,
+    library_progress,
+    parse_options,
+    print_json,
+    print_rich,
+    say,
+)
 
 
 def templates(
@@ -17,21 +26,36 @@ def templates(
         Path | None, typer.Option("--output", "-o", help="Parquet file; the cache directory by default.")
     ] = None,
     rebuild: Annotated[bool, typer.Option(help="Build even when a stored library fits.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
+    solver: Annotated[
+        str | None, typer.Option(help="dp (one exact sweep, the default), or a MILP back end, node set by node set.")
+    ] = None,
+    formulation: Annotated[str | None, typer.Option(help="Placement formulation of a MILP: tight or paper.")] = None,
+    option: OptionList = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Only this many node sets, drawn by --seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample.")] = 0,
+    executor: Annotated[str, typer.Option(help="local, or ray: the tasks go to a Ray cluster.")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads, processes or tasks at a time; all cores by default.")
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Build (or read) the serving templates of SCENARIO: the best placement on every node set."""
     from rich.table import Table
 
     from coralopt.scenario import load_scenario
-    from coralopt.templates import content_digest, default_library_path, obtain_library
+    from coralopt.templates import BuildMethod, content_digest, default_library_path, obtain_library
 
     resolved = load_scenario(scenario)
+    method = None
+    if solver is not None or sample is not None or formulation is not None or option:
+        method = BuildMethod(solver or "dp", formulation, parse_options(option), sample, seed)
     started = time.perf_counter()
     with library_progress(quiet=json_output) as progress:
-        library, reused = obtain_library(resolved, output, rebuild=rebuild, workers=workers, progress=progress)
+        library, reused = obtain_library(
+            resolved, output, rebuild=rebuild, method=method, executor=executor, workers=workers, progress=progress
+        )
     seconds = time.perf_counter() - started
-    path = output if output is not None else default_library_path(resolved, library.digest)
+    path = output if output is not None else default_library_path(resolved, library.digest, method)
     rows = []
     for phase in library.phases:
         kinds = (phase.usage > 0).sum(axis=1)
@@ -51,6 +75,7 @@ def templates(
                 "digest": library.digest,
                 "content": content_digest(library),
                 "reused": reused,
+                "method": dict(library.method),
                 "seconds": seconds,
                 "phases": rows,
             }
@@ -69,4 +94,8 @@ def templates(
             f"{row['best_tokens_s']:,.1f}",
         )
     print_rich(table)
+    if library.method.get("sample"):
+        say(f"a sample of {library.method['sample']} node sets, seed {library.method['seed']}; not for planning")
+    if library.method.get("largest_gap"):
+        say(f"largest proven gap of a template: {library.method['largest_gap']:.2e}")
     say(f"{'read' if reused else 'built'} in {seconds:.2f} s: {path}")
