@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from coralopt.plan.verify import verify_plan
     from coralopt.planners import plan_scenario, plan_with_report
     from coralopt.scenario import load_scenario, scenario_from_mapping
-    from coralopt.solving import SolveOptions, solve
+    from coralopt.solving.options import SolveOptions
+    from coralopt.solving.solve import solve
     from coralopt.templates import build_library, load_library
 
 _HOME = {

@@ -38,8 +38,9 @@ from coralopt.allocation.part import TOLERANCE, Part
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduction, reduce_problem
 from coralopt.allocation.relaxation import SHORTFALL, Columns, Floats, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.restriction import Restriction
 from coralopt.allocation.rounding import rounded
-from coralopt.errors import InfeasibleError, NoSolutionError, OptionError, WrongAnswerError
+from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError, WrongAnswerError
 from coralopt.solving import (
     Capability,
     Reason,
@@ -108,6 +109,7 @@ def solve_allocation(
     reductions: bool = True,
     *,
     most_columns: int = MOST_COLUMNS,
+    restrict: int | None = None,
 ) -> AllocationResult:
     """Allocate at least cost, with a proven bound (paper section 4.3).
 
@@ -118,7 +120,9 @@ def solve_allocation(
             call. ``None`` is a gap of 0.1 % within 120 s.
         formulation: ``"split"`` or ``"paper"``.
         reductions: ``False`` hands the full model to the back end, for comparison.
-        most_columns: Most columns that are handed to the back end at once.
+        most_columns: Most columns that are handed to the back end at once, more or less: templates come whole.
+        restrict: Never hand over more than this many columns; those of least forced cost are chosen. The gap is still
+            proven over all columns. For back ends whose licence stops at a size; needs ``reductions``.
 
     Raises:
         InfeasibleError: No allocation meets every demand; carries an :class:`Explanation`.
@@ -132,15 +136,20 @@ def solve_allocation(
     backend = require_backend(solver)
     if formulation not in FORMULATIONS:
         raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
-    search = _Search(problem, backend, formulation, asked)
+    if restrict is not None and (not reductions or restrict < 1):
+        raise OptionError(f"restrict is {restrict}; it must be at least 1, and needs the reductions")
+    search = _Search(problem, backend, formulation, asked, restrict)
     return search.with_reductions(most_columns) if reductions else search.full_model()
 
 
 class _Search:
     """One call of :func:`solve_allocation`: what is known so far, and the clock."""
 
-    def __init__(self, problem: AllocationProblem, backend: Any, formulation: str, asked: SolveOptions) -> None:
+    def __init__(
+        self, problem: AllocationProblem, backend: Any, formulation: str, asked: SolveOptions, restrict: int | None
+    ) -> None:
         self.problem, self.backend, self.formulation, self.asked = problem, backend, formulation, asked
+        self.restrict = restrict
         self.seconds: dict[str, float] = {}
         self.solutions: list[Solution[Allocation]] = []
         self.best: Allocation | None = None
@@ -160,7 +169,18 @@ class _Search:
         return self.best is not None and gap_reached(self.cost, self.bound, self.asked.rel_gap, self.asked.abs_gap)
 
     def full_model(self) -> AllocationResult:
-        """Everything in one integer programme."""
+        """Everything in one integer programme.
+
+        Raises:
+            LicenseLimitError: The back end's licence does not cover so many columns; said before anything is built.
+        """
+        limit, wanted = self.backend.probe().size_limit, len(Columns.of(self.problem))
+        if limit is not None and wanted > limit[1]:
+            raise LicenseLimitError(
+                f"solver {self.backend.name!r} is size-limited here ({limit[1]} columns x {limit[0]} rows); the full "
+                f"model has {wanted:,} columns; use solver 'highs' or 'scip', the reductions with restrict={limit[1]}, "
+                "or a full licence"
+            )
         everything = np.arange(len(self.problem.throughput), dtype=np.int64)
         found = self.integer_programme(self.problem, everything, math.inf)
         self.lap("solver")
@@ -179,7 +199,8 @@ class _Search:
             self.best, self.cost = Allocation.of({}), 0.0
             return self.result(reduced.reductions, 0, 0, 0.0, 0.0)
         columns = Columns.of(small)
-        lp_solver = self.backend if Capability.LP_DUALS in self.backend.capabilities else get_backend("highs")
+        able = Capability.LP_DUALS in self.backend.capabilities and self.backend.probe().size_limit is None
+        lp_solver = self.backend if able else get_backend("highs")
         relaxation = solve_relaxation(small, columns, lp_solver)
         self.lap("relaxation")
         if (relaxation.shortfall > SHORTFALL * small.demand).any():
@@ -230,12 +251,13 @@ class _Search:
         """Steps 5 and 6 until the gap is reached or time is up; the number of columns that survived fixing."""
         survivors, wanted = len(columns), min(FIRST_COLUMNS, most_columns)
         root = self.bound
+        restricted = Restriction.of(columns, forced, self.restrict)
         while not self.done() and (self.best is None or self.left() > 0):
             # A hair above cost (1 - gap), so that rounding never makes a reached gap look missed.
             target = self.cost * (1 - self.asked.rel_gap * (1 - 1e-12))
             alive = columns.kept | ((forced <= target) & np.isfinite(forced)) | _columns_of(columns, self.best)
             survivors = int(alive.sum())
-            if survivors <= most_columns:
+            if survivors <= most_columns and restricted.admits(np.unique(columns.template[alive])):
                 found = self.integer_programme(small, np.unique(columns.template[alive]), self.left(), root)
                 # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
                 inside = math.inf if found.bound is None else found.bound
@@ -251,12 +273,12 @@ class _Search:
             chosen = np.flatnonzero(alive)
             ranked = chosen[np.argsort(forced[chosen], kind="stable")[:wanted]]
             always = np.flatnonzero(columns.kept | (x > 1e-9) | _columns_of(columns, known))
-            templates = np.unique(columns.template[np.union1d(ranked, always)])
+            templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
             self.integer_programme(small, templates, SHARE * self.left(), root)
             self.lap("solver")
             if known is None and self.best is not None:
                 self.improve(small, columns, prices)
-            if wanted == most_columns:
+            if wanted >= min(most_columns, survivors) or restricted.full:
                 break
             wanted = min(2 * wanted, most_columns)
         return survivors

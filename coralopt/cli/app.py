@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import library, plan, scenario, show, solvers, templates, verify
+from coralopt.cli import library, plan, scenario, show, solvers, templates, verify, verify_solvers
 
 
 def make_app() -> typer.Typer:
@@ -25,6 +25,7 @@ def make_app() -> typer.Typer:
     app.command()(verify.verify)
     app.command()(show.show)
     app.command()(solvers.solvers)
+    app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(scenario.app, name="scenario")
     app.add_typer(library.app, name="library")
     return app

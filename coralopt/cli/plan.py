@@ -30,6 +30,9 @@ def plan(
     ] = None,
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
     reductions: Annotated[bool, typer.Option(help="Exact reductions ahead of the solver.")] = True,
+    restrict: Annotated[
+        int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
+    ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
     json_output: JsonFlag = False,
@@ -53,6 +56,7 @@ def plan(
             options=options,
             formulation=formulation,
             reductions=reductions,
+            restrict=restrict,
             library=library,
             progress=progress,
         )

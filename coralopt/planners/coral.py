@@ -48,6 +48,7 @@ def plan_scenario(
     options: Mapping[str, Any] | None = None,
     formulation: str | None = None,
     reductions: bool = True,
+    restrict: int | None = None,
     library: Path | None = None,
     progress: Progress | None = None,
     on_step: Callable[[str], None] | None = None,
@@ -59,6 +60,7 @@ def plan_scenario(
         options=options,
         formulation=formulation,
         reductions=reductions,
+        restrict=restrict,
         library=library,
         progress=progress,
         on_step=on_step,
@@ -72,6 +74,7 @@ def plan_with_report(
     options: Mapping[str, Any] | None = None,
     formulation: str | None = None,
     reductions: bool = True,
+    restrict: int | None = None,
     library: Path | None = None,
     progress: Progress | None = None,
     on_step: Callable[[str], None] | None = None,
@@ -84,6 +87,8 @@ def plan_with_report(
         options: Common solver options that override the scenario's (``rel_gap``, ``time_limit`` in s, ...).
         formulation: ``"split"`` (default) or ``"paper"``.
         reductions: Whether the exact reductions run ahead of the solver.
+        restrict: Most columns to hand to the solver at once, for licences that stop at a size; the gap stays proven
+            over all columns.
         library: Template library file; the user's cache directory when ``None``.
         progress: Told about the library's progress.
         on_step: Told when a step begins.
@@ -104,7 +109,12 @@ def plan_with_report(
     chosen = solver or scenario.solver
     asked = SolveOptions.from_mapping({**scenario.solver_options, **(options or {})})
     result = solve_allocation(
-        problem, solver=chosen, options=asked, formulation=formulation or "split", reductions=reductions
+        problem,
+        solver=chosen,
+        options=asked,
+        formulation=formulation or "split",
+        reductions=reductions,
+        restrict=restrict,
     )
     solved = time.perf_counter()
     say("plan")

@@ -10,6 +10,8 @@ from coralopt.solving.backend import (
     RawResult,
 )
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.export import read_model, write_model
+from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, unknown_option
 from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation
@@ -29,6 +31,7 @@ __all__ = [
     "Availability",
     "Capability",
     "Check",
+    "Conflict",
     "Formulation",
     "Limit",
     "MatrixBackend",
@@ -40,21 +43,26 @@ __all__ = [
     "RawAnswer",
     "RawResult",
     "Reason",
+    "Relaxation",
     "Solution",
     "SolveOptions",
     "StartingFormulation",
     "Termination",
     "backend_version",
     "fast_build",
+    "find_conflict",
     "gap_reached",
     "get_backend",
     "matrix_from_pyomo",
+    "read_model",
     "relative_gap",
     "require_backend",
+    "smallest_relaxation",
     "solve",
     "solve_matrix",
     "solver_listing",
     "solver_names",
     "solvers_with",
     "unknown_option",
+    "write_model",
 ]

@@ -29,6 +29,10 @@ class Capability(Enum):
     PROGRESS = "progress"
     SEED = "seed"
     INTERRUPT = "interrupt"
+    #: Stops at ``memory_limit`` by itself; the others need ``isolate``.
+    MEMORY_LIMIT = "memory_limit"
+    #: Has ``conflict(matrix, options)``, a native irreducible infeasible subset.
+    CONFLICT = "conflict"
 
 
 @dataclass(frozen=True)
@@ -40,21 +44,32 @@ class Availability:
         version: Version of the solver, empty when not installed.
         licence: In words, with its limits.
         hint: What to install or do when it cannot be used.
+        size_limit: (rows, columns) that the licence at hand allows, ``None`` for any size. A row with two different
+            sides may count twice.
     """
 
     installed: bool
     version: str
     licence: str
     hint: str = ""
+    size_limit: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class Progress:
-    """An event of a running solve: best objective and proven bound so far, and seconds since its start."""
+    """An event of a running solve.
+
+    Attributes:
+        objective: Best objective so far, ``None`` without an incumbent.
+        bound: Proven bound so far, ``None`` when nothing is known.
+        seconds: Since the start of the solve.
+        solution: Gives float64 (n,), the incumbent itself; only on events of a new incumbent, only during the call.
+    """
 
     objective: float | None
     bound: float | None
     seconds: float
+    solution: Callable[[], Floats] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,15 +16,19 @@ class SolveOptions:
     """Options of one solve; nothing carries over into the next.
 
     Attributes:
-        time_limit: Seconds of wall time for the solver, or ``None`` for no limit. Not a hard deadline: a back end
-            looks at the clock between its own steps.
+        time_limit: Seconds of wall time for the solver, or ``None`` for no limit. A back end looks at the clock between
+            its own steps; with ``isolate`` it is killed one second after the limit.
         rel_gap: Relative gap to stop at; by our one formula, |objective - bound| / |objective|.
         abs_gap: Absolute gap to stop at, in units of the objective.
         threads: Threads, or ``None`` for one: several make results depend on timing.
         seed: Seed of whatever the solver randomises.
         node_limit: Branch-and-bound nodes, or ``None``.
+        memory_limit: GiB, or ``None``. Back ends with the capability ``memory_limit`` stop by themselves; ``isolate``
+            makes it hold for every one.
         log: Whether the solver prints its own log.
         presolve: On, off, or ``None`` for the solver's default.
+        isolate: Whether the solve runs in a process of its own: ``time_limit`` is a hard deadline then, and the best
+            incumbent outlives a crash.
         native: Options in the solver's own names, stronger than the common ones; an unknown one is an error.
 
     Raises:
@@ -37,14 +41,16 @@ class SolveOptions:
     threads: int | None = None
     seed: int = 0
     node_limit: int | None = None
+    memory_limit: float | None = None
     log: bool = False
     presolve: bool | None = None
+    isolate: bool = False
     native: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("time_limit", "rel_gap", "abs_gap"):
+        for name in ("time_limit", "rel_gap", "abs_gap", "memory_limit"):
             value = getattr(self, name)
-            if value is None and name == "time_limit":
+            if value is None and name in ("time_limit", "memory_limit"):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value < 0:
                 raise OptionError(f"option {name} is {value!r}; it must be a number of at least 0")
@@ -54,7 +60,7 @@ class SolveOptions:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
                 raise OptionError(f"option {name} is {value!r}; it must be a whole number of at least {least}")
-        for name, optional in (("log", False), ("presolve", True)):
+        for name, optional in (("log", False), ("presolve", True), ("isolate", False)):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and optional):
                 raise OptionError(f"option {name} is {value!r}; it must be true or false")

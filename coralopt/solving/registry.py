@@ -12,11 +12,16 @@ from coralopt.solving.backend import Capability
 GROUP = "coralopt.solvers"
 
 
-def _load(point: EntryPoint) -> Any:
+def _load(point: EntryPoint, argument: str = "") -> Any:
     try:
-        return point.load()()
+        plugin = point.load()
     except (ImportError, AttributeError) as error:
         raise SolverNotFoundError(f"solver {point.name!r} cannot be loaded: {error}") from error
+    if not argument:
+        return plugin()
+    if not getattr(plugin, "takes_argument", False):
+        raise SolverNotFoundError(f"solver {point.name!r} takes nothing behind a colon, but {argument!r} is given")
+    return plugin(argument)
 
 
 def _plugins() -> dict[str, EntryPoint]:
@@ -39,6 +44,8 @@ def solver_names() -> list[str]:
 def get_backend(solver: Any) -> Any:
     """The back end of this name, or ``solver`` itself when it is one already.
 
+    A plugin with ``takes_argument`` gets what stands behind a colon: ``pyomo:cbc``.
+
     Raises:
         SolverNotFoundError: No plugin of this name, or one that cannot be loaded; says what there is.
     """
@@ -49,14 +56,15 @@ def get_backend(solver: Any) -> Any:
             )
         return solver
     plugins = _plugins()
-    if solver not in plugins:
-        near = difflib.get_close_matches(solver, plugins, n=2)
+    name, _, argument = solver.partition(":")
+    if name not in plugins:
+        near = difflib.get_close_matches(name, plugins, n=2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise SolverNotFoundError(
             f"no solver is called {solver!r}; {hint}registered: {', '.join(sorted(plugins)) or 'none'} "
             "(see `coralopt solvers`)"
         )
-    return _load(plugins[solver])
+    return _load(plugins[name], argument)
 
 
 def require_backend(solver: Any) -> Any:

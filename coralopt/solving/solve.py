@@ -13,22 +13,13 @@ import numpy as np
 from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
 from coralopt.solving.backend import Capability, Progress, RawResult
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.isolation import solve_isolated
 from coralopt.solving.matrix import Floats, MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import PROOF_ROUNDING, Reason, Termination, gap_reached, relative_gap
-
-#: Largest distance from a whole number that a solver's integer column may have.
-INTEGRALITY_TOLERANCE = 1e-4
-#: Largest violation of a row, relative to the size of its terms, that counts as rounding of the solver.
-ROW_TOLERANCE = 1e-6
-#: Largest relative amount by which a bound may pass a checked solution before the solver is called wrong.
-BOUND_TOLERANCE = 1e-6
-#: Largest difference, relative to the size of the terms, between a solver's objective and that of its own values.
-CLAIM_TOLERANCE = 1e-6
-
-_WITHOUT_SOLUTION = frozenset({Reason.INFEASIBLE, Reason.UNBOUNDED, Reason.INFEASIBLE_OR_UNBOUNDED})
+from coralopt.solving.status import Reason, Termination
+from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven, weak_bound
 
 
 def solve(
@@ -67,6 +58,8 @@ def solve(
     if backend.kind != "matrix":
         if start is not None:
             raise _unsupported(backend, "takes no start", Capability.MIP_START)
+        if asked.isolate:
+            raise _unsupported(backend, "takes whole problems and cannot be isolated", Capability.MILP)
         return _solve_whole(problem, backend, asked)
     chosen = formulation or problem.default_formulation
     known = problem.formulations()
@@ -162,7 +155,7 @@ def _solve_whole(problem: Any, backend: Any, asked: SolveOptions) -> Solution[An
         )
     raw = backend.solve_problem(problem, asked)
     started = time.perf_counter()
-    answer = None if raw.reason in _WITHOUT_SOLUTION else raw.answer
+    answer = None if raw.reason in WITHOUT_SOLUTION else raw.answer
     if answer is None and raw.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
         raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no answer")
     objective = math.nan if answer is None else _checked(problem, answer, backend.name, "")
@@ -207,12 +200,12 @@ def _solution(
     maximize = problem.sense == "max"
     gap = math.inf
     if answer is not None:
-        bound, gap, reason = _proven(objective, bound, maximize, termination.reason, asked, rest["solver"])
+        bound, gap, reason = proven(objective, bound, maximize, termination.reason, asked, rest["solver"])
         termination = replace(termination, reason=reason)
     elif termination.reason is Reason.INFEASIBLE:
         bound = None
-    elif bound is None or math.isnan(bound) or termination.reason in _WITHOUT_SOLUTION:
-        bound = _weak(maximize)
+    elif bound is None or math.isnan(bound) or termination.reason in WITHOUT_SOLUTION:
+        bound = weak_bound(maximize)
     return Solution(
         answer=answer,
         termination=termination,
@@ -261,8 +254,8 @@ def solve_matrix(
         start = np.asarray(start, dtype=np.float64)
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
-    raw: RawResult = backend.solve(matrix, asked, start=start, on_progress=on_progress)
-    x, objective = _best_of(matrix, raw, start, backend.name)
+    raw = _run(matrix, backend, asked, start, on_progress)
+    x, objective = best_of(matrix, raw, start, backend.name)
     bound: float | None
     reason: Reason
     if x is None:
@@ -272,10 +265,10 @@ def solve_matrix(
         bound = raw.bound
         if reason is Reason.INFEASIBLE:
             bound = None
-        elif bound is None or math.isnan(bound) or reason in _WITHOUT_SOLUTION:
-            bound = _weak(matrix.maximize)
+        elif bound is None or math.isnan(bound) or reason in WITHOUT_SOLUTION:
+            bound = weak_bound(matrix.maximize)
     else:
-        bound, gap, reason = _proven(objective, raw.bound, matrix.maximize, raw.reason, asked, backend.name)
+        bound, gap, reason = proven(objective, raw.bound, matrix.maximize, raw.reason, asked, backend.name)
     return MatrixResult(
         x=x,
         termination=Termination(reason, raw.limit, raw.raw),
@@ -293,90 +286,20 @@ def solve_matrix(
     )
 
 
-def _weak(maximize: bool) -> float:
-    """The bound that says nothing."""
-    return math.inf if maximize else -math.inf
-
-
-def _proven(
-    objective: float, bound: float | None, maximize: bool, claim: Reason, asked: SolveOptions, solver: str
-) -> tuple[float, float, Reason]:
-    """Bound, gap and reason of a checked solution; a claim of optimality alone proves nothing."""
-    if bound is None or math.isnan(bound):
-        bound = _weak(maximize)
-    beyond = objective - bound if maximize else bound - objective
-    if beyond > BOUND_TOLERANCE * max(1.0, abs(objective)):
-        raise WrongAnswerError(
-            f"solver {solver!r} claims the bound {bound!r}, but a checked solution has the objective {objective!r}"
+def _run(
+    matrix: MilpMatrix,
+    backend: Any,
+    asked: SolveOptions,
+    start: Floats | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> RawResult:
+    """The back end itself, here or in a process of its own."""
+    if asked.isolate:
+        return solve_isolated(matrix, backend, asked, start, on_progress)
+    if asked.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
+        able = ", ".join(solvers_with(Capability.MEMORY_LIMIT)) or "none is registered"
+        raise UnsupportedError(
+            f"solver {backend.name!r} has no memory limit of its own; set isolate=True to have one, or use: {able}"
         )
-    # Within the solver's tolerances a re-evaluation may pass the bound by a hair; a bound never is behind a solution.
-    bound = max(bound, objective) if maximize else min(bound, objective)
-    gap = relative_gap(objective, bound)
-    within = gap_reached(objective, bound, asked.rel_gap, asked.abs_gap)
-    # What the solver proved within its tolerances stays proven when the exact re-evaluation moves the last digits.
-    within = within or (claim is Reason.OPTIMAL and gap <= asked.rel_gap + PROOF_ROUNDING)
-    return bound, gap, Reason.OPTIMAL if within else Reason.FEASIBLE
-
-
-def _best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: str) -> tuple[Floats | None, float]:
-    """The checked solution and its objective: the solver's, or the start where that is better or the only one."""
-    x, objective = None, math.nan
-    if raw.x is not None and raw.reason not in _WITHOUT_SOLUTION:
-        given = np.asarray(raw.x, dtype=np.float64)
-        x, wrong = _examine(matrix, given)
-        if wrong:
-            raise WrongAnswerError(f"solver {solver!r} returned a wrong solution: {wrong}")
-        terms = matrix.c * given
-        own = float(terms.sum()) + matrix.offset
-        claimed = own if raw.objective is None else raw.objective
-        if not abs(claimed - own) <= CLAIM_TOLERANCE * max(1.0, float(np.abs(terms).sum()) + abs(matrix.offset)):
-            raise WrongAnswerError(f"solver {solver!r} claims the objective {claimed!r}, but its solution has {own!r}")
-        objective = float(matrix.c @ x) + matrix.offset
-    if start is None or np.isnan(start).any():
-        return x, objective
-    begin, wrong = _examine(matrix, start)
-    if wrong:
-        return x, objective
-    if raw.reason is Reason.INFEASIBLE:
-        raise WrongAnswerError(f"solver {solver!r} claims that there is no solution, but the start is one")
-    if raw.reason in _WITHOUT_SOLUTION:
-        return None, math.nan
-    value = float(matrix.c @ begin) + matrix.offset
-    better = value - objective if matrix.maximize else objective - value
-    if x is None or better > BOUND_TOLERANCE * max(1.0, abs(objective)):
-        return begin, value
-    return x, objective
-
-
-def _examine(matrix: MilpMatrix, x: Floats) -> tuple[Floats, str]:
-    """``x`` with whole integer columns, and what is wrong with it, empty when nothing is."""
-    if x.shape != matrix.c.shape:
-        return x, f"{x.shape} values for {len(matrix.c)} columns"
-    if not np.isfinite(x).all():
-        worst = int((~np.isfinite(x)).argmax())
-        return x, f"column {matrix.column_names[worst]} has value {float(x[worst])!r}, which is not finite"
-    # Adding 0 turns -0.0 into 0.0.
-    whole = np.where(matrix.integer, np.rint(x), x) + 0.0
-    if not len(x):
-        off = beyond = np.zeros(1)
-    else:
-        off = np.abs(whole - x)
-        slack = ROW_TOLERANCE * np.maximum(1.0, np.abs(whole))
-        beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
-    if off.max() > INTEGRALITY_TOLERANCE:
-        worst = int(off.argmax())
-        return whole, f"integer column {matrix.column_names[worst]} has value {float(x[worst])!r}"
-    if beyond.max() > 0:
-        worst = int(beyond.argmax())
-        return whole, f"column {matrix.column_names[worst]} = {float(x[worst])!r} is out of bounds"
-    if len(matrix.row_lower):
-        activity = matrix.a @ whole
-        slack = ROW_TOLERANCE * np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
-        beyond = np.maximum(matrix.row_lower - activity - slack, activity - matrix.row_upper - slack)
-        if beyond.max() > 0:
-            worst = int(beyond.argmax())
-            return whole, (
-                f"row {matrix.row_names[worst]} has activity {float(activity[worst])!r}, "
-                f"allowed is {float(matrix.row_lower[worst])!r} to {float(matrix.row_upper[worst])!r}"
-            )
-    return whole, ""
+    raw: RawResult = backend.solve(matrix, asked, start=start, on_progress=on_progress)
+    return raw

@@ -29,6 +29,8 @@ from coralopt.solving.matrix import Floats
 
 #: HiGHS keeps one pool of threads a process; changing its size needs a reset, which must not overlap a solve.
 _SCHEDULER = threading.Lock()
+#: HiGHS's iis_strategy: look at the linear programme (2), make the subset irreducible (4).
+IRREDUCIBLE_FROM_LP = 6
 
 
 class HighsBackend:
@@ -48,6 +50,7 @@ class HighsBackend:
             Capability.PROGRESS,
             Capability.SEED,
             Capability.INTERRUPT,
+            Capability.CONFLICT,
         }
     )
 
@@ -101,6 +104,37 @@ class HighsBackend:
         if result.reason is Reason.INFEASIBLE_OR_UNBOUNDED:
             return self._decided(matrix, options, result)
         return result
+
+    def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
+        """HiGHS's irreducible infeasible subset of the linear relaxation; empty when that is feasible."""
+        import highspy
+
+        solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        solver.setOptionValue("output_flag", options.log)
+        solver.setOptionValue("iis_strategy", IRREDUCIBLE_FROM_LP)
+        if options.time_limit is not None:
+            solver.setOptionValue("time_limit", float(options.time_limit))
+        _pass_model(highspy, solver, matrix)
+        with _SCHEDULER:
+            highspy.Highs.resetGlobalScheduler(True)
+            status, found = solver.getIis()
+        if status == highspy.HighsStatus.kError:
+            return []
+        bound = highspy.IisBoundStatus
+        sides = {
+            int(bound.kIisBoundStatusLower): ("lower",),
+            int(bound.kIisBoundStatusUpper): ("upper",),
+            int(bound.kIisBoundStatusBoxed): ("lower", "upper"),
+        }
+        return [
+            (kind, int(position), side)
+            for kind, index, kinds in (
+                ("column", found.col_index_, found.col_bound_),
+                ("row", found.row_index_, found.row_bound_),
+            )
+            for position, which in zip(index, kinds, strict=True)
+            for side in sides.get(int(which), ())
+        ]
 
     def _decided(self, matrix: MilpMatrix, options: SolveOptions, result: RawResult) -> RawResult:
         """Presolve often stops at "infeasible or unbounded": the same rows without an objective tell which."""
@@ -263,16 +297,20 @@ class _Run:
             event.interrupt()
 
     def _incumbent(self, event: Any) -> None:
-        self._tell(event.data_out.objective_function_value, event.data_out.mip_dual_bound)
+        data = event.data_out
+        self._tell(
+            data.objective_function_value, data.mip_dual_bound, lambda: np.array(data.mip_solution, dtype=np.float64)
+        )
 
     def _bounds(self, event: Any) -> None:
         self._tell(event.data_out.mip_primal_bound, event.data_out.mip_dual_bound)
 
-    def _tell(self, objective: float, bound: float) -> None:
+    def _tell(self, objective: float, bound: float, solution: Callable[[], Floats] | None = None) -> None:
         if self._on_progress is None or self._error is not None:
             return
         try:
-            self._on_progress(Progress(_finite(objective), _finite(bound), time.perf_counter() - self._since))
+            seconds = time.perf_counter() - self._since
+            self._on_progress(Progress(_finite(objective), _finite(bound), seconds, solution))
         except BaseException as error:
             # An exception must not cross the solver's own frames; it surfaces once HiGHS has stopped.
             self._error = error

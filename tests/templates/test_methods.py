@@ -75,10 +75,10 @@ def test_samples_are_seeded_and_cover_everything(scenario: ResolvedScenario) -> 
 
 def test_milp_library_equals_the_sweep(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
     """Another solver and formulation in worker processes, the same throughputs; the check command's own way."""
-    for formulation in ("tight", "paper"):
-        result = check_library(library, solver="highs", formulation=formulation, sample=8, seed=1, workers=2)
+    for formulation, sample in (("tight", 6), ("paper", 2)):
+        result = check_library(library, solver="highs", formulation=formulation, sample=sample, seed=1, workers=2)
         assert result.ok, result.violations
-        assert result.compared == 8
+        assert result.compared == sample
 
 
 def test_check_finds_a_wrong_template(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
@@ -187,7 +187,7 @@ def test_a_dead_worker_is_one_sentence() -> None:
 def test_killed_command_is_finished_by_the_next(tmp_path: Path) -> None:
     """`kill -9` of the whole build midway: no library file, workers end by themselves, the next run completes it."""
     environment = {**os.environ, "CORALOPT_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "coralopt", "templates", "tiny", "--solver", "highs", "--sample", "40"]
+    command = [sys.executable, "-m", "coralopt", "templates", "tiny", "--solver", "highs", "--sample", "16"]
     command += ["--workers", "2", "-o", "l.parquet", "--json"]
     first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

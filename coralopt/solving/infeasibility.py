@@ -1,0 +1,206 @@
+"""Why a model has no solution: an irreducible conflict, and the smallest relaxation that would make it feasible.
+
+A *conflict* is a set of row sides and column bounds that no point satisfies together, while any of them may be dropped
+to leave a feasible rest. A back end's own search (capability ``conflict``) makes the first guess where there is one; a
+deletion filter, which solves the model once a member, makes it irreducible and proves it (Chinneck and Dravnieks, 1991).
+
+The *smallest relaxation* lets chosen rows be missed at a price: min sum of w_i s_i with s_i >= 0 added to each side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coralopt.errors import SolverError
+from coralopt.solving.backend import Capability
+from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.options import SolveOptions
+from coralopt.solving.registry import require_backend
+from coralopt.solving.solve import solve_matrix
+from coralopt.solving.status import Reason
+
+#: ("row" or "column", position, "lower" or "upper").
+Member = tuple[str, int, str]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Row sides and column bounds that cannot hold together.
+
+    Attributes:
+        rows: (row name, ``"lower"`` or ``"upper"``).
+        bounds: (column name, ``"lower"`` or ``"upper"``).
+        irreducible: Whether every member is needed; ``False`` when time ran out before that was shown.
+        seconds: Wall time.
+    """
+
+    rows: tuple[tuple[str, str], ...]
+    bounds: tuple[tuple[str, str], ...]
+    irreducible: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """The cheapest way to make a model feasible.
+
+    Attributes:
+        amounts: Row name -> by how much a side must be moved; rows that may stay are absent.
+        total: Weighted sum of the amounts.
+        bound: Proven lower bound of that sum.
+    """
+
+    amounts: Mapping[str, float]
+    total: float
+    bound: float
+
+
+def find_conflict(
+    matrix: MilpMatrix, solver: Any = "highs", options: SolveOptions | None = None, *, native: bool = True
+) -> Conflict:
+    """An irreducible conflict of an infeasible model.
+
+    Args:
+        matrix: The model.
+        solver: Name of a back end or a back end itself.
+        options: ``time_limit`` is for the whole search, which then returns what it has.
+        native: ``False`` leaves the back end's own search out.
+
+    Raises:
+        SolverError: The model is feasible, or the back end cannot tell.
+    """
+    begun = time.perf_counter()
+    asked = options or SolveOptions()
+    backend = require_backend(solver)
+    everything = _members(matrix)
+
+    def infeasible(members: Sequence[Member]) -> bool:
+        left = None if asked.time_limit is None else max(0.1, asked.time_limit - (time.perf_counter() - begun))
+        found = solve_matrix(_only(matrix, members), backend, replace(asked, time_limit=left))
+        return found.termination.reason is Reason.INFEASIBLE
+
+    if not infeasible(everything):
+        raise SolverError(f"solver {backend.name!r} does not find the model infeasible, so there is no conflict")
+    kept = list(everything)
+    if native and Capability.CONFLICT in backend.capabilities:
+        guess = [member for member in backend.conflict(matrix, asked) if member in set(everything)]
+        # A guess that is feasible by itself is no conflict, whoever made it.
+        kept = guess if guess and infeasible(guess) else kept
+    done = True
+    step = max(1, len(kept) // 2)
+    while step >= 1:
+        position = 0
+        while position < len(kept):
+            if asked.time_limit is not None and time.perf_counter() - begun > asked.time_limit:
+                done = False
+                break
+            rest = kept[:position] + kept[position + step :]
+            if infeasible(rest):
+                kept = rest
+            else:
+                position += step
+        if not done or step == 1:
+            break
+        step //= 2
+    return Conflict(
+        rows=tuple((matrix.row_names[i], side) for kind, i, side in kept if kind == "row"),
+        bounds=tuple((matrix.column_names[j], side) for kind, j, side in kept if kind == "column"),
+        irreducible=done,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def smallest_relaxation(
+    matrix: MilpMatrix,
+    solver: Any = "highs",
+    options: SolveOptions | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Relaxation:
+    """The least weighted sum of violations over all points within the column bounds.
+
+    Args:
+        matrix: The model; its objective does not count.
+        solver: Name of a back end or a back end itself.
+        options: Common options.
+        weights: Row name -> price of moving one of its sides by 1; rows left out may not move. ``None`` is 1 for all.
+
+    Raises:
+        SolverError: Even so there is no solution, or a limit came first.
+    """
+    from scipy.sparse import csc_array, hstack
+
+    rows, columns = matrix.shape
+    price = np.array([1.0 if weights is None else weights.get(name, np.nan) for name in matrix.row_names])
+    lower = np.flatnonzero(np.isfinite(matrix.row_lower) & ~np.isnan(price))
+    upper = np.flatnonzero(np.isfinite(matrix.row_upper) & ~np.isnan(price))
+    moved = np.concatenate([lower, upper])
+    signs = np.concatenate([np.ones(len(lower)), -np.ones(len(upper))])
+    slacks = csc_array((signs, (moved, np.arange(len(moved)))), shape=(rows, len(moved)))
+    elastic = MilpMatrix(
+        c=np.concatenate([np.zeros(columns), price[moved]]),
+        offset=0.0,
+        a=hstack([matrix.a, slacks]).tocsc(),
+        row_lower=matrix.row_lower,
+        row_upper=matrix.row_upper,
+        lower=np.concatenate([matrix.lower, np.zeros(len(moved))]),
+        upper=np.concatenate([matrix.upper, np.full(len(moved), np.inf)]),
+        integer=np.concatenate([matrix.integer, np.zeros(len(moved), dtype=np.bool_)]),
+        maximize=False,
+        column_names=[*matrix.column_names, *(f"slack{k}" for k in range(len(moved)))],
+        row_names=matrix.row_names,
+    )
+    found = solve_matrix(elastic, solver, options)
+    if found.x is None or found.bound is None:
+        raise SolverError(
+            f"no relaxation of these rows was found ({found.termination.reason.value}: {found.termination.raw}); "
+            "let more rows move, or raise time_limit"
+        )
+    amounts: dict[str, float] = {}
+    for row, value in zip(moved.tolist(), found.x[columns:].tolist(), strict=True):
+        if value > 1e-9:
+            amounts[matrix.row_names[row]] = amounts.get(matrix.row_names[row], 0.0) + value
+    return Relaxation(amounts, found.objective, found.bound)
+
+
+def _members(matrix: MilpMatrix) -> list[Member]:
+    """All finite sides, rows first: a conflict of few rows says more than one of many bounds."""
+    found: list[Member] = []
+    for kind, low, high in (
+        ("column", matrix.lower, matrix.upper),
+        ("row", matrix.row_lower, matrix.row_upper),
+    ):
+        found += [(kind, int(k), "lower") for k in np.flatnonzero(np.isfinite(low))]
+        found += [(kind, int(k), "upper") for k in np.flatnonzero(np.isfinite(high))]
+    return found
+
+
+def _only(matrix: MilpMatrix, members: Sequence[Member]) -> MilpMatrix:
+    """The model with these sides and no others, and without an objective."""
+    sides = {
+        ("row", "lower"): np.full_like(matrix.row_lower, -np.inf),
+        ("row", "upper"): np.full_like(matrix.row_upper, np.inf),
+        ("column", "lower"): np.full_like(matrix.lower, -np.inf),
+        ("column", "upper"): np.full_like(matrix.upper, np.inf),
+    }
+    whole = {
+        ("row", "lower"): matrix.row_lower,
+        ("row", "upper"): matrix.row_upper,
+        ("column", "lower"): matrix.lower,
+        ("column", "upper"): matrix.upper,
+    }
+    for kind, position, side in members:
+        sides[kind, side][position] = whole[kind, side][position]
+    return replace(
+        matrix,
+        c=np.zeros_like(matrix.c),
+        offset=0.0,
+        row_lower=sides["row", "lower"],
+        row_upper=sides["row", "upper"],
+        lower=sides["column", "lower"],
+        upper=sides["column", "upper"],
+    )

@@ -1,0 +1,209 @@
+"""A solve in a process of its own: a deadline that holds, and an incumbent that outlives its solver.
+
+The child runs ``python -m coralopt.solving.worker FOLDER``. Both sides talk through files of a private temporary folder:
+the matrix and the request go in; events (one JSON object a line), the latest incumbent and the result come out. Nothing
+is pickled, and what a dying solver leaves half-written is never read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coralopt.errors import (
+    LicenseLimitError,
+    OptionError,
+    SolverError,
+    SolverNotFoundError,
+    UnsupportedError,
+    WrongAnswerError,
+)
+from coralopt.solving.backend import Progress, RawResult
+from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.options import SolveOptions
+from coralopt.solving.status import Limit, Reason
+from coralopt.solving.transfer import result_from, write_request
+from coralopt.solving.verdict import weak_bound
+
+#: What a back end may raise, by name.
+RAISED = {
+    kind.__name__: kind
+    for kind in (LicenseLimitError, OptionError, SolverNotFoundError, UnsupportedError, WrongAnswerError)
+}
+#: Seconds that a solver may take beyond its time limit to stop by itself before it is killed.
+GRACE = 1.0
+#: Seconds that a solver may take to stop after Ctrl-C.
+PATIENCE = 5.0
+#: Seconds between two looks at the child.
+PERIOD = 0.05
+
+
+def solve_isolated(
+    matrix: MilpMatrix,
+    backend: Any,
+    options: SolveOptions,
+    start: Floats | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> RawResult:
+    """Run ``backend.solve`` in a process of its own.
+
+    The clock of ``time_limit`` starts when the child has read the matrix. ``GRACE`` seconds after the limit, or when its
+    resident memory passes ``memory_limit``, the child is killed; the best incumbent it reported is the answer then, as
+    it is when the solver crashes.
+
+    Raises:
+        UnsupportedError: The back end has neither a registered name nor a class that another process can import.
+        SolverError: What the back end raised, under the same class.
+    """
+    with tempfile.TemporaryDirectory(prefix="coralopt-") as name:
+        folder = Path(name)
+        write_request(folder, matrix, _address(backend), options, start)
+        # A session of its own: Ctrl-C in the terminal reaches only this process, which passes it on in order.
+        child = subprocess.Popen(
+            [sys.executable, "-m", "coralopt.solving.worker", str(folder)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        watch = _Watch(folder, child, options, on_progress)
+        try:
+            limit, words = watch.to_the_end()
+        finally:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+        watch.read_events()
+        if (folder / "result.json").exists():
+            return result_from(folder)
+        return _from_incumbent(folder, matrix, watch, limit, words)
+
+
+def _address(backend: Any) -> str:
+    """How the child finds the back end: ``name NAME`` of a registered one, or ``class module:class``."""
+    from coralopt.solving.registry import get_backend
+
+    with contextlib.suppress(SolverError):
+        if type(get_backend(backend.name)) is type(backend):
+            return f"name {backend.name}"
+    kind = type(backend)
+    if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
+        raise UnsupportedError(
+            f"solver {backend.name!r} cannot be isolated: {kind.__qualname__} is not importable by another process; "
+            "define it in a module, or register it under the entry-point group coralopt.solvers"
+        )
+    return f"class {kind.__module__}:{kind.__qualname__}"
+
+
+class _Watch:
+    """The parent's eye on the child."""
+
+    def __init__(
+        self,
+        folder: Path,
+        child: subprocess.Popen[bytes],
+        options: SolveOptions,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.folder, self.child, self.options, self.on_progress = folder, child, options, on_progress
+        self.ready: float | None = None
+        self.bound: float | None = None
+        self._events = folder / "events.jsonl"
+        self._read = 0
+
+    def to_the_end(self) -> tuple[Limit | None, str]:
+        """Wait for the child; which limit made us kill it, and in words how it ended."""
+        interrupted: float | None = None
+        while True:
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.child.wait(PERIOD)
+                    return self._verdict(interrupted)
+                self.read_events()
+                if interrupted is not None and time.perf_counter() - interrupted > PATIENCE:
+                    return Limit.INTERRUPTED, "killed after Ctrl-C"
+                if self._late():
+                    return Limit.TIME, f"killed {GRACE:g} s after its time limit of {self.options.time_limit:g} s"
+                if self._too_large():
+                    return Limit.MEMORY, f"killed at its memory limit of {self.options.memory_limit:g} GiB"
+            except KeyboardInterrupt:
+                if interrupted is not None:
+                    raise
+                interrupted = time.perf_counter()
+                self.child.send_signal(signal.SIGINT)
+
+    def _verdict(self, interrupted: float | None) -> tuple[Limit | None, str]:
+        if interrupted is not None:
+            return Limit.INTERRUPTED, "stopped by Ctrl-C"
+        code = self.child.returncode
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return Limit.OTHER, f"the solver's process died of {signal.Signals(-code).name}"
+        return Limit.OTHER, f"the solver's process ended with exit code {code}"
+
+    def _late(self) -> bool:
+        if self.options.time_limit is None or self.ready is None:
+            return False
+        return time.perf_counter() - self.ready > self.options.time_limit + GRACE
+
+    def _too_large(self) -> bool:
+        if self.options.memory_limit is None:
+            return False
+        return _resident_bytes(self.child.pid) > self.options.memory_limit * 1024**3
+
+    def read_events(self) -> None:
+        """Take in the whole lines that the child has written since the last time."""
+        if not self._events.exists():
+            return
+        with self._events.open("rb") as stream:
+            stream.seek(self._read)
+            text = stream.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            event = json.loads(line)
+            if "ready" in event:
+                self.ready = time.perf_counter()
+                continue
+            objective, bound = event["objective"], event["bound"]
+            self.bound = self.bound if bound is None else bound
+            if self.on_progress is not None:
+                self.on_progress(Progress(objective, bound, event["seconds"]))
+
+
+def _resident_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 when it is gone or the system does not tell."""
+    import os
+
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):
+        said = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return int(said.stdout.strip() or 0) * 1024
+    return 0
+
+
+def _from_incumbent(folder: Path, matrix: MilpMatrix, watch: _Watch, limit: Limit | None, words: str) -> RawResult:
+    """What remains of a solve without a result: an error to raise, or the last incumbent and bound."""
+    failed = folder / "error.json"
+    if failed.exists():
+        said = json.loads(failed.read_text(encoding="utf-8"))
+        raise RAISED.get(said["kind"], SolverError)(said["message"])
+    incumbent = folder / "incumbent.npy"
+    x = np.load(incumbent, allow_pickle=False) if incumbent.exists() else None
+    bound = weak_bound(matrix.maximize) if watch.bound is None else watch.bound
+    reason = Reason.FEASIBLE if x is not None else Reason.NO_SOLUTION_FOUND
+    if x is None and limit is Limit.OTHER:
+        reason = Reason.OTHER_ERROR
+    seconds = math.nan if watch.ready is None else time.perf_counter() - watch.ready
+    return RawResult(reason, limit, words, x, bound, solve_seconds=seconds)

@@ -1,0 +1,99 @@
+"""Requests and results of isolated solves as plain files: numpy arrays without pickle, and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coralopt.solving.backend import RawResult
+from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.options import SolveOptions
+from coralopt.solving.status import Limit, Reason
+
+_VECTORS = ("c", "row_lower", "row_upper", "lower", "upper", "integer")
+_ANSWERS = ("x", "row_duals", "reduced_costs")
+
+
+def write_request(folder: Path, matrix: MilpMatrix, solver: str, options: SolveOptions, start: Floats | None) -> None:
+    """``matrix.npz`` and ``request.json``; names stay behind, no back end needs them."""
+    arrays = {name: getattr(matrix, name) for name in _VECTORS}
+    arrays.update(data=matrix.a.data, indices=matrix.a.indices, indptr=matrix.a.indptr)
+    if start is not None:
+        arrays["start"] = start
+    np.savez(folder / "matrix.npz", **arrays)
+    # The parent enforces memory limits on any solver.
+    plain = replace(options, isolate=False, memory_limit=None).to_mapping()
+    request = {"solver": solver, "options": plain, "offset": matrix.offset, "maximize": matrix.maximize}
+    _write_json(folder / "request.json", request)
+
+
+def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | None]:
+    """What :func:`write_request` wrote."""
+    from scipy.sparse import csc_array
+
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    with np.load(folder / "matrix.npz", allow_pickle=False) as arrays:
+        held = {name: arrays[name] for name in arrays.files}
+    rows, columns = len(held["row_lower"]), len(held["c"])
+    matrix = MilpMatrix(
+        **{name: held[name] for name in _VECTORS},
+        offset=request["offset"],
+        a=csc_array((held["data"], held["indices"], held["indptr"]), shape=(rows, columns)),
+        maximize=request["maximize"],
+        column_names=[f"c{j}" for j in range(columns)],
+        row_names=[f"r{i}" for i in range(rows)],
+    )
+    return matrix, request["solver"], SolveOptions.from_mapping(request["options"]), held.get("start")
+
+
+def write_result(folder: Path, result: RawResult) -> None:
+    """``answer.npz`` and, last, ``result.json``: when that exists, everything does."""
+    arrays = {name: getattr(result, name) for name in _ANSWERS if getattr(result, name) is not None}
+    np.savez(folder / "answer.npz", **arrays)
+    plain = {
+        "reason": result.reason.value,
+        "limit": None if result.limit is None else result.limit.value,
+        "raw": result.raw,
+        "bound": result.bound,
+        "nodes": result.nodes,
+        "iterations": result.iterations,
+        "effective": dict(result.effective),
+        "handover_seconds": result.handover_seconds,
+        "solve_seconds": result.solve_seconds,
+        "start_accepted": result.start_accepted,
+        "objective": result.objective,
+    }
+    _write_json(folder / "result.json", plain)
+
+
+def result_from(folder: Path) -> RawResult:
+    """What :func:`write_result` wrote."""
+    plain: Any = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    with np.load(folder / "answer.npz", allow_pickle=False) as arrays:
+        plain.update({name: arrays[name] if name in arrays.files else None for name in _ANSWERS})
+    limit = plain.pop("limit")
+    return RawResult(reason=Reason(plain.pop("reason")), limit=None if limit is None else Limit(limit), **plain)
+
+
+def write_incumbent(folder: Path, x: Floats) -> None:
+    """``incumbent.npy``, whole or not at all."""
+    part = folder / "incumbent.part.npy"
+    np.save(part, np.asarray(x, dtype=np.float64), allow_pickle=False)
+    part.replace(folder / "incumbent.npy")
+
+
+def write_error(folder: Path, error: BaseException) -> None:
+    """``error.json``: what the back end raised."""
+    _write_json(folder / "error.json", {"kind": type(error).__name__, "message": str(error)})
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    # Bounds may be infinite or NaN, which Python's JSON writes and reads.
+    part.write_text(json.dumps(data), encoding="utf-8")
+    part.replace(path)

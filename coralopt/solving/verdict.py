@@ -1,0 +1,114 @@
+"""The core's own verdict on what a back end claims: solution, objective, bound and reason."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from coralopt.errors import WrongAnswerError
+from coralopt.solving.backend import RawResult
+from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.options import SolveOptions
+from coralopt.solving.status import PROOF_ROUNDING, Reason, gap_reached, relative_gap
+
+#: Largest distance from a whole number that a solver's integer column may have.
+INTEGRALITY_TOLERANCE = 1e-4
+#: Largest violation of a row, relative to the size of its terms, that counts as rounding of the solver.
+ROW_TOLERANCE = 1e-6
+#: Largest relative amount by which a bound may pass a checked solution before the solver is called wrong.
+BOUND_TOLERANCE = 1e-6
+#: Largest difference, relative to the size of the terms, between a solver's objective and that of its own values.
+CLAIM_TOLERANCE = 1e-6
+
+#: Reasons that never come with a solution.
+WITHOUT_SOLUTION = frozenset({Reason.INFEASIBLE, Reason.UNBOUNDED, Reason.INFEASIBLE_OR_UNBOUNDED})
+
+
+def weak_bound(maximize: bool) -> float:
+    """The bound that says nothing."""
+    return math.inf if maximize else -math.inf
+
+
+def proven(
+    objective: float, bound: float | None, maximize: bool, claim: Reason, asked: SolveOptions, solver: str
+) -> tuple[float, float, Reason]:
+    """Bound, gap and reason of a checked solution; a claim of optimality alone proves nothing."""
+    if bound is None or math.isnan(bound):
+        bound = weak_bound(maximize)
+    beyond = objective - bound if maximize else bound - objective
+    if beyond > BOUND_TOLERANCE * max(1.0, abs(objective)):
+        raise WrongAnswerError(
+            f"solver {solver!r} claims the bound {bound!r}, but a checked solution has the objective {objective!r}"
+        )
+    # Within the solver's tolerances a re-evaluation may pass the bound by a hair; a bound never is behind a solution.
+    bound = max(bound, objective) if maximize else min(bound, objective)
+    gap = relative_gap(objective, bound)
+    within = gap_reached(objective, bound, asked.rel_gap, asked.abs_gap)
+    # What the solver proved within its tolerances stays proven when the exact re-evaluation moves the last digits.
+    within = within or (claim is Reason.OPTIMAL and gap <= asked.rel_gap + PROOF_ROUNDING)
+    return bound, gap, Reason.OPTIMAL if within else Reason.FEASIBLE
+
+
+def best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: str) -> tuple[Floats | None, float]:
+    """The checked solution and its objective: the solver's, or the start where that is better or the only one."""
+    x, objective = None, math.nan
+    if raw.x is not None and raw.reason not in WITHOUT_SOLUTION:
+        given = np.asarray(raw.x, dtype=np.float64)
+        x, wrong = examine(matrix, given)
+        if wrong:
+            raise WrongAnswerError(f"solver {solver!r} returned a wrong solution: {wrong}")
+        terms = matrix.c * given
+        own = float(terms.sum()) + matrix.offset
+        claimed = own if raw.objective is None else raw.objective
+        if not abs(claimed - own) <= CLAIM_TOLERANCE * max(1.0, float(np.abs(terms).sum()) + abs(matrix.offset)):
+            raise WrongAnswerError(f"solver {solver!r} claims the objective {claimed!r}, but its solution has {own!r}")
+        objective = float(matrix.c @ x) + matrix.offset
+    if start is None or np.isnan(start).any():
+        return x, objective
+    begin, wrong = examine(matrix, start)
+    if wrong:
+        return x, objective
+    if raw.reason is Reason.INFEASIBLE:
+        raise WrongAnswerError(f"solver {solver!r} claims that there is no solution, but the start is one")
+    if raw.reason in WITHOUT_SOLUTION:
+        return None, math.nan
+    value = float(matrix.c @ begin) + matrix.offset
+    better = value - objective if matrix.maximize else objective - value
+    if x is None or better > BOUND_TOLERANCE * max(1.0, abs(objective)):
+        return begin, value
+    return x, objective
+
+
+def examine(matrix: MilpMatrix, x: Floats) -> tuple[Floats, str]:
+    """``x`` with whole integer columns, and what is wrong with it, empty when nothing is."""
+    if x.shape != matrix.c.shape:
+        return x, f"{x.shape} values for {len(matrix.c)} columns"
+    if not np.isfinite(x).all():
+        worst = int((~np.isfinite(x)).argmax())
+        return x, f"column {matrix.column_names[worst]} has value {float(x[worst])!r}, which is not finite"
+    # Adding 0 turns -0.0 into 0.0.
+    whole = np.where(matrix.integer, np.rint(x), x) + 0.0
+    if not len(x):
+        off = beyond = np.zeros(1)
+    else:
+        off = np.abs(whole - x)
+        slack = ROW_TOLERANCE * np.maximum(1.0, np.abs(whole))
+        beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
+    if off.max() > INTEGRALITY_TOLERANCE:
+        worst = int(off.argmax())
+        return whole, f"integer column {matrix.column_names[worst]} has value {float(x[worst])!r}"
+    if beyond.max() > 0:
+        worst = int(beyond.argmax())
+        return whole, f"column {matrix.column_names[worst]} = {float(x[worst])!r} is out of bounds"
+    if len(matrix.row_lower):
+        activity = matrix.a @ whole
+        slack = ROW_TOLERANCE * np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
+        beyond = np.maximum(matrix.row_lower - activity - slack, activity - matrix.row_upper - slack)
+        if beyond.max() > 0:
+            worst = int(beyond.argmax())
+            return whole, (
+                f"row {matrix.row_names[worst]} has activity {float(activity[worst])!r}, "
+                f"allowed is {float(matrix.row_lower[worst])!r} to {float(matrix.row_upper[worst])!r}"
+            )
+    return whole, ""

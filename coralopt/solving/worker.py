@@ -1,0 +1,62 @@
+"""The child process of an isolated solve: ``python -m coralopt.solving.worker FOLDER``; see ``isolation``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from coralopt.solving.backend import Progress
+from coralopt.solving.registry import get_backend
+from coralopt.solving.transfer import read_request, write_error, write_incumbent, write_result
+
+
+def main(folder: Path) -> int:
+    """Solve what the folder asks for; exit code 0 when a result or an error is written."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    matrix, address, options, start = read_request(folder)
+    try:
+        backend = _backend(address)
+        with (folder / "events.jsonl").open("a", encoding="utf-8", buffering=1) as events:
+            best: list[float] = []
+
+            def tell(progress: Progress) -> None:
+                # The incumbent comes first: an event must not promise what is not there.
+                if progress.solution is not None and progress.objective is not None:
+                    better = not best or (progress.objective > best[0]) == matrix.maximize
+                    if better:
+                        write_incumbent(folder, progress.solution())
+                        best[:] = [progress.objective]
+                event = {"objective": progress.objective, "bound": progress.bound, "seconds": progress.seconds}
+                events.write(json.dumps(event) + "\n")
+
+            events.write(json.dumps({"ready": time.time()}) + "\n")
+            write_result(folder, backend.solve(matrix, options, start=start, on_progress=tell))
+    except Exception as error:
+        # Whatever a foreign solver raises belongs to the caller, not to this process's standard error.
+        write_error(folder, error)
+    return 0
+
+
+def _backend(address: str) -> Any:
+    kind, _, rest = address.partition(" ")
+    if kind == "name":
+        return get_backend(rest)
+    module, _, name = rest.partition(":")
+    return getattr(importlib.import_module(module), name)()
+
+
+def _end_with_parent(parent: int) -> None:
+    """A solver whose caller is gone works for nobody."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

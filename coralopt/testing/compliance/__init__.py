@@ -1,0 +1,90 @@
+"""The compliance suite: what every back end must do right, whoever wrote it.
+
+One line in a test file runs it under pytest, a test a case::
+
+    test_compliance = coralopt.testing.compliance.tests("mine")
+
+``python -m coralopt.testing.compliance NAME`` runs it without pytest and prints a table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from coralopt.solving import get_backend
+from coralopt.testing.compliance import answers as answers
+from coralopt.testing.compliance import dialogue as dialogue
+from coralopt.testing.compliance import limits as limits
+from coralopt.testing.compliance.case import CASES, Case
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one case went.
+
+    Attributes:
+        case: The case.
+        status: ``"passed"``, ``"failed"`` or ``"skipped"`` (the back end does not declare what the case needs).
+        message: Why it failed or was skipped.
+        seconds: Wall time.
+    """
+
+    case: Case
+    status: str
+    message: str
+    seconds: float
+
+
+def cases() -> tuple[Case, ...]:
+    """All cases."""
+    return tuple(CASES)
+
+
+def run_case(item: Case, backend: Any) -> Outcome:
+    """One case; never raises for a failure."""
+    missing = sorted(need.value for need in item.needs - backend.capabilities)
+    if missing:
+        return Outcome(item, "skipped", f"does not declare {', '.join(missing)}", 0.0)
+    begun = time.perf_counter()
+    try:
+        item.check(backend)
+    except (Exception, KeyboardInterrupt) as error:
+        # A back end may raise anything; a Ctrl-C that escapes it is a failure of the interrupt case.
+        message = f"{type(error).__name__}: {error}"
+        return Outcome(item, "failed", message, time.perf_counter() - begun)
+    return Outcome(item, "passed", "", time.perf_counter() - begun)
+
+
+def run(solver: Any, only: Iterable[str] | None = None) -> list[Outcome]:
+    """Run all cases, or those named, against a back end.
+
+    Args:
+        solver: Name of a registered back end or a back end itself.
+        only: Names of cases.
+    """
+    backend = get_backend(solver)
+    chosen = None if only is None else set(only)
+    return [run_case(item, backend) for item in CASES if chosen is None or item.name in chosen]
+
+
+def tests(solver: Any) -> Callable[..., None]:
+    """A parametrised pytest function, a test a case; skipped as a whole, visibly, when the solver is not installed."""
+    import pytest
+
+    def test(item: Case) -> None:
+        backend = get_backend(solver)
+        availability = backend.probe()
+        if not availability.installed:
+            pytest.skip(f"{backend.name} is not installed: {availability.hint}")
+        outcome = run_case(item, backend)
+        if outcome.status == "skipped":
+            pytest.skip(outcome.message)
+        assert outcome.status == "passed", f"{item.why}\n{outcome.message}"
+
+    return pytest.mark.parametrize("item", CASES, ids=[item.name for item in CASES])(test)
+
+
+__all__ = ["Case", "Outcome", "cases", "run", "run_case", "tests"]

@@ -1,0 +1,237 @@
+"""Cases about answers: optimal, infeasible, unbounded, and every shape of model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from coralopt.solving import Capability, MilpMatrix, Reason, SolveOptions, solve_matrix
+from coralopt.testing.compliance.case import INFINITY, best_by_enumeration, case, knapsack, matrix
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
+NO_OPTIMUM = (Reason.UNBOUNDED, Reason.INFEASIBLE_OR_UNBOUNDED)
+
+
+def _optimum(backend: Any, programme: MilpMatrix, value: float) -> None:
+    found = solve_matrix(programme, backend, EXACT)
+    assert found.termination.reason is Reason.OPTIMAL, found.termination
+    assert math.isclose(found.objective, value, rel_tol=1e-6, abs_tol=1e-6), (found.objective, value)
+    assert found.bound is not None
+    assert math.isclose(found.bound, value, rel_tol=1e-5, abs_tol=1e-5), (found.bound, value)
+
+
+@case(Capability.LP)
+def linear_minimum(backend: Any) -> None:
+    """The simplest thing there is."""
+    _optimum(backend, matrix([2, 3], [([1, 1], 4, INFINITY)], integer=False), 8)
+
+
+@case(Capability.LP)
+def linear_maximum(backend: Any) -> None:
+    """A back end that drops the sense answers the opposite question."""
+    _optimum(backend, matrix([2, 3], [([1, 2], -INFINITY, 8)], (0, 6), integer=False, maximize=True), 15)
+
+
+@case(Capability.MILP)
+def integer_minimum(backend: Any) -> None:
+    """Integrality must reach the solver: the relaxation has a better value."""
+    _optimum(backend, matrix([3, 4], [([2, 3], 7, INFINITY)], (0, 10)), 10)
+
+
+@case(Capability.MILP)
+def integer_maximum(backend: Any) -> None:
+    """Both senses, with integrality."""
+    programme = knapsack()
+    _optimum(backend, programme, best_by_enumeration(programme) or 0.0)
+
+
+@case(Capability.MILP)
+def mixed_columns(backend: Any) -> None:
+    """Integer and continuous columns side by side."""
+    programme = matrix([5, 4], [([2, 1], -INFINITY, 7.5)], (0, 3), integer=[True, False], maximize=True)
+    _optimum(backend, programme, 5 * 2 + 4 * 3)
+
+
+@case(Capability.MILP)
+def objective_constant(backend: Any) -> None:
+    """A constant belongs to objective and bound alike, in both senses."""
+    for maximize in (False, True):
+        programme = knapsack(maximize, offset=1000.5)
+        _optimum(backend, programme, best_by_enumeration(programme) or 0.0)
+
+
+@case(Capability.LP)
+def unbounded_linear(backend: Any) -> None:
+    """No solution object for an unbounded model, whatever point the solver holds."""
+    found = solve_matrix(matrix([-1, 1], [([1, -1], 0, INFINITY)], integer=False), backend)
+    assert found.termination.reason in NO_OPTIMUM, found.termination
+    assert found.x is None
+    assert found.bound == -INFINITY
+
+
+@case(Capability.MILP)
+def unbounded_integer(backend: Any) -> None:
+    """Some interfaces report 1e20 or 1e30 as an optimum here."""
+    found = solve_matrix(matrix([1, 1], [([1, -1], 0, 5)], maximize=True), backend)
+    assert found.termination.reason in NO_OPTIMUM, found.termination
+    assert found.x is None
+    assert found.bound == INFINITY
+
+
+@case(Capability.LP)
+def infeasible_linear(backend: Any) -> None:
+    """Infeasible: no solution, no bound, no exception."""
+    found = solve_matrix(matrix([1], [([1], 2, INFINITY), ([1], -INFINITY, 1)], integer=False), backend)
+    assert found.termination.reason is Reason.INFEASIBLE, found.termination
+    assert found.x is None
+    assert found.bound is None
+
+
+@case(Capability.MILP)
+def infeasible_integer(backend: Any) -> None:
+    """Feasible as a linear programme, infeasible in whole numbers."""
+    found = solve_matrix(matrix([1, 1], [([2, 2], 3, 3)], (0, 5)), backend)
+    assert found.termination.reason is Reason.INFEASIBLE, found.termination
+    assert found.bound is None
+
+
+@case(Capability.LP)
+def infeasible_with_an_unbounded_ray(backend: Any) -> None:
+    """Presolve may not tell infeasible from unbounded; calling it unbounded would be wrong."""
+    programme = matrix([-1, 0], [([0, 1], 2, INFINITY), ([0, 1], -INFINITY, 1)], integer=False)
+    found = solve_matrix(programme, backend)
+    assert found.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED), found.termination
+    assert found.x is None
+
+
+@case(Capability.LP)
+def empty_model(backend: Any) -> None:
+    """No columns, no rows: the optimum is the constant."""
+    found = solve_matrix(matrix([], offset=2.5), backend)
+    assert found.termination.reason is Reason.OPTIMAL, found.termination
+    assert found.objective == 2.5
+
+
+@case(Capability.LP)
+def no_columns_but_an_impossible_row(backend: Any) -> None:
+    """0 >= 1 has no solution even without columns."""
+    found = solve_matrix(matrix([], [([], 1, INFINITY)]), backend)
+    assert found.termination.reason is Reason.INFEASIBLE, found.termination
+
+
+@case(Capability.MILP)
+def row_without_coefficients(backend: Any) -> None:
+    """An empty row that holds is harmless; one that does not makes the model infeasible."""
+    _optimum(backend, matrix([1], [([0], -1, 1), ([1], 2, INFINITY)], (0, 9)), 2)
+    found = solve_matrix(matrix([1], [([0], 1, 2)], (0, 9)), backend)
+    assert found.termination.reason is Reason.INFEASIBLE, found.termination
+
+
+@case(Capability.MILP)
+def no_rows(backend: Any) -> None:
+    """Bounds alone decide."""
+    _optimum(backend, matrix([1, -2], bounds=[(-3, 4), (-3, 4)]), -11)
+
+
+@case(Capability.LP)
+def free_columns(backend: Any) -> None:
+    """Columns without bounds may be negative; a default lower bound of 0 would cut the optimum off."""
+    programme = matrix([1, 1], [([1, 2], -4, INFINITY), ([3, 1], -6, INFINITY)], (-INFINITY, INFINITY), integer=False)
+    _optimum(backend, programme, -1.6 - 1.2)
+
+
+@case(Capability.MILP)
+def negative_bounds(backend: Any) -> None:
+    """Integer columns below 0, and an upper bound only."""
+    _optimum(backend, matrix([1, -1], [([1, 1], -9, 9)], [(-7.5, 3), (-INFINITY, -2.5)]), -6 + 3)
+
+
+@case(Capability.MILP)
+def fixed_columns(backend: Any) -> None:
+    """lower = upper is a constant, not an error."""
+    _optimum(backend, matrix([1, 1], [([1, 1], 5, INFINITY)], [(2, 2), (0, 9)]), 5)
+
+
+@case(Capability.MILP)
+def range_and_equality_rows(backend: Any) -> None:
+    """Both sides of a row count."""
+    rows = [([1, 1, 0], 2, 4), ([0, 1, 1], 3, 3), ([1, 0, -1], -INFINITY, INFINITY)]
+    programme = matrix([3, -1, 2], rows, (0, 5))
+    _optimum(backend, programme, best_by_enumeration(programme) or 0.0)
+
+
+@case(Capability.MILP)
+def duplicate_entries(backend: Any) -> None:
+    """Two entries at one place add up."""
+    from dataclasses import replace
+
+    from scipy.sparse import coo_array
+
+    once = matrix([1], [([3], 7, INFINITY)], (0, 9))
+    twice = replace(once, a=coo_array(([1.0, 2.0], ([0, 0], [0, 0])), shape=(1, 1)))
+    _optimum(backend, twice, 3)
+
+
+@case(Capability.MILP)
+def zero_objective(backend: Any) -> None:
+    """A feasibility problem has objective 0, bound 0 and gap 0."""
+    found = solve_matrix(matrix([0, 0], [([1, 1], 3, 3)], (0, 5)), backend)
+    assert found.termination.reason is Reason.OPTIMAL, found.termination
+    assert found.objective == 0.0
+    assert found.gap == 0.0
+
+
+@case(Capability.MILP)
+def zero_optimum(backend: Any) -> None:
+    """A relative gap at an optimum of 0 must not divide by zero."""
+    _optimum(backend, matrix([1, 1], [([1, -1], 0, 0)], (0, 4)), 0)
+
+
+@case(Capability.MILP)
+def wide_coefficients(backend: Any) -> None:
+    """Tokens/s beside node counts: coefficients from 1 to 1e6."""
+    programme = matrix(
+        [1.25, 40.0, 3.5],
+        [([800.5, 123456.0, 2500.25], 1_000_000.0, INFINITY), ([1, 8, 2], -INFINITY, 80)],
+        [(0, 9), (0, 9), (0, 9)],
+    )
+    _optimum(backend, programme, best_by_enumeration(programme) or 0.0)
+
+
+@case(Capability.MILP)
+def equal_columns(backend: Any) -> None:
+    """Ties everywhere: many optima, one value."""
+    programme = matrix([2.0] * 6, [([3.0] * 6, 10, INFINITY)], (0, 2))
+    _optimum(backend, programme, 8)
+
+
+@case(Capability.MILP)
+def random_programmes_equal_enumeration(backend: Any) -> None:
+    """Forty small programmes of every kind, against trying everything."""
+    rng = np.random.default_rng(20240)
+    for _ in range(40):
+        columns, rows = int(rng.integers(1, 5)), int(rng.integers(0, 4))
+        lower = rng.integers(-2, 2, columns)
+        bounds = [
+            (float(low), float(low + width)) for low, width in zip(lower, rng.integers(0, 4, columns), strict=True)
+        ]
+        lines = []
+        for _ in range(rows):
+            low, high = sorted(rng.integers(-8, 12, 2).tolist())
+            sides = [(low, high), (low, INFINITY), (-INFINITY, high), (high, high)][int(rng.integers(0, 4))]
+            lines.append((rng.integers(-4, 5, columns).tolist(), float(sides[0]), float(sides[1])))
+        programme = matrix(
+            (rng.integers(-8, 9, columns) / 4).tolist(),
+            lines,
+            bounds,
+            maximize=bool(rng.integers(0, 2)),
+            offset=float(rng.integers(-4, 5)),
+        )
+        truth = best_by_enumeration(programme)
+        if truth is None:
+            found = solve_matrix(programme, backend, EXACT)
+            assert found.termination.reason is Reason.INFEASIBLE, found.termination
+        else:
+            _optimum(backend, programme, truth)

@@ -1,0 +1,263 @@
+"""Cases about starts, progress, logs, interruption, and duals: what passes between a user and a running solver."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from coralopt.solving import Capability, Limit, MilpMatrix, Progress, Reason, SolveOptions, solve_matrix
+from coralopt.testing.compliance.case import (
+    INFINITY,
+    best_by_enumeration,
+    case,
+    knapsack,
+    market_split,
+    matrix,
+    trivial_start,
+)
+
+
+@case(Capability.MILP, Capability.MIP_START)
+def complete_start_is_accepted(backend: Any) -> None:
+    """A feasible start is taken, and said to be."""
+    programme = market_split()
+    found = solve_matrix(programme, backend, SolveOptions(node_limit=1), start=trivial_start(programme))
+    assert found.start_accepted is not False
+    assert found.x is not None
+
+
+@case(Capability.MILP, Capability.MIP_START)
+def start_survives_a_limit(backend: Any) -> None:
+    """No time to find anything: the start is the answer."""
+    programme = market_split()
+    start = trivial_start(programme)
+    found = solve_matrix(programme, backend, SolveOptions(time_limit=0.0), start=start)
+    assert found.termination.reason is Reason.FEASIBLE, found.termination
+    assert found.objective <= float(programme.c @ start) + 1e-6
+
+
+@case(Capability.MILP, Capability.MIP_START)
+def infeasible_start_is_harmless(backend: Any) -> None:
+    """A start that violates a row must not change the optimum, nor be called accepted."""
+    programme = knapsack(items=12)
+    found = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), start=np.ones(12))
+    assert found.objective == best_by_enumeration(programme)
+    assert found.start_accepted is not True
+
+
+@case(Capability.MILP, Capability.MIP_START)
+def partial_start_is_harmless(backend: Any) -> None:
+    """NaN where nothing is known."""
+    programme = knapsack(items=12)
+    start = np.full(12, np.nan)
+    start[:3] = 1.0
+    found = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), start=start)
+    assert found.objective == best_by_enumeration(programme)
+
+
+@case(Capability.MILP, Capability.PROGRESS)
+def progress_is_monotone(backend: Any) -> None:
+    """Incumbents only improve, bounds only tighten, and both agree with the result."""
+    programme = market_split()
+    events: list[Progress] = []
+    found = solve_matrix(programme, backend, SolveOptions(time_limit=1.0, rel_gap=0.0), on_progress=events.append)
+    objectives = [event.objective for event in events if event.objective is not None]
+    bounds = [event.bound for event in events if event.bound is not None]
+    assert objectives, "no incumbent was reported"
+    assert all(later <= earlier + 1e-6 for earlier, later in itertools.pairwise(objectives)), objectives
+    assert all(later >= earlier - 1e-6 for earlier, later in itertools.pairwise(bounds)), bounds
+    assert found.objective <= objectives[-1] + 1e-6
+    assert all(later.seconds >= earlier.seconds for earlier, later in itertools.pairwise(events))
+
+
+@case(Capability.MILP, Capability.PROGRESS)
+def progress_carries_incumbents(backend: Any) -> None:
+    """An incumbent told is a solution with the objective told."""
+    programme = market_split()
+    seen: list[tuple[float, Any]] = []
+
+    def look(event: Progress) -> None:
+        if event.solution is not None and event.objective is not None:
+            seen.append((event.objective, event.solution()))
+
+    solve_matrix(programme, backend, SolveOptions(time_limit=1.0, rel_gap=0.0), on_progress=look)
+    assert seen, "no incumbent came with its solution"
+    for objective, x in seen:
+        assert math.isclose(float(programme.c @ x), objective, rel_tol=1e-6, abs_tol=1e-5)
+        assert np.abs(programme.a @ x - programme.row_lower).max() < 1e-4
+
+
+@case(Capability.MILP, Capability.PROGRESS)
+def errors_of_the_listener_surface(backend: Any) -> None:
+    """An exception in a callback ends the solve and reaches the caller."""
+
+    def fail(event: Progress) -> None:
+        raise RuntimeError("the listener failed")
+
+    try:
+        solve_matrix(market_split(), backend, SolveOptions(time_limit=20.0), on_progress=fail)
+    except RuntimeError as error:
+        said = str(error)
+    else:
+        said = "nothing was raised"
+    assert "the listener failed" in said, said
+
+
+@case(Capability.MILP)
+def silent_by_default(backend: Any) -> None:
+    """Nothing on standard output unless log is asked for."""
+    with _output() as said:
+        solve_matrix(knapsack(items=10), backend)
+    assert said == [""], said
+
+
+@case(Capability.MILP)
+def log_on_demand(backend: Any) -> None:
+    """log=True shows the solver's own log."""
+    with _output() as said:
+        solve_matrix(market_split(), backend, SolveOptions(log=True, time_limit=1.0))
+    assert len(said[0]) > 100, said
+
+
+@case(Capability.MILP, Capability.INTERRUPT)
+def interrupt_keeps_the_incumbent(backend: Any) -> None:
+    """Ctrl-C after a second is a limit: no exception, and the best solution so far."""
+    if threading.current_thread() is not threading.main_thread() or os.name == "nt":
+        return
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        found = solve_matrix(market_split(), backend, SolveOptions(time_limit=60.0, rel_gap=0.0))
+    finally:
+        timer.cancel()
+    assert found.termination.limit is Limit.INTERRUPTED, found.termination
+    assert found.termination.reason is Reason.FEASIBLE, found.termination
+
+
+@case(Capability.MILP)
+def works_in_another_thread(backend: Any) -> None:
+    """Servers solve in worker threads."""
+    found: list[float] = []
+    worker = threading.Thread(target=lambda: found.append(solve_matrix(knapsack(items=10), backend).objective))
+    worker.start()
+    worker.join()
+    assert found == [best_by_enumeration(knapsack(items=10))]
+
+
+@case(Capability.LP, Capability.LP_DUALS)
+def duals_are_shadow_prices(backend: Any) -> None:
+    """d objective / d right-hand side, for both senses and both kinds of rows: positive where more costs more."""
+    covering = matrix([2, 3], [([1, 1], 4, INFINITY)], integer=False)
+    found = solve_matrix(covering, backend)
+    assert found.row_duals is not None
+    assert math.isclose(found.row_duals[0], 2.0, abs_tol=1e-7), found.row_duals
+    packing = matrix([2, 3], [([1, 2], -INFINITY, 8)], (0, 6), integer=False, maximize=True)
+    found = solve_matrix(packing, backend)
+    assert found.row_duals is not None
+    assert math.isclose(found.row_duals[0], 1.5, abs_tol=1e-7), found.row_duals
+
+
+@case(Capability.LP, Capability.LP_DUALS)
+def duals_prove_the_optimum(backend: Any) -> None:
+    """Weak duality with the reported prices gives the objective back: a proof that needs no other solver."""
+    rng = np.random.default_rng(5)
+    for maximize in (False, True):
+        for _ in range(10):
+            programme = _random_linear(rng, maximize)
+            found = solve_matrix(programme, backend)
+            assert found.termination.reason is Reason.OPTIMAL, found.termination
+            assert found.row_duals is not None
+            assert found.reduced_costs is not None
+            reduced = programme.c - programme.a.T @ found.row_duals
+            assert np.allclose(reduced, found.reduced_costs, atol=1e-6)
+            proved = programme.offset + _least(found.row_duals, programme.row_lower, programme.row_upper, maximize)
+            proved += _least(reduced, programme.lower, programme.upper, maximize)
+            assert math.isclose(proved, found.objective, rel_tol=1e-6, abs_tol=1e-6), (proved, found.objective)
+
+
+@case(Capability.MILP, Capability.LP_DUALS)
+def no_duals_of_integer_programmes(backend: Any) -> None:
+    """Prices of an integer programme would be a fiction."""
+    found = solve_matrix(knapsack(items=8), backend)
+    assert found.row_duals is None
+    assert found.reduced_costs is None
+
+
+@case(Capability.MILP)
+def export_and_reread_same_optimum(backend: Any) -> None:
+    """What is written as LP or MPS and read back is the same problem."""
+    from pathlib import Path
+
+    from coralopt.solving import read_model, write_model
+
+    programme = knapsack(items=10, offset=12.5)
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in ("lp", "mps"):
+            path = Path(folder) / f"model.{suffix}"
+            write_model(programme, path)
+            again = read_model(path)
+            assert list(again.column_names) == list(programme.column_names)
+            assert solve_matrix(again, backend).objective == best_by_enumeration(programme)
+
+
+def _random_linear(rng: np.random.Generator, maximize: bool) -> MilpMatrix:
+    """Feasible and bounded: rows are made around a point of the box."""
+    columns, rows = int(rng.integers(2, 7)), int(rng.integers(1, 6))
+    point = rng.uniform(0, 4, columns)
+    lines = []
+    for _ in range(rows):
+        row = rng.integers(-4, 5, columns).astype(float)
+        value = float(row @ point)
+        kind = int(rng.integers(0, 4))
+        sides = [(value - 1, INFINITY), (-INFINITY, value + 1), (value, value), (value - 2, value + 1)][kind]
+        lines.append((row.tolist(), *sides))
+    return matrix(
+        rng.integers(-5, 6, columns).tolist(), lines, (0.0, 5.0), integer=False, maximize=maximize, offset=1.5
+    )
+
+
+def _least(price: Any, lower: Any, upper: Any, maximize: bool) -> float:
+    """Least (largest when maximising) value of price'z over lower <= z <= upper."""
+    price = np.where(np.abs(price) < 1e-8, 0.0, price)
+    toward_lower = (price >= 0) != maximize
+    side = np.where(toward_lower, lower, upper)
+    return float(np.where(price == 0, 0.0, price * np.where(price == 0, 0.0, side)).sum())
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[list[str]]:
+    """Standard output of this process, of Python and of native code alike; the list is filled at the end."""
+    sys.stdout.flush()
+    said: list[str] = []
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        python, sys.stdout = sys.stdout, os.fdopen(os.dup(1), "w")
+        try:
+            yield said
+        finally:
+            sys.stdout.close()
+            sys.stdout = python
+            _flush_native()
+            os.dup2(kept, 1)
+            os.close(kept)
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))
+
+
+def _flush_native() -> None:
+    """C libraries buffer standard output when it is no terminal."""
+    import ctypes
+
+    with contextlib.suppress(Exception):
+        ctypes.CDLL(None).fflush(None)

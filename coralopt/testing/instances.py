@@ -1,0 +1,134 @@
+"""Random problems by seed, with every trait that has ever broken a solver; plain numpy, no test library needed.
+
+All figures are multiples of 1/8 (placement) or 1/4 (allocation) of moderate size, so that sums of floating-point numbers
+are exact in any order and two answers can be compared without tolerance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coralopt.allocation import AllocationProblem
+from coralopt.placement import PlacementProblem
+
+PLACEMENT_TRAITS = ("ordinary", "ties", "one node", "equal nodes", "holes", "no memory", "rising", "roles", "huge")
+ALLOCATION_TRAITS = ("ordinary", "degenerate", "scarce", "infeasible", "no demand", "one phase", "running", "huge")
+
+
+def placement_instance(seed: int, max_nodes: int = 4, max_stages: int = 3, max_layers: int = 6) -> PlacementProblem:
+    """A placement problem with a fixed stage count; the trait is ``PLACEMENT_TRAITS[seed % 9]``."""
+    rng = np.random.default_rng((seed, 1))
+    trait = PLACEMENT_TRAITS[seed % len(PLACEMENT_TRAITS)]
+    width = int(rng.integers(1, 4))
+    nodes = 1 if trait == "one node" else int(rng.integers(2, max_nodes + 1))
+    layers = int(rng.integers(2, max_layers + 1))
+    stages = int(rng.integers(1, min(max_stages, nodes, layers) + 1))
+    shape = (stages, 3, width, layers + 1)
+    levels = 6 if trait == "ties" else 4000
+    values = np.ceil(rng.integers(1, levels + 1, shape) / np.maximum(np.arange(layers + 1), 1) ** rng.integers(0, 3))
+    if trait != "rising":
+        values[..., 1:] = np.sort(values[..., 1:], axis=-1)[..., ::-1]
+    if trait != "roles":
+        values[:] = values[:, :1]
+    if trait == "equal nodes":
+        values[:] = values[:, :, :1]
+    if trait == "holes":
+        values[rng.random(shape) < 0.25] = 0.0
+    if trait == "no memory":
+        values[:, :, :, np.maximum(1, layers // (stages + 1)) :] = 0.0
+    if trait == "huge":
+        values *= 2.0**16
+    values[..., 0] = 0.0
+    drawn = rng.integers(0, width, nodes)
+    return PlacementProblem(
+        values=values / 8.0,
+        node_set=tuple(int((drawn == c).sum()) for c in range(width)),
+        configurations=tuple(f"c{c}" for c in range(width)),
+        stages=stages,
+    )
+
+
+def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem:
+    """An allocation problem; the trait is ``ALLOCATION_TRAITS[seed % 8]``."""
+    rng = np.random.default_rng((seed, 2))
+    trait = ALLOCATION_TRAITS[seed % len(ALLOCATION_TRAITS)]
+    phases = 1 if trait == "one phase" else int(rng.integers(1, 4))
+    regions, configurations = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    templates = int(rng.integers(phases, max_templates + 1))
+    usage = rng.integers(0, 3, (templates, configurations)).astype(np.int16)
+    empty = usage.sum(axis=1) == 0
+    usage[empty, rng.integers(0, configurations, int(empty.sum()))] = 1
+    levels = 3 if trait == "degenerate" else 400
+    throughput = rng.integers(1, levels + 1, templates) / 4.0
+    phase = np.concatenate([np.arange(phases), rng.integers(0, phases, templates - phases)]).astype(np.int32)
+    most = {"scarce": 4, "infeasible": 1}.get(trait, 12)
+    availability = rng.integers(0, most + 1, (regions, configurations))
+    demand = rng.integers(1, 4 * levels if trait == "scarce" else 2 * levels, phases) / 4.0
+    if trait == "infeasible":
+        demand *= 16
+    if trait == "no demand":
+        demand[rng.random(phases) < 0.7] = 0.0
+    price = rng.integers(1, 4 if trait == "degenerate" else 120, (regions, configurations)) / 4.0
+    price[(availability == 0) & (rng.random(price.shape) < 0.5)] = np.nan
+    if trait == "huge":
+        throughput, demand = throughput * 2.0**14, demand * 2.0**14
+    running = None
+    if trait == "running" or rng.random() < 0.2:
+        running = rng.integers(0, 3, (templates, regions)) * (rng.random((templates, regions)) < 0.4)
+    return AllocationProblem(
+        usage=usage,
+        throughput=throughput,
+        phase=phase,
+        demand=demand,
+        availability=availability,
+        price=price,
+        running=running,
+        penalty=float(rng.choice([0.0, 0.25, 2.0])),
+        phase_names=tuple(f"model{p}/decode" for p in range(phases)),
+        region_names=tuple(f"region{r}" for r in range(regions)),
+        configuration_names=tuple(f"{c + 1}xGPU" for c in range(configurations)),
+    )
+
+
+def problem_to_json(problem: PlacementProblem | AllocationProblem) -> dict[str, Any]:
+    """Plain data that :func:`problem_from_json` reads back bit for bit; NaN is ``null``."""
+    from dataclasses import fields
+
+    data: dict[str, Any] = {"kind": problem.kind}
+    for item in fields(problem):
+        value = getattr(problem, item.name)
+        if isinstance(value, np.ndarray):
+            held: Any = value.astype(object)
+            if value.dtype.kind == "f":
+                held[np.isnan(value)] = None
+            value = held.tolist()
+        data[item.name] = value
+    return data
+
+
+def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProblem:
+    """The problem that :func:`problem_to_json` wrote.
+
+    Raises:
+        ValueError: The data is of no such problem.
+    """
+    held = dict(data)
+    kind = held.pop("kind", None)
+    if kind == "placement":
+        return PlacementProblem(
+            values=np.array(held["values"], dtype=np.float64),
+            node_set=tuple(held["node_set"]),
+            configurations=tuple(held["configurations"]),
+            stages=held["stages"],
+        )
+    if kind == "allocation":
+        types = {"usage": np.int16, "phase": np.int32, "availability": np.int64, "running": np.int64}
+        for name in ("usage", "throughput", "phase", "demand", "availability", "price", "running"):
+            if held[name] is not None:
+                held[name] = np.array(held[name], dtype=types.get(name, np.float64))
+        for name in ("phase_names", "region_names", "configuration_names"):
+            held[name] = tuple(held[name])
+        return AllocationProblem(**held)
+    raise ValueError(f"kind is {kind!r}; it must be placement or allocation")

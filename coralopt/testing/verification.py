@@ -1,0 +1,177 @@
+"""Every solver against every other on random problems: do they agree, and how long do they take?
+
+An *arm* is one way to an answer: a solver with a formulation, the array route, the reductions, the dynamic programme, and
+plain enumeration where the instance is small enough. All arms of an instance must agree: on the exact objective of their
+checked answers, or on infeasibility. Figures of the instances are such that no tolerance is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coralopt.allocation import AllocationProblem, matrix_from_arrays, solve_allocation
+from coralopt.errors import CoraloptError, InfeasibleError
+from coralopt.placement import PlacementProblem
+from coralopt.solving import Capability, Reason, SolveOptions, get_backend, solve, solve_matrix, solver_listing
+from coralopt.testing.instances import allocation_instance, placement_instance, problem_from_json, problem_to_json
+
+#: What every arm is asked for: closer than two different objectives of these instances can be.
+OPTIONS = SolveOptions(rel_gap=1e-6, abs_gap=1e-6, time_limit=120.0)
+#: Proven gap below which an answer is the optimum: different objectives of these instances differ by more.
+PROVEN = 1e-5
+INFEASIBLE = "infeasible"
+Problem = PlacementProblem | AllocationProblem
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one arm said of one instance.
+
+    Attributes:
+        arm: Its name.
+        said: Exact objective, ``"infeasible"``, or an error in words.
+        seconds: Wall time, model building included.
+    """
+
+    arm: str
+    said: float | str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All answers to one instance.
+
+    Attributes:
+        kind: ``"placement"`` or ``"allocation"``.
+        seed: Of the instance; -1 for one from a file.
+        answers: One an arm.
+    """
+
+    kind: str
+    seed: int
+    answers: tuple[Answer, ...]
+
+    @property
+    def agree(self) -> bool:
+        """Whether all arms say the same."""
+        return len({answer.said for answer in self.answers}) == 1 and not any(
+            isinstance(answer.said, str) and answer.said != INFEASIBLE for answer in self.answers
+        )
+
+
+def milp_solvers() -> list[str]:
+    """Installed matrix solvers that take integer programmes; the plain ``pyomo`` without a name is none."""
+    return [
+        row["name"]
+        for row in solver_listing()
+        if row["installed"] and Capability.MILP.value in row["capabilities"] and row["name"] != "pyomo"
+    ]
+
+
+def verify_instance(problem: Problem, solvers: Sequence[Any], seed: int = -1) -> Verdict:
+    """Ask every arm about one problem."""
+    answers = []
+    for name, ask in _arms(problem, solvers):
+        begun = time.perf_counter()
+        try:
+            said: float | str = ask()
+        except InfeasibleError:
+            said = INFEASIBLE
+        except CoraloptError as error:
+            said = f"{type(error).__name__}: {error}"
+        answers.append(Answer(name, said, time.perf_counter() - begun))
+    return Verdict(problem.kind, seed, tuple(answers))
+
+
+def verify_seed(kind: str, seed: int, solvers: Sequence[str]) -> Verdict:
+    """Ask every arm about the instance of a seed."""
+    problem: Problem = placement_instance(seed) if kind == "placement" else allocation_instance(seed)
+    return verify_instance(problem, solvers, seed)
+
+
+def verify_seeds(kind: str, seeds: Iterable[int], solvers: Sequence[str], workers: int = 1) -> Iterator[Verdict]:
+    """Verdicts as they come; in the order of the seeds with one worker."""
+    if workers == 1:
+        yield from (verify_seed(kind, seed, solvers) for seed in seeds)
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    # A fresh interpreter a worker: solvers keep threads that do not survive a fork.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = [pool.submit(verify_seed, kind, seed, solvers) for seed in seeds]
+        try:
+            for done in as_completed(waiting):
+                yield done.result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def save_case(verdict: Verdict, folder: Path) -> Path:
+    """Write a disagreement as a file that :func:`load_case` reads; its path."""
+    problem = placement_instance(verdict.seed) if verdict.kind == "placement" else allocation_instance(verdict.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{verdict.kind}-{verdict.seed}.json"
+    data = {
+        "problem": problem_to_json(problem),
+        "answers": {answer.arm: answer.said for answer in verdict.answers},
+    }
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    part.replace(path)
+    return path
+
+
+def load_case(path: Path) -> Problem:
+    """The problem of a saved case.
+
+    Raises:
+        CoraloptError: The file is missing or holds no problem.
+    """
+    try:
+        return problem_from_json(json.loads(path.read_text(encoding="utf-8"))["problem"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CoraloptError(f"{path} is no saved case: {error}; give a file that verify-solvers wrote") from error
+
+
+def _arms(problem: Problem, solvers: Sequence[Any]) -> Iterator[tuple[str, Callable[[], float | str]]]:
+    if isinstance(problem, PlacementProblem):
+        yield "dp", partial(_solved, problem, "dp", None)
+    for solver in solvers:
+        name = solver if isinstance(solver, str) else solver.name
+        for formulation in problem.formulations():
+            yield f"{name}/{formulation}", partial(_solved, problem, solver, formulation)
+        if isinstance(problem, AllocationProblem):
+            yield f"{name}/arrays", partial(_by_arrays, problem, solver)
+            yield f"{name}/reductions", partial(_reduced, problem, solver)
+
+
+def _solved(problem: Problem, solver: Any, formulation: str | None) -> float | str:
+    found = solve(problem, solver, formulation, OPTIONS)
+    if found.termination.reason is Reason.INFEASIBLE:
+        return INFEASIBLE
+    # An exact re-evaluation may fall behind a claim by a solver's tolerances, and what it calls optimal be feasible here.
+    return found.objective if found.gap <= PROVEN else f"{found.termination}"
+
+
+def _by_arrays(problem: AllocationProblem, solver: Any) -> float | str:
+    found = solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS)
+    if found.termination.reason is Reason.INFEASIBLE:
+        return INFEASIBLE
+    if found.gap > PROVEN:
+        return f"{found.termination}"
+    # Prices are quarters and the penalty too: the sum is exact in binary up to rounding of the solver's last digits.
+    return round(found.objective * 64) / 64
+
+
+def _reduced(problem: AllocationProblem, solver: Any) -> float | str:
+    found = solve_allocation(problem, solver, OPTIONS)
+    return found.cost_usd_h if found.gap <= PROVEN else f"stopped at a gap of {found.gap:.2e}"

@@ -1,0 +1,61 @@
+"""A matrix as a Pyomo model, and a Pyomo model's values as a vector."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from coralopt.solving.matrix import Floats, MilpMatrix
+
+
+def model_of_matrix(matrix: MilpMatrix) -> Any:
+    """A ``ConcreteModel`` with columns ``x[j]``, rows ``row[i]`` (one object a side) and ``objective``."""
+    import pyomo.environ as pyo
+    from pyomo.core.expr.numeric_expr import LinearExpression
+
+    columns = range(matrix.shape[1])
+    model = pyo.ConcreteModel(name="matrix")
+    model.x = pyo.Var(columns)
+    for j in columns:
+        variable = model.x[j]
+        variable.domain = pyo.Integers if matrix.integer[j] else pyo.Reals
+        variable.setlb(None if matrix.lower[j] == -math.inf else float(matrix.lower[j]))
+        variable.setub(None if matrix.upper[j] == math.inf else float(matrix.upper[j]))
+    by_row = matrix.a.tocsr()
+    model.row = pyo.Constraint(pyo.Any)
+    for i, (low, high) in enumerate(zip(matrix.row_lower.tolist(), matrix.row_upper.tolist(), strict=True)):
+        part = slice(by_row.indptr[i], by_row.indptr[i + 1])
+        # A row without coefficients is a constant to Pyomo; one with coefficient 0 is not.
+        indices = by_row.indices[part].tolist() or [0]
+        coefficients = by_row.data[part].tolist() or [0.0]
+        body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=[model.x[j] for j in indices])
+        if low == high:
+            model.row[i, "eq"] = body == low
+            continue
+        if low != -math.inf:
+            model.row[i, "lb"] = body >= low
+        if high != math.inf:
+            model.row[i, "ub"] = body <= high
+    model.objective = pyo.Objective(
+        expr=LinearExpression(
+            constant=float(matrix.offset),
+            linear_coefs=matrix.c.tolist(),
+            linear_vars=[model.x[j] for j in columns],
+        ),
+        sense=pyo.maximize if matrix.maximize else pyo.minimize,
+    )
+    return model
+
+
+def values_of(model: Any) -> Floats:
+    """float64 (n,): the incumbent loaded into the model; a column that the solver never saw gets its value nearest 0."""
+    values = np.zeros(len(model.x))
+    for j, variable in model.x.items():
+        if variable.value is not None:
+            values[j] = float(variable.value)
+        else:
+            low, high = variable.bounds
+            values[j] = min(max(0.0, -math.inf if low is None else low), math.inf if high is None else high)
+    return values

@@ -1,0 +1,95 @@
+"""The compliance suite is only worth something if it catches back ends that are wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from coralopt.errors import OptionError, UnsupportedError
+from coralopt.solving import Limit, Reason, SolveOptions, solve_matrix
+from coralopt.testing import compliance
+from coralopt.testing.compliance.case import knapsack, market_split, trivial_start
+from coralopt.testing.wrong_backends import LIARS, Crashes, Hangs, Hoards, Honest
+
+
+@pytest.mark.parametrize("liar", LIARS, ids=[liar.__name__ for liar in LIARS])
+def test_every_liar_is_caught(liar: type[Honest]) -> None:
+    """Each of these lies has been told by a real solver or interface at some time."""
+    outcomes = compliance.run(liar(), only=LIARS[liar])
+    assert any(outcome.status == "failed" for outcome in outcomes), outcomes
+
+
+def test_the_honest_one_passes_the_same_cases() -> None:
+    """Otherwise the liars might be caught for something that is wrong with all of them."""
+    names = {name for cases in LIARS.values() for name in cases}
+    for outcome in compliance.run(Honest(), only=names):
+        assert outcome.status == "passed", outcome
+
+
+@pytest.mark.parametrize(
+    ("backend", "limit", "options"),
+    [
+        (Hangs, Limit.TIME, {"time_limit": 0.5}),
+        (Crashes, Limit.OTHER, {}),
+        (Hoards, Limit.MEMORY, {"memory_limit": 0.5}),
+    ],
+)
+def test_an_incumbent_outlives_its_solver(backend: type[Honest], limit: Limit, options: dict[str, float]) -> None:
+    """A deadline, a crash and a memory limit all leave the best solution seen, checked like any other."""
+    programme = market_split()
+    start = trivial_start(programme)
+    begun = time.perf_counter()
+    found = solve_matrix(programme, backend(), {"isolate": True, **options}, start=start)
+    assert found.termination.reason is Reason.FEASIBLE, found.termination
+    assert found.termination.limit is limit, found.termination
+    assert found.objective == pytest.approx(float(programme.c @ start))
+    assert found.bound == 0.0
+    assert time.perf_counter() - begun < 60
+
+
+def test_a_crash_without_an_incumbent_is_no_exception() -> None:
+    """A dead solver is a result with its own words, so that a loop over solvers goes on."""
+    found = solve_matrix(knapsack(), Crashes(), {"isolate": True})
+    assert found.termination.reason is Reason.OTHER_ERROR
+    assert "SIGABRT" in found.termination.raw
+
+
+def test_errors_cross_the_process_border() -> None:
+    """A wrong option is the same error with and without isolation."""
+    with pytest.raises(OptionError, match="no_such_option"):
+        solve_matrix(knapsack(), "highs", SolveOptions(isolate=True, native={"no_such_option": 1}))
+
+
+def test_what_cannot_be_isolated_says_so() -> None:
+    """A class inside a function is out of another process's reach."""
+
+    class Local(Honest):
+        name = "local"
+
+    with pytest.raises(UnsupportedError, match="importable"):
+        solve_matrix(knapsack(), Local(), {"isolate": True})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
+@pytest.mark.parametrize("solver", ["highs", "scip", "gurobi"])
+def test_ctrl_c_of_an_isolated_solve_keeps_the_incumbent(solver: str) -> None:
+    """The signal reaches the child in order, and its incumbent comes back."""
+    pytest.importorskip({"highs": "highspy", "scip": "pyscipopt", "gurobi": "gurobipy"}[solver])
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        found = solve_matrix(market_split(), solver, {"isolate": True, "time_limit": 60.0, "rel_gap": 0.0})
+    finally:
+        timer.cancel()
+    assert found.termination.limit is Limit.INTERRUPTED, found.termination
+    assert found.termination.reason is Reason.FEASIBLE, found.termination
+
+
+def test_memory_limit_without_isolation_needs_the_capability() -> None:
+    """HiGHS has no memory limit; pretending would be worse than refusing."""
+    with pytest.raises(UnsupportedError, match="isolate"):
+        solve_matrix(knapsack(), "highs", {"memory_limit": 1.0})

@@ -1,0 +1,100 @@
+"""Verification at scale: it agrees where it should, finds liars, and what it saves replays."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coralopt.errors import CoraloptError
+from coralopt.testing.instances import (
+    ALLOCATION_TRAITS,
+    PLACEMENT_TRAITS,
+    allocation_instance,
+    placement_instance,
+    problem_from_json,
+    problem_to_json,
+)
+from coralopt.testing.verification import load_case, milp_solvers, save_case, verify_seed, verify_seeds
+from coralopt.testing.wrong_backends import ClaimedOptimum, WrongBound
+
+
+@pytest.mark.parametrize("kind", ["placement", "allocation"])
+def test_all_installed_solvers_agree(kind: str) -> None:
+    """A small sample of the ten thousand in docs/solvers.md, two of every trait."""
+    for verdict in verify_seeds(kind, range(18 if kind == "placement" else 16), milp_solvers()):
+        assert verdict.agree, verdict
+
+
+def test_workers_change_nothing() -> None:
+    """Spread over processes, the same instances get the same answers."""
+    one, two = (
+        {
+            verdict.seed: [(answer.arm, answer.said) for answer in verdict.answers]
+            for verdict in verify_seeds("placement", range(6), ["highs"], workers)
+        }
+        for workers in (1, 2)
+    )
+    assert one == two
+
+
+def test_traits_are_what_they_say() -> None:
+    """Instances cover what has broken solvers before."""
+    for seed, trait in enumerate(PLACEMENT_TRAITS):
+        assert trait != "one node" or placement_instance(seed).nodes == 1
+    kinds = {trait: allocation_instance(seed) for seed, trait in enumerate(ALLOCATION_TRAITS)}
+    assert (kinds["no demand"].demand == 0).any() or len(kinds["no demand"].demand) == 1
+    assert kinds["running"].running is not None
+    assert kinds["huge"].throughput.max() > 1e5
+
+
+@pytest.mark.parametrize("liar", [ClaimedOptimum, WrongBound])
+def test_a_liar_is_found(liar: type) -> None:
+    """A solver that is wrong on some of twenty instances must not pass."""
+    verdicts = [verify_seed("allocation", seed, [liar()]) for seed in range(20)]
+    verdicts += [verify_seed("placement", seed, [liar()]) for seed in range(20)]
+    assert any(not verdict.agree for verdict in verdicts)
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_problems_survive_json(seed: int) -> None:
+    """A saved disagreement must be the same problem, bit for bit."""
+    for problem in (placement_instance(seed), allocation_instance(seed)):
+        again = problem_from_json(json.loads(json.dumps(problem_to_json(problem))))
+        for name, value in vars(problem).items():
+            other = getattr(again, name)
+            if isinstance(value, np.ndarray):
+                assert value.dtype == other.dtype
+                np.testing.assert_array_equal(value, other)
+            else:
+                assert value == other
+
+
+def test_saved_cases_load_and_foreign_files_do_not(tmp_path: Path) -> None:
+    """Replay starts from the file alone."""
+    verdict = verify_seed("allocation", 3, ["highs"])
+    problem = load_case(save_case(verdict, tmp_path))
+    np.testing.assert_array_equal(problem.usage, allocation_instance(3).usage)
+    (tmp_path / "foreign.json").write_text("{}")
+    with pytest.raises(CoraloptError, match="no saved case"):
+        load_case(tmp_path / "foreign.json")
+
+
+def test_the_command_counts_and_replays(tmp_path: Path) -> None:
+    """What docs/solvers.md shows, small."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "coralopt", "verify-solvers", "--solver", "highs", "--json", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    said = run("--instances", "5", "--allocations", "3")
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["instances"] == {"placement": 5, "allocation": 3}
+    path = save_case(verify_seed("placement", 4, ["highs"]), tmp_path)
+    said = run("--replay", str(path))
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["agree"]
