@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import library, plan, scenario, show, solvers, templates, verify, verify_solvers
+from coralopt.cli import library, place, plan, scenario, show, solvers, templates, verify, verify_solvers
 
 
 def make_app() -> typer.Typer:
@@ -22,6 +22,7 @@ def make_app() -> typer.Typer:
     app.callback()(_root)
     app.command()(plan.plan)
     app.command()(templates.templates)
+    app.command()(place.place)
     app.command()(verify.verify)
     app.command()(show.show)
     app.command()(solvers.solvers)

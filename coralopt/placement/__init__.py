@@ -2,14 +2,22 @@
 
 from coralopt.placement.best import best_placement
 from coralopt.placement.check import check_placement, max_flow_throughput, throughput_of
+from coralopt.placement.pool import PlacementPool
+from coralopt.placement.pool_file import BUILTIN_POOLS, load_pool
+from coralopt.placement.pool_search import PoolSolution, place_pool
 from coralopt.placement.problem import Placement, PlacementProblem, Stage
 
 __all__ = [
+    "BUILTIN_POOLS",
     "Placement",
+    "PlacementPool",
     "PlacementProblem",
+    "PoolSolution",
     "Stage",
     "best_placement",
     "check_placement",
+    "load_pool",
     "max_flow_throughput",
+    "place_pool",
     "throughput_of",
 ]
