@@ -13,6 +13,9 @@ has a solution in whole numbers. More than L layers do no harm when T_j falls in
 is found by bisection between a plan in hand and a target proven impossible; in the end the target is the next float
 above the plan's throughput, and its impossibility proves the plan optimal with no gap at all. Every number in the
 integer programme is a small whole number, so a solver's tolerances cannot blur the proof.
+
+A target with too many multisets stays undecided. The plan in hand is then returned with a bound from a relaxation in
+which stages of equal role and layers share their nodes.
 """
 
 from __future__ import annotations
@@ -168,8 +171,66 @@ class _Search:
                 if self.told is not None:
                     self.told(self.value, max(self.bound, upper, self.value))
         except _Undecided:
-            self.bound = max(self.bound, upper)
+            self.bound = max(self.bound, self._relaxed_bound(upper, stages, at_most, falling))
         self.bound = max(self.bound, self.value)
+
+    def _relaxed_bound(self, upper: float, stages: int, at_most: bool, falling: bool) -> float:
+        """A bound between the plan in hand and ``upper``, by bisection over a relaxation of a few hundred columns."""
+        low = max(self.value, upper * 1e-6)
+        ends = time.perf_counter() + 10.0
+        while upper > low * (1 + CLOSE) and time.perf_counter() < ends:
+            target = math.sqrt(low * upper)
+            if self._impossible(target, stages, at_most, falling):
+                upper = target
+            else:
+                low = target
+        return upper
+
+    def _impossible(self, target: float, stages: int, at_most: bool, falling: bool) -> bool:
+        """Whether ``target`` is out of reach even if stages of equal role and layers could share their nodes.
+
+        x[r,j] such stages with n[r,j,c] nodes need sum_c min(T_j(c) / target, 1) n[r,j,c] >= x[r,j]: what a node gives
+        beyond the target is of no use to its stage.
+        """
+        from scipy.sparse import csc_matrix
+
+        pool, roles = self.pool, self._roles(stages, at_most)
+        kinds, layers = len(pool.counts), pool.layers
+        cells = [(role, j) for role in roles for j in range(1, layers + 1)]
+        nodes = [
+            (i, c) for i, (role, j) in enumerate(cells) for c in range(kinds) if pool.values[stages - 1, role, c, j] > 0
+        ]
+        rows, columns = kinds + 1 + len(roles) + len(cells), len(cells) + len(nodes)
+        dense = np.zeros((rows, columns))
+        cover = kinds + 1 + len(roles)
+        for i, (role, j) in enumerate(cells):
+            dense[kinds, i] = j
+            dense[kinds + 1 + roles.index(role), i] = 1
+            dense[cover + i, i] = -1
+        for position, (i, c) in enumerate(nodes, start=len(cells)):
+            role, j = cells[i]
+            dense[c, position] = 1
+            # A hair more than it gives, so that a solver's tolerance never makes a possible target impossible.
+            dense[cover + i, position] = min(float(pool.values[stages - 1, role, c, j]) / target, 1.0) * (1 + 1e-6)
+        needed = {FIRST: 1.0, MIDDLE: float(stages - 2), LAST: 1.0}
+        high = [float(stages)] if roles == [FIRST] else [needed[role] for role in roles]
+        low = [1.0] if at_most else high
+        counts = [float(n) for n in pool.counts]
+        matrix = MilpMatrix(
+            c=np.zeros(columns),
+            offset=0.0,
+            a=csc_matrix(dense),
+            row_lower=np.array([*[-math.inf] * kinds, float(layers), *low, *[0.0] * len(cells)]),
+            row_upper=np.array([*counts, math.inf if falling else float(layers), *high, *[math.inf] * len(cells)]),
+            lower=np.zeros(columns),
+            upper=np.array([*[float(stages)] * len(cells), *(counts[c] for _, c in nodes)]),
+            integer=np.ones(columns, dtype=bool),
+            maximize=False,
+            column_names=[f"x{position}" for position in range(columns)],
+            row_names=[f"r{position}" for position in range(rows)],
+        )
+        result = solve_matrix(matrix, self.solver, {"time_limit": 3.0})
+        return result.termination.reason is Reason.INFEASIBLE
 
     def _decide(self, target: float, stages: int, at_most: bool, falling: bool) -> tuple[Placement, float] | None:
         """A placement of at least ``target`` tokens/s with its throughput, or ``None``: proven that there is none."""

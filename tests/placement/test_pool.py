@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import NoSolutionError, ScenarioError
-from coralopt.placement import Placement, PlacementPool, Stage, load_pool, place_pool
+from coralopt.placement import Placement, PlacementPool, Stage, load_pool, place_pool, pool_search
 from coralopt.placement.pool_search import minimal_multisets
 from coralopt.testing.placement_strategies import throughput_values
 
@@ -109,6 +109,25 @@ def test_a_limit_keeps_a_valid_bound():
         assert "in time" in str(error)  # noqa: PT017 - a slow machine may find nothing
     else:
         assert found.throughput <= best <= found.bound
+
+
+@settings(max_examples=10, deadline=None)
+@given(throughput_values(max_stages=3, max_configurations=3, max_layers=6))
+def test_too_many_multisets_leave_a_valid_bound(values):
+    """The relaxation must never cut off the optimum, or a bound would be a lie."""
+    pool = PlacementPool("random", values, (3, 3, 3)[: values.shape[2]], ("a", "b", "c")[: values.shape[2]])
+    try:
+        best = place_pool(pool).throughput
+    except NoSolutionError:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool_search, "MOST_COLUMNS", 4)
+        try:
+            found = place_pool(pool)
+        except NoSolutionError as error:
+            assert "exists" not in str(error)  # noqa: PT017
+            return
+    assert found.throughput <= best <= found.bound
 
 
 def test_checker_refuses_what_is_wrong():
