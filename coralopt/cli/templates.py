@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,15 @@ def templates(
     option: OptionList = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Only this many node sets, drawn by --seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample.")] = 0,
+    engine: Annotated[
+        str | None, typer.Option(help="Limits of the engine: any, same-tp, one-node-stages, equal-replicas, vllm.")
+    ] = None,
+    budget_units: Annotated[
+        int | None, typer.Option(min=1, help="Free latency budgets on a grid of so many units for each stage.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="node (the sender's bandwidth) or link (the slower end's).")
+    ] = None,
     executor: Annotated[str, typer.Option(help="local, or ray: the tasks go to a Ray cluster.")] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads, processes or tasks at a time; all cores by default.")
@@ -45,7 +54,7 @@ def templates(
     from coralopt.scenario import load_scenario
     from coralopt.templates import BuildMethod, content_digest, default_library_path, obtain_library
 
-    resolved = load_scenario(scenario)
+    resolved = _with_rules(load_scenario(scenario), engine, budget_units, network)
     method = None
     if solver is not None or sample is not None or formulation is not None or option:
         method = BuildMethod(solver or "dp", formulation, parse_options(option), sample, seed)
@@ -99,3 +108,17 @@ def templates(
     if library.method.get("largest_gap"):
         say(f"largest proven gap of a template: {library.method['largest_gap']:.2e}")
     say(f"{'read' if reused else 'built'} in {seconds:.2f} s: {path}")
+
+
+def _with_rules(scenario: Any, engine: str | None, budget_units: int | None, network: str | None) -> Any:
+    """The scenario with what the command line says of placements."""
+    from coralopt.scenario import scenario_from_mapping
+
+    said: dict[str, Any] = {"engine": engine, "network": network, "budget_units": budget_units}
+    said = {name: value for name, value in said.items() if value is not None}
+    if not said:
+        return scenario
+    if budget_units is not None:
+        said["latency_budgets"] = "free"
+    placement = {**scenario.document.get("placement", {}), **said}
+    return scenario_from_mapping({**scenario.document, "placement": placement}, source=scenario.name)

@@ -2,6 +2,7 @@
 
 from coralopt.placement.best import best_placement
 from coralopt.placement.check import check_placement, max_flow_throughput, throughput_of
+from coralopt.placement.limits import ENGINES, EngineLimits, engine_limits
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_file import BUILTIN_POOLS, load_pool
 from coralopt.placement.pool_search import PoolSolution, place_pool
@@ -9,6 +10,8 @@ from coralopt.placement.problem import Placement, PlacementProblem, Stage
 
 __all__ = [
     "BUILTIN_POOLS",
+    "ENGINES",
+    "EngineLimits",
     "Placement",
     "PlacementPool",
     "PlacementProblem",
@@ -16,6 +19,7 @@ __all__ = [
     "Stage",
     "best_placement",
     "check_placement",
+    "engine_limits",
     "load_pool",
     "max_flow_throughput",
     "place_pool",

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError, Mistake, ScenarioError
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.placement import engine_limits
+from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.executors import make_executor
 from coralopt.templates.library import FORMAT, PhaseTemplates, TemplateLibrary, load_library, save_library
@@ -43,6 +44,8 @@ def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables
     """SHA-256 hex of all that decides the templates: tables, configurations, node-set limits; not prices or demand."""
     digest = hashlib.sha256(FORMAT.encode())
     digest.update(f"{scenario.max_nodes};{scenario.memory_ratio!r};".encode())
+    if scenario.placement != PlacementRules():
+        digest.update(f"{scenario.placement!r};{[c.count for c in scenario.configurations]};".encode())
     for configuration in scenario.configurations:
         digest.update(f"{configuration.name};{configuration.memory_gib!r};".encode())
     for phase, table in zip(scenario.model_phases, tables, strict=True):
@@ -163,6 +166,8 @@ def _run(
         configurations=tuple(configuration.name for configuration in scenario.configurations),
         max_nodes=scenario.max_nodes,
         method=method,
+        limits=engine_limits(scenario.placement.engine),
+        gpus=tuple(configuration.count for configuration in scenario.configurations),
         threads=workers if here else 1,
     )
     runner = make_executor(executor, workers, here, tell if here else None)

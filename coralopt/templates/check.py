@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError
-from coralopt.placement import PlacementProblem
+from coralopt.placement import PlacementProblem, engine_limits
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates.build import build_library, library_digest, scenario_node_sets, scenario_tables
@@ -113,7 +113,13 @@ def check_library(
                 who, lacks = (solver, "the library") if have is None else ("the library", solver)
                 violations.append(f"{phase.key} on {names}: {who} has a placement, {lacks} has none")
                 continue
-            problem = PlacementProblem(table.values, tuple(int(n) for n in row), library.configurations)
+            problem = PlacementProblem(
+                table.values,
+                tuple(int(n) for n in row),
+                library.configurations,
+                limits=engine_limits(scenario.placement.engine),
+                gpus=tuple(c.count for c in scenario.configurations),
+            )
             check = problem.check(phase.placement(have))
             if not check.feasible or check.objective != phase.throughput[have]:
                 violations.append(

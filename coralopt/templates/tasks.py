@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError
-from coralopt.placement import Placement, PlacementProblem, best_placement
+from coralopt.placement import EngineLimits, Placement, PlacementProblem, best_placement
+from coralopt.placement.limits import NO_LIMITS
 from coralopt.solving import Reason, get_backend
 from coralopt.templates.method import BuildMethod
 
@@ -31,6 +32,8 @@ class TaskContext:
         configurations: Node configuration names, length C.
         max_nodes: N, width of the answers.
         method: Who solves.
+        limits: What the engine can run.
+        gpus: GPUs in one node of each configuration, length C.
         threads: Threads inside one task; all cores when ``None``.
     """
 
@@ -39,6 +42,8 @@ class TaskContext:
     configurations: tuple[str, ...]
     max_nodes: int
     method: BuildMethod
+    limits: EngineLimits = NO_LIMITS
+    gpus: tuple[int, ...] = ()
     threads: int | None = None
 
 
@@ -121,7 +126,12 @@ def _sweep(context: TaskContext, task: Task, told: Callable[[float], None] | Non
             told(done / max(total, 1))
 
     found = get_backend("dp").place_family(
-        context.values[task.phase], task.sets, workers=context.threads, progress=progress
+        context.values[task.phase],
+        task.sets,
+        workers=context.threads,
+        progress=progress,
+        limits=context.limits,
+        gpus=context.gpus,
     )
     good = found.throughput > 0
     rows = np.flatnonzero(good) if task.wanted is None else task.wanted[good[task.wanted]]
@@ -143,7 +153,11 @@ def _one_by_one(context: TaskContext, task: Task) -> dict[str, Any]:
     largest_gap = 0.0
     for row in task.sets:
         problem = PlacementProblem(
-            context.values[task.phase], tuple(int(count) for count in row), context.configurations
+            context.values[task.phase],
+            tuple(int(count) for count in row),
+            context.configurations,
+            limits=context.limits,
+            gpus=context.gpus,
         )
         if not problem.stage_counts:
             continue

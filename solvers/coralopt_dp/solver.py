@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import UnsupportedError
-from coralopt.placement import Placement, PlacementProblem, Stage
+from coralopt.placement import EngineLimits, Placement, PlacementProblem, Stage
 from coralopt.solving import Availability, Capability, RawAnswer, Reason, SolveOptions
 from coralopt_dp.sweep import Family, SweepResult, sweep
 
@@ -56,7 +56,9 @@ class DynamicProgrammeSolver:
             if options.time_limit is not None and time.perf_counter() - started >= options.time_limit:
                 finished = False
                 break
-            result = family.solve(values, range(stages, stages + 1), wanted, problem.nodes, options.threads or 1, None)
+            result = family.solve(
+                values, range(stages, stages + 1), wanted, problem.nodes, options.threads or 1, None, problem.limits
+            )
             if result.throughput[-1] > best:
                 best, found = float(result.throughput[-1]), _placement(result, used, len(problem.node_set))
         seconds = time.perf_counter() - started
@@ -74,9 +76,11 @@ class DynamicProgrammeSolver:
         max_nodes: int | None = None,
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        limits: EngineLimits | None = None,
+        gpus: Sequence[int] = (),
     ) -> SweepResult:
         """Optimal placements of a whole family of node sets at once; see :func:`coralopt_dp.sweep.sweep`."""
-        return sweep(values, node_sets, max_nodes, workers, progress)
+        return sweep(values, node_sets, max_nodes, workers, progress, limits=limits, gpus=gpus)
 
 
 def _closed(counts: list[int]) -> npt.NDArray[np.int8]:

@@ -24,6 +24,9 @@ families. Nodes of one configuration are interchangeable, and so are middle stag
 former and ordering the latter by layers loses no placement but its copies. ``w`` exists only where T_j(c; s) > 0 and
 j <= L - S + 1 (every other stage needs a layer), so that nobody sits where he cannot hold the layers. A problem
 without a placement is an infeasible model.
+
+Limits of the engine: one node a stage is sum_c n[s,c] = 1; equal replicas are sum_c n[s,c] = d with an integer d and
+n[s,c] <= N_c b[s,c], sum_c b[s,c] = 1, b binary: as many nodes of one configuration in every stage.
 """
 
 from __future__ import annotations
@@ -33,6 +36,23 @@ from typing import Any
 
 from coralopt.placement.formulations.stages import fixed_stages, role_table
 from coralopt.placement.problem import Placement, PlacementProblem, Stage
+
+
+def _engine(model: Any, problem: PlacementProblem, S: range, C: list[int]) -> None:
+    """Limits of the engine: one node a stage, or as many nodes of one configuration in each."""
+    import pyomo.environ as pyo
+
+    n, limits = model.n, problem.limits
+    if limits.one_node_stages:
+        model.one_node = pyo.Constraint(S, rule=lambda _, s: sum(n[s, c] for c in C) == 1)
+    if limits.equal_replicas:
+        model.replicas = pyo.Var(domain=pyo.NonNegativeIntegers, bounds=(1, problem.nodes))
+        model.kind = pyo.Var(S, C, domain=pyo.Binary)
+        model.one_kind = pyo.Constraint(S, rule=lambda _, s: sum(model.kind[s, c] for c in C) == 1)
+        model.of_that_kind = pyo.Constraint(
+            S, C, rule=lambda _, s, c: n[s, c] <= problem.node_set[c] * model.kind[s, c]
+        )
+        model.equal = pyo.Constraint(S, rule=lambda _, s: sum(n[s, c] for c in C) == model.replicas)
 
 
 class TightFormulation:
@@ -89,6 +109,7 @@ class TightFormulation:
         model.middle_order = pyo.Constraint(
             range(1, stages - 2), rule=lambda _, s: sum(j * x[s, j] for j in J) >= sum(j * x[s + 1, j] for j in J)
         )
+        _engine(model, problem, S, C)
         model.objective = pyo.Objective(expr=most * model.throughput, sense=pyo.maximize)
         return model
 
