@@ -17,6 +17,7 @@ from coralopt.templates.build import (
     default_library_path,
     library_digest,
     obtain_library,
+    placement_tables,
     scenario_node_sets,
     scenario_tables,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "node_sets_for",
     "obtain_library",
     "phase_of",
+    "placement_tables",
     "rank_templates",
     "save_library",
     "scenario_node_sets",

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError, Mistake, ScenarioError
-from coralopt.placement import engine_limits
+from coralopt.placement import Budgets, Links, engine_limits
 from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.executors import make_executor
@@ -22,7 +22,14 @@ from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets_for
 from coralopt.templates.parts import Parts
 from coralopt.templates.tasks import Task, TaskContext, TaskResult, cut_into_tasks, solve_task
-from coralopt.throughput import ThroughputTables, build_tables, explain_infeasible, throughput_source
+from coralopt.throughput import (
+    ThroughputTables,
+    budget_tables,
+    build_tables,
+    explain_infeasible,
+    link_tables,
+    throughput_source,
+)
 
 #: Called with (what is being done, steps done, steps in all); steps are node sets weighted by stage counts.
 Progress = Callable[[str, int, int], None]
@@ -40,12 +47,36 @@ def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
     )
 
 
+def placement_tables(
+    scenario: ResolvedScenario, tables: Sequence[ThroughputTables]
+) -> tuple[tuple[npt.NDArray[np.float64], ...], Budgets | Links | None]:
+    """The tables that placements of the scenario are made from, by model phase, and what their cells are.
+
+    Without free latency budgets and network-aware stages they are ``tables`` themselves and there are no cells.
+    """
+    rules = scenario.placement
+    if rules.budget_units is None and not rules.link_network:
+        return tuple(table.values for table in tables), None
+    source = throughput_source(scenario.throughput_source)
+    if rules.budget_units is not None:
+        made = tuple(
+            budget_tables(source, phase, scenario.configurations, scenario.max_nodes, rules.budget_units)
+            for phase in scenario.model_phases
+        )
+        return made, Budgets(rules.budget_units)
+    linked = [
+        link_tables(source, phase, scenario.configurations, scenario.max_nodes) for phase in scenario.model_phases
+    ]
+    return tuple(values for values, _ in linked), Links(linked[0][1])
+
+
 def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> str:
     """SHA-256 hex of all that decides the templates: tables, configurations, node-set limits; not prices or demand."""
     digest = hashlib.sha256(FORMAT.encode())
     digest.update(f"{scenario.max_nodes};{scenario.memory_ratio!r};".encode())
     if scenario.placement != PlacementRules():
-        digest.update(f"{scenario.placement!r};{[c.count for c in scenario.configurations]};".encode())
+        hosts = [(c.count, c.network_gb_s) for c in scenario.configurations]
+        digest.update(f"{scenario.placement!r};{hosts!r};".encode())
     for configuration in scenario.configurations:
         digest.update(f"{configuration.name};{configuration.memory_gib!r};".encode())
     for phase, table in zip(scenario.model_phases, tables, strict=True):
@@ -160,12 +191,14 @@ def _run(
             progress(key, done + int(weights[position] * share), total)
 
     here = method.swept and executor == "local"
+    values, coupling = placement_tables(scenario, tables)
     context = TaskContext(
         keys=tuple(phase.key for phase in scenario.model_phases),
-        values=tuple(table.values for table in tables),
+        values=values,
         configurations=tuple(configuration.name for configuration in scenario.configurations),
         max_nodes=scenario.max_nodes,
         method=method,
+        coupling=coupling,
         limits=engine_limits(scenario.placement.engine),
         gpus=tuple(configuration.count for configuration in scenario.configurations),
         threads=workers if here else 1,

@@ -10,10 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError
-from coralopt.placement import PlacementProblem, engine_limits
+from coralopt.placement import engine_limits, problem_of
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates.build import build_library, library_digest, scenario_node_sets, scenario_tables
+from coralopt.templates.build import (
+    build_library,
+    library_digest,
+    placement_tables,
+    scenario_node_sets,
+    scenario_tables,
+)
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.tasks import GAP, cut_into_tasks
@@ -99,9 +105,12 @@ def check_library(
     again = build_library(scenario, tables, method=method, executor=executor, workers=workers, progress=progress)
     drawn = _drawn(scenario, method)
     tolerance = max(GAP, float(method.options.get("rel_gap", GAP)), float(library.method.get("largest_gap") or 0)) * 2
+    values, coupling = placement_tables(scenario, tables)
+    limits = engine_limits(scenario.placement.engine)
+    gpus = tuple(c.count for c in scenario.configurations)
     violations: list[str] = []
     largest, without = 0.0, 0
-    for phase, other, table, sets in zip(library.phases, again.phases, tables, drawn, strict=True):
+    for phase, other, table, sets in zip(library.phases, again.phases, values, drawn, strict=True):
         stored, derived = _by_node_set(phase), _by_node_set(other)
         for row in sets:
             names = {n: int(k) for n, k in zip(library.configurations, row, strict=True) if k}
@@ -113,13 +122,7 @@ def check_library(
                 who, lacks = (solver, "the library") if have is None else ("the library", solver)
                 violations.append(f"{phase.key} on {names}: {who} has a placement, {lacks} has none")
                 continue
-            problem = PlacementProblem(
-                table.values,
-                tuple(int(n) for n in row),
-                library.configurations,
-                limits=engine_limits(scenario.placement.engine),
-                gpus=tuple(c.count for c in scenario.configurations),
-            )
+            problem = problem_of(table, tuple(int(n) for n in row), library.configurations, coupling, limits, gpus)
             check = problem.check(phase.placement(have))
             if not check.feasible or check.objective != phase.throughput[have]:
                 violations.append(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError
-from coralopt.placement import EngineLimits, Placement, PlacementProblem, best_placement
+from coralopt.placement import Budgets, EngineLimits, Links, Placement, best_placement, problem_of
 from coralopt.placement.limits import NO_LIMITS
 from coralopt.solving import Reason, get_backend
 from coralopt.templates.method import BuildMethod
@@ -28,10 +28,11 @@ class TaskContext:
 
     Attributes:
         keys: Model phase keys.
-        values: Throughput table of each model phase, float64 (S, 3, C, L + 1).
+        values: Throughput table of each model phase, float64 (S, 3, C, L + 1), or (S, 3, C, K, L + 1) with a coupling.
         configurations: Node configuration names, length C.
         max_nodes: N, width of the answers.
         method: Who solves.
+        coupling: What a cell of the tables is; ``None`` without cells.
         limits: What the engine can run.
         gpus: GPUs in one node of each configuration, length C.
         threads: Threads inside one task; all cores when ``None``.
@@ -42,6 +43,7 @@ class TaskContext:
     configurations: tuple[str, ...]
     max_nodes: int
     method: BuildMethod
+    coupling: Budgets | Links | None = None
     limits: EngineLimits = NO_LIMITS
     gpus: tuple[int, ...] = ()
     threads: int | None = None
@@ -125,14 +127,16 @@ def _sweep(context: TaskContext, task: Task, told: Callable[[float], None] | Non
         if told is not None:
             told(done / max(total, 1))
 
-    found = get_backend("dp").place_family(
-        context.values[task.phase],
-        task.sets,
-        workers=context.threads,
-        progress=progress,
-        limits=context.limits,
-        gpus=context.gpus,
-    )
+    how: dict[str, Any] = {
+        "workers": context.threads,
+        "progress": progress,
+        "limits": context.limits,
+        "gpus": context.gpus,
+    }
+    if context.coupling is None:
+        found = get_backend("dp").place_family(context.values[task.phase], task.sets, **how)
+    else:
+        found = get_backend("dp").place_coupled_family(context.values[task.phase], task.sets, context.coupling, **how)
     good = found.throughput > 0
     rows = np.flatnonzero(good) if task.wanted is None else task.wanted[good[task.wanted]]
     width = context.max_nodes
@@ -152,12 +156,13 @@ def _one_by_one(context: TaskContext, task: Task) -> dict[str, Any]:
     placed: list[tuple[npt.NDArray[np.int8], float, Placement]] = []
     largest_gap = 0.0
     for row in task.sets:
-        problem = PlacementProblem(
+        problem = problem_of(
             context.values[task.phase],
             tuple(int(count) for count in row),
             context.configurations,
-            limits=context.limits,
-            gpus=context.gpus,
+            context.coupling,
+            context.limits,
+            context.gpus,
         )
         if not problem.stage_counts:
             continue

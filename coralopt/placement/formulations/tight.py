@@ -38,7 +38,7 @@ from coralopt.placement.formulations.stages import fixed_stages, role_table
 from coralopt.placement.problem import Placement, PlacementProblem, Stage
 
 
-def _engine(model: Any, problem: PlacementProblem, S: range, C: list[int]) -> None:
+def engine_rows(model: Any, problem: PlacementProblem, S: range, C: list[int]) -> None:
     """Limits of the engine: one node a stage, or as many nodes of one configuration in each."""
     import pyomo.environ as pyo
 
@@ -109,7 +109,7 @@ class TightFormulation:
         model.middle_order = pyo.Constraint(
             range(1, stages - 2), rule=lambda _, s: sum(j * x[s, j] for j in J) >= sum(j * x[s + 1, j] for j in J)
         )
-        _engine(model, problem, S, C)
+        engine_rows(model, problem, S, C)
         model.objective = pyo.Objective(expr=most * model.throughput, sense=pyo.maximize)
         return model
 
