@@ -219,6 +219,64 @@ def diff(
 
 
 @app.command()
+def bound(
+    library: LibraryArgument,
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan of the scenario, to hold its cost against the bound.")
+    ] = None,
+    grid: Annotated[int, typer.Option(min=0, help="Steps of each demand; more are slower and tighter.")] = 1000,
+    scenario: ScenarioOption = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """How much cheaper than LIB could node sets of any size be? A proven answer, for templates and for a whole plan."""
+    from rich.table import Table
+
+    from coralopt.errors import LibraryError
+    from coralopt.plan import Plan
+    from coralopt.templates import allocation_certificate, phase_bounds, rank_templates, unlimited_tables
+
+    loaded, resolved = _open(library, scenario)
+    if resolved.placement.budget_units is not None:
+        raise LibraryError("the bound is for latency budgets of SLO / S; this library's are free")
+    loaded_plan = None if plan is None else Plan.load(plan)
+    tables = unlimited_tables(resolved)
+    rows = []
+    for key, most, region in phase_bounds(resolved, tables):
+        best = rank_templates(loaded, resolved, key, limit=1)
+        reached = best[0].tokens_s_per_usd_h if best else 0.0
+        # Sums in another order may pass the bound by a rounding.
+        cheaper = max(0.0, 1 - reached / most) if most > 0 else 0.0
+        rows.append({"model_phase": key, "best": reached, "bound": most, "region": region, "cheaper_at_most": cheaper})
+    certificate = allocation_certificate(resolved, tables, grid=grid)
+    document: dict[str, Any] = {"phases": rows, "allocation": asdict(certificate)}
+    if loaded_plan is not None:
+        cost = loaded_plan.cost_usd_h
+        document["plan_cost_usd_h"] = cost
+        document["plan_cheaper_at_most"] = max(0.0, 1 - certificate.bound_usd_h / cost) if cost > 0 else 0.0
+    if json_output:
+        print_json(document)
+        return
+    table = Table(title=f"{library}: most tokens/s for one USD/h, here and for node sets of any size")
+    table.add_column("model phase")
+    for head in ("best template", "bound", "cheaper at most"):
+        table.add_column(head, justify="right")
+    table.add_column("region of the bound")
+    for row in rows:
+        table.add_row(str(row["model_phase"]), f"{row['best']:,.2f}", f"{row['bound']:,.2f}",
+                      f"{row['cheaper_at_most']:.2%}", str(row["region"]))  # fmt: skip
+    print_rich(table)
+    say(
+        f"no allocation costs less than {certificate.bound_usd_h:,.4f} USD/h, whatever the size of its node sets "
+        f"(with nodes in fractions: {certificate.fractional_usd_h:,.4f})"
+    )
+    if loaded_plan is not None:
+        say(
+            f"the plan costs {loaded_plan.cost_usd_h:,.4f} USD/h: larger node sets could save at most "
+            f"{document['plan_cheaper_at_most']:.4%}"
+        )
+
+
+@app.command()
 def check(
     library: LibraryArgument,
     solver: Annotated[str, typer.Option(help="Any solver; see `coralopt solvers`.")] = "highs",

@@ -21,20 +21,33 @@ from coralopt.templates.build import (
     scenario_node_sets,
     scenario_tables,
 )
+from coralopt.templates.certificate import (
+    AllocationCertificate,
+    CheapestToken,
+    allocation_certificate,
+    cheapest_token,
+    phase_bounds,
+    unlimited_tables,
+    whole_nodes_bound,
+)
 from coralopt.templates.check import LibraryCheck, check_library, library_scenario
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
 
 __all__ = [
+    "AllocationCertificate",
     "BuildMethod",
+    "CheapestToken",
     "LibraryCheck",
     "PhaseDifference",
     "PhaseTemplates",
     "RankedTemplate",
     "Spread",
     "TemplateLibrary",
+    "allocation_certificate",
     "build_library",
+    "cheapest_token",
     "check_library",
     "check_slos",
     "compare_libraries",
@@ -47,6 +60,7 @@ __all__ = [
     "node_sets",
     "node_sets_for",
     "obtain_library",
+    "phase_bounds",
     "phase_of",
     "placement_tables",
     "rank_templates",
@@ -55,4 +69,6 @@ __all__ = [
     "scenario_tables",
     "template_prices",
     "throughput_spread",
+    "unlimited_tables",
+    "whole_nodes_bound",
 ]
