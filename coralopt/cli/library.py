@@ -265,6 +265,9 @@ def bound(
         table.add_row(str(row["model_phase"]), f"{row['best']:,.2f}", f"{row['bound']:,.2f}",
                       f"{row['cheaper_at_most']:.2%}", str(row["region"]))  # fmt: skip
     print_rich(table)
+    if not certificate.feasible:
+        say("no library can meet the demands with this availability, not even with fractions of nodes")
+        return
     say(
         f"no allocation costs less than {certificate.bound_usd_h:,.4f} USD/h, whatever the size of its node sets "
         f"(with nodes in fractions: {certificate.fractional_usd_h:,.4f})"

@@ -22,7 +22,7 @@ def place(
     json_output: JsonFlag = False,
 ) -> None:
     """Place one model on POOL for most tokens/s, proven: some 10 to 1,000 nodes, of which some may stay idle."""
-    from coralopt.errors import NoSolutionError, OptionError
+    from coralopt.errors import InfeasibleError, OptionError
     from coralopt.placement import load_pool, place_pool
     from coralopt.report import stages_text
 
@@ -39,7 +39,7 @@ def place(
         started = time.perf_counter()
         try:
             found = place_pool(loaded, max_stages=limit, stages=stages, solver=solver, time_limit=time_limit)
-        except NoSolutionError:
+        except InfeasibleError:
             if not frontier:
                 raise
             rows.append({"max_stages": limit, "tokens_s": 0.0, "seconds": time.perf_counter() - started})

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.errors import NoSolutionError, WrongAnswerError
+from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.problem import Placement, Stage
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
@@ -99,13 +99,14 @@ def place_pool(
         on_progress: Called with (tokens/s in hand, proven bound) after every target.
 
     Raises:
-        NoSolutionError: No placement exists with these stage counts, or none was found in time.
+        InfeasibleError: No placement exists with these stage counts.
+        NoSolutionError: None was found in time.
         SolverError: Unknown or missing solver, or one that takes no matrices.
     """
     most = min(pool.max_stages, max_stages if max_stages is not None else pool.max_stages)
     wanted = range(stages, stages + 1) if stages is not None else range(1, most + 1)
     if stages is not None and not 1 <= stages <= pool.max_stages:
-        raise NoSolutionError(f"{stages} stages are outside 1..{pool.max_stages} of pool {pool.name}", None)
+        raise InfeasibleError(f"{stages} stages are outside 1..{pool.max_stages} of pool {pool.name}")
     search = _Search(pool, solver, time_limit, on_progress)
     if pool.stage_free and stages is None:
         search.run(most, at_most=True)
@@ -114,10 +115,10 @@ def place_pool(
         for count in sorted(wanted, key=lambda s: -_layer_bound(pool, s)):
             search.run(count, at_most=False)
     if search.best is None:
-        reason = "was found in time" if math.isfinite(search.bound) and search.bound > 0 else "exists"
-        raise NoSolutionError(
-            f"no placement of {pool.name} with {wanted.start}..{wanted.stop - 1} stages {reason}", None
-        )
+        what = f"placement of {pool.name} with {wanted.start}..{wanted.stop - 1} stages"
+        if search.bound > 0:
+            raise NoSolutionError(f"no {what} was found in time; allow more of it", None)
+        raise InfeasibleError(f"no {what} exists: some layers fit nowhere; allow more stages or add nodes")
     check = pool.check(search.best)
     if not check.feasible or check.objective != search.value:
         raise WrongAnswerError(f"the pool search made a wrong placement: {'; '.join(check.violations)}")

@@ -74,7 +74,7 @@ def by_enumeration(problem):
 
 
 @pytest.mark.parametrize("coupling", ["budgets", "links"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_sweep_equals_enumeration(coupling, data):
     """The programme over cells must find what trying every placement and every cell finds, and its checker agree."""

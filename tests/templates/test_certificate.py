@@ -44,12 +44,10 @@ def test_cheapest_token_equals_every_layer_split(values, prices):
                 total += min((p / t for p, t in zip(price, speeds, strict=True) if t > 0), default=np.inf)
             best = min(best, total)
     found = cheapest_token(values, price)
-    # The search stops where no stage can be had, since real budgets only shrink with more stages; random ones need not.
     if np.isfinite(found.usd_h):
         assert found.usd_h == pytest.approx(float(found.usage(values) @ price))
         assert sum(j for j, _ in found.stages) == layers
-    if all((values[s, [0, 2]] > 0).any() for s in range(values.shape[0])):
-        assert found.usd_h == pytest.approx(best)
+    assert found.usd_h == pytest.approx(best)
 
 
 @settings(max_examples=40, deadline=None)

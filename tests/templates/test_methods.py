@@ -214,3 +214,10 @@ def test_names_are_checked() -> None:
         BuildMethod(sample=0)
     with pytest.raises(SolverNotFoundError):
         build_module.build_library(load_scenario("tiny"), method=BuildMethod("nosuch"))
+
+
+def test_ray_missing_is_one_sentence(scenario: ResolvedScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that has to be installed is named."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OptionError, match=r"coralopt\[ray\]"):
+        build_library(scenario, executor="ray")
