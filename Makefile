@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow lint types benchmark-throughput clean
+.PHONY: help plan test test-slow test-vllm lint types benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json"
 	@echo "make test        set up, then lint, check types and run the tests"
 	@echo "make test-slow   the long property tests"
+	@echo "make test-vllm   the runtime with a real vLLM on CPU; VLLM=PATH names the program"
 	@echo "make clean       remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -36,6 +37,11 @@ types: $(VENV)/.installed-dev
 
 test: lint types
 	$(BIN)/python -m pytest -q -m "not slow"
+
+# vLLM's CPU build needs an environment of its own: VLLM names its program, see docs/runtime.md.
+VLLM ?= vllm
+test-vllm: $(VENV)/.installed-dev
+	CORALOPT_VLLM=$(VLLM) $(BIN)/python -m pytest -q -s tests/vllm
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow

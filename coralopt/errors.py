@@ -53,6 +53,10 @@ class PlanError(CoraloptError):
     """A plan document cannot be read or does not hold what it promises."""
 
 
+class LaunchError(CoraloptError):
+    """A plan cannot be started as asked: program, GPUs, ports, files or options are not as needed."""
+
+
 class SolverError(CoraloptError):
     """Base of the errors of the solver-agnostic core."""
 
@@ -91,3 +95,7 @@ class InfeasibleError(SolverError):
     def __init__(self, message: str, explanation: Any = None) -> None:
         super().__init__(message)
         self.explanation = explanation
+
+
+class BenchmarkError(CoraloptError):
+    """A benchmark cannot be run or read: an unknown instance, a results file of other settings, a broken row."""

@@ -2,20 +2,24 @@
 
 from coralopt.allocation.explain import Explanation, Shortfall, explain
 from coralopt.allocation.formulations import matrix_from_arrays
+from coralopt.allocation.names import readable_names
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
+from coralopt.allocation.session import AllocationSession
 from coralopt.allocation.solve import AllocationResult, solve_allocation
 
 __all__ = [
     "Allocation",
     "AllocationProblem",
     "AllocationResult",
+    "AllocationSession",
     "Explanation",
     "Reduced",
     "Reduction",
     "Shortfall",
     "explain",
     "matrix_from_arrays",
+    "readable_names",
     "reduce_problem",
     "solve_allocation",
 ]

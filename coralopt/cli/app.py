@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import library, place, plan, scenario, show, solvers, templates, verify, verify_solvers
+from coralopt.cli import (
+    bench,
+    launch,
+    library,
+    model,
+    place,
+    plan,
+    scenario,
+    show,
+    solvers,
+    templates,
+    verify,
+    verify_solvers,
+)
 
 
 def make_app() -> typer.Typer:
@@ -25,10 +38,15 @@ def make_app() -> typer.Typer:
     app.command()(place.place)
     app.command()(verify.verify)
     app.command()(show.show)
+    app.command()(launch.launch)
+    app.command()(launch.route)
     app.command()(solvers.solvers)
+    app.command()(model.export)
+    app.command("solve")(model.solve_file)
     app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(scenario.app, name="scenario")
     app.add_typer(library.app, name="library")
+    app.add_typer(bench.app, name="bench")
     return app
 
 

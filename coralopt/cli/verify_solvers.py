@@ -76,7 +76,7 @@ def verify_solvers(
             }
         )
     else:
-        table = Table(title="Wall time of each arm, model building included")
+        table = Table(title="Wall time of each arm; models are built before, once for all solvers")
         for head in ("kind", "arm", "instances", "mean ms", "max ms"):
             table.add_column(head, justify="left" if head in ("kind", "arm") else "right")
         for kind, arm, number, mean, most in times:

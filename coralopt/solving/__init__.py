@@ -10,6 +10,7 @@ from coralopt.solving.backend import (
     RawResult,
 )
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.export import read_model, write_model
 from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
@@ -24,13 +25,14 @@ from coralopt.solving.registry import (
     solvers_with,
 )
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.solve import solve, solve_matrix
+from coralopt.solving.solve import solve, solve_compiled, solve_matrix
 from coralopt.solving.status import Limit, Reason, Termination, gap_reached, relative_gap
 
 __all__ = [
     "Availability",
     "Capability",
     "Check",
+    "Compiled",
     "Conflict",
     "Formulation",
     "Limit",
@@ -49,6 +51,7 @@ __all__ = [
     "StartingFormulation",
     "Termination",
     "backend_version",
+    "compile_problem",
     "fast_build",
     "find_conflict",
     "gap_reached",
@@ -59,6 +62,7 @@ __all__ = [
     "require_backend",
     "smallest_relaxation",
     "solve",
+    "solve_compiled",
     "solve_matrix",
     "solver_listing",
     "solver_names",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from coralopt.solving.matrix import MilpMatrix
 
 #: Longest name that LP readers take.
 LONGEST_NAME = 255
+#: Column fixed at 1 that carries the objective's constant in LP files: some readers take a bare number for a name.
+CONSTANT = "objective_constant"
 _WIDTH = 200
 
 
@@ -55,7 +58,9 @@ def read_model(path: str | Path) -> MilpMatrix:
         raise SolverError(f"no model file {source}")
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
-    if solver.readModel(str(source)) == highspy.HighsStatus.kError:
+    # HiGHS reads any text as an LP file without columns.
+    nonsense = source.suffix == ".lp" and not re.search(r"(?im)^\s*(min|max)", source.read_text(errors="replace"))
+    if nonsense or solver.readModel(str(source)) == highspy.HighsStatus.kError:
         raise SolverError(f"{source} is no LP or MPS file that HiGHS can read; check its suffix and syntax")
     model = solver.getLp()
     kinds = list(model.integrality_)
@@ -73,7 +78,7 @@ def read_model(path: str | Path) -> MilpMatrix:
         array = np.array(values, dtype=np.float64)
         return np.where(np.abs(array) >= infinity, np.copysign(np.inf, array), array)
 
-    return MilpMatrix(
+    read = MilpMatrix(
         c=np.array(model.col_cost_, dtype=np.float64),
         offset=float(model.offset_),
         a=a,
@@ -87,6 +92,27 @@ def read_model(path: str | Path) -> MilpMatrix:
         maximize=model.sense_ == highspy.ObjSense.kMaximize,
         column_names=[str(name) for name in model.col_names_] or [f"c{j}" for j in range(columns)],
         row_names=[str(name) for name in model.row_names_] or [f"r{i}" for i in range(rows)],
+    )
+    return _without_constant_column(read)
+
+
+def _without_constant_column(matrix: MilpMatrix) -> MilpMatrix:
+    """The matrix with a column :data:`CONSTANT` turned back into the objective's constant."""
+    if CONSTANT not in matrix.column_names:
+        return matrix
+    j = list(matrix.column_names).index(CONSTANT)
+    if matrix.lower[j] != 1 or matrix.upper[j] != 1 or matrix.a.indptr[j] != matrix.a.indptr[j + 1]:
+        return matrix
+    rest = np.delete(np.arange(len(matrix.c)), j)
+    return replace(
+        matrix,
+        c=matrix.c[rest],
+        offset=matrix.offset + float(matrix.c[j]),
+        a=matrix.a[:, rest],
+        lower=matrix.lower[rest],
+        upper=matrix.upper[rest],
+        integer=matrix.integer[rest],
+        column_names=[matrix.column_names[int(k)] for k in rest],
     )
 
 
@@ -140,11 +166,11 @@ def _lp(matrix: MilpMatrix) -> Iterator[str]:
     names = safe_names(matrix.column_names)
     yield "\\ Written by coralopt"
     yield "Maximize" if matrix.maximize else "Minimize"
-    used = np.flatnonzero(matrix.c)
     yield " objective:"
-    yield from _terms(names, used.tolist(), matrix.c[used].tolist())
+    # All columns, also those that cost nothing: readers number them as they come.
+    yield from _terms(names, range(len(names)), matrix.c.tolist())
     if matrix.offset:
-        yield f" {'-' if matrix.offset < 0 else '+'} {_number(abs(matrix.offset))}"
+        yield from _terms([CONSTANT], [0], [matrix.offset])
     yield "Subject To"
     by_row = matrix.a.tocsr()
     for i, name, sense, right in _rows(matrix):
@@ -165,6 +191,8 @@ def _lp(matrix: MilpMatrix) -> Iterator[str]:
         else:
             left = "-inf" if low == -math.inf else _number(low)
             yield f" {left} <= {name}" + ("" if high == math.inf else f" <= {_number(high)}")
+    if matrix.offset:
+        yield f" {CONSTANT} = 1"
     integers = [name for name, integer in zip(names, matrix.integer, strict=True) if integer]
     if integers:
         yield "General"

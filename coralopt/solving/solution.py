@@ -92,3 +92,4 @@ class MatrixResult:
     handover_seconds: float
     solve_seconds: float
     start_accepted: bool | None = None
+    check_seconds: float = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 
 from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
 from coralopt.solving.backend import Capability, Progress, RawResult
-from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.isolation import solve_isolated
 from coralopt.solving.matrix import Floats, MilpMatrix
 from coralopt.solving.options import SolveOptions
@@ -29,6 +29,7 @@ def solve(
     options: SolveOptions | Mapping[str, Any] | None = None,
     start: Any = None,
     *,
+    route: str = "pyomo",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Solution[Any]:
     """Solve any problem with any solver.
@@ -42,6 +43,8 @@ def solve(
         start: A solution to begin with: ``(variable name, index) -> value`` in the formulation's variables, complete
             or not, or an answer where the formulation has ``start(problem, answer)``. One that is not feasible does
             no harm; one that is feasible is never lost, whatever limit comes first.
+        route: ``"pyomo"`` builds and compiles the formulation's model; ``"arrays"`` makes the same matrix straight from
+            the problem's arrays, where the formulation can.
         on_progress: Told about incumbents and bounds while the solver runs, if it can tell. It must not solve.
 
     Returns:
@@ -61,29 +64,27 @@ def solve(
         if asked.isolate:
             raise _unsupported(backend, "takes whole problems and cannot be isolated", Capability.MILP)
         return _solve_whole(problem, backend, asked)
-    chosen = formulation or problem.default_formulation
-    known = problem.formulations()
-    if chosen not in known:
-        raise OptionError(f"unknown formulation {chosen!r} of a {problem.kind} problem; known: {', '.join(known)}")
-    started = time.perf_counter()
-    with fast_build():
-        model = known[chosen].build(problem)
-        matrix, columns = matrix_from_pyomo(model)
-        begin = None if start is None else _start_vector(problem, known[chosen], model, columns, start)
-    build = time.perf_counter() - started
-    result = solve_matrix(matrix, backend, asked, start=begin, on_progress=on_progress)
+    return solve_compiled(problem, compile_problem(problem, formulation, route), backend, asked, start, on_progress)
+
+
+def solve_compiled(
+    problem: Any,
+    compiled: Compiled,
+    solver: Any = "highs",
+    options: SolveOptions | Mapping[str, Any] | None = None,
+    start: Any = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Solution[Any]:
+    """Like :func:`solve` for a problem that is compiled already; a vector of column values is a start, too."""
+    asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
+    backend = require_backend(solver)
+    begin = start if start is None or isinstance(start, np.ndarray) else compiled.begin(start)
+    result = solve_matrix(compiled.matrix, backend, asked, start=begin, on_progress=on_progress)
     started = time.perf_counter()
     answer, objective = None, math.nan
     if result.x is not None:
-        values = {id(column): float(value) for column, value in zip(columns, result.x, strict=True)}
-
-        def value(name: str, index: Any) -> float:
-            variable = _variable(model, name, index)
-            found = values.get(id(variable))
-            return _unused(variable) if found is None else found
-
-        answer = known[chosen].read(problem, value)
-        objective = _checked(problem, answer, backend.name, chosen)
+        answer = compiled.read(result.x)
+        objective = _checked(problem, answer, backend.name, compiled.formulation)
     return _solution(
         problem,
         answer,
@@ -92,55 +93,19 @@ def solve(
         result.termination,
         asked,
         solver=backend.name,
-        formulation=chosen,
+        formulation=compiled.formulation,
         seconds={
-            "build": build,
+            "build": compiled.seconds,
             "handover": result.handover_seconds,
             "solve": result.solve_seconds,
-            "check": time.perf_counter() - started,
+            "check": result.check_seconds + time.perf_counter() - started,
         },
         nodes=result.nodes,
         iterations=result.iterations,
         effective=result.effective,
-        shape=matrix.shape,
+        shape=compiled.matrix.shape,
         start_accepted=result.start_accepted,
     )
-
-
-def _variable(model: Any, name: str, index: Any) -> Any:
-    component = getattr(model, name)
-    return component if index is None else component[index]
-
-
-def _unused(variable: Any) -> float:
-    """Value of a variable that the matrix does not hold: the fixed one, or the one nearest 0 within its bounds."""
-    if variable.fixed:
-        return float(variable.value)
-    low, high = variable.bounds
-    return float(min(max(0.0, -math.inf if low is None else low), math.inf if high is None else high))
-
-
-def _start_vector(problem: Any, formulation: Any, model: Any, columns: list[Any], start: Any) -> Floats:
-    """float64 (n,): the start by column, NaN where it says nothing."""
-    if not isinstance(start, Mapping):
-        if not hasattr(formulation, "start"):
-            raise UnsupportedError(
-                f"formulation {formulation.name!r} cannot express an answer as a start; "
-                "give a mapping from (variable name, index) to value"
-            )
-        start = formulation.start(problem, start)
-    place = {id(column): position for position, column in enumerate(columns)}
-    vector = np.full(len(columns), np.nan)
-    for (name, index), value in start.items():
-        try:
-            variable = _variable(model, name, index)
-        except (AttributeError, KeyError) as error:
-            raise OptionError(
-                f"start names {name!r} at index {index!r}, but formulation {formulation.name!r} has no such variable"
-            ) from error
-        if id(variable) in place:
-            vector[place[id(variable)]] = value
-    return vector
 
 
 def _unsupported(backend: Any, lacks: str, capability: Capability) -> UnsupportedError:
@@ -255,6 +220,7 @@ def solve_matrix(
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
     raw = _run(matrix, backend, asked, start, on_progress)
+    returned = time.perf_counter()
     x, objective = best_of(matrix, raw, start, backend.name)
     bound: float | None
     reason: Reason
@@ -283,6 +249,7 @@ def solve_matrix(
         handover_seconds=raw.handover_seconds,
         solve_seconds=raw.solve_seconds,
         start_accepted=raw.start_accepted,
+        check_seconds=time.perf_counter() - returned,
     )
 
 

@@ -78,6 +78,8 @@ _NATIVE = {
         "node_limit": "NodeLimit",
     },
 }
+#: Without this SCIP 10.0 calls fractional solutions optimal; see the back end `scip`.
+_SAFE = {"scip": {"presolving/donotmultaggr": True}}
 #: Options of old interfaces by the start of the solver's name: relative gap, seed, threads, node limit.
 _OLD_OPTIONS: dict[str, dict[str, str]] = {
     "glpk": {"rel_gap": "mipgap", "seed": "seed"},
@@ -264,7 +266,7 @@ def _native_options(name: str, names: Mapping[str, str], options: SolveOptions) 
         "node_limit": options.node_limit,
     }
     known = {names[key]: value for key, value in values.items() if key in names and value is not None}
-    return {**known, **options.native}
+    return {**known, **_SAFE.get(_engine(name), {}), **options.native}
 
 
 def _prepare_highs(native: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
@@ -89,30 +90,14 @@ class ScipBackend:
             raise SolverNotFoundError(
                 "solver 'scip' is not installed; install the extra: pip install 'coralopt[scip]'"
             ) from error
-        begun = time.perf_counter()
-        model = pyscipopt.Model()
-        if not options.log:
-            model.hideOutput()
-        is_mip = bool(matrix.integer.any())
-        effective = _set_options(pyscipopt, model, options, plain=not is_mip)
-        variables, rows = _pass_model(pyscipopt, model, matrix)
-        accepted = None
-        if start is not None and is_mip:
-            accepted = _pass_start(model, variables, start)
-        handed = time.perf_counter()
-        failure: list[BaseException] = []
-        if on_progress is not None:
-            model.includeEventhdlr(
-                _progress_handler(pyscipopt, on_progress, variables, handed, failure),
-                "coralopt",
-                "incumbents and bounds",
-            )
-        # The call that leaves Python's lock alone lets SCIP itself take Ctrl-C and keep its incumbent.
-        model.optimizeNogil()
-        solved = time.perf_counter()
-        if failure:
-            raise failure[0]
-        return _result(model, matrix, variables, rows, is_mip, accepted, effective, handed - begun, solved - handed)
+        result = _run(pyscipopt, matrix, options, start, on_progress)
+        if result.x is None or options.presolve is False or _holds(matrix, result.x):
+            return result
+        # SCIP's presolve sometimes ends with a solution of the presolved model that is none of the original one.
+        left = None if options.time_limit is None else max(0.0, options.time_limit - result.solve_seconds)
+        again = _run(pyscipopt, matrix, replace(options, presolve=False, time_limit=left), start, on_progress)
+        raw = f"{again.raw}, without presolve (its solution with presolve violated the model)"
+        return replace(again, raw=raw, solve_seconds=result.solve_seconds + again.solve_seconds)
 
     def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
         """SCIP's irreducible infeasible subset: its rows, and the column bounds that it left in place."""
@@ -137,11 +122,55 @@ class ScipBackend:
         return found
 
 
+def _run(
+    pyscipopt: Any,
+    matrix: MilpMatrix,
+    options: SolveOptions,
+    start: Floats | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> RawResult:
+    """One fresh model, solved once."""
+    begun = time.perf_counter()
+    model = pyscipopt.Model()
+    if not options.log:
+        model.hideOutput()
+    is_mip = bool(matrix.integer.any())
+    effective = _set_options(pyscipopt, model, options, plain=not is_mip)
+    variables, rows = _pass_model(pyscipopt, model, matrix)
+    accepted = None
+    if start is not None and is_mip:
+        accepted = _pass_start(model, variables, start)
+    handed = time.perf_counter()
+    failure: list[BaseException] = []
+    if on_progress is not None:
+        model.includeEventhdlr(
+            _progress_handler(pyscipopt, on_progress, variables, handed, failure), "coralopt", "incumbents and bounds"
+        )
+    # The call that leaves Python's lock alone lets SCIP itself take Ctrl-C and keep its incumbent.
+    model.optimizeNogil()
+    solved = time.perf_counter()
+    if failure:
+        raise failure[0]
+    return _result(model, matrix, variables, rows, is_mip, accepted, effective, handed - begun, solved - handed)
+
+
+def _holds(matrix: MilpMatrix, x: Floats) -> bool:
+    """Whether a solution is one of the original model, within ten times SCIP's own tolerance."""
+    whole = np.where(matrix.integer, np.rint(x), x)
+    size = np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
+    activity = matrix.a @ whole
+    off = np.maximum(matrix.row_lower - activity, activity - matrix.row_upper) / size
+    return bool(np.abs(whole - x).max(initial=0.0) <= 1e-5 and off.max(initial=0.0) <= 1e-6)
+
+
 def _set_options(pyscipopt: Any, model: Any, options: SolveOptions, plain: bool) -> dict[str, Any]:
     wanted: dict[str, Any] = {
         "limits/gap": float(options.rel_gap),
         "limits/absgap": float(options.abs_gap),
         "randomization/randomseedshift": options.seed,
+        # SCIP 10.0 loses integrality when it aggregates columns into sums of others (case presolve_keeps_the_problem of
+        # the compliance suite): it then calls fractional solutions optimal.
+        "presolving/donotmultaggr": True,
     }
     if options.time_limit is not None:
         wanted["limits/time"] = float(min(options.time_limit, 1e20))

@@ -9,27 +9,24 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "solvers" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 
 
-def _blocks(language: str) -> list[object]:
-    return [
-        pytest.param(match.group(2), id=f"{page.relative_to(ROOT)}:{page.read_text()[: match.start()].count(chr(10)) + 1}")
-        for page in PAGES
-        for match in BLOCK.finditer(page.read_text())
-        if match.group(1) == language
-    ]
+def _blocks(page: Path, language: str) -> list[str]:
+    return [match.group(2) for match in BLOCK.finditer(page.read_text(encoding="utf-8")) if match.group(1) == language]
 
 
-@pytest.mark.parametrize("code", _blocks("python"))
-def test_python_blocks_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader pastes these; one that fails costs more trust than it saved words."""
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python")], ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader pastes these one after the other; one that fails costs more trust than it saved words."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "docs", "exec"), {"__name__": "docs"})
+    names: dict[str, object] = {"__name__": "docs"}
+    for number, code in enumerate(_blocks(page, "python"), 1):
+        exec(compile(code, f"{page.name}, block {number}", "exec"), names)
 
 
-@pytest.mark.parametrize("text", _blocks("yaml"))
+@pytest.mark.parametrize("text", [text for page in PAGES for text in _blocks(page, "yaml")])
 def test_yaml_blocks_are_valid_scenarios(text: str) -> None:
     """Every YAML example that is a whole scenario must validate."""
     data = yaml.safe_load(text)

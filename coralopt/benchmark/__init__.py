@@ -1,0 +1,52 @@
+"""Comparing solvers and formulations: instances, runs in fresh processes, one results file, an honest report."""
+
+from coralopt.benchmark.arms import Arm, make_arms, parse_arm
+from coralopt.benchmark.consistency import Conflict, best_known, conflicts, recheck
+from coralopt.benchmark.instances import (
+    AllocationInstance,
+    Instance,
+    PlacementInstance,
+    expand,
+    expand_all,
+    parse_instance,
+)
+from coralopt.benchmark.markdown import report_markdown
+from coralopt.benchmark.outcome import Outcome
+from coralopt.benchmark.plots import draw_plots
+from coralopt.benchmark.problem_file import load_problem, problem_digest, save_problem
+from coralopt.benchmark.results import read_rows, write_rows
+from coralopt.benchmark.runner import BenchReport, run_bench
+from coralopt.benchmark.suites import SUITES
+from coralopt.benchmark.summary import summarise
+from coralopt.benchmark.task import Settings, Task, make_tasks
+
+__all__ = [
+    "SUITES",
+    "AllocationInstance",
+    "Arm",
+    "BenchReport",
+    "Conflict",
+    "Instance",
+    "Outcome",
+    "PlacementInstance",
+    "Settings",
+    "Task",
+    "best_known",
+    "conflicts",
+    "draw_plots",
+    "expand",
+    "expand_all",
+    "load_problem",
+    "make_arms",
+    "make_tasks",
+    "parse_arm",
+    "parse_instance",
+    "problem_digest",
+    "read_rows",
+    "recheck",
+    "report_markdown",
+    "run_bench",
+    "save_problem",
+    "summarise",
+    "write_rows",
+]

@@ -1,0 +1,323 @@
+"""One run in its own fresh process: ``python -m coralopt.benchmark.child FOLDER``.
+
+The folder holds ``task.json`` and receives ``events.jsonl`` (line by line, so that a killed run leaves what it knew) and
+``result.json``. Imports, just-in-time compilation and a licence's greeting happen on a toy problem before the clock
+starts; the clock covers everything from the problem in hand to the checked answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from coralopt.benchmark.observe import ObservedAllocation, ObservedBackend
+from coralopt.benchmark.outcome import Outcome
+from coralopt.benchmark.problem_file import answer_to_plain, load_problem
+from coralopt.errors import (
+    CoraloptError,
+    InfeasibleError,
+    LicenseLimitError,
+    NoSolutionError,
+    SolverNotFoundError,
+    UnsupportedError,
+    WrongAnswerError,
+)
+from coralopt.solving import Reason, SolveOptions, gap_reached, require_backend
+
+#: First line of the events: the clock runs.
+STARTED = {"started": True}
+#: Field of an event: seconds at which the back end was called for the first time.
+CALLED = "called"
+#: Incumbents that a run may report; of more, every other one is left out.
+MOST_EVENTS = 100
+
+_OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
+    (LicenseLimitError, Outcome.LICENCE),
+    (SolverNotFoundError, Outcome.NOT_INSTALLED),
+    (UnsupportedError, Outcome.UNSUPPORTED),
+    (WrongAnswerError, Outcome.WRONG),
+    (InfeasibleError, Outcome.INFEASIBLE),
+    (NoSolutionError, Outcome.NO_SOLUTION),
+    (MemoryError, Outcome.MEMORY),
+)
+_REASONS = {
+    Reason.OPTIMAL: Outcome.OPTIMAL,
+    Reason.FEASIBLE: Outcome.FEASIBLE,
+    Reason.NO_SOLUTION_FOUND: Outcome.NO_SOLUTION,
+    Reason.INFEASIBLE: Outcome.INFEASIBLE,
+}
+
+
+class Watch:
+    """The clock of one run and its incumbents."""
+
+    def __init__(self, stream: TextIO, sense: str) -> None:
+        self._stream, self._sign = stream, -1.0 if sense == "max" else 1.0
+        self._best = math.inf
+        self._called = False
+        self.begun = time.perf_counter()
+        self.cpu = _cpu_seconds()
+
+    def tell(self, objective: float) -> None:
+        """Write down an incumbent that is better than all before."""
+        if math.isfinite(objective) and self._sign * objective < self._best:
+            self._best = self._sign * objective
+            self.write([round(self.seconds(), 4), objective])
+
+    def called(self) -> None:
+        """Write down that the first matrix is made: what comes before is building, for a run that never ends."""
+        if not self._called:
+            self._called = True
+            self.write({CALLED: round(self.seconds(), 3)})
+
+    def write(self, event: Any) -> None:
+        """One line, at once."""
+        self._stream.write(json.dumps(event) + "\n")
+        self._stream.flush()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begun
+
+
+def run(task: dict[str, Any], problem: Any, stream: TextIO) -> dict[str, Any]:
+    """Warm up, solve, and say how it went, as plain data."""
+    setup = time.perf_counter()
+    options = SolveOptions.from_mapping(task["options"])
+    load = _load()
+    watch = None
+    seconds: dict[str, float] = {}
+    try:
+        backend = require_backend(task["solver"])
+        probe = backend.probe()
+        known = {"solver_version": probe.version, "licence": probe.licence}
+        _warm_up(task, problem.kind, options)
+        memory = peak_memory_mib()
+        watch = Watch(stream, problem.sense)
+        watch.write(STARTED)
+        said = _solve(task, problem, backend, options, watch.tell, seconds, watch.called)
+    except Exception as error:
+        # Whatever a back end raises is a result of the benchmark, not its end.
+        found = next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+        words = str(error) if isinstance(error, CoraloptError) else f"{type(error).__name__}: {error}"
+        said = {"outcome": found.value, "message": words[:500]}
+        if watch is None:
+            return {**said, "load_before": load}
+    total, cpu = watch.seconds(), _cpu_seconds() - watch.cpu
+    # Permuting is the bench's work, not the arm's.
+    extra = seconds.pop("permute", 0.0)
+    total, cpu = max(0.0, total - extra), max(0.0, cpu - extra)
+    parts = {f"{name}_seconds": round(seconds.get(name, 0.0), 6) for name in ("build", "handover", "solve", "check")}
+    return {
+        **known,
+        **said,
+        "seconds": round(total, 6),
+        "cpu_seconds": round(cpu, 6),
+        **parts,
+        "other_seconds": round(max(0.0, total - sum(parts.values())), 6),
+        "setup_seconds": round(watch.begun - setup, 3),
+        "memory_mib": peak_memory_mib(),
+        "memory_before_mib": memory,
+        "load_before": load,
+        "load_after": _load(),
+    }
+
+
+def _solve(
+    task: dict[str, Any],
+    problem: Any,
+    backend: Any,
+    options: SolveOptions,
+    tell: Callable[[float], None],
+    seconds: dict[str, float],
+    called: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """The outcome; ``seconds`` is filled by step, even when an error ends the run."""
+    from coralopt.allocation import solve_allocation
+    from coralopt.placement import best_placement
+    from coralopt.solving import solve
+
+    if backend.kind != "matrix":
+        if called is not None:
+            called()
+        solution = solve(problem, backend, options=options)
+        seconds.update(solution.seconds)
+        return _solution_data(solution)
+    permute = task["seed"] if task["permute"] and task["seed"] > 0 else None
+    observed = ObservedBackend(backend, permute, None if task["reductions"] else tell, called)
+    try:
+        if problem.kind == "placement":
+            solution = best_placement(problem, observed, task["formulation"], options)
+        elif not task["reductions"]:
+            route = "arrays" if task["arrays"] else "pyomo"
+            solution = solve(problem, observed, task["formulation"], options, route=route)
+        else:
+            return _allocation_data(
+                solve_allocation(
+                    ObservedAllocation.of(problem, tell),
+                    observed,
+                    options,
+                    task["formulation"],
+                    restrict=task["restrict"],
+                ),
+                options,
+                seconds,
+            )
+        seconds.update({name: solution.seconds.get(name, 0.0) for name in ("build", "check")})
+        return _solution_data(solution)
+    finally:
+        seconds.update(observed.seconds)
+
+
+def _solution_data(solution: Any) -> dict[str, Any]:
+    end = solution.termination
+    outcome = _REASONS.get(end.reason, Outcome.ERROR)
+    return {
+        "outcome": outcome.value,
+        "message": end.reason.value if outcome is Outcome.ERROR else "",
+        "limit": end.limit.value if end.limit else "",
+        "raw": end.raw[:200],
+        "objective": _finite(solution.objective),
+        "bound": _finite(solution.bound),
+        "gap": _finite(solution.gap),
+        "nodes": solution.nodes,
+        "iterations": solution.iterations,
+        "matrix_rows": solution.shape[0] if solution.shape else None,
+        "matrix_columns": solution.shape[1] if solution.shape else None,
+        "answer": answer_to_plain(solution.answer),
+    }
+
+
+def _allocation_data(result: Any, options: SolveOptions, seconds: dict[str, float]) -> dict[str, Any]:
+    done = gap_reached(result.cost_usd_h, result.bound_usd_h, options.rel_gap, options.abs_gap)
+    parts = result.solutions
+    seconds["build"] = sum(part.seconds.get("build", 0.0) for part in parts)
+    seconds["check"] = result.seconds.get("check", 0.0) + sum(part.seconds.get("check", 0.0) for part in parts)
+    shape = parts[-1].shape if parts else None
+    return {
+        "outcome": (Outcome.OPTIMAL if done else Outcome.FEASIBLE).value,
+        "message": "",
+        "limit": "",
+        "raw": (parts[-1].termination.raw if parts else "closed without an integer programme")[:200],
+        "objective": _finite(result.cost_usd_h),
+        "bound": _finite(result.bound_usd_h),
+        "gap": _finite(result.gap),
+        "nodes": sum(part.nodes for part in parts),
+        "iterations": sum(part.iterations for part in parts),
+        "matrix_rows": shape[0] if shape else None,
+        "matrix_columns": shape[1] if shape else None,
+        "steps": {name: round(value, 4) for name, value in result.seconds.items()},
+        "answer": answer_to_plain(result.allocation),
+    }
+
+
+def _warm_up(task: dict[str, Any], kind: str, options: SolveOptions) -> None:
+    """Solve a toy problem, so that imports and compilation are over before the clock starts."""
+    limit = None if options.time_limit is None else max(5.0, options.time_limit)
+    _solve(
+        {**task, "seed": 1, "permute": True},
+        _toy(kind),
+        require_backend(task["solver"]),
+        replace(options, time_limit=limit),
+        lambda _: None,
+        {},
+    )
+
+
+def _toy(kind: str) -> Any:
+    from coralopt.allocation import AllocationProblem
+    from coralopt.placement import PlacementProblem
+
+    if kind == "placement":
+        # Three stages: the dynamic programme has kernels of its own for middle ones.
+        values = np.zeros((3, 3, 2, 5))
+        values[..., 1:] = 60.0 / np.arange(1, 5)
+        return PlacementProblem(values, (2, 1), ("a", "b"))
+    return AllocationProblem(
+        usage=np.array([[1, 0], [0, 1], [1, 1]]),
+        throughput=np.array([3.0, 2.0, 6.0]),
+        phase=np.array([0, 1, 0]),
+        demand=np.array([7.0, 3.0]),
+        availability=np.array([[3, 3], [2, 2]]),
+        price=np.array([[2.0, 1.0], [3.0, 1.5]]),
+        running=None,
+        penalty=0.1,
+        phase_names=("a/decode", "b/decode"),
+        region_names=("r0", "r1"),
+        configuration_names=("1xA", "1xB"),
+    )
+
+
+def peak_memory_mib(process: int | None = None) -> float | None:
+    """Largest resident memory so far, MiB, of this process or (on Linux) another one; ``None`` when unknown."""
+    try:
+        status = Path(f"/proc/{process or 'self'}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return round(int(line.split()[1]) / 1024, 1)
+    except (OSError, StopIteration, ValueError, IndexError):
+        pass
+    if process is not None:
+        return None
+    try:
+        import resource
+
+        unit = 2**20 if sys.platform == "darwin" else 2**10
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+    except ImportError:
+        return None
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of the processes it waited for (solvers behind a pipe)."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
+def _load() -> float | None:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def thinned(events: list[Any]) -> list[Any]:
+    """At most ``MOST_EVENTS`` events; the first and the last one stay."""
+    while len(events) > MOST_EVENTS:
+        events = [*events[:-1:2], events[-1]]
+    return events
+
+
+def _die_with_parent() -> None:
+    """End when the bench does, however it ends: its end of the pipe closes."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main(arguments: list[str]) -> None:
+    """Run the task of a folder."""
+    folder = Path(arguments[0])
+    _die_with_parent()
+    task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    with (folder / "events.jsonl").open("a", encoding="utf-8") as stream:
+        said = run(task, load_problem(Path(task["problem"])), stream)
+    temporary = folder / "result.part"
+    temporary.write_text(json.dumps(said), encoding="utf-8")
+    temporary.replace(folder / "result.json")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

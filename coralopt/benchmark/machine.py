@@ -1,0 +1,83 @@
+"""The machine's data that a result needs to mean something; no host name, no user name, no paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from coralopt._version import __version__
+
+_PACKAGES = ("pyomo", "numpy", "scipy", "numba", "highspy", "pyscipopt", "gurobipy")
+
+
+def machine_data() -> dict[str, Any]:
+    """CPU model, cores, memory, OS, Python, versions of coralopt and of the packages that matter."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": _cores(),
+        "memory_gib": _memory_gib(),
+        "os": _os_name(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "coralopt": __version__,
+        "commit": _commit(),
+        **{name: found for name in _PACKAGES if (found := _version(name))},
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        match = None
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _os_name() -> str:
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        name = ""
+    return f"{platform.system()} {platform.machine()}" + (f", {name}" if name else "")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _commit() -> str:
+    """Commit of a source checkout, with ``+`` when something is changed; empty for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return ""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short=10", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no", "--", "coralopt", "solvers"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        ).stdout.strip()  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return head + ("+" if changed else "")

@@ -1,0 +1,184 @@
+"""The results file: one row a run, appended whole or not at all.
+
+JSON lines while a bench runs, Parquet for keeping. A bench that was interrupted finds its rows here and runs none of
+them again. When a run is repeated, its last row counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from coralopt.benchmark.task import Settings
+from coralopt.errors import BenchmarkError
+
+#: Bumped whenever the meaning of a field changes.
+FORMAT = 1
+#: Fields that hold structures; in Parquet they are JSON text.
+_STRUCTURES = ("settings", "machine", "events", "answer", "steps")
+
+Row = dict[str, Any]
+#: How every line begins; a torn one begins with it or a part of it.
+_HEAD = f'{{"format":{FORMAT},'
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a results file, the last one of every run.
+
+    Raises:
+        BenchmarkError: No such file, or not a results file of this version; says which line.
+    """
+    if not path.is_file():
+        raise BenchmarkError(f"{path}: no such results file; make one with `coralopt bench -o {path}`")
+    rows = _read_parquet(path) if path.suffix == ".parquet" else _read_lines(path)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or row.get("format") != FORMAT or "key" not in row:
+            raise BenchmarkError(f"{path}: row {number} is no benchmark row of format {FORMAT}")
+    return list({row["key"]: row for row in rows}.values())
+
+
+def write_rows(rows: Iterable[Row], path: Path) -> None:
+    """Write rows to a new file, Parquet or JSON lines by its suffix, beside its place and renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    try:
+        if path.suffix == ".parquet":
+            _write_parquet(list(rows), Path(temporary))
+        else:
+            Path(temporary).write_text("".join(_line(row) for row in rows), encoding="utf-8")
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+class ResultsFile:
+    """A results file in JSON lines, open for one bench at a time.
+
+    Raises:
+        BenchmarkError: Another bench writes to it, it is broken, or its rows were made with other settings.
+    """
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        if path.suffix == ".parquet":
+            raise BenchmarkError(f"{path}: a running bench writes JSON lines; name it .jsonl and pack it afterwards")
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._lock()
+            self.rows = {row["key"]: row for row in read_rows(path)}
+            for row in self.rows.values():
+                _same_settings(path, row, settings)
+            # Only now is it sure that the file is one of ours.
+            _drop_torn_line(path)
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    def append(self, row: Row) -> None:
+        """Add one row; it is on disk when this returns."""
+        line = _line({"format": FORMAT, **row}).encode()
+        # One write: another reader sees the whole line or none of it.
+        os.write(self._handle, line)
+        os.fsync(self._handle)
+        self.rows[row["key"]] = {"format": FORMAT, **row}
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._handle)
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:
+            return
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BenchmarkError(
+                f"{self.path}: another bench writes to this file; wait for it or name another"
+            ) from None
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off a last line without its end: the power went while it was written, so its run is not done."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as stream:
+            stream.truncate(whole)
+
+
+def _read_lines(path: Path) -> list[Row]:
+    rows = []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchmarkError(f"{path}: not readable as a results file: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines) and line.startswith(_HEAD[: len(line)]):
+                continue  # torn: the bench was killed while it wrote
+            raise BenchmarkError(f"{path}: line {number} is not JSON ({error.msg}); is this a results file?") from error
+    return rows
+
+
+def _read_parquet(path: Path) -> list[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: list[Row] = pq.read_table(path, use_threads=False).to_pylist()
+        for row in rows:
+            for name in _STRUCTURES:
+                if row.get(name) is not None:
+                    row[name] = json.loads(row[name])
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise BenchmarkError(f"{path}: not readable as a results file: {str(error).splitlines()[0]}") from error
+    return rows
+
+
+def _write_parquet(rows: list[Row], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    flat = [
+        {
+            name: json.dumps(row[name], separators=(",", ":"))
+            if name in _STRUCTURES and row.get(name) is not None
+            else row.get(name)
+            for name in names
+        }
+        for row in rows
+    ]
+    pq.write_table(pa.Table.from_pylist(flat), path, compression="zstd")
+
+
+def _same_settings(path: Path, row: Row, settings: Settings) -> None:
+    made, asked = row["settings"], json.loads(json.dumps(settings.plain()))
+    for name, value in asked.items():
+        if made.get(name) != value:
+            raise BenchmarkError(
+                f"{path} was made with {name}={made.get(name)!r}, this bench asks for {value!r}; rows of different "
+                "settings cannot be compared: name another results file or ask for the same"
+            )

@@ -1,0 +1,105 @@
+"""The figures by which solvers are compared; each has a closed form and shares no state with anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+#: Seconds below which two times count as equal in a ratio: the clock of a busy machine knows no better.
+SHORTEST = 0.01
+
+
+def shifted_geometric_mean(seconds: Sequence[float] | Floats, shift: float) -> float:
+    """exp(mean(ln(max(1, v + shift)))) - shift, as in Mittelmann's benchmarks; NaN without values.
+
+    Args:
+        seconds: Times, those of unsolved runs at the limit.
+        shift: Seconds; tames the weight of very short runs. 10 s is customary, 1 s says more about sub-second models.
+    """
+    values = np.asarray(seconds, dtype=np.float64)
+    if not len(values):
+        return math.nan
+    return float(np.exp(np.mean(np.log(np.maximum(1.0, values + shift)))) - shift)
+
+
+def par10(seconds: Sequence[float] | Floats, solved: Sequence[bool] | Bools, limit: float) -> float:
+    """Mean seconds with every unsolved run at ten times the limit; NaN without runs."""
+    values, done = np.asarray(seconds, dtype=np.float64), np.asarray(solved, dtype=np.bool_)
+    return float(np.where(done, values, 10 * limit).mean()) if len(values) else math.nan
+
+
+def performance_ratios(seconds: Floats, solved: Bools) -> Floats:
+    """How many times longer than the fastest arm (Dolan and More 2002).
+
+    Args:
+        seconds: float64 (A, N), arms by runs.
+        solved: bool (A, N).
+
+    Returns:
+        float64 (A, N), at least 1; infinite where the arm did not solve the run. Times below ``SHORTEST`` count as it.
+    """
+    times = np.where(solved, np.maximum(seconds, SHORTEST), np.inf)
+    best = times.min(axis=0, initial=np.inf)
+    with np.errstate(invalid="ignore"):
+        ratios: Floats = np.where(np.isfinite(times), times / best, np.inf)
+    return ratios
+
+
+def profile(ratios: Floats, factors: Sequence[float] | Floats) -> Floats:
+    """float64 (A, F): share of the runs that each arm solves within each factor of the fastest; the profile itself."""
+    count = ratios.shape[1]
+    if not count:
+        return np.full((len(ratios), len(factors)), np.nan)
+    return np.stack([(ratios <= factor * (1 + 1e-12)).sum(axis=1) / count for factor in factors], axis=1)
+
+
+def primal_gap(objective: float | None, best: float) -> float:
+    """|x - best| / max(|x|, |best|) within 0..1; 1 without a solution or with another sign (Berthold 2013)."""
+    if objective is None or not math.isfinite(objective):
+        return 1.0
+    if objective == best:
+        return 0.0
+    if objective * best < 0:
+        return 1.0
+    return min(1.0, abs(objective - best) / max(abs(objective), abs(best)))
+
+
+def gap_steps(events: Sequence[Sequence[float]], best: float, sense: str) -> list[tuple[float, float]]:
+    """(second, primal gap) at every improvement, from (0, 1) on; an event that is no improvement is skipped.
+
+    Args:
+        events: (second, objective), in order of time.
+        best: Best objective known; a claim beyond it counts as it.
+        sense: ``"min"`` or ``"max"``.
+    """
+    steps = [(0.0, 1.0)]
+    for second, objective in sorted(events, key=lambda event: event[0]):
+        beyond = objective > best if sense == "max" else objective < best
+        gap = 0.0 if beyond else primal_gap(objective, best)
+        if gap < steps[-1][1]:
+            steps.append((float(second), gap))
+    return steps
+
+
+def primal_integral(steps: Sequence[tuple[float, float]], limit: float) -> float:
+    """Integral of the primal gap over 0..limit, seconds: 0 is a solver that knew the best answer at once."""
+    total = 0.0
+    for (second, gap), following in zip(steps, [*(s for s, _ in steps[1:]), limit], strict=True):
+        total += gap * max(0.0, min(following, limit) - min(second, limit))
+    return total
+
+
+def gap_at(steps: Sequence[tuple[float, float]], second: float) -> float:
+    """Primal gap at a second."""
+    gap = 1.0
+    for start, value in steps:
+        if start > second:
+            break
+        gap = value
+    return gap

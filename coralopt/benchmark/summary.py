@@ -1,0 +1,305 @@
+"""From rows to the figures of a report, as plain data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from coralopt.benchmark.consistency import Conflict, best_known, conflicts, sense_of
+from coralopt.benchmark.outcome import Outcome
+from coralopt.benchmark.results import Row
+from coralopt.benchmark.statistics import (
+    gap_at,
+    gap_steps,
+    par10,
+    performance_ratios,
+    primal_integral,
+    profile,
+    shifted_geometric_mean,
+)
+
+#: Factors of the fastest at which profiles are printed.
+FACTORS = (1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)
+#: Shifts of the geometric means, seconds.
+SHIFTS = (1.0, 10.0)
+#: Shares of the time limit at which the primal gap is printed.
+MOMENTS = (0.01, 0.05, 0.2, 0.5, 1.0)
+#: Steps of a run whose shares are reported.
+STEPS = ("build", "handover", "solve", "check", "other")
+
+Data = dict[str, Any]
+
+
+class Runs:
+    """The rows of one section as the statistics need them.
+
+    Attributes:
+        arms: Arm names, sorted.
+        limit: Time limit, seconds.
+    """
+
+    def __init__(self, rows: Sequence[Row], wrong: frozenset[str], clock: str) -> None:
+        self.rows, self.wrong, self.clock = rows, wrong, clock
+        self.arms = sorted({row["arm"] for row in rows})
+        self.limit = float(rows[0]["settings"]["time_limit"])
+        self.by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in self.arms}
+
+    def seconds(self, row: Row) -> float:
+        """Seconds that count: those of the clock for a solved run, the limit for any other."""
+        return float(row[self.clock]) if self.solved(row) else self.limit
+
+    def solved(self, row: Row) -> bool:
+        """Proven, within the limit, and not wrong."""
+        return (
+            Outcome(row["outcome"]).proven
+            and row["key"] not in self.wrong
+            and row.get(self.clock) is not None
+            and row["seconds"] <= self.limit
+        )
+
+    def run(self, rows: Iterable[Row]) -> list[Row]:
+        """Those that were run at all."""
+        return [row for row in rows if Outcome(row["outcome"]).was_run]
+
+    def common(self, arms: Sequence[str]) -> list[tuple[Row, ...]]:
+        """Rows of all these arms, for every (instance, seed) that each of them ran."""
+        tables = [{(row["instance"], row["seed"]): row for row in self.run(self.by_arm[arm])} for arm in arms]
+        shared = [place for place in tables[0] if all(place in table for table in tables[1:])] if tables else []
+        return [tuple(table[place] for table in tables) for place in shared]
+
+
+def summarise(rows: Sequence[Row], clock: str = "seconds", extra: Sequence[Conflict] = ()) -> Data:
+    """All figures of a report.
+
+    Args:
+        rows: From :func:`coralopt.benchmark.read_rows`.
+        clock: ``"seconds"`` (wall) or ``"cpu_seconds"``.
+        extra: Wrong answers found elsewhere.
+    """
+    wrong = [*conflicts(rows), *extra]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    keys = frozenset(conflict.key for conflict in wrong)
+    return {
+        "runs": len(rows),
+        "instances": len({row["instance"] for row in rows}),
+        "clock": clock,
+        "conflicts": [{"instance": item.instance, "run": item.key, "text": item.text} for item in wrong],
+        "machines": _distinct({k: v for k, v in row["machine"].items() if k != "commit"} for row in rows),
+        "commits": sorted({row["machine"]["commit"] for row in rows if row["machine"].get("commit")}),
+        "settings": _distinct(row["settings"] for row in rows),
+        "jobs": sorted({row["jobs"] for row in rows}),
+        "seeds": sorted({row["seed"] for row in rows}),
+        "load": _load(rows),
+        "solvers": _solvers(rows),
+        "sections": [_section(kind, [row for row in rows if row["kind"] == kind], keys, clock) for kind in kinds],
+    }
+
+
+def _section(kind: str, rows: Sequence[Row], wrong: frozenset[str], clock: str) -> Data:
+    runs = Runs(rows, wrong, clock)
+    sizes = sorted({row["size"] for row in rows}, key=lambda size: (int(size.split()[0].replace(",", "")), size))
+    ran = [arm for arm in runs.arms if runs.run(runs.by_arm[arm])]
+    shared = runs.common(ran)
+    best = best_known(row for row in rows if row["key"] not in wrong)
+    return {
+        "kind": kind,
+        "limit": runs.limit,
+        "arms": [_arm(runs, arm, runs.by_arm[arm]) for arm in runs.arms],
+        "by_size": [
+            {"size": size, "arms": [_cell(runs, [r for r in runs.by_arm[a] if r["size"] == size]) for a in runs.arms]}
+            for size in sizes
+        ],
+        "common": {"arms": ran, "runs": len(shared), "figures": [
+            {"arm": arm, **_times(runs, [group[k] for group in shared])} for k, arm in enumerate(ran)
+        ]},
+        "profile": _profile(runs, ran, shared),
+        "pairwise": [_pair(runs, a, b) for k, a in enumerate(ran) for b in ran[k + 1 :]],
+        "primal": [_primal(runs, arm, best, kind) for arm in ran],
+        "shares": [_shares(runs, arm) for arm in ran],
+        "spread": [_spread(runs, arm) for arm in ran],
+        "unfinished": [
+            {"run": row["key"], "outcome": row["outcome"], "message": row.get("message", "")}
+            for row in rows
+            if Outcome(row["outcome"]) in (Outcome.HUNG, Outcome.DIED, Outcome.ERROR, Outcome.MEMORY, Outcome.WRONG)
+        ],
+    }  # fmt: skip
+
+
+def _arm(runs: Runs, arm: str, rows: Sequence[Row]) -> Data:
+    """Counts of every outcome, and the times over what was run."""
+    outcomes = Counter(row["outcome"] for row in rows)
+    late = sum(Outcome(row["outcome"]).proven and row["seconds"] > runs.limit for row in rows)
+    memory = [row["memory_mib"] for row in rows if row.get("memory_mib") is not None]
+    return {
+        "arm": arm,
+        "runs": len(rows),
+        "solved": sum(runs.solved(row) for row in rows),
+        "late": late,
+        "outcomes": {outcome.value: outcomes[outcome.value] for outcome in Outcome},
+        "memory_mib": max(memory, default=None),
+        **_times(runs, runs.run(rows)),
+    }
+
+
+def _times(runs: Runs, rows: Sequence[Row]) -> Data:
+    seconds = [runs.seconds(row) for row in rows]
+    solved = [runs.solved(row) for row in rows]
+    return {
+        "run": len(rows),
+        "solved_of_run": sum(solved),
+        **{f"sgm_{shift:g}": _number(shifted_geometric_mean(seconds, shift)) for shift in SHIFTS},
+        "par10": _number(par10(seconds, solved, runs.limit)),
+        "median": _number(float(np.median(seconds)) if seconds else math.nan),
+    }
+
+
+def _cell(runs: Runs, rows: Sequence[Row]) -> Data:
+    missing = Counter(row["outcome"] for row in rows if not Outcome(row["outcome"]).was_run)
+    return {"runs": len(rows), "not_run": dict(missing), **_times(runs, runs.run(rows))}
+
+
+def _matrix(runs: Runs, groups: Sequence[tuple[Row, ...]], value: Callable[[Row], Any]) -> np.ndarray:
+    return np.array([[value(row) for row in group] for group in groups]).T
+
+
+def _profile(runs: Runs, arms: Sequence[str], shared: Sequence[tuple[Row, ...]]) -> Data:
+    if not shared:
+        return {"runs": 0, "arms": []}
+    ratios = performance_ratios(_matrix(runs, shared, runs.seconds), _matrix(runs, shared, runs.solved))
+    shares = profile(ratios, FACTORS)
+    return {
+        "runs": len(shared),
+        "factors": list(FACTORS),
+        "arms": [
+            {
+                "arm": arm,
+                "shares": [round(float(share), 4) for share in shares[k]],
+                "ratios": sorted(round(float(ratio), 4) for ratio in ratios[k] if math.isfinite(ratio)),
+            }
+            for k, arm in enumerate(arms)
+        ],
+    }
+
+
+def _pair(runs: Runs, first: str, second: str) -> Data:
+    """Two arms on the runs that both had a chance at: wins, ties within 10 %, and the ratio of their means."""
+    shared = runs.common([first, second])
+    if not shared:
+        return {"first": first, "second": second, "runs": 0}
+    ratios = performance_ratios(_matrix(runs, shared, runs.seconds), _matrix(runs, shared, runs.solved))
+    close = 1.1
+    with np.errstate(invalid="ignore"):
+        a = int(((ratios[0] * close < ratios[1]) & np.isfinite(ratios[0])).sum())
+        b = int(((ratios[1] * close < ratios[0]) & np.isfinite(ratios[1])).sum())
+    means = [shifted_geometric_mean([runs.seconds(group[k]) for group in shared], SHIFTS[0]) for k in (0, 1)]
+    return {
+        "first": first,
+        "second": second,
+        "runs": len(shared),
+        "first_faster": a,
+        "second_faster": b,
+        "equal": int(np.isfinite(ratios).all(axis=0).sum()) - int(
+            ((np.isfinite(ratios).all(axis=0)) & ((ratios > close).any(axis=0))).sum()
+        ),
+        "neither": int((~np.isfinite(ratios)).all(axis=0).sum()),
+        "first_solved": int(np.isfinite(ratios[0]).sum()),
+        "second_solved": int(np.isfinite(ratios[1]).sum()),
+        "sgm_ratio": _number(means[1] / means[0] if means[0] > 0 else math.nan),
+        "first_shares": [round(float(x), 4) for x in profile(ratios, FACTORS)[0]],
+        "second_shares": [round(float(x), 4) for x in profile(ratios, FACTORS)[1]],
+    }  # fmt: skip
+
+
+def run_steps(row: Row, best: float, kind: str) -> list[tuple[float, float]]:
+    """Primal gap of a run over time; one that was killed or wrong has delivered nothing."""
+    if row["outcome"] not in (Outcome.OPTIMAL.value, Outcome.FEASIBLE.value):
+        return [(0.0, 1.0)]
+    events = [*(row.get("events") or []), [row["seconds"], row["objective"]]]
+    return gap_steps(events, best, sense_of(kind))
+
+
+def _primal(runs: Runs, arm: str, best: dict[str, tuple[float, str]], kind: str) -> Data:
+    """Mean primal gap at shares of the limit, and the mean primal integral, over instances with a known answer."""
+    rows = [row for row in runs.run(runs.by_arm[arm]) if row["instance"] in best and row["key"] not in runs.wrong]
+    steps = [run_steps(row, best[row["instance"]][0], kind) for row in rows]
+    return {
+        "arm": arm,
+        "runs": len(rows),
+        "moments": [moment * runs.limit for moment in MOMENTS],
+        "gaps": [_number(_mean([gap_at(s, moment * runs.limit) for s in steps])) for moment in MOMENTS],
+        "integral": _number(_mean([primal_integral(s, runs.limit) for s in steps])),
+        "found_best": sum(s[-1][1] <= 1e-6 for s in steps),
+    }
+
+
+def _shares(runs: Runs, arm: str) -> Data:
+    """Where the wall seconds go, over runs that came to an end by themselves."""
+    rows = [row for row in runs.run(runs.by_arm[arm]) if row.get("solve_seconds") is not None]
+    total = sum(row["seconds"] for row in rows)
+    sums = {step: sum(row[f"{step}_seconds"] for row in rows) for step in STEPS}
+    return {
+        "arm": arm,
+        "runs": len(rows),
+        "seconds": {step: round(value, 3) for step, value in sums.items()},
+        "shares": {step: _number(value / total if total else math.nan) for step, value in sums.items()},
+        "largest_build": round(max((row["build_seconds"] for row in rows), default=0.0), 3),
+    }
+
+
+def _spread(runs: Runs, arm: str) -> Data:
+    """Longest over shortest time among the seeds of one instance, all solved."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in runs.run(runs.by_arm[arm]):
+        groups[row["instance"]].append(row)
+    ratios, mixed = [], 0
+    for rows in groups.values():
+        solved = [runs.seconds(row) for row in rows if runs.solved(row)]
+        mixed += 0 < len(solved) < len(rows)
+        if len(rows) > 1 and len(solved) == len(rows):
+            ratios.append(max(solved) / max(min(solved), 1e-9))
+    return {
+        "arm": arm,
+        "instances": len(ratios),
+        "median": _number(float(np.median(ratios)) if ratios else math.nan),
+        "largest": _number(max(ratios, default=math.nan)),
+        "some_seeds_only": mixed,
+    }
+
+
+def _solvers(rows: Sequence[Row]) -> list[Data]:
+    """Version and licence of every solver, as it said itself."""
+    said = ((row["solver"], row.get("solver_version"), row.get("licence")) for row in rows if row.get("solver_version"))
+    found = [{"solver": a, "version": b, "licence": c} for a, b, c in dict.fromkeys(said)]
+    known = {item["solver"] for item in found}
+    for row in rows:
+        if row["solver"] not in known:
+            known.add(row["solver"])
+            found.append(
+                {"solver": row["solver"], "version": "", "licence": f"{row['outcome']}: {row.get('message', '')}"}
+            )
+    return found
+
+
+def _load(rows: Sequence[Row]) -> list[float]:
+    loads = [row["load_before"] for row in rows if row.get("load_before") is not None]
+    return [min(loads), float(np.median(loads)), max(loads)] if loads else []
+
+
+def _distinct(items: Iterable[Data]) -> list[Data]:
+    found: list[Data] = []
+    for item in items:
+        if item not in found:
+            found.append(item)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan
+
+
+def _number(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None

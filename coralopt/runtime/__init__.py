@@ -1,0 +1,26 @@
+"""From plan to running servers: lowering, launch targets, the local launcher and the router."""
+
+from coralopt.runtime.engine import Command, Engine, NodeJob
+from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch, Reason, Slice, Verdict
+from coralopt.runtime.lower import Addresses, OneNodeEach, check, lower
+from coralopt.runtime.unzip import unzip
+from coralopt.runtime.vllm import VllmEngine
+
+__all__ = [
+    "Addresses",
+    "Command",
+    "Engine",
+    "Launch",
+    "NodeJob",
+    "NodeLaunch",
+    "OneNodeEach",
+    "Pipeline",
+    "PipelineLaunch",
+    "Reason",
+    "Slice",
+    "Verdict",
+    "VllmEngine",
+    "check",
+    "lower",
+    "unzip",
+]

@@ -1,0 +1,215 @@
+"""What a plan becomes: launches, plain data that every target renders and the local launcher starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Phase = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an engine cannot run an instance, or what is worth knowing about how it runs it.
+
+    Attributes:
+        code: Short and stable, for example ``"intra-stage-dp"``; docs/concepts/runtime.md lists them.
+        text: The same in a sentence, with the values found and what to do.
+    """
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Slice:
+    """GPUs of one node that hold consecutive layers: one rank group of a pipeline, started by one process.
+
+    Attributes:
+        first_layer: First layer held, from 0.
+        last_layer: Last layer held, inclusive.
+        configuration: The node's configuration, ``"4xL40S"``.
+        instance_type: The cloud's instance type, or ``None``.
+        machine: Which node of the pipeline this is, from 0; slices of one node share it.
+        gpus: Device indices on that node.
+    """
+
+    first_layer: int
+    last_layer: int
+    configuration: str
+    instance_type: str | None
+    machine: int
+    gpus: tuple[int, ...]
+
+    @property
+    def layers(self) -> int:
+        return self.last_layer - self.first_layer + 1
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One engine-level server: slices in pipeline order, together holding every layer once.
+
+    Attributes:
+        slices: In pipeline order.
+        tokens_s: Its share of T(tau) in tokens/s, the router's weight.
+        resident: Requests that are inside it at once when it runs at that throughput.
+        batched_tokens: Tokens of one micro-batch behind that throughput.
+        connector: How KV caches move from prefill to decode; ``None`` for mixed serving.
+    """
+
+    slices: tuple[Slice, ...]
+    tokens_s: float
+    resident: int
+    batched_tokens: int
+    connector: str | None = None
+
+    @property
+    def machines(self) -> int:
+        return max(part.machine for part in self.slices) + 1
+
+    @property
+    def layer_counts(self) -> tuple[int, ...]:
+        return tuple(part.layers for part in self.slices)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an engine runs a planned instance as planned.
+
+    Attributes:
+        instance: Name of the planned instance.
+        reasons: Why not; empty when it runs.
+        remarks: What is worth knowing when it does.
+        pipelines: What one serving instance becomes; several when equal data-parallel stages were unzipped.
+    """
+
+    instance: str
+    reasons: tuple[Reason, ...] = ()
+    remarks: tuple[Reason, ...] = ()
+    pipelines: tuple[Pipeline, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class NodeLaunch:
+    """One process to start on one node.
+
+    Attributes:
+        name: Unique and stable over re-plans; a DNS label.
+        machine: Name of the node it runs on; shared by the slices of one node.
+        host: Address under which the others reach it.
+        region: Region name.
+        configuration: Node configuration, ``"4xL40S"``.
+        instance_type: The cloud's instance type, or ``None``.
+        gpus: Device indices on the node.
+        rank: Position in the pipeline; 0 is the head, the only one that serves HTTP.
+        first_layer: First layer held, from 0.
+        last_layer: Last layer held, inclusive.
+        argv: Program and arguments, never a shell string.
+        env: Environment variables beside the inherited ones.
+        own_address: Variables that must hold this node's own IP address; the target fills them in.
+        ports: Every TCP port it listens on, by use.
+    """
+
+    name: str
+    machine: str
+    host: str
+    region: str
+    configuration: str
+    instance_type: str | None
+    gpus: tuple[int, ...]
+    rank: int
+    first_layer: int
+    last_layer: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    own_address: tuple[str, ...]
+    ports: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class PipelineLaunch:
+    """The processes of one pipeline, head first.
+
+    Attributes:
+        name: Unique and stable over re-plans; a DNS label of at most 48 characters.
+        instance: Name of the planned instance it belongs to.
+        model: Model name that requests use.
+        phase: ``"prefill"``, ``"decode"`` or ``"mixed"``.
+        region: Region name.
+        tokens_s: Router weight, tokens/s.
+        max_in_flight: Requests the router hands it at once.
+        connector: How KV caches move, see :class:`Pipeline`.
+        health_path: Path that answers 200 when it serves.
+        drain_s: Seconds that requests in flight are given when it stops.
+        nodes: The processes.
+    """
+
+    name: str
+    instance: str
+    model: str
+    phase: Phase
+    region: str
+    tokens_s: float
+    max_in_flight: int
+    connector: str | None
+    health_path: str
+    drain_s: int
+    nodes: tuple[NodeLaunch, ...]
+
+    @property
+    def head(self) -> NodeLaunch:
+        return self.nodes[0]
+
+    @property
+    def url(self) -> str:
+        """Base URL of its OpenAI API, without a trailing slash."""
+        host = f"[{self.head.host}]" if ":" in self.head.host else self.head.host
+        return f"http://{host}:{self.head.ports['http']}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything to start for one plan.
+
+    Attributes:
+        engine: Name of the engine.
+        pipelines: In the order of the plan.
+        verdicts: One an instance of the plan, in its order; instances that do not run have no pipelines here.
+    """
+
+    engine: str
+    pipelines: tuple[PipelineLaunch, ...]
+    verdicts: tuple[Verdict, ...] = field(default=())
+
+    @property
+    def nodes(self) -> tuple[NodeLaunch, ...]:
+        return tuple(node for pipeline in self.pipelines for node in pipeline.nodes)
+
+    @property
+    def refused(self) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if not verdict.runs)
+
+    def to_document(self) -> dict[str, Any]:
+        """The launch as plain JSON data."""
+        return {
+            "format": "coralopt-launch",
+            "version": 1,
+            "engine": self.engine,
+            "pipelines": [{**dataclasses.asdict(pipeline), "url": pipeline.url} for pipeline in self.pipelines],
+            "instances": [
+                {
+                    "instance": verdict.instance,
+                    "runs": verdict.runs,
+                    "reasons": [dataclasses.asdict(reason) for reason in verdict.reasons],
+                    "remarks": [dataclasses.asdict(remark) for remark in verdict.remarks],
+                }
+                for verdict in self.verdicts
+            ],
+        }

@@ -1,0 +1,18 @@
+"""All servers of a plan on this machine, behind a router."""
+
+from coralopt.runtime.local.addresses import LocalAddresses
+from coralopt.runtime.local.client import apply_plan
+from coralopt.runtime.local.cluster import LocalCluster
+from coralopt.runtime.local.reconcile import Changes, Pace, reconcile
+from coralopt.runtime.local.serve import LocalOptions, serve_locally
+
+__all__ = [
+    "Changes",
+    "LocalAddresses",
+    "LocalCluster",
+    "LocalOptions",
+    "Pace",
+    "apply_plan",
+    "reconcile",
+    "serve_locally",
+]

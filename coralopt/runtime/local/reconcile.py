@@ -1,0 +1,177 @@
+"""Make running servers follow a plan: start what is new, wait until it is ready, then drain what is gone.
+
+The life cycle of the paper's section 5.1, on one machine. Instances that old and new plan share are not touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coralopt.errors import LaunchError
+from coralopt.plan import Plan
+from coralopt.runtime.engine import Engine
+from coralopt.runtime.launch import Launch, PipelineLaunch
+from coralopt.runtime.local.addresses import LocalAddresses, gpus_here
+from coralopt.runtime.local.cluster import LocalCluster
+from coralopt.runtime.lower import lower
+from coralopt.runtime.router.router import Router
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Names of the pipelines that were kept, started and stopped."""
+
+    kept: tuple[str, ...]
+    started: tuple[str, ...]
+    stopped: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a change is made.
+
+    Attributes:
+        ready_timeout_s: Longest wait for a new server, seconds.
+        starts_at_once: Pipelines that start at the same time; all when ``None``.
+        drain_first: Stop what is gone before anything starts, for a machine without room for both.
+        needs_gpus: Whether servers need GPUs of their own.
+        partial: Whether a plan may be followed of which the engine cannot run every instance.
+    """
+
+    ready_timeout_s: float = 1800.0
+    starts_at_once: int | None = None
+    drain_first: bool = False
+    needs_gpus: bool = True
+    partial: bool = False
+
+
+def definition(pipeline: PipelineLaunch) -> str:
+    """Digest of what a pipeline is, without where it is: lowered with names for addresses, it is equal for equal ones."""
+    text = json.dumps(dataclasses.asdict(pipeline), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def wanted(plan: Plan, engine: Engine, partial: bool = False) -> tuple[Launch, dict[str, str]]:
+    """The launch with names for addresses, and the definitions by pipeline name.
+
+    Raises:
+        LaunchError: The engine cannot run every instance, or with ``partial`` not one.
+    """
+    launch = lower(plan, engine)
+    if not launch.pipelines or (launch.refused and not partial):
+        lines = [f"  - {v.instance}: {r.code}: {r.text}" for v in launch.refused for r in v.reasons]
+        count = len(launch.refused)
+        raise LaunchError(
+            "\n".join([f"{engine.name} cannot run {count} of {len(launch.verdicts)} instances of this plan:", *lines])
+        )
+    return launch, {pipeline.name: definition(pipeline) for pipeline in launch.pipelines}
+
+
+async def reconcile(
+    plan: Plan,
+    engine: Engine,
+    cluster: LocalCluster,
+    router: Router,
+    pace: Pace | None = None,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> Changes:
+    """Start, wait, route, drain, stop: in this order, so that no request is refused for the change.
+
+    When a new server does not start, the new ones are stopped again and the old ones go on.
+
+    Args:
+        plan: What should run.
+        engine: The same as of the servers that run.
+        cluster: What does run.
+        router: Told of every change.
+        pace: How.
+        on_event: Told in words what happens.
+
+    Raises:
+        LaunchError: Nothing of the plan can run, GPUs are too few, or a server does not start.
+    """
+    how = pace or Pace()
+    _, definitions = wanted(plan, engine, how.partial)
+    kept = {n for n, p in cluster.running.items() if p.alive and definitions.get(_plain(n)) == p.definition}
+    gone = [name for name in cluster.running if name not in kept]
+    names = {_plain(name) for name in kept}
+    new = [name for name in definitions if name not in names]
+    on_event(f"plan: {len(kept)} pipelines stay, {len(new)} start, {len(gone)} stop")
+    await _retire([name for name in gone if how.drain_first or not cluster.running[name].alive], cluster, router)
+    taken = [gpu for pipeline in cluster.running.values() for gpu in pipeline.gpus]
+    addresses = LocalAddresses(taken=taken if how.needs_gpus else ())
+    launch = lower(plan, engine, addresses, only=lambda name: name in new)
+    if how.needs_gpus:
+        _require_gpus(addresses.gpus_needed, len(taken), launch)
+    # The predecessor of the same name is still there: the new one gets its definition as a second name.
+    pipelines = [_renamed(p, definitions[p.name]) if p.name in cluster.running else p for p in launch.pipelines]
+    addresses.release()
+    await _start(pipelines, definitions, cluster, how)
+    for pipeline in pipelines:
+        router.add(cluster.running[pipeline.name].backend, healthy=True)
+    for name in kept:
+        if name not in router.backends:
+            router.add(cluster.running[name].backend)
+    await _retire([name for name in gone if name in cluster.running], cluster, router)
+    return Changes(tuple(sorted(kept)), tuple(p.name for p in pipelines), tuple(gone))
+
+
+def _plain(name: str) -> str:
+    return name.split("@", 1)[0]
+
+
+def _renamed(pipeline: PipelineLaunch, digest: str) -> PipelineLaunch:
+    mark = f"@{digest[:8]}"
+    nodes = tuple(dataclasses.replace(node, name=node.name + mark) for node in pipeline.nodes)
+    return dataclasses.replace(pipeline, name=pipeline.name + mark, nodes=nodes)
+
+
+def _require_gpus(needed: int, taken: int, launch: Launch) -> None:
+    found = gpus_here()
+    if needed + taken > len(found):
+        kinds = ", ".join(sorted({node.configuration for node in launch.nodes}))
+        used = f", {taken} of them in use (drain first, with --drain-first, to use these)" if taken else ""
+        raise LaunchError(
+            f"the plan needs {needed} GPUs ({kinds}), this machine has {len(found)}"
+            f"{f' ({found[0]})' if found else ''}{used}; plan for a smaller pool, choose another --target, or try it with "
+            "--cpu and vLLM's CPU build"
+        )
+
+
+async def _start(
+    pipelines: list[PipelineLaunch], definitions: dict[str, str], cluster: LocalCluster, pace: Pace
+) -> None:
+    gate = asyncio.Semaphore(pace.starts_at_once or max(1, len(pipelines)))
+
+    async def one(pipeline: PipelineLaunch) -> None:
+        async with gate:
+            await cluster.start(pipeline, pace.ready_timeout_s, definitions[_plain(pipeline.name)])
+
+    tasks = [asyncio.create_task(one(pipeline)) for pipeline in pipelines]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for pipeline in pipelines:
+            await cluster.stop(pipeline.name, at_once=True)
+        raise
+
+
+async def _retire(names: list[str], cluster: LocalCluster, router: Router) -> None:
+    """Out of the router, wait for requests in flight, then stop; least loaded first, as in the paper."""
+
+    async def one(name: str) -> None:
+        if name in router.backends:
+            await router.drain(name, cluster.running[name].drain_s)
+            router.remove(name)
+        await cluster.stop(name, at_once=not cluster.running[name].alive)
+
+    load = {name: router.backends[name].in_flight if name in router.backends else 0 for name in names}
+    await asyncio.gather(*(one(name) for name in sorted(names, key=lambda name: load[name])))

@@ -1,0 +1,192 @@
+"""Lowering: from a plan to the processes that serve it. Pure: nothing is started, opened or looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from coralopt.errors import PlanError
+from coralopt.plan import Plan, PlannedInstance
+from coralopt.runtime.engine import Engine, NodeJob
+from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch
+from coralopt.runtime.naming import dns_label
+from coralopt.scenario import scenario_from_mapping
+from coralopt.scenario.resolved import ModelPhase
+
+#: Port by use, where every process has a machine of its own: HTTP API, rendezvous of a pipeline, KV caches.
+BASE_PORTS = {"http": 8000, "rendezvous": 29500, "kv": 5600}
+
+
+class Addresses(Protocol):
+    """Where the machines of a target are, and which ports are free there."""
+
+    def host(self, pipeline: str, node: str, machine: str) -> str:
+        """Address under which others reach the node."""
+        ...
+
+    def bind(self, host: str) -> str:
+        """Address that the HTTP server of a head on ``host`` binds to."""
+        ...
+
+    def port(self, machine: str, use: str) -> int:
+        """A port of ``machine`` that nothing else of the launch listens on."""
+        ...
+
+    def devices(self, machine: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
+        """Device indices that stand for the planned node's ``gpus`` on the machine at hand."""
+        ...
+
+    def crowded(self) -> bool:
+        """Whether all nodes share one machine, so that each process must be shown its own devices."""
+        ...
+
+
+class OneNodeEach:
+    """Every planned node is a machine of its own, reached under its name or an address given for it.
+
+    Args:
+        addresses: Machine name -> address; the name itself where there is none.
+        bind: Address that HTTP servers bind to; the machine's own when ``None``.
+    """
+
+    def __init__(self, addresses: dict[str, str] | None = None, bind: str | None = None) -> None:
+        self._addresses = addresses or {}
+        self._bind = bind
+        self._taken: dict[tuple[str, str], int] = {}
+
+    def host(self, pipeline: str, node: str, machine: str) -> str:
+        return self._addresses.get(machine, machine)
+
+    def bind(self, host: str) -> str:
+        return self._bind or host
+
+    def port(self, machine: str, use: str) -> int:
+        taken = self._taken.get((machine, use), 0)
+        self._taken[machine, use] = taken + 1
+        return BASE_PORTS[use] + taken
+
+    def devices(self, machine: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
+        return gpus
+
+    def crowded(self) -> bool:
+        return False
+
+
+def check(plan: Plan, engine: Engine) -> Launch:
+    """The verdicts alone: a launch without pipelines.
+
+    Raises:
+        PlanError: The plan and the scenario in it do not fit together.
+        ScenarioError: The scenario in the plan is not valid.
+    """
+    scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
+    return Launch(engine.name, (), engine.judge(plan, scenario))
+
+
+def lower(
+    plan: Plan, engine: Engine, addresses: Addresses | None = None, only: Callable[[str], bool] = lambda name: True
+) -> Launch:
+    """All processes to start for ``plan``; instances the engine cannot run are left out and say why.
+
+    Names depend on the instance and its position among its equals only, so that two plans that share an instance
+    share the launches of it, byte for byte.
+
+    Args:
+        plan: From :func:`coralopt.plan_scenario` or a file.
+        engine: For example :class:`coralopt.runtime.VllmEngine`.
+        addresses: Where the machines are; by their names on fixed ports when ``None``.
+        only: Which pipelines to lower, by name; others get no addresses and are left out.
+
+    Raises:
+        PlanError: The plan and the scenario in it do not fit together.
+        ScenarioError: The scenario in the plan is not valid.
+    """
+    scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
+    places: Addresses = OneNodeEach() if addresses is None else addresses
+    phases = {phase.key: phase for phase in scenario.model_phases}
+    verdicts = engine.judge(plan, scenario)
+    names: list[str] = []
+    pipelines: list[PipelineLaunch] = []
+    for instance, verdict in zip(plan.instances, verdicts, strict=True):
+        for replica in range(instance.count):
+            for index, pipeline in enumerate(verdict.pipelines):
+                suffix = (str(replica), f"p{index}") if len(verdict.pipelines) > 1 else (str(replica),)
+                name = dns_label(instance.name, *suffix)
+                names.append(name)
+                if only(name):
+                    phase = phases[f"{instance.model}/{instance.phase}"]
+                    pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
+    return Launch(engine.name, tuple(pipelines), verdicts)
+
+
+def _lower_pipeline(
+    name: str, instance: PlannedInstance, pipeline: Pipeline, phase: ModelPhase, engine: Engine, places: Addresses
+) -> PipelineLaunch:
+    parts_of = [[part for part in pipeline.slices if part.machine == m] for m in range(pipeline.machines)]
+    machines = [f"{name}-s{m}" for m in range(pipeline.machines)]
+    labels: list[str] = []
+    for m, parts in enumerate(parts_of):
+        labels += [machines[m]] if len(parts) == 1 else [f"{machines[m]}-v{v}" for v in range(len(parts))]
+    hosts = [places.host(name, labels[r], machines[part.machine]) for r, part in enumerate(pipeline.slices)]
+    head_machine = machines[0]
+    http = places.port(head_machine, "http")
+    rendezvous = places.port(head_machine, "rendezvous") if len(labels) > 1 else None
+    nodes = []
+    for rank, part in enumerate(pipeline.slices):
+        machine = machines[part.machine]
+        listens: dict[str, int] = {}
+        meets: dict[str, int] = {}
+        if rendezvous is not None:
+            meets["rendezvous"] = rendezvous
+        if rank == 0:
+            listens = {"http": http, **meets}
+            if pipeline.connector is not None:
+                listens["kv"] = places.port(machine, "kv")
+        crowded = places.crowded() or len(parts_of[part.machine]) > 1
+        shown = places.devices(machine, part.gpus)
+        slices = tuple(replace(other, gpus=shown) if other is part else other for other in pipeline.slices)
+        job = NodeJob(
+            replace(pipeline, slices=slices),
+            rank,
+            phase,
+            places.bind(hosts[0]),
+            hosts[0],
+            {**meets, **listens},
+            crowded,
+        )
+        command = engine.command(job)
+        nodes.append(
+            NodeLaunch(
+                name=labels[rank],
+                machine=machine,
+                host=hosts[rank],
+                region=instance.region,
+                configuration=part.configuration,
+                instance_type=part.instance_type,
+                gpus=shown,
+                rank=rank,
+                first_layer=part.first_layer,
+                last_layer=part.last_layer,
+                argv=command.argv,
+                env=dict(command.env),
+                own_address=command.own_address,
+                ports=listens,
+            )
+        )
+    return PipelineLaunch(
+        name=name,
+        instance=instance.name,
+        model=instance.model,
+        phase=instance.phase,
+        region=instance.region,
+        tokens_s=pipeline.tokens_s,
+        max_in_flight=max(4, 2 * pipeline.resident),
+        connector=pipeline.connector,
+        health_path=engine.health_path,
+        drain_s=engine.drain_s,
+        nodes=tuple(nodes),
+    )

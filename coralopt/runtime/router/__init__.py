@@ -1,0 +1,6 @@
+"""The router: an OpenAI API in front of all serving instances of a plan (paper, section 5.1)."""
+
+from coralopt.runtime.router.balance import smooth_weighted_round_robin
+from coralopt.runtime.router.config import BackendConfig, RouterConfig, backend_config, router_document
+
+__all__ = ["BackendConfig", "RouterConfig", "backend_config", "router_document", "smooth_weighted_round_robin"]

@@ -1,0 +1,104 @@
+"""What the router is told: its backends and its limits, as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from coralopt.errors import LaunchError
+from coralopt.runtime.launch import Launch, PipelineLaunch
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BackendConfig(_Part):
+    """One server behind the router: the head of one pipeline."""
+
+    name: str = Field(min_length=1, description="Unique.")
+    model: str = Field(min_length=1, description="Model name that requests use.")
+    phase: Literal["prefill", "decode", "mixed"]
+    url: str = Field(description="Base URL of its OpenAI API.")
+    weight: float = Field(gt=0, allow_inf_nan=False, description="T(tau), tokens/s.")
+    max_in_flight: int = Field(ge=1, description="Requests it is handed at once; others queue in the router.")
+    connector: str | None = Field(default=None, description="How KV caches move; null for mixed serving.")
+    health_path: str = "/health"
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("must be an http or https URL with a host")
+        return value.rstrip("/")
+
+
+class RouterConfig(_Part):
+    """The whole router. Times are in seconds."""
+
+    format: Literal["coralopt-router"] = "coralopt-router"
+    version: Literal[1] = 1
+    backends: tuple[BackendConfig, ...] = ()
+    queue_size: int = Field(default=256, ge=0, description="Requests that may wait for a model; more get a 429.")
+    queue_timeout_s: float = Field(default=30.0, gt=0, description="Longest wait in the queue; then a 503.")
+    retries: int = Field(default=2, ge=0, description="Other instances tried when one fails before its first token.")
+    health_interval_s: float = Field(default=2.0, gt=0)
+    health_timeout_s: float = Field(default=5.0, gt=0)
+    unhealthy_after: int = Field(default=3, ge=1, description="Health checks in a row that must fail.")
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    first_token_timeout_s: float = Field(default=300.0, gt=0, description="Longest wait for a backend's first byte.")
+    idle_timeout_s: float = Field(default=120.0, gt=0, description="Longest pause inside an answer.")
+
+    @model_validator(mode="after")
+    def _sound(self) -> RouterConfig:
+        names = [backend.name for backend in self.backends]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two backends are called {twice[0]!r}")
+        return self
+
+    @staticmethod
+    def load(path: str | Path) -> RouterConfig:
+        """Read a configuration.
+
+        Raises:
+            LaunchError: No such file or not a router configuration; names every field that is off.
+        """
+        try:
+            return RouterConfig.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise LaunchError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}") from error
+        except ValidationError as error:
+            lines = [
+                f"  - {'.'.join(map(str, item['loc'])) or 'the document'}: {item['msg']}"
+                for item in error.errors()[:20]
+            ]
+            raise LaunchError("\n".join([f"{path}: not a router configuration:", *lines])) from error
+
+
+def backend_config(pipeline: PipelineLaunch) -> BackendConfig:
+    """The backend that a started pipeline is."""
+    return BackendConfig(**_backend(pipeline))
+
+
+def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:
+    return {
+        "name": pipeline.name,
+        "model": pipeline.model,
+        "phase": pipeline.phase,
+        "url": pipeline.url,
+        "weight": pipeline.tokens_s,
+        "max_in_flight": pipeline.max_in_flight,
+        "connector": pipeline.connector,
+        "health_path": pipeline.health_path,
+    }
+
+
+def router_document(launch: Launch) -> dict[str, Any]:
+    """``router.json``. Host names that a target's own variables complete are written as they are."""
+    backends = [_backend(pipeline) for pipeline in launch.pipelines]
+    return {"format": "coralopt-router", "version": 1, "backends": backends}

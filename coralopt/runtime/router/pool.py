@@ -1,0 +1,167 @@
+"""Backends of one model and phase: who may be picked, who must wait."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from coralopt.runtime.router.balance import smooth_weighted_round_robin
+from coralopt.runtime.router.config import BackendConfig
+
+
+class Busy(Exception):
+    """No slot for this request; ``retry_after_s`` says when to come again."""
+
+    def __init__(self, message: str, retry_after_s: int, status: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.status = status
+
+
+@dataclass(eq=False)
+class Backend:
+    """One server and what the router knows about it.
+
+    Attributes:
+        config: Name, address, weight.
+        healthy: Whether its last health checks or requests went well.
+        draining: Whether it gets no new requests.
+        in_flight: Requests it has at the moment.
+        failures: Health checks that failed in a row.
+        credit: State of the weighted round robin.
+    """
+
+    config: BackendConfig
+    healthy: bool = False
+    draining: bool = False
+    in_flight: int = 0
+    failures: int = 0
+    credit: float = 0.0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def weight(self) -> float:
+        return self.config.weight
+
+    @property
+    def usable(self) -> bool:
+        return self.healthy and not self.draining
+
+    @property
+    def free(self) -> bool:
+        return self.usable and self.in_flight < self.config.max_in_flight
+
+
+class Pool:
+    """Backends of one model phase and the queue in front of them, first come first served.
+
+    Args:
+        backends: May change later through :meth:`add` and :meth:`remove`.
+        on_change: Called after every change of queue or load, for metrics.
+    """
+
+    def __init__(self, backends: Iterable[Backend] = (), on_change: Callable[[Pool], None] = lambda pool: None) -> None:
+        self.backends: list[Backend] = list(backends)
+        self._waiting: deque[tuple[asyncio.Future[Backend], frozenset[str]]] = deque()
+        self._on_change = on_change
+        #: Mean seconds a request holds a slot, exponentially forgotten; for Retry-After.
+        self._hold_s = 1.0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def slots(self) -> int:
+        return sum(backend.config.max_in_flight for backend in self.backends if backend.usable)
+
+    def retry_after_s(self) -> int:
+        """Seconds until the queue should have moved: its length times the time a slot is held, over the slots."""
+        return min(60, max(1, math.ceil(self._hold_s * (self.waiting + 1) / max(1, self.slots))))
+
+    def add(self, backend: Backend) -> None:
+        for other in self.backends:
+            other.credit = 0.0
+        self.backends.append(backend)
+        self.wake()
+
+    def remove(self, backend: Backend) -> None:
+        self.backends.remove(backend)
+        for other in self.backends:
+            other.credit = 0.0
+        self.wake()
+
+    def _pick(self, avoid: frozenset[str]) -> Backend | None:
+        picked = smooth_weighted_round_robin(b for b in self.backends if b.free and b.config.name not in avoid)
+        if picked is not None:
+            picked.in_flight += 1
+            picked.idle.clear()
+        return picked
+
+    @asynccontextmanager
+    async def slot(self, avoid: frozenset[str], timeout_s: float) -> AsyncIterator[Backend]:
+        """A backend for the length of the context, by weighted round robin; waits while all are busy.
+
+        Raises:
+            Busy: No backend is up, or none became free within ``timeout_s``.
+        """
+        backend = await self._acquire(avoid, timeout_s)
+        started = time.monotonic()
+        try:
+            yield backend
+        finally:
+            self._hold_s += 0.1 * (time.monotonic() - started - self._hold_s)
+            self._give_back(backend)
+
+    async def _acquire(self, avoid: frozenset[str], timeout_s: float) -> Backend:
+        if not any(b.usable and b.config.name not in avoid for b in self.backends):
+            raise Busy("no instance of this model is up", self.retry_after_s(), 503)
+        # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free.
+        if (picked := None if self._waiting else self._pick(avoid)) is None:
+            future: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
+            entry = (future, avoid)
+            self._waiting.append(entry)
+            self.wake()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    picked = await future
+            except BaseException as error:
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    # Picked at the very moment of giving up: hand the slot on.
+                    self._give_back(future.result())
+                elif entry in self._waiting:
+                    self._waiting.remove(entry)
+                self._on_change(self)
+                if isinstance(error, TimeoutError):
+                    raise Busy(f"no slot became free in {timeout_s:g} s", self.retry_after_s(), 503) from None
+                raise
+        self._on_change(self)
+        return picked
+
+    def _give_back(self, backend: Backend) -> None:
+        backend.in_flight -= 1
+        if backend.in_flight == 0:
+            backend.idle.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Hand out slots that became free; tell those whose last backend went down."""
+        for entry in list(self._waiting):
+            future, avoid = entry
+            if future.done():
+                self._waiting.remove(entry)
+            elif not any(b.usable and b.config.name not in avoid for b in self.backends):
+                self._waiting.remove(entry)
+                future.set_exception(Busy("no instance of this model is up", self.retry_after_s(), 503))
+            elif (picked := self._pick(avoid)) is not None:
+                self._waiting.remove(entry)
+                future.set_result(picked)
+        self._on_change(self)

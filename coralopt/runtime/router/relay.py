@@ -1,0 +1,273 @@
+"""One request's way: admission, legs, retries, and the answer passed on as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from coralopt.runtime.router.legs import decode_body, prefill_body
+from coralopt.runtime.router.pool import Backend, Busy, Pool
+from coralopt.runtime.router.router import Router
+
+#: Header that names the instance an answer came from.
+INSTANCE_HEADER = "X-Coralopt-Instance"
+#: Headers of a request that backends may use.
+_FORWARDED = ("X-Request-Id", "X-Correlation-Id", "Accept")
+
+
+def error_response(status: int, message: str, kind: str, retry_after_s: int | None = None) -> web.Response:
+    """An error in the form of the OpenAI API."""
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return web.json_response(error_body(status, message, kind), status=status, headers=headers)
+
+
+def error_body(status: int, message: str, kind: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+class Lost(Exception):
+    """A backend failed before its first token: the request may go to another one."""
+
+    def __init__(self, backend: Backend, why: str, answer: web.Response | None = None) -> None:
+        super().__init__(why)
+        self.backend = backend
+        self.answer = answer
+
+
+class Refused(Exception):
+    """A backend refused the request itself (4xx): no other one would take it."""
+
+    def __init__(self, answer: web.Response) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+async def relay(router: Router, request: web.Request, body: dict[str, Any], model: str) -> web.StreamResponse:
+    """Answer one request for ``model``; never raises for anything a backend does."""
+    started = time.monotonic()
+    journey = _Journey(router, request, body, model, started)
+    try:
+        router.admit(model)
+        answer = await journey.run()
+    except Busy as busy:
+        router.metrics.rejected.labels(model, str(busy.status)).inc()
+        answer = error_response(busy.status, str(busy), "overloaded_error", busy.retry_after_s)
+    except Refused as refused:
+        answer = refused.answer
+    except Lost as lost:
+        answer = lost.answer or error_response(502, f"instance {lost.backend.config.name}: {lost}", "upstream_error")
+    router.metrics.requests.labels(model, str(answer.status)).inc()
+    router.metrics.duration.labels(model).observe(time.monotonic() - started)
+    return answer
+
+
+class _Journey:
+    def __init__(self, router: Router, request: web.Request, body: dict[str, Any], model: str, started: float) -> None:
+        self.router = router
+        self.request = request
+        self.body = body
+        self.model = model
+        self.started = started
+        self.headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
+
+    async def run(self) -> web.StreamResponse:
+        """Try instances until one answers; those that failed are not tried again.
+
+        Raises:
+            Lost: The last failure, when nothing is left to try.
+            Refused: The request itself is at fault.
+            Busy: No instance is up or free in time.
+        """
+        failed: frozenset[str] = frozenset()
+        attempt = 0
+        while True:
+            try:
+                return await self._attempt(failed)
+            except Lost as lost:
+                failed |= {lost.backend.config.name}
+                attempt += 1
+                pool = self.router.pools(self.model).get(lost.backend.config.phase)
+                others = pool is not None and any(b.usable and b.config.name not in failed for b in pool.backends)
+                if attempt > self.router.config.retries or not others:
+                    raise
+                self.router.metrics.retries.labels(self.model).inc()
+
+    async def _attempt(self, failed: frozenset[str]) -> web.StreamResponse:
+        pools = self.router.pools(self.model)
+        wait_s = self.router.config.queue_timeout_s
+        if "mixed" in pools:
+            async with pools["mixed"].slot(failed, wait_s) as backend:
+                return await self._answer(backend, self.body)
+        self._need_halves(pools)
+        async with pools["prefill"].slot(failed, wait_s) as backend:
+            connector = backend.config.connector
+            first = await self._prefill(backend, prefill_body(self.body, connector))
+        async with pools["decode"].slot(failed, wait_s) as backend:
+            return await self._answer(backend, decode_body(self.body, connector, first))
+
+    def _need_halves(self, pools: Any) -> None:
+        for phase in ("prefill", "decode"):
+            if phase not in pools or not any(b.usable for b in pools[phase].backends):
+                pool: Pool | None = pools.get(phase)
+                raise Busy(f"no {phase} instance of this model is up", pool.retry_after_s() if pool else 5, 503)
+
+    async def _prefill(self, backend: Backend, body: dict[str, Any]) -> dict[str, Any]:
+        timeout = self._timeout(self.router.config.first_token_timeout_s)
+        try:
+            async with self._post(backend, body, timeout) as answer:
+                content = await answer.read()
+                self._look_at(backend, answer, content)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._lost(backend, error) from error
+        try:
+            first = json.loads(content)
+        except ValueError:
+            first = None
+        if not isinstance(first, dict):
+            raise self._lost(backend, ValueError("the prefill answer is not a JSON object"))
+        self._count(backend, "ok")
+        return first
+
+    async def _answer(self, backend: Backend, body: dict[str, Any]) -> web.StreamResponse:
+        """The leg whose answer the client reads. Before its first byte everything can be tried elsewhere."""
+        limits = self.router.config
+        stream: web.StreamResponse | None = None
+        try:
+            async with self._post(backend, body, self._timeout(None, limits.idle_timeout_s)) as answer:
+                if answer.status >= 400 or "text/event-stream" not in answer.headers.get("Content-Type", ""):
+                    # Nothing reaches the client before the whole answer is here, so all of it may be tried again.
+                    async with asyncio.timeout(limits.first_token_timeout_s):
+                        content = await answer.read()
+                    self._look_at(backend, answer, content)
+                    self._seen_first_byte()
+                    self._count(backend, "ok")
+                    self._usage(content)
+                    return web.Response(
+                        body=content,
+                        status=answer.status,
+                        headers={
+                            "Content-Type": answer.headers.get("Content-Type", "application/json"),
+                            INSTANCE_HEADER: backend.config.name,
+                        },
+                    )
+                async with asyncio.timeout(limits.first_token_timeout_s):
+                    chunk = await answer.content.readany()
+                if not chunk:
+                    raise aiohttp.ClientPayloadError("the stream ended before its first token")
+                stream = web.StreamResponse(
+                    headers={
+                        "Content-Type": "text/event-stream; charset=utf-8",
+                        "Cache-Control": "no-cache",
+                        "X-Accel-Buffering": "no",
+                        INSTANCE_HEADER: backend.config.name,
+                    }
+                )
+                await self._to_client(stream.prepare(self.request))
+                self._seen_first_byte()
+                tail = b""
+                while chunk:
+                    await self._to_client(stream.write(chunk))
+                    tail = (tail + chunk)[-8192:]
+                    chunk = await answer.content.readany()
+                if b"[DONE]" not in tail:
+                    raise aiohttp.ClientPayloadError("the stream ended before its last token")
+                await self._to_client(stream.write_eof())
+                self._count(backend, "ok")
+                self._usage_of_stream(tail)
+                return stream
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if stream is None or not stream.prepared:
+                raise self._lost(backend, error) from error
+            if isinstance(error, _ClientGone):
+                return stream
+            self.router.suspect(backend)
+            self._count(backend, "broken")
+            await self._break_off(stream, backend, error)
+            return stream
+
+    async def _to_client(self, action: Any) -> Any:
+        """What fails here is the client's side, not the backend's."""
+        try:
+            return await action
+        except (ConnectionError, aiohttp.ClientError) as error:
+            raise _ClientGone(str(error)) from error
+
+    async def _break_off(self, stream: web.StreamResponse, backend: Backend, error: Exception) -> None:
+        """After the first token nothing can be tried again: say so inside the stream, and end it."""
+        message = f"instance {backend.config.name} failed in the middle of the answer: {_words(error)}"
+        event = f"data: {json.dumps(error_body(502, message, 'upstream_error'))}\n\n"
+        try:
+            # The break may have come inside a line.
+            await stream.write(b"\n\n" + event.encode())
+            await stream.write_eof()
+        except (ConnectionError, aiohttp.ClientError):
+            pass
+
+    def _post(self, backend: Backend, body: dict[str, Any], timeout: aiohttp.ClientTimeout) -> Any:
+        url = backend.config.url + self.request.path
+        return self.router.session.post(url, json=body, headers=self.headers, timeout=timeout)
+
+    def _timeout(self, total: float | None, idle: float | None = None) -> aiohttp.ClientTimeout:
+        limits = self.router.config
+        longest = max(idle or 0.0, limits.first_token_timeout_s)
+        return aiohttp.ClientTimeout(total=total, sock_connect=limits.connect_timeout_s, sock_read=longest)
+
+    def _look_at(self, backend: Backend, answer: aiohttp.ClientResponse, content: bytes) -> None:
+        if answer.status < 400:
+            return
+        passed_on = web.Response(
+            body=content,
+            status=answer.status,
+            headers={
+                "Content-Type": answer.headers.get("Content-Type", "application/json"),
+                INSTANCE_HEADER: backend.config.name,
+                **({"Retry-After": answer.headers["Retry-After"]} if "Retry-After" in answer.headers else {}),
+            },
+        )
+        if answer.status >= 500 or answer.status == 429:
+            self._count(backend, "failed")
+            # An overloaded server is well; anything else it has to prove.
+            if answer.status not in (429, 503):
+                self.router.suspect(backend)
+            raise Lost(backend, f"answered {answer.status}", passed_on)
+        self._count(backend, "refused")
+        raise Refused(passed_on)
+
+    def _lost(self, backend: Backend, error: Exception) -> Lost:
+        self.router.suspect(backend)
+        self._count(backend, "failed")
+        return Lost(backend, _words(error))
+
+    def _count(self, backend: Backend, outcome: str) -> None:
+        config = backend.config
+        self.router.metrics.legs.labels(config.name, config.model, config.phase, outcome).inc()
+
+    def _seen_first_byte(self) -> None:
+        self.router.metrics.first_byte.labels(self.model).observe(time.monotonic() - self.started)
+
+    def _usage_of_stream(self, tail: bytes) -> None:
+        for line in reversed(tail.split(b"\n")):
+            if line.startswith(b"data: {") and b'"usage"' in line:
+                self._usage(line.removeprefix(b"data: "))
+                return
+
+    def _usage(self, content: bytes) -> None:
+        try:
+            usage = json.loads(content).get("usage") or {}
+            self.router.metrics.prompt_tokens.labels(self.model).inc(int(usage.get("prompt_tokens") or 0))
+            self.router.metrics.completion_tokens.labels(self.model).inc(int(usage.get("completion_tokens") or 0))
+        except (ValueError, TypeError, AttributeError):
+            pass
+
+
+class _ClientGone(ConnectionError):
+    """The client hung up; its backend is not to blame."""
+
+
+def _words(error: Exception) -> str:
+    return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -1,0 +1,185 @@
+"""The router's state: pools, health checks, backends that come and go. Knows no web framework but the client's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import aiohttp
+
+from coralopt.errors import LaunchError
+from coralopt.runtime.router.config import BackendConfig, RouterConfig
+from coralopt.runtime.router.metrics import Metrics
+from coralopt.runtime.router.pool import Backend, Busy, Pool
+
+
+class Router:
+    """Pools by model and phase.
+
+    Args:
+        config: Backends and limits.
+        backend_key: API key the backends ask for, if any.
+    """
+
+    def __init__(self, config: RouterConfig, backend_key: str | None = None) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.backends: dict[str, Backend] = {}
+        self._pools: dict[tuple[str, str], Pool] = {}
+        self._headers = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
+        self._session: aiohttp.ClientSession | None = None
+        self._checks: asyncio.Task[None] | None = None
+        for backend in config.backends:
+            self.add(backend)
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "the router has not been started"
+        return self._session
+
+    async def start(self) -> None:
+        """Open the client, check every backend once, then keep checking."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.config.connect_timeout_s)
+        self._session = aiohttp.ClientSession(
+            timeout=timeout,
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(limit=0),
+            auto_decompress=False,
+            read_bufsize=2**18,
+        )
+        await self.check_all()
+        self._checks = asyncio.create_task(self._keep_checking())
+
+    async def stop(self) -> None:
+        if self._checks is not None:
+            self._checks.cancel()
+            await asyncio.gather(self._checks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(model for model, _ in self._pools))
+
+    def pools(self, model: str) -> Mapping[str, Pool]:
+        """Pools of a model by phase."""
+        return {phase: pool for (name, phase), pool in self._pools.items() if name == model}
+
+    def serves(self, model: str) -> bool:
+        """Whether a request for ``model`` could be answered now."""
+        usable = {phase for phase, pool in self.pools(model).items() if any(b.usable for b in pool.backends)}
+        return "mixed" in usable or {"prefill", "decode"} <= usable
+
+    def admit(self, model: str) -> None:
+        """Back-pressure.
+
+        Raises:
+            Busy: As many requests as may wait for this model do.
+        """
+        pools = self.pools(model).values()
+        waiting = sum(pool.waiting for pool in pools)
+        full = any(pool.slots and not any(b.free for b in pool.backends) for pool in pools)
+        if full and waiting >= self.config.queue_size:
+            raise Busy(
+                f"{waiting} requests wait for this model already",
+                max(pool.retry_after_s() for pool in pools),
+                429,
+            )
+
+    def add(self, config: BackendConfig, *, healthy: bool = False) -> Backend:
+        """Route to one more backend as soon as it is healthy.
+
+        Raises:
+            LaunchError: The name is taken.
+        """
+        if config.name in self.backends:
+            raise LaunchError(f"a backend called {config.name!r} is there already")
+        backend = Backend(config, healthy=healthy)
+        self.backends[config.name] = backend
+        key = (config.model, config.phase)
+        if key not in self._pools:
+            self._pools[key] = Pool(on_change=self._publish)
+        self._pools[key].add(backend)
+        self._publish(self._pools[key])
+        return backend
+
+    async def drain(self, name: str, timeout_s: float | None = None) -> bool:
+        """Send no new requests to a backend and wait for those it has.
+
+        Returns:
+            Whether it is idle now; false when the time ran out.
+
+        Raises:
+            LaunchError: No such backend.
+        """
+        backend = self._named(name)
+        backend.draining = True
+        self._pool(backend).wake()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await backend.idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """Forget a backend; requests in flight go on.
+
+        Raises:
+            LaunchError: No such backend.
+        """
+        backend = self._named(name)
+        pool = self._pool(backend)
+        pool.remove(backend)
+        del self.backends[name]
+        labels = (name, backend.config.model, backend.config.phase)
+        for gauge in (self.metrics.up, self.metrics.in_flight):
+            gauge.remove(*labels)
+        if not pool.backends:
+            del self._pools[backend.config.model, backend.config.phase]
+
+    def suspect(self, backend: Backend) -> None:
+        """A request failed on it: no more of them until a health check answers."""
+        if backend.healthy:
+            backend.healthy = False
+            backend.failures = self.config.unhealthy_after
+            # It may have been removed while it answered.
+            if self.backends.get(backend.config.name) is backend:
+                self._pool(backend).wake()
+
+    async def check_all(self) -> None:
+        await asyncio.gather(*(self._check(backend) for backend in list(self.backends.values())))
+
+    async def _keep_checking(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.health_interval_s)
+            await self.check_all()
+
+    async def _check(self, backend: Backend) -> None:
+        timeout = aiohttp.ClientTimeout(total=self.config.health_timeout_s)
+        try:
+            async with self.session.get(backend.config.url + backend.config.health_path, timeout=timeout) as answer:
+                good = answer.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            good = False
+        was = backend.healthy
+        backend.failures = 0 if good else backend.failures + 1
+        backend.healthy = good or (was and backend.failures < self.config.unhealthy_after)
+        if backend.healthy != was and self.backends.get(backend.config.name) is backend:
+            self._pool(backend).wake()
+
+    def _named(self, name: str) -> Backend:
+        if name not in self.backends:
+            raise LaunchError(f"no backend is called {name!r}; there are {', '.join(sorted(self.backends)) or 'none'}")
+        return self.backends[name]
+
+    def _pool(self, backend: Backend) -> Pool:
+        return self._pools[backend.config.model, backend.config.phase]
+
+    def _publish(self, pool: Pool) -> None:
+        for backend in pool.backends:
+            labels = (backend.config.name, backend.config.model, backend.config.phase)
+            self.metrics.in_flight.labels(*labels).set(backend.in_flight)
+            self.metrics.up.labels(*labels).set(backend.healthy)
+        if pool.backends:
+            config = pool.backends[0].config
+            self.metrics.waiting.labels(config.model, config.phase).set(pool.waiting)

@@ -1,0 +1,38 @@
+"""The router alone, in the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from coralopt.runtime.local.addresses import require_free_port
+from coralopt.runtime.router.app import make_app
+from coralopt.runtime.router.config import RouterConfig
+from coralopt.runtime.router.router import Router
+
+
+def run_router(
+    config: RouterConfig,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    api_key: str | None = None,
+    backend_key: str | None = None,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Route until SIGINT or SIGTERM.
+
+    Raises:
+        LaunchError: The port is taken.
+    """
+    if port:
+        require_free_port(host, port)
+    web.run_app(
+        make_app(Router(config, backend_key), api_key),
+        host=host,
+        port=port,
+        handler_cancellation=True,
+        access_log=None,
+        print=lambda text: on_event(str(text)),
+    )

@@ -1,0 +1,16 @@
+"""Launches as files: shell scripts, SkyPilot job groups, Kubernetes manifests."""
+
+from coralopt.runtime.targets.kubernetes import KubernetesAddresses, kubernetes_files
+from coralopt.runtime.targets.output import write_files
+from coralopt.runtime.targets.shell import preflight_program, shell_files
+from coralopt.runtime.targets.skypilot import SkyPilotAddresses, skypilot_files
+
+__all__ = [
+    "KubernetesAddresses",
+    "SkyPilotAddresses",
+    "kubernetes_files",
+    "preflight_program",
+    "shell_files",
+    "skypilot_files",
+    "write_files",
+]

@@ -1,0 +1,85 @@
+"""Writing a target's files so that only what changed changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coralopt.errors import LaunchError
+
+#: Names what an earlier run wrote into a directory, so that a later one may take away just that.
+MANIFEST = ".coralopt-files.json"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What happened to the files of a directory, each a relative path."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def write_files(directory: str | Path, files: Mapping[str, str]) -> Written:
+    """Make ``directory`` hold ``files``; what an earlier call wrote there and is gone now is removed.
+
+    Each file is written beside its destination and renamed; equal files are left alone. Names ending in ``.sh`` become
+    executable. Files that coralopt did not write are never touched.
+
+    Raises:
+        LaunchError: The directory cannot be written, or a file of that name is not ours.
+    """
+    root = Path(directory)
+    before = _manifest(root)
+    added: list[str] = []
+    changed: list[str] = []
+    unchanged: list[str] = []
+    removed: list[str] = []
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            path = root / name
+            if path.exists() and name not in before and path.read_text(encoding="utf-8", errors="replace") != text:
+                raise LaunchError(f"{path}: exists and was not written by coralopt launch; choose another directory")
+        for name, text in files.items():
+            path = root / name
+            if path.is_file() and path.read_bytes() == text.encode():
+                unchanged.append(name)
+                continue
+            (changed if path.exists() else added).append(name)
+            _write(path, text)
+        for name in sorted(before - set(files)):
+            (root / name).unlink(missing_ok=True)
+            removed.append(name)
+        _write(root / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
+    except OSError as error:
+        raise LaunchError(f"{root}: cannot be written: {error.strerror or error}") from error
+    return Written(tuple(added), tuple(changed), tuple(unchanged), tuple(removed))
+
+
+def _manifest(root: Path) -> set[str]:
+    try:
+        names = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return set()
+    plain = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    # A doctored manifest must not reach out of the directory.
+    return {name for name in names if (root / name).resolve().is_relative_to(root.resolve())} if plain else set()
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(0o755 if path.suffix == ".sh" else 0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

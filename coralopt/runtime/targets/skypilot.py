@@ -1,0 +1,99 @@
+"""Target ``skypilot``: one job group a pipeline, one task a node; region, instance type and market from the plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from coralopt.errors import LaunchError
+from coralopt.runtime.launch import Launch, NodeLaunch, PipelineLaunch
+from coralopt.runtime.lower import OneNodeEach
+from coralopt.runtime.router.config import router_document
+from coralopt.runtime.targets.documents import json_text, launch_text, yaml_text
+from coralopt.runtime.targets.quoting import command_lines, exports, own_address_lines
+
+#: Set by SkyPilot on every node of a job group.
+GROUP = "SKYPILOT_JOBGROUP_NAME"
+#: Our GPU names where SkyPilot's differ.
+ACCELERATORS = {"A100": "A100-80GB", "A100-40": "A100"}
+_AWS = re.compile(r"[a-z]{2}(-gov)?-[a-z]+-\d")
+_GCP = re.compile(r"[a-z]+-[a-z]+\d+")
+
+
+class SkyPilotAddresses(OneNodeEach):
+    """Tasks of a job group find each other as ``{task}-0.{group}``."""
+
+    def host(self, pipeline: str, node: str, machine: str) -> str:
+        return f"{machine.removeprefix(f'{pipeline}-')}-0.${{{GROUP}}}"
+
+    def bind(self, host: str) -> str:
+        return "0.0.0.0"
+
+
+def cloud_of(region: str, clouds: Mapping[str, str] | None = None) -> str:
+    """SkyPilot's name of the cloud a region belongs to: given, or told from the region's form.
+
+    Raises:
+        LaunchError: Neither given nor of a known form.
+    """
+    if clouds and region in clouds:
+        return clouds[region]
+    if _AWS.fullmatch(region):
+        return "aws"
+    if _GCP.fullmatch(region):
+        return "gcp"
+    raise LaunchError(f"region {region!r}: which cloud is it? Give --cloud {region}=NAME (aws, gcp, kubernetes, ...)")
+
+
+def skypilot_files(
+    launch: Launch, *, spot: bool = False, clouds: Mapping[str, str] | None = None, setup: str = "pip install vllm"
+) -> dict[str, str]:
+    """Files by relative path: ``NAME.sky.yaml`` for every pipeline, and the launch.
+
+    Args:
+        launch: Lowered with :class:`SkyPilotAddresses`.
+        spot: Whether to rent on the spot market.
+        clouds: Region -> cloud, where the region's name does not tell.
+        setup: Shell command that installs the engine on a fresh node.
+    """
+    output = {f"{p.name}.sky.yaml": yaml_text(_group(p, spot, clouds, setup)) for p in launch.pipelines}
+    output["router.json"] = json_text(router_document(launch))
+    output["launch.json"] = launch_text(launch)
+    return output
+
+
+def _group(pipeline: PipelineLaunch, spot: bool, clouds: Mapping[str, str] | None, setup: str) -> list[dict[str, Any]]:
+    machines = list(dict.fromkeys(node.machine for node in pipeline.nodes))
+    return [
+        {"name": pipeline.name, "execution": "parallel"},
+        *(
+            _task(pipeline, [node for node in pipeline.nodes if node.machine == machine], spot, clouds, setup)
+            for machine in machines
+        ),
+    ]
+
+
+def _task(
+    pipeline: PipelineLaunch, nodes: list[NodeLaunch], spot: bool, clouds: Mapping[str, str] | None, setup: str
+) -> dict[str, Any]:
+    first = nodes[0]
+    count, gpu = first.configuration.split("x", 1)
+    resources: dict[str, Any] = {"infra": f"{cloud_of(first.region, clouds)}/{first.region}"}
+    resources["accelerators"] = f"{ACCELERATORS.get(gpu, gpu)}:{count}"
+    if first.instance_type is not None:
+        resources["instance_type"] = first.instance_type
+    resources["use_spot"] = spot
+    lines = ["set -eu"]
+    for node in nodes:
+        body = own_address_lines(node) + exports(node.env, GROUP)
+        body.append(command_lines(node.argv, GROUP, prefix="exec "))
+        lines += ["(", *body, ") &"] if len(nodes) > 1 else body
+    if len(nodes) > 1:
+        lines.append("wait -n")
+    return {
+        "name": first.machine.removeprefix(f"{pipeline.name}-"),
+        "resources": resources,
+        "setup": setup,
+        "run": "\n".join(lines) + "\n",
+    }

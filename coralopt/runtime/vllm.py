@@ -1,0 +1,140 @@
+"""vLLM as an engine: argument lists and environments for ``vllm serve``, checked against vLLM 0.32.0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coralopt.errors import LaunchError
+from coralopt.plan import Plan
+from coralopt.runtime.engine import Command, NodeJob
+from coralopt.runtime.launch import Verdict
+from coralopt.runtime.vllm_rules import CONNECTORS, Rules, judge
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.throughput.nodes import MEMORY_SHARE
+
+
+@dataclass(frozen=True)
+class VllmEngine:
+    """Stock vLLM: one process a stage, several nodes without Ray.
+
+    Attributes:
+        program: How to call vLLM, ``("vllm",)``.
+        model_paths: Model name -> checkpoint name or directory; the published checkpoint by default.
+        connector: ``"auto"``: NIXL, pushing where a prefill side is pipelined; ``"nixl"``, ``"nixl-push"``, or
+            ``"example"`` (files in ``kv_directory``, for tests).
+        kv_directory: Shared directory of the connector ``"example"``.
+        virtual_nodes: Run nodes with more GPUs than the common tensor-parallel degree as several stages. The
+            plan's throughput no longer holds.
+        memory_share: Share of GPU memory vLLM takes; the planner counts on 0.9.
+        max_model_len: Longest context in tokens; the longest that fits when ``None``.
+        kv_cache_bytes: KV cache a process, for example ``"64M"``, in place of what is left of the memory.
+        expert_parallel: Experts of a mixture-of-experts model whole on single GPUs, rather than each split over all.
+        interface: Network interface for NCCL and Gloo, for example ``"eth0"``; their own choice when ``None``.
+        drain_s: Seconds that requests in flight are given when a server is told to stop.
+        cpu: Start vLLM's CPU build, for trying things out: no GPUs, no compiled graphs.
+        extra: Further arguments of every ``vllm serve``.
+
+    Raises:
+        LaunchError: An unknown connector, or ``"example"`` without a directory.
+    """
+
+    program: tuple[str, ...] = ("vllm",)
+    model_paths: Mapping[str, str] = field(default_factory=dict)
+    connector: str = "auto"
+    kv_directory: str | None = None
+    virtual_nodes: bool = False
+    memory_share: float = MEMORY_SHARE
+    max_model_len: int | None = None
+    kv_cache_bytes: str | None = None
+    expert_parallel: bool = False
+    interface: str | None = None
+    drain_s: int = 120
+    cpu: bool = False
+    extra: tuple[str, ...] = ()
+
+    name = "vllm"
+    health_path = "/health"
+
+    def __post_init__(self) -> None:
+        if self.connector not in {"auto", *CONNECTORS}:
+            raise LaunchError(
+                f"connector {self.connector!r} is not one of auto, {', '.join(CONNECTORS)}; auto picks by the rules"
+            )
+        if self.connector == "example" and not self.kv_directory:
+            raise LaunchError("connector 'example' passes KV caches as files: name a shared directory (kv_directory)")
+
+    def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[Verdict, ...]:
+        """Verdicts by the rules of docs/concepts/runtime.md; see :class:`coralopt.runtime.Engine`."""
+        return judge(plan, scenario, Rules(self.connector, self.virtual_nodes, self.memory_share))
+
+    def command(self, job: NodeJob) -> Command:
+        """The ``vllm serve`` of one process; see :class:`coralopt.runtime.Engine`."""
+        part, pipeline, model = job.pipeline.slices[job.rank], job.pipeline, job.model_phase.model
+        stages, degree = len(pipeline.slices), len(part.gpus)
+        argv = [*self.program, "serve", self.model_paths.get(model.name, model.hf_id)]
+        argv += ["--served-model-name", model.name]
+        if job.rank == 0:
+            argv += ["--host", job.bind, "--port", str(job.ports["http"]), "--shutdown-timeout", str(self.drain_s)]
+        argv += ["--tensor-parallel-size", str(degree)]
+        if stages > 1:
+            argv += ["--pipeline-parallel-size", str(stages), "--nnodes", str(stages), "--node-rank", str(job.rank)]
+            argv += ["--master-addr", job.head, "--master-port", str(job.ports["rendezvous"])]
+            argv += ["--headless"] if job.rank else []
+        if self.expert_parallel and model.experts and degree > 1:
+            argv.append("--enable-expert-parallel")
+        argv += ["--max-model-len", "auto" if self.max_model_len is None else str(self.max_model_len)]
+        argv += self._batching(job)
+        if self.kv_cache_bytes:
+            argv += ["--kv-cache-memory-bytes", self.kv_cache_bytes]
+        elif not self.cpu:
+            argv += ["--gpu-memory-utilization", f"{self.memory_share:g}"]
+        if pipeline.connector is not None:
+            argv += ["--kv-transfer-config", self._transfer(pipeline.connector, job.phase)]
+        if self.cpu:
+            # Eager mode skips the warm-up that allocates the buffers between stages, so a pipeline needs the other way.
+            eager = ["--compilation-config", '{"mode":2,"backend":"eager"}'] if stages > 1 else ["--enforce-eager"]
+            argv += eager
+        argv += self.extra
+        return Command(tuple(argv), self._environment(job), self._own_address(job))
+
+    def _batching(self, job: NodeJob) -> list[str]:
+        """The limits behind the planned throughput, so that vLLM's batches respect the latency the plan counts on."""
+        resident, tokens = job.pipeline.resident, job.pipeline.batched_tokens
+        if job.phase == "prefill":
+            return ["--max-num-seqs", str(max(resident, 4)), "--max-num-batched-tokens", str(max(tokens, 512))]
+        if job.phase == "decode":
+            return ["--max-num-seqs", str(resident)]
+        return ["--max-num-seqs", str(resident), "--max-num-batched-tokens", str(max(tokens, resident, 512))]
+
+    def _transfer(self, connector: str, phase: str) -> str:
+        role = "kv_producer" if phase == "prefill" else "kv_consumer"
+        config: dict[str, object] = {"kv_connector": connector, "kv_role": role}
+        if connector == "ExampleConnector":
+            config["kv_connector_extra_config"] = {"shared_storage_path": self.kv_directory}
+        elif self.cpu:
+            config["kv_buffer_device"] = "cpu"
+        return json.dumps(config, separators=(",", ":"))
+
+    def _environment(self, job: NodeJob) -> dict[str, str]:
+        part, pipeline = job.pipeline.slices[job.rank], job.pipeline
+        env: dict[str, str] = {}
+        if len(pipeline.slices) > 1:
+            # Checked by vLLM on every process: as many entries as stages, summing to the model's layers.
+            env["VLLM_PP_LAYER_PARTITION"] = ",".join(str(count) for count in pipeline.layer_counts)
+            if self.interface:
+                env["NCCL_SOCKET_IFNAME"] = env["GLOO_SOCKET_IFNAME"] = self.interface
+        if job.several_on_machine and not self.cpu:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in part.gpus)
+        if (pipeline.connector or "").startswith("Nixl") and job.rank == 0:
+            env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(job.ports["kv"])
+        if self.cpu:
+            env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        return env
+
+    def _own_address(self, job: NodeJob) -> tuple[str, ...]:
+        names = ["VLLM_HOST_IP"] if len(job.pipeline.slices) > 1 else []
+        if (job.pipeline.connector or "").startswith("Nixl") and job.rank == 0:
+            names.append("VLLM_NIXL_SIDE_CHANNEL_HOST")
+        return tuple(names)

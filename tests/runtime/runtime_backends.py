@@ -1,0 +1,168 @@
+"""Backends inside the test process that answer, fail and die on command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from coralopt.runtime.router import BackendConfig, RouterConfig
+from coralopt.runtime.router.app import make_app
+from coralopt.runtime.router.router import Router
+
+
+@dataclass
+class FakeBackend:
+    """An OpenAI server of a few lines.
+
+    Attributes:
+        name: Written into its answers.
+        phase: ``"mixed"``, ``"prefill"`` or ``"decode"``.
+        weight: For the router.
+        slots: For the router.
+        answer: ``"ok"``; an HTTP status to answer with; ``"hang up"`` before the answer; ``"break"`` after two tokens.
+        token_s: Seconds a token.
+        healthy: Whether ``/health`` answers 200.
+        bodies: Requests seen.
+        most_at_once: Largest number of requests at the same time.
+        cancelled: Requests whose client went away.
+    """
+
+    name: str
+    phase: str = "mixed"
+    weight: float = 1.0
+    slots: int = 1000
+    model: str = "m"
+    connector: str | None = None
+    answer: Any = "ok"
+    token_s: float = 0.0
+    healthy: bool = True
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    most_at_once: int = 0
+    cancelled: int = 0
+    _now: int = 0
+
+    async def start(self) -> TestServer:
+        app = web.Application()
+        app.router.add_get("/health", self._health)
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        server = TestServer(app)
+        await server.start_server()
+        self.url = str(server.make_url("")).rstrip("/")
+        return server
+
+    def config(self) -> BackendConfig:
+        return BackendConfig(
+            name=self.name,
+            model=self.model,
+            phase=self.phase,  # type: ignore[arg-type]
+            url=self.url,
+            weight=self.weight,
+            max_in_flight=self.slots,
+            connector=self.connector,
+        )
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        self._now += 1
+        self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            return await self._respond(request, body)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self._now -= 1
+
+    async def _respond(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if isinstance(self.answer, int):
+            return web.json_response({"error": {"message": f"{self.name} says {self.answer}"}}, status=self.answer)
+        if self.answer == "hang up":
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+        count = int(body.get("max_tokens", 4))
+        words = [f"{self.name}:{index} " for index in range(count)]
+        if not body.get("stream"):
+            await asyncio.sleep(self.token_s * count)
+            if self.answer == "break":
+                assert request.transport is not None
+                request.transport.close()
+            document: dict[str, Any] = {"choices": [{"text": "".join(words)}], "from": self.name}
+            document["usage"] = {"prompt_tokens": 7, "completion_tokens": count}
+            if self.phase == "prefill":
+                document["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": self.name}
+            return web.json_response(document)
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        for index, word in enumerate(words):
+            if self.answer == "break" and index == 2:
+                assert request.transport is not None
+                request.transport.close()
+                return stream
+            await stream.write(f"data: {json.dumps({'choices': [{'text': word}]})}\n\n".encode())
+            await asyncio.sleep(self.token_s)
+        usage = {"prompt_tokens": 7, "completion_tokens": count}
+        await stream.write(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n".encode())
+        return stream
+
+
+@dataclass
+class Client:
+    """A client of the router under test."""
+
+    session: aiohttp.ClientSession
+    url: str
+    router: Router
+
+    async def ask(self, stream: bool = False, tokens: int = 4, **more: Any) -> tuple[int, str, dict[str, str]]:
+        """Status, text and headers of one completion."""
+        body = {"model": "m", "prompt": "p", "max_tokens": tokens, **({"stream": True} if stream else {}), **more}
+        async with self.session.post(f"{self.url}/v1/completions", json=body) as answer:
+            return answer.status, await answer.text(), dict(answer.headers)
+
+    async def get(self, path: str, **more: Any) -> tuple[int, str]:
+        async with self.session.get(self.url + path, **more) as answer:
+            return answer.status, await answer.text()
+
+
+def with_router(
+    backends: list[FakeBackend], test: Callable[[Client], Awaitable[None]], api_key: str | None = None, **limits: Any
+) -> None:
+    """Run ``test`` against a router in front of ``backends``, everything on ports the system picks."""
+
+    async def run() -> None:
+        servers = [await backend.start() for backend in backends]
+        config = RouterConfig(
+            backends=tuple(backend.config() for backend in backends), **{"health_interval_s": 0.05, **limits}
+        )
+        router = Router(config)
+        server = TestServer(make_app(router, api_key))
+        try:
+            await server.start_server()
+            async with aiohttp.ClientSession() as session:
+                await test(Client(session, str(server.make_url("")).rstrip("/"), router))
+        finally:
+            await server.close()
+            for each in servers:
+                await each.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def count(client: Client, name: str, **labels: str) -> float:
+    """A metric's value; 0 when it has none yet."""
+    return client.router.metrics.registry.get_sample_value(f"coralopt_router_{name}", labels) or 0.0

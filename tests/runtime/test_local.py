@@ -1,0 +1,437 @@
+"""`coralopt launch` on this machine, with a stand-in for the vllm program: from plan to answers, and every fault."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_vllm import tokens
+from runtime_plans import instance, plan
+
+from coralopt.plan import Plan
+from coralopt.runtime.local.process import birth
+
+HERE = Path(__file__).parent
+L4 = {"1xL4": (1, 900.0)}
+TWO = plan(instance("mixed", (8, {"1xL4": (1, 300.0)})), instance("mixed", (3, {"1xL40S": (1, 900.0)}), (5, L4)))
+
+
+@pytest.fixture
+def vllm(tmp_path: Path) -> Path:
+    """The stand-in as a program."""
+    program = tmp_path / "vllm"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_vllm.py"} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+class Launched:
+    """A running ``coralopt launch``."""
+
+    def __init__(self, document: Plan, folder: Path, *options: str, **env: str) -> None:
+        self.folder = folder
+        document.save(folder / "plan.json")
+        vllm = folder / "vllm"
+        arguments = [
+            "launch",
+            "plan.json",
+            "--cpu",
+            "--vllm",
+            str(vllm),
+            "--port",
+            "0",
+            "-o",
+            "run",
+            "--json",
+            *options,
+        ]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "coralopt", *arguments],
+            cwd=folder,
+            env={**os.environ, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.url = ""
+
+    def ready(self) -> Launched:
+        """Wait for the document that says where the router is."""
+        assert self.process.stdout is not None
+        text = ""
+        for line in self.process.stdout:
+            text += line
+            if line == "}\n":
+                break
+        assert text, self.process.stderr and self.process.stderr.read()
+        self.told = json.loads(text)
+        self.url = self.told["router"]
+        return self
+
+    def pids(self) -> list[int]:
+        """Every server process on record."""
+        state = json.loads((self.folder / "run" / "state.json").read_text())
+        return [process["pid"] for pipeline in state["pipelines"] for process in pipeline["processes"]]
+
+    def interrupt(self) -> tuple[int, str]:
+        """Ctrl-C; exit code and what was said."""
+        self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self) -> tuple[int, str]:
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def launched() -> Iterator[list[Launched]]:
+    """Launches of a test; whatever it leaves is killed."""
+    running: list[Launched] = []
+    yield running
+    for item in running:
+        if item.process.poll() is None:
+            for pid in item.pids():
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            item.process.kill()
+            item.process.communicate()
+
+
+def ask(
+    url: str, prompt: str = "p", count: int = 5, stream: bool = False, key: str | None = None
+) -> tuple[str, str, int]:
+    """Text of the answer, instance, status."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": count, "stream": stream}
+    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            raw, name = answer.read().decode(), answer.headers["X-Coralopt-Instance"]
+    except urllib.error.HTTPError as error:
+        return error.read().decode(), "", error.code
+    if not stream:
+        return json.loads(raw)["choices"][0]["text"], name, 200
+    events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
+    return "".join(event["choices"][0]["text"] if "choices" in event else "ERROR" for event in events), name, 200
+
+
+def gone(pids: list[int]) -> bool:
+    return all(birth(pid) is None for pid in pids)
+
+
+def test_from_plan_to_answers_and_away(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """Two instances, one of two stages: answers by weight, equal tokens, drained on Ctrl-C, nothing left."""
+    run = Launched(TWO, tmp_path, FAKE_TOKEN_S="0.02").ready()
+    launched.append(run)
+    assert run.url.startswith("http://127.0.0.1:")
+    pids = run.pids()
+    assert len(pids) == 3
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: ask(run.url, prompt=f"q{n % 3}", stream=n % 2 == 0), range(80)))
+    assert all(text == "".join(tokens(f"q{n % 3}", 5)) for n, (text, _, _) in enumerate(answers))
+    shares = Counter(name for _, name, _ in answers)
+    assert abs(shares["tiny-mixed-us-east-2-1xl4-0"] / 80 - 0.25) < 0.05
+    slow: list[Any] = []
+    asking = threading.Thread(target=lambda: slow.append(ask(run.url, count=40)))
+    asking.start()
+    time.sleep(0.3)
+    code, said = run.interrupt()
+    asking.join()
+    assert slow[0][0] == "".join(tokens("p", 40))
+    assert code == 0, said
+    assert gone(pids)
+    assert run.pids() == []
+    assert "draining" in said
+
+
+def test_disaggregated_through_the_launcher(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """Pipelined prefill, then decode: the KV parameters reach the right servers, and the key is asked for."""
+    document = plan(instance("prefill", (3, L4), (5, {"1xL40S": (1, 900.0)})), instance("decode", (8, L4)))
+    run = Launched(document, tmp_path, CORALOPT_API_KEY="secret").ready()
+    launched.append(run)
+    text, name, _ = ask(run.url, stream=True, key="secret")
+    assert text == "".join(tokens("p", 5))
+    assert name == "tiny-decode-us-east-2-1xl4-0"
+    assert ask(run.url)[2] == 401
+    assert run.interrupt()[0] == 0
+
+
+def test_a_killed_server_costs_no_request_before_its_first_token(
+    tmp_path: Path, vllm: Path, launched: list[Launched]
+) -> None:
+    """`kill -9` of a head under load: unstarted requests move over, started streams end with a clear error."""
+    run = Launched(TWO, tmp_path, FAKE_TOKEN_S="0.02").ready()
+    launched.append(run)
+    victim = next(p["pids"] for p in run.told["pipelines"] if "1xl40s" in p["name"])
+    with ThreadPoolExecutor(12) as pool:
+        plain = [pool.submit(ask, run.url, f"a{n}", 10) for n in range(30)]
+        streams = [pool.submit(ask, run.url, f"b{n}", 10, True) for n in range(30)]
+        time.sleep(0.2)
+        os.kill(victim[0], signal.SIGKILL)
+        for n, future in enumerate(plain):
+            assert future.result()[0] == "".join(tokens(f"a{n}", 10))
+        for n, future in enumerate(streams):
+            text = future.result()[0]
+            whole = "".join(tokens(f"b{n}", 10))
+            assert text == whole or (text.endswith("ERROR") and len(text) > 5 and whole.startswith(text[:-5]))
+    assert ask(run.url)[1] == "tiny-mixed-us-east-2-1xl4-0"
+    for _ in range(100):
+        if gone(victim):
+            break
+        time.sleep(0.05)
+    assert gone(victim), "the other stage of a broken pipeline is stopped"
+    code, said = run.interrupt()
+    assert (code, "died" in said) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "words"),
+    [
+        ({"FAKE_FAIL": "1"}, (), ["ended with code 3", "told to fail", "-s1"]),
+        ({"FAKE_STUCK": "1"}, ("--ready-timeout", "1"), ["not ready after 1 s"]),
+    ],
+)
+def test_a_start_that_fails_leaves_nothing(
+    tmp_path: Path,
+    vllm: Path,
+    launched: list[Launched],
+    env: dict[str, str],
+    options: tuple[str, ...],
+    words: list[str],
+) -> None:
+    """One rank that ends, or a head that never answers: the message says which, with the end of its log."""
+    run = Launched(TWO, tmp_path, *options, **env)
+    launched.append(run)
+    code, said = run.end()
+    assert code == 2, said
+    assert all(word in said for word in words), said
+    assert "Traceback" not in said
+    assert run.pids() == []
+    assert _strays(tmp_path) == []
+
+
+def test_ctrl_c_during_the_start(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """Weights take minutes to load; whoever changes their mind must not be left with processes."""
+    run = Launched(TWO, tmp_path, FAKE_START_S="30")
+    launched.append(run)
+    state = tmp_path / "run" / "state.json"
+    for _ in range(200):
+        if state.exists() and len(run.pids()) == 3:
+            break
+        time.sleep(0.05)
+    pids = run.pids()
+    assert len(pids) == 3
+    code, said = run.interrupt()
+    assert code == 130, said
+    assert gone(pids)
+    assert run.pids() == []
+
+
+def test_a_new_controller_finds_its_servers_again(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """State on disk survives `kill -9` of the controller: the next one keeps the same processes; `--stop` ends them."""
+    run = Launched(TWO, tmp_path).ready()
+    launched.append(run)
+    pids = run.pids()
+    run.process.kill()
+    run.process.communicate()
+    assert not gone(pids)
+    again = Launched(TWO, tmp_path).ready()
+    launched.append(again)
+    assert again.pids() == pids
+    assert ask(again.url)[0] == "".join(tokens("p", 5))
+    rival = Launched(TWO, tmp_path)
+    launched.append(rival)
+    code, said = rival.end()
+    assert (code, "another coralopt launch runs here" in said) == (2, True)
+    again.process.kill()
+    again.process.communicate()
+    stopping = Launched(TWO, tmp_path, "--stop")
+    launched.append(stopping)
+    code, said = stopping.end()
+    assert code == 0, said
+    assert gone(pids)
+    assert run.pids() == []
+
+
+def apply(document: Plan, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """`coralopt launch new.json --apply URL`."""
+    document.save(folder / "new.json")
+    command = [sys.executable, "-m", "coralopt", "launch", "new.json", "--apply", url, "--json"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_new_plan_under_load_fails_no_request(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """One instance stays, one changes its layers under the same name, one comes and goes: no request notices."""
+    run = Launched(TWO, tmp_path, FAKE_TOKEN_S="0.02").ready()
+    launched.append(run)
+    before = run.pids()
+    stays = instance("mixed", (8, {"1xL4": (1, 300.0)}))
+    changed = instance("mixed", (5, {"1xL40S": (1, 900.0)}), (3, L4))
+    more = instance("mixed", (8, {"2xL4": (1, 600.0)}), count=2)
+    stop = threading.Event()
+    answers: list[tuple[str, str, str]] = []
+
+    def load(worker: int) -> None:
+        n = 0
+        while not stop.is_set():
+            prompt = f"{worker}/{n}"
+            text, name, _ = ask(run.url, prompt, 6, stream=n % 2 == 0)
+            answers.append((prompt, text, name))
+            n += 1
+
+    workers = [threading.Thread(target=load, args=(w,)) for w in range(4)]
+    for worker in workers:
+        worker.start()
+    up = apply(plan(stays, changed, more), tmp_path, run.url)
+    down = apply(plan(stays), tmp_path, run.url)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert up.returncode == 0, up.stderr
+    changes = json.loads(up.stdout)
+    assert changes["kept"] == ["tiny-mixed-us-east-2-1xl4-0"]
+    assert len(changes["started"]) == 3
+    assert changes["stopped"] == ["tiny-mixed-us-east-2-1xl4-1xl40s-0"]
+    assert len(json.loads(down.stdout)["stopped"]) == 3
+    assert len(answers) > 40
+    assert [item for item in answers if item[1] != "".join(tokens(item[0], 6))] == []
+    assert len({name for _, _, name in answers}) == 5
+    assert run.pids() == before[:1]
+    assert gone(before[1:])
+    assert run.interrupt()[0] == 0
+
+
+def test_a_new_plan_that_cannot_run_changes_nothing(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """A bad plan, a foreign document, or no controller at all: a clear message, and the servers go on."""
+    run = Launched(TWO, tmp_path).ready()
+    launched.append(run)
+    pids = run.pids()
+    bad = apply(plan(instance("mixed", (3, {"2xL4": (1, 9.0)}), (5, L4))), tmp_path, run.url)
+    assert (bad.returncode, "ragged-tp" in bad.stderr) == (2, True)
+    (tmp_path / "vllm").rename(tmp_path / "away")
+    missing = apply(plan(instance("mixed", (8, {"1xL40S": (1, 9.0)}))), tmp_path, run.url)
+    assert (missing.returncode, "cannot be started" in missing.stderr) == (2, True)
+    assert run.pids() == pids
+    assert ask(run.url)[2] == 200
+    assert run.interrupt()[0] == 0
+    nobody = apply(TWO, tmp_path, run.url)
+    assert (nobody.returncode, "no running" in nobody.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--vllm", "nosuchprogram"), "not a program"),
+        (("--model-path", "tiny=./nosuch"), "no such directory"),
+        (("--model-path", "other=/x"), "no model 'other'"),
+        (("--port", "{taken}"), "choose another with --port"),
+        (("--connector", "nixle"), "nixl-push"),
+    ],
+)
+def test_faults_before_the_start(
+    tmp_path: Path, vllm: Path, launched: list[Launched], options: tuple[str, ...], words: str
+) -> None:
+    """Each is said before anything is started."""
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        run = Launched(TWO, tmp_path, *(option.format(taken=port) for option in options))
+        launched.append(run)
+        code, said = run.end()
+    assert code == 2
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run" / "state.json").exists()
+
+
+def test_gpus_this_machine_lacks(tmp_path: Path, vllm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for two nodes on a machine with one GPU."""
+    from coralopt.errors import LaunchError
+    from coralopt.runtime import VllmEngine
+    from coralopt.runtime.local import LocalCluster, reconcile
+    from coralopt.runtime.router import RouterConfig
+    from coralopt.runtime.router.router import Router
+
+    monkeypatch.setattr(sys.modules["coralopt.runtime.local.reconcile"], "gpus_here", lambda: ("NVIDIA L4",))
+    with pytest.raises(LaunchError, match=r"needs 3 GPUs \(1xL4, 1xL40S\), this machine has 1 \(NVIDIA L4\)"):
+        asyncio.run(reconcile(TWO, VllmEngine(program=(str(vllm),)), LocalCluster(tmp_path), Router(RouterConfig())))
+
+
+def test_the_router_alone(tmp_path: Path) -> None:
+    """`coralopt route` on the file that `launch` writes; it answers before any server is up, and ends on Ctrl-C."""
+    import socket
+
+    from coralopt.runtime import VllmEngine, lower
+    from coralopt.runtime.router import router_document
+
+    (tmp_path / "router.json").write_text(json.dumps(router_document(lower(TWO, VllmEngine()))))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "coralopt", "route", "router.json", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        told = None
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+            except urllib.error.HTTPError as error:
+                told = (error.code, json.load(error))
+                break
+            except OSError:
+                time.sleep(0.05)
+        assert told == (503, {"models": {"tiny": False}})
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+        assert "Traceback" not in said
+        assert process.returncode == 0, said
+    finally:
+        process.kill()
+
+
+def test_a_foreign_state_file_is_not_believed(tmp_path: Path) -> None:
+    """Its numbers would be killed."""
+    from coralopt.errors import LaunchError
+    from coralopt.runtime.local import LocalCluster
+
+    for text in (
+        "{}",
+        "[",
+        '{"format": "coralopt-local-state", "version": 1, "pipelines": [{"processes": [{"pid": 1}]}]}',
+    ):
+        (tmp_path / "state.json").write_text(text)
+        with pytest.raises(LaunchError, match=r"state\.json"):
+            LocalCluster(tmp_path)
+
+
+def _strays(folder: Path) -> list[str]:
+    """Processes of the stand-in that were started from ``folder``."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            mine = f"PWD={folder}".encode() in entry.read_bytes()
+            line = (entry.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if mine and b"fake_vllm" in line:
+            found.append(line.decode(errors="replace"))
+    return found

@@ -1,0 +1,240 @@
+"""From plan to processes: verdicts by rule, and properties that every launch must have."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime_plans import MODEL, golden_plan, instance, plan
+
+from coralopt.errors import LaunchError, PlanError
+from coralopt.plan import Plan, PlannedInstance
+from coralopt.runtime import Launch, Verdict, VllmEngine, check, lower
+from coralopt.runtime.naming import LONGEST, dns_label
+
+L4 = {"1xL4": (1, 900.0)}
+L40S = {"1xL40S": (1, 900.0)}
+LAYERS = MODEL["layers"]
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def verdict(document: Plan, **options: object) -> Verdict:
+    return check(document, VllmEngine(**options)).verdicts[0]  # type: ignore[arg-type]
+
+
+def codes(found: Verdict) -> list[str]:
+    return [reason.code for reason in found.reasons]
+
+
+@pytest.mark.parametrize(
+    ("planned", "options", "expected"),
+    [
+        (instance("mixed", (8, L4)), {}, []),
+        (instance("mixed", (3, L4), (5, L40S)), {}, []),
+        (instance("mixed", (3, {"1xL4": (2, 450.0)}), (5, L40S)), {}, ["intra-stage-dp"]),
+        (instance("mixed", (3, {"1xL4": (2, 450.0)}), (5, {"1xL40S": (2, 450.0)})), {}, []),
+        (instance("mixed", (3, {"2xL4": (1, 900.0)}), (5, L40S)), {}, ["ragged-tp"]),
+        (instance("mixed", (3, {"2xL4": (1, 900.0)}), (5, L40S)), {"virtual_nodes": True}, []),
+        (instance("mixed", (1, {"4xL4": (1, 900.0)}), (7, L40S)), {"virtual_nodes": True}, ["stage-too-thin"]),
+        (instance("decode", (3, L4), (5, L40S)), {}, ["decode-pp-with-nixl"]),
+        (instance("prefill", (3, L4), (5, L40S)), {}, []),
+        (instance("prefill", (3, L4), (5, L40S)), {"connector": "nixl"}, ["prefill-pp-with-nixl-pull"]),
+        (
+            instance("decode", (3, L4), (5, L40S)),
+            {"connector": "example", "kv_directory": "/kv"},
+            [],
+        ),
+        (
+            instance("decode", (8, {"2xL4": (1, 9.0)})),
+            {"connector": "example", "kv_directory": "/kv"},
+            ["example-connector-tp"],
+        ),
+        (instance("mixed", (8, {"8xL4": (1, 900.0)})), {}, []),
+    ],
+)
+def test_rules(planned: PlannedInstance, options: dict[str, object], expected: list[str]) -> None:
+    """Each rule of docs/concepts/runtime.md, on the smallest instance that meets or breaks it."""
+    assert codes(verdict(plan(planned), **options)) == expected
+
+
+def test_heads_that_cannot_be_dealt_out() -> None:
+    """Phi-4 has 40 query and 10 KV heads: two GPUs share them, four and eight cannot."""
+    shape = {**MODEL, "heads": 40, "kv_heads": 10}
+    expected = {"1xL4": [], "2xL4": [], "4xL4": ["tp-heads"], "8xL4": ["tp-heads"]}
+    found = {name: codes(verdict(plan(instance("mixed", (8, {name: (1, 9.0)})), model=shape))) for name in expected}
+    assert found == expected
+
+
+def test_worst_stage_decides_kv_room() -> None:
+    """vLLM gives every stage the KV blocks of the worst one; a plan that counts on more is refused."""
+    large = {**MODEL, "layers": 64, "hidden": 5120, "heads": 64, "kv_heads": 8, "head_dim": 128, "intermediate": 25600}
+    # 42 layers of about 0.91 GiB leave 1.1 GiB of an L40S: about 70 sequences of 110 tokens.
+    few = plan(instance("mixed", (22, {"1xA100": (1, 300.0)}), (42, {"1xL40S": (1, 300.0)})), model=large)
+    many = plan(instance("mixed", (22, {"1xA100": (1, 3000.0)}), (42, {"1xL40S": (1, 3000.0)})), model=large)
+    assert codes(verdict(few)) == []
+    refused = verdict(many)
+    assert codes(refused) == ["kv-min-stage"]
+    assert "stage 2 (1xL40S, 42 layers)" in refused.reasons[0].text
+
+
+def test_a_half_without_its_other_half_is_pointed_out() -> None:
+    """Prefill alone serves nobody; a user should learn that before renting it."""
+    document = plan(instance("prefill", (8, L4)), instance("decode", (3, L4), (5, L40S)))
+    prefill, decode = check(document, VllmEngine()).verdicts
+    assert prefill.runs
+    assert not decode.runs
+    assert "half-missing" in [remark.code for remark in prefill.remarks]
+
+
+def test_connector_follows_the_prefill_side() -> None:
+    """NIXL reads from unpipelined prefill servers and is pushed to by pipelined ones; both sides must agree."""
+    for stages, expected in ((((8, L4),), "NixlConnector"), (((3, L4), (5, L40S)), "NixlPushConnector")):
+        launch = lower(plan(instance("prefill", *stages), instance("decode", (8, L40S))), VllmEngine())
+        roles = {}
+        for pipeline in launch.pipelines:
+            for node in pipeline.nodes:
+                config = json.loads(node.argv[node.argv.index("--kv-transfer-config") + 1])
+                assert config["kv_connector"] == pipeline.connector == expected
+                roles[pipeline.phase] = config["kv_role"]
+        assert roles == {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+def value_of(argv: tuple[str, ...], option: str) -> str:
+    return argv[argv.index(option) + 1]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Plans of up to three instances, most of them executable, in one or several copies."""
+    names = ("1xL4", "2xL4", "1xL40S", "2xL40S", "4xL4", "1xA100")
+    items, seen = [], set()
+    mode = draw(st.sampled_from([("mixed",), ("prefill", "decode")]))
+    for _ in range(draw(st.integers(1, 3))):
+        count = draw(st.integers(1, 3))
+        cuts = sorted(draw(st.sets(st.integers(1, LAYERS - 1), min_size=count - 1, max_size=count - 1)))
+        layers = [b - a for a, b in zip([0, *cuts], [*cuts, LAYERS], strict=True)]
+        copies = draw(st.integers(1, 2))
+        parts = [(j, {draw(st.sampled_from(names)): (copies, draw(st.sampled_from([5.0, 7.0])))}) for j in layers]
+        item = instance(
+            draw(st.sampled_from(mode)), *parts, count=draw(st.integers(1, 2)), model=draw(st.sampled_from(["a", "b"]))
+        )
+        if item.name not in seen:
+            seen.add(item.name)
+            items.append(item)
+    return plan(*items)
+
+
+@settings(max_examples=120, deadline=None)
+@given(document=plans(), virtual=st.booleans(), one_machine=st.booleans())
+def test_every_launch_is_sound(document: Plan, virtual: bool, one_machine: bool) -> None:
+    """Layers once and in order, one rendezvous a pipeline, ranks complete, names, ports and GPUs unique."""
+    from coralopt.runtime.local import LocalAddresses
+
+    addresses = LocalAddresses() if one_machine else None
+    launch = lower(document, VllmEngine(virtual_nodes=virtual), addresses)
+    if addresses is not None:
+        addresses.release()
+    assert len(launch.verdicts) == len(document.instances)
+    names = [node.name for node in launch.nodes] + [pipeline.name for pipeline in launch.pipelines]
+    assert len(set(names)) == len(names)
+    listening = [(node.host, port) for node in launch.nodes for port in node.ports.values()]
+    assert len(set(listening)) == len(listening)
+    devices = [("here" if one_machine else node.machine, gpu) for node in launch.nodes for gpu in node.gpus]
+    assert len(set(devices)) == len(devices)
+    for planned, found in zip(document.instances, launch.verdicts, strict=True):
+        mine = [pipeline for pipeline in launch.pipelines if pipeline.instance == planned.name]
+        assert bool(mine) == found.runs
+        if found.runs:
+            assert sum(p.tokens_s for p in mine) == pytest.approx(planned.count * planned.tokens_s)
+            rented = Counter({name: n * planned.count for name, n in planned.nodes().items()})
+            machines = {node.machine: node.configuration for pipeline in mine for node in pipeline.nodes}
+            assert Counter(machines.values()) == rented
+    for pipeline in launch.pipelines:
+        _check_pipeline(pipeline.nodes)
+        assert dns_label(pipeline.name) == pipeline.name
+        assert len(pipeline.name) <= LONGEST
+
+
+def _check_pipeline(nodes: tuple) -> None:  # type: ignore[type-arg]
+    held = [layer for node in nodes for layer in range(node.first_layer, node.last_layer + 1)]
+    assert held == list(range(LAYERS))
+    assert [node.rank for node in nodes] == list(range(len(nodes)))
+    degrees = {value_of(node.argv, "--tensor-parallel-size") for node in nodes}
+    assert degrees == {str(len(node.gpus)) for node in nodes}
+    assert len(degrees) == 1
+    if len(nodes) > 1:
+        split = {node.env["VLLM_PP_LAYER_PARTITION"] for node in nodes}
+        assert split == {",".join(str(n.last_layer - n.first_layer + 1) for n in nodes)}
+        meeting = {(value_of(n.argv, "--master-addr"), value_of(n.argv, "--master-port")) for n in nodes}
+        assert meeting == {(nodes[0].host, str(nodes[0].ports["rendezvous"]))}
+        assert {value_of(node.argv, "--nnodes") for node in nodes} == {str(len(nodes))}
+        assert [value_of(node.argv, "--node-rank") for node in nodes] == [str(k) for k in range(len(nodes))]
+    assert ["--headless" in node.argv for node in nodes] == [node.rank > 0 for node in nodes]
+    assert ["--port" in node.argv for node in nodes] == [node.rank == 0 for node in nodes]
+
+
+@settings(max_examples=60, deadline=None)
+@given(document=plans(), data=st.data())
+def test_a_new_plan_changes_only_what_changed(document: Plan, data: st.DataObject) -> None:
+    """Instances that two plans share have launches that are equal byte for byte, in any order and company."""
+    modes = {item.phase for item in document.instances}
+    kept = data.draw(st.permutations(document.instances))[: data.draw(st.integers(1, len(document.instances)))]
+    smaller = document.model_copy(update={"instances": tuple(kept)})
+    # The connector is a choice for a whole model, so it is fixed here; with `auto` it may follow a change.
+    engine = VllmEngine(connector="auto" if modes == {"mixed"} else "nixl-push")
+    before = {pipeline.name: pipeline for pipeline in lower(document, engine).pipelines}
+    after = {pipeline.name: pipeline for pipeline in lower(smaller, engine).pipelines}
+    assert all(before[name] == pipeline for name, pipeline in after.items())
+
+
+def test_fewer_copies_keep_the_first_ones() -> None:
+    """Scaling down takes the last copies away and leaves the others as they are."""
+    three = lower(plan(instance("mixed", (8, L4), count=3)), VllmEngine())
+    two = lower(plan(instance("mixed", (8, L4), count=2)), VllmEngine())
+    assert two.pipelines == three.pipelines[:2]
+
+
+@given(st.lists(st.text(min_size=1, max_size=80), min_size=1, max_size=3))
+def test_names_are_dns_labels(parts: list[str]) -> None:
+    """Kubernetes and DNS refuse anything else, whatever a user calls a model."""
+    label = dns_label(*parts)
+    assert 1 <= len(label) <= LONGEST
+    assert label[0].isalpha()
+    assert label[-1].isalnum()
+    assert all(c.isascii() and (c.isdigit() or c.islower() or c == "-") for c in label)
+    assert dns_label(*parts) == label
+
+
+def test_names_that_fold_together_stay_apart() -> None:
+    """`a.b` and `a-b` are two models."""
+    assert dns_label("a.b") != dns_label("a-b")
+    assert dns_label("x" * 60 + "1") != dns_label("x" * 60 + "2")
+
+
+def test_bad_choices_are_refused() -> None:
+    """An unknown connector, one without its directory, and a plan whose parts do not fit."""
+    with pytest.raises(LaunchError, match="nixl-push"):
+        VllmEngine(connector="nixle")
+    with pytest.raises(LaunchError, match="directory"):
+        VllmEngine(connector="example")
+    document = plan(instance("mixed", (8, L4)))
+    stranger = instance("mixed", (8, {"1xB200": (1, 9.0)}))
+    with pytest.raises(PlanError, match="1xB200"):
+        lower(document.model_copy(update={"instances": (stranger,)}), VllmEngine())
+    with pytest.raises(PlanError, match="prefill"):
+        lower(document.model_copy(update={"instances": (instance("prefill", (8, L4)),)}), VllmEngine())
+
+
+def golden_launch() -> Launch:
+    engine = VllmEngine(virtual_nodes=True, interface="eth0", model_paths={"tiny": "/models/tiny"})
+    return lower(golden_plan(), engine)
+
+
+def test_golden_launch() -> None:
+    """The whole launch as one file, so that any change of a flag shows in review (regenerate: see the file's name)."""
+    text = json.dumps(golden_launch().to_document(), indent=1) + "\n"
+    assert text == (GOLDEN / "launch.json").read_text()

@@ -1,0 +1,286 @@
+"""Files of the targets: valid for their readers, the same bytes every time, and only what changed changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runtime_plans import golden_plan, instance, plan
+
+from coralopt.errors import LaunchError
+from coralopt.plan import Plan
+from coralopt.runtime import Launch, OneNodeEach, VllmEngine, lower
+from coralopt.runtime.router import RouterConfig
+from coralopt.runtime.targets import (
+    KubernetesAddresses,
+    SkyPilotAddresses,
+    kubernetes_files,
+    shell_files,
+    skypilot_files,
+    write_files,
+)
+from coralopt.runtime.targets.kubernetes import KubernetesOptions, fits_leader_worker_set
+from coralopt.runtime.targets.quoting import quoted
+from coralopt.runtime.targets.skypilot import cloud_of
+
+HERE = Path(__file__).parent
+L4, L40S = {"1xL4": (1, 900.0)}, {"1xL40S": (1, 900.0)}
+ENGINE = VllmEngine(virtual_nodes=True, interface="eth0", model_paths={"tiny": "/models/tiny"})
+
+
+def files(target: str, document: Plan) -> dict[str, str]:
+    if target == "shell":
+        return shell_files(lower(document, ENGINE))
+    if target == "skypilot":
+        return skypilot_files(lower(document, ENGINE, SkyPilotAddresses()))
+    return kubernetes_files(lower(document, ENGINE, KubernetesAddresses()))
+
+
+def manifests(texts: dict[str, str]) -> list[dict[str, Any]]:
+    return [item for name, text in texts.items() if name.endswith(".yaml") for item in yaml.safe_load_all(text)]
+
+
+@pytest.mark.parametrize("target", ["shell", "skypilot", "kubernetes"])
+def test_golden_files(target: str) -> None:
+    """One pipeline of each target as it is written, so that changes show in review (tests/runtime/regenerate.py)."""
+    texts = files(target, golden_plan())
+    for name in golden_names(target, texts):
+        assert texts[name] == (HERE / "golden" / target / name).read_text(), name
+
+
+def golden_names(target: str, texts: dict[str, str]) -> list[str]:
+    """The files of one pipeline with uneven layers, and one of virtual nodes."""
+    wanted = "1xl4-1xl40s-0" if target != "shell" else "1xl4-1xl40s-0-s0"
+    return [name for name in texts if wanted in name or (target == "shell" and "1xl4-2xl4-0-s1" in name)]
+
+
+@pytest.mark.parametrize("target", ["shell", "skypilot", "kubernetes"])
+def test_a_new_plan_writes_only_what_changed(target: str, tmp_path: Path) -> None:
+    """Applying the files of a new plan must not restart an instance that both plans have."""
+    before = plan(instance("mixed", (3, L4), (5, L40S), count=2), instance("mixed", (8, L40S)))
+    after = plan(instance("mixed", (3, L4), (5, L40S), count=1), instance("mixed", (8, {"2xL4": (1, 9.0)})))
+    first = write_files(tmp_path, files(target, before))
+    assert not first.changed
+    again = write_files(tmp_path, files(target, before))
+    assert not [*again.added, *again.changed, *again.removed]
+    second = write_files(tmp_path, files(target, after))
+    assert set(second.changed) == {"router.json", "launch.json"}
+    assert all("2xl4" in name for name in second.added)
+    assert all("1xl40s-1" in name or (name.count("1xl40s-0") and "1xl4-" not in name) for name in second.removed)
+    assert any("1xl4-1xl40s-0" in name for name in second.unchanged)
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()} == {
+        *files(target, after),
+        ".coralopt-files.json",
+    }
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    """A user's own router.json is not overwritten, and a doctored list of files removes nothing outside."""
+    (tmp_path / "router.json").write_text("mine")
+    with pytest.raises(LaunchError, match="not written by coralopt"):
+        write_files(tmp_path, files("shell", golden_plan()))
+    assert (tmp_path / "router.json").read_text() == "mine"
+    inside, outside = tmp_path / "in", tmp_path / "outside"
+    outside.write_text("keep")
+    write_files(inside, {"a": "1"})
+    (inside / ".coralopt-files.json").write_text(json.dumps(["../outside", "a"]))
+    write_files(inside, {"b": "2"})
+    assert outside.read_text() == "keep"
+    assert not (inside / "a").exists()
+
+
+def launches() -> list[Launch]:
+    """The golden plan, and one for a LeaderWorkerSet."""
+    shapes = [golden_plan(), plan(instance("mixed", (2, L4), (3, L40S), (3, L40S)))]
+    return [lower(document, ENGINE, KubernetesAddresses()) for document in shapes]
+
+
+def test_kubernetes_manifests_are_valid() -> None:
+    """Strictly: every field is known to the API of several releases, and typed as it wants."""
+    validator = pytest.importorskip("kubernetes_validate")
+    for launch in launches():
+        for manifest in manifests(kubernetes_files(launch, KubernetesOptions(namespace="llm"))):
+            for version in ("1.30", "1.34"):
+                validator.validate(manifest, version, strict=True)
+            broken = {**manifest, "spec": {**manifest["spec"], "replicaz": 1}}
+            with pytest.raises(validator.ValidationError):
+                validator.validate(broken, "1.34", strict=True)
+
+
+def test_kubernetes_manifests_mean_what_they_should() -> None:
+    """What a schema cannot see: names, ports, GPUs, addresses and times fit together."""
+    launch = launches()[0]
+    items = manifests(kubernetes_files(launch))
+    sets = {item["metadata"]["name"]: item for item in items if item["kind"] == "StatefulSet"}
+    services = {item["metadata"]["name"]: item for item in items if item["kind"] == "Service"}
+    assert set(sets) == {node.machine for node in launch.nodes}
+    assert set(services) == {pipeline.name for pipeline in launch.pipelines}
+    for name, item in sets.items():
+        assert len(name) <= 52
+        spec, pod = item["spec"], item["spec"]["template"]["spec"]
+        assert spec["selector"]["matchLabels"] == item["spec"]["template"]["metadata"]["labels"]
+        service = services[spec["serviceName"]]
+        assert service["spec"]["selector"].items() <= spec["selector"]["matchLabels"].items()
+        nodes = [node for node in launch.nodes if node.machine == name]
+        assert len(pod["containers"]) == len(nodes)
+        for node, container in zip(nodes, pod["containers"], strict=True):
+            assert container["resources"]["limits"]["nvidia.com/gpu"] == str(len(node.gpus))
+            assert ("readinessProbe" in container) == (node.rank == 0)
+            command = container["command"]
+            if "--master-addr" in command:
+                head = command[command.index("--master-addr") + 1]
+                pod_name, service_name = head.rsplit(".", 1)
+                assert pod_name.removesuffix("-0") in sets
+                assert service_name == spec["serviceName"]
+            if node.rank == 0:
+                drain = int(command[command.index("--shutdown-timeout") + 1])
+                assert pod["terminationGracePeriodSeconds"] > drain
+            else:
+                assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", str(ENGINE.drain_s)]
+    secrets = json.dumps(items)
+    assert '"optional": true' in secrets
+
+
+def test_leader_worker_set_where_the_shape_allows() -> None:
+    """One odd node in front and equal ones behind; the rank comes from the controller."""
+    launch = launches()[1]
+    (item,) = manifests(kubernetes_files(launch, KubernetesOptions(leader_worker_set=True)))
+    spec = item["spec"]["leaderWorkerTemplate"]
+    assert (item["kind"], spec["size"]) == ("LeaderWorkerSet", 3)
+    worker = spec["workerTemplate"]["spec"]["containers"][0]["command"]
+    assert worker[worker.index("--node-rank") + 1] == "$(LWS_WORKER_INDEX)"
+    assert "--headless" in worker
+    ragged = lower(plan(instance("mixed", (2, L4), (3, L40S), (3, {"1xA100": (1, 9.0)}))), ENGINE)
+    assert not fits_leader_worker_set(ragged.pipelines[0])
+    validator = pytest.importorskip("kubernetes_validate")
+    for template in (spec["leaderTemplate"], spec["workerTemplate"]):
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "x", **template["metadata"]},
+            "spec": template["spec"],
+        }
+        validator.validate(pod, "1.34", strict=True)
+
+
+def test_skypilot_job_groups() -> None:
+    """One document for the group, one a node; region, instance type, market; hosts by the group's rule."""
+    document = plan(instance("mixed", (3, L4), (5, L40S)))
+    launch = lower(document, ENGINE, SkyPilotAddresses())
+    (name,) = [name for name in skypilot_files(launch) if name.endswith(".sky.yaml")]
+    group, *tasks = yaml.safe_load_all(skypilot_files(launch, spot=True)[name])
+    assert group == {"name": launch.pipelines[0].name, "execution": "parallel"}
+    assert [task["name"] for task in tasks] == ["s0", "s1"]
+    assert [task["resources"]["accelerators"] for task in tasks] == ["L4:1", "L40S:1"]
+    assert all(task["resources"]["infra"] == "aws/us-east-2" for task in tasks)
+    assert all(task["resources"]["use_spot"] is True for task in tasks)
+    assert all('--master-addr s0-0."${SKYPILOT_JOBGROUP_NAME}"' in task["run"] for task in tasks)
+    assert cloud_of("us-central1") == "gcp"
+    assert cloud_of("basement", {"basement": "kubernetes"}) == "kubernetes"
+    with pytest.raises(LaunchError, match="--cloud basement=NAME"):
+        cloud_of("basement")
+
+
+def test_skypilot_reads_them(tmp_path: Path) -> None:
+    """SkyPilot's own loader, where it is installed."""
+    loader = pytest.importorskip("sky.utils.dag_utils")
+    for name, text in files("skypilot", golden_plan()).items():
+        if name.endswith(".sky.yaml"):
+            (tmp_path / name).write_text(text)
+            group = loader.load_dag_from_yaml(str(tmp_path / name))
+            assert len(group.tasks) == text.count("\n---\n")
+
+
+def test_quoting() -> None:
+    """A model path with a quote in it is a file name, not a command; one variable alone is expanded."""
+    nasty = "a'b $(touch x) ${GROUP}; `id`"
+    for variable, expected in ((None, nasty), ("GROUP", nasty.replace("${GROUP}", "g 1"))):
+        answer = subprocess.run(
+            ["bash", "-c", f"printf %s {quoted(nasty, variable)}"],
+            env={"GROUP": "g 1", "PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert answer.stdout == expected
+
+
+def test_shell_scripts_parse_and_configure_the_router() -> None:
+    """bash reads every script; router.json is what `coralopt route` reads."""
+    texts = files("shell", golden_plan())
+    for name, text in texts.items():
+        if name.endswith(".sh"):
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    config = RouterConfig.model_validate_json(texts["router.json"])
+    assert len(config.backends) == len(lower(golden_plan(), ENGINE).pipelines)
+
+
+def test_shell_scripts_serve(tmp_path: Path) -> None:
+    """The scripts of a two-stage plan, started by bash on one machine, answer."""
+    import socket
+    import urllib.request
+
+    program = tmp_path / "vllm"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_vllm.py"} "$@"\n')
+    program.chmod(0o755)
+    free = []
+    for _ in range(2):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            free.append(taken.getsockname()[1])
+
+    class Here(OneNodeEach):
+        def host(self, pipeline: str, node: str, machine: str) -> str:
+            return "127.0.0.1"
+
+        def port(self, machine: str, use: str) -> int:
+            return int(free[0] if use == "http" else free[1])
+
+    launch = lower(plan(instance("mixed", (3, L4), (5, L40S))), VllmEngine(program=(str(program),)), Here())
+    write_files(tmp_path, shell_files(launch))
+    scripts = sorted((tmp_path / "nodes").glob("*.sh"))
+    running = [
+        subprocess.Popen([str(script)], env={**os.environ, "CORALOPT_ADDRESS": "127.0.0.1"}) for script in scripts
+    ]
+    try:
+        for _ in range(100):
+            try:
+                with urllib.request.urlopen(f"{launch.pipelines[0].url}/health", timeout=1) as answer:
+                    assert answer.status == 200
+                    break
+            except OSError:
+                time.sleep(0.1)
+        else:
+            pytest.fail("the scripts do not serve")
+    finally:
+        for process in running:
+            process.terminate()
+        assert [process.wait(10) for process in running] == [0, 0]
+
+
+@pytest.mark.slow
+def test_preflight_program_with_torch(tmp_path: Path) -> None:
+    """All-reduce and stage neighbours over Gloo with three processes, where torch is installed."""
+    torchrun = shutil.which("torchrun")
+    if torchrun is None:
+        pytest.skip("torchrun is not installed")
+    write_files(tmp_path, files("shell", golden_plan()))
+    answer = subprocess.run(
+        [torchrun, "--nproc-per-node", "3", str(tmp_path / "preflight" / "preflight.py"), "--megabytes", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        timeout=120,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert len(re.findall(r"rank \d of 3 on cpu: all-reduce", answer.stdout)) == 3

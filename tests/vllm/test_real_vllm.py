@@ -1,0 +1,233 @@
+"""The runtime with a real vLLM on CPU. Set CORALOPT_VLLM to the program of a CPU build (see docs/runtime.md); 5-10 minutes.
+
+The two tests do, with real servers, what tests/runtime/test_local.py does with a stand-in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
+
+from runtime_plans import instance, plan
+
+from coralopt.plan import Plan
+
+VLLM = os.environ.get("CORALOPT_VLLM")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not VLLM, reason="CORALOPT_VLLM does not name a vllm program")]
+
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "model",
+    "node",
+    "layer",
+    "token",
+    "server",
+    "plan",
+    "cost",
+    "region",
+    "request",
+    "answer",
+    "fast",
+    "slow",
+]
+#: Longer than two of ExampleConnector's blocks of 128 tokens.
+PROMPTS = [" ".join(WORDS[(7 * n + 3 * i * i) % len(WORDS)] for i in range(290)) for n in range(4)]
+SINGLE = instance("mixed", (8, {"1xL4": (1, 300.0)}), batch=8)
+UNEVEN = instance("mixed", (3, {"1xL40S": (1, 900.0)}), (5, {"1xL4": (1, 900.0)}), batch=8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny seeded checkpoint."""
+    folder = tmp_path_factory.mktemp("model")
+    assert VLLM is not None
+    python = Path(VLLM).with_name("python")
+    script = Path(__file__).with_name("make_model.py")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    subprocess.run([str(python), str(script), str(folder)], check=True, capture_output=True, env=environment)
+    return folder
+
+
+class Controller:
+    """A running ``coralopt launch`` with real servers."""
+
+    def __init__(self, document: Plan, model: Path, folder: Path, *options: str) -> None:
+        document.save(folder / "plan.json")
+        self.folder = folder
+        arguments = ["launch", "plan.json", "--cpu", "--vllm", str(VLLM), "--kv-cache", "64M", "--interface", "lo"]
+        arguments += ["--model-path", f"tiny={model}", "--port", "0", "-o", "run", "--json", "--ready-timeout", "400"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "coralopt", *arguments, *options],
+            cwd=folder,
+            env={**os.environ, **QUIET},
+            stdout=subprocess.PIPE,
+            stderr=(folder / "said").open("a"),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        text = "".join(iter(lambda: self._line(), "}\n")) + "}"
+        self.url = json.loads(text)["router"]
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.folder / "said").read_text()
+        return line
+
+    def state(self) -> dict[str, list[int]]:
+        pipelines = json.loads((self.folder / "run" / "state.json").read_text())["pipelines"]
+        return {p["backend"]["name"]: [process["pid"] for process in p["processes"]] for p in pipelines}
+
+    def urls(self) -> dict[str, str]:
+        with urlopen(f"{self.url}/router/backends") as answer:
+            return {item["name"]: item["url"] for item in json.load(answer)["backends"]}
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(180) == 0, (self.folder / "said").read_text()
+
+
+@pytest.fixture
+def controllers() -> Iterator[list[Controller]]:
+    """Whatever a test leaves is killed."""
+    running: list[Controller] = []
+    yield running
+    for item in running:
+        item.process.kill()
+        for pids in item.state().values():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+
+
+def tokens(url: str, prompt: str, count: int = 24) -> tuple[list[int], str]:
+    """Greedy token numbers and the server's own name of its layout."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": count, "temperature": 0, "return_token_ids": True}
+    request = Request(f"{url}/v1/completions", json.dumps({**body, "ignore_eos": True}).encode())
+    request.add_header("Content-Type", "application/json")
+    with urlopen(request, timeout=120) as answer:
+        data = json.load(answer)
+    return data["choices"][0]["token_ids"], data.get("system_fingerprint") or ""
+
+
+def complete(url: str, prompt: str, stream: bool) -> tuple[str, str]:
+    """``whole``, ``broken`` or ``lost``, and the instance."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, "stream": stream}
+    request = Request(f"{url}/v1/completions", json.dumps(body).encode())
+    request.add_header("Content-Type", "application/json")
+    try:
+        with urlopen(request, timeout=120) as answer:
+            text, name = answer.read().decode(), answer.headers["X-Coralopt-Instance"]
+    except OSError as error:
+        return f"lost: {error}", ""
+    if stream and "[DONE]" not in text:
+        return ("broken" if '"error"' in text else "cut off"), name
+    return "whole", name
+
+
+def test_uneven_layers_weights_restart_replan_and_kill(
+    model: Path, tmp_path: Path, controllers: list[Controller]
+) -> None:
+    """The whole life of a small cluster with two instances, one of them of 3 + 5 layers over two processes."""
+    run = Controller(plan(SINGLE, UNEVEN), model, tmp_path)
+    controllers.append(run)
+    single, uneven = run.urls()["tiny-mixed-us-east-2-1xl4-0"], run.urls()["tiny-mixed-us-east-2-1xl4-1xl40s-0"]
+    answers = [tokens(single, prompt) for prompt in PROMPTS]
+    assert len({tuple(ids) for ids, _ in answers}) == len(PROMPTS), "the prompts tell nothing apart"
+    split = [tokens(uneven, prompt) for prompt in PROMPTS]
+    assert [ids for ids, _ in split] == [ids for ids, _ in answers]
+    assert all("-pp2-" in layout for _, layout in split)
+    (tmp_path / "expected.json").write_text(json.dumps([ids for ids, _ in answers]))
+
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda n: complete(run.url, f"plan {n}", n % 2 == 0), range(300)))
+    assert Counter(state for state, _ in done) == {"whole": 300}
+    share = Counter(name for _, name in done)["tiny-mixed-us-east-2-1xl4-0"] / 300
+    assert abs(share - 0.25) < 0.05
+
+    pids = run.state()
+    run.process.kill()
+    run.process.wait()
+    run = Controller(plan(SINGLE, UNEVEN), model, tmp_path)
+    controllers.append(run)
+    assert run.state() == pids
+
+    stop = threading.Event()
+    under_load: list[tuple[str, str]] = []
+
+    def load(worker: int) -> None:
+        n = 0
+        while not stop.is_set():
+            under_load.append(complete(run.url, f"node {worker} {n}", n % 2 == 0))
+            n += 1
+
+    workers = [threading.Thread(target=load, args=(w,)) for w in range(2)]
+    for worker in workers:
+        worker.start()
+    more = instance("mixed", (8, {"1xA100": (1, 300.0)}), batch=8)
+    plan(SINGLE, more).save(tmp_path / "new.json")
+    command = [sys.executable, "-m", "coralopt", "launch", "new.json", "--apply", run.url, "--json"]
+    changed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert changed.returncode == 0, changed.stderr
+    assert json.loads(changed.stdout) == {
+        "kept": ["tiny-mixed-us-east-2-1xl4-0"],
+        "started": ["tiny-mixed-us-east-2-1xa100-0"],
+        "stopped": ["tiny-mixed-us-east-2-1xl4-1xl40s-0"],
+    }
+    assert Counter(state for state, _ in under_load) == {"whole": len(under_load)}
+
+    victim = run.state()["tiny-mixed-us-east-2-1xa100-0"][0]
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(complete, run.url, f"server {n}", n % 2 == 0) for n in range(200)]
+        time.sleep(1)
+        os.kill(victim, signal.SIGKILL)
+        states: Counter[Any] = Counter(future.result()[0] for future in futures)
+    assert set(states) <= {"whole", "broken"}
+    assert states["broken"] <= 8
+    print(f"weights: {share:.3f} of 0.25; re-plan: {len(under_load)} requests whole; kill -9: {dict(states)}")
+    run.interrupt()
+    assert run.state() == {}
+
+
+def test_prefill_and_decode_with_other_splits(model: Path, tmp_path: Path, controllers: list[Controller]) -> None:
+    """Prefill on 3 + 5 layers, decode on 5 + 3 and, for comparison, a single server: equal tokens."""
+    single = Controller(plan(SINGLE), model, tmp_path)
+    controllers.append(single)
+    expected = [tokens(single.url, prompt)[0] for prompt in PROMPTS]
+    single.interrupt()
+    halves = plan(
+        instance("prefill", (3, {"1xL4": (1, 900.0)}), (5, {"1xL4": (1, 900.0)})),
+        instance("decode", (5, {"1xL40S": (1, 900.0)}), (3, {"1xL4": (1, 900.0)})),
+    )
+    run = Controller(halves, model, tmp_path, "--connector", "example", "--kv-directory", str(tmp_path / "kv"))
+    controllers.append(run)
+    assert [tokens(run.url, prompt)[0] for prompt in PROMPTS] == expected
+    decode = run.urls()["tiny-decode-us-east-2-1xl4-1xl40s-0"]
+    with urlopen(f"{decode}/metrics") as answer:
+        lines = [line for line in answer.read().decode().splitlines() if 'source="external_kv_transfer"' in line]
+    moved = max(float(line.rsplit(" ", 1)[1]) for line in lines if "_total{" in line)
+    assert moved >= 256 * len(PROMPTS)
+    print(f"{moved:.0f} prompt tokens came through the connector")
+    run.interrupt()
