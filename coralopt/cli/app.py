@@ -10,7 +10,9 @@ from coralopt._version import __version__
 from coralopt.cli import (
     bench,
     launch,
+    library,
     model,
+    place,
     plan,
     scenario,
     show,
@@ -34,6 +36,7 @@ def make_app() -> typer.Typer:
     app.callback()(_root)
     app.command()(plan.plan)
     app.command()(templates.templates)
+    app.command()(place.place)
     app.command()(verify.verify)
     app.command()(show.show)
     app.command()(simulate.simulate)
@@ -44,6 +47,7 @@ def make_app() -> typer.Typer:
     app.command("solve")(model.solve_file)
     app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(scenario.app, name="scenario")
+    app.add_typer(library.app, name="library")
     app.add_typer(bench.app, name="bench")
     return app
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, library_progress, print_json, print_rich, say
+from coralopt.cli.console import (
+    JsonFlag,
+    OptionList,
+    ScenarioArgument,
+    library_progress,
+    parse_options,
+    print_json,
+    print_rich,
+    say,
+)
 
 
 def templates(
@@ -17,21 +26,45 @@ def templates(
         Path | None, typer.Option("--output", "-o", help="Parquet file; the cache directory by default.")
     ] = None,
     rebuild: Annotated[bool, typer.Option(help="Build even when a stored library fits.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
+    solver: Annotated[
+        str | None, typer.Option(help="dp (one exact sweep, the default), or a MILP back end, node set by node set.")
+    ] = None,
+    formulation: Annotated[str | None, typer.Option(help="Placement formulation of a MILP: tight or paper.")] = None,
+    option: OptionList = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Only this many node sets, drawn by --seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample.")] = 0,
+    engine: Annotated[
+        str | None, typer.Option(help="Limits of the engine: any, same-tp, one-node-stages, equal-replicas, vllm.")
+    ] = None,
+    budget_units: Annotated[
+        int | None, typer.Option(min=1, help="Free latency budgets on a grid of so many units for each stage.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="node (the sender's bandwidth) or link (the slower end's).")
+    ] = None,
+    executor: Annotated[str, typer.Option(help="local, or ray: the tasks go to a Ray cluster.")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads, processes or tasks at a time; all cores by default.")
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Build (or read) the serving templates of SCENARIO: the best placement on every node set."""
     from rich.table import Table
 
     from coralopt.scenario import load_scenario
-    from coralopt.templates import content_digest, default_library_path, obtain_library
+    from coralopt.templates import BuildMethod, content_digest, default_library_path, obtain_library
 
-    resolved = load_scenario(scenario)
+    resolved = _with_rules(load_scenario(scenario), engine, budget_units, network)
+    method = None
+    if solver is not None or sample is not None or formulation is not None or option:
+        method = BuildMethod(solver or "dp", formulation, parse_options(option), sample, seed)
     started = time.perf_counter()
     with library_progress(quiet=json_output) as progress:
-        library, reused = obtain_library(resolved, output, rebuild=rebuild, workers=workers, progress=progress)
+        library, reused = obtain_library(
+            resolved, output, rebuild=rebuild, method=method, executor=executor, workers=workers, progress=progress
+        )
     seconds = time.perf_counter() - started
-    path = output if output is not None else default_library_path(resolved, library.digest)
+    path = output if output is not None else default_library_path(resolved, library.digest, method)
     rows = []
     for phase in library.phases:
         kinds = (phase.usage > 0).sum(axis=1)
@@ -51,6 +84,7 @@ def templates(
                 "digest": library.digest,
                 "content": content_digest(library),
                 "reused": reused,
+                "method": dict(library.method),
                 "seconds": seconds,
                 "phases": rows,
             }
@@ -69,4 +103,22 @@ def templates(
             f"{row['best_tokens_s']:,.1f}",
         )
     print_rich(table)
+    if library.method.get("sample"):
+        say(f"a sample of {library.method['sample']} node sets, seed {library.method['seed']}; not for planning")
+    if library.method.get("largest_gap"):
+        say(f"largest proven gap of a template: {library.method['largest_gap']:.2e}")
     say(f"{'read' if reused else 'built'} in {seconds:.2f} s: {path}")
+
+
+def _with_rules(scenario: Any, engine: str | None, budget_units: int | None, network: str | None) -> Any:
+    """The scenario with what the command line says of placements."""
+    from coralopt.scenario import scenario_from_mapping
+
+    said: dict[str, Any] = {"engine": engine, "network": network, "budget_units": budget_units}
+    said = {name: value for name, value in said.items() if value is not None}
+    if not said:
+        return scenario
+    if budget_units is not None:
+        said["latency_budgets"] = "free"
+    placement = {**scenario.document.get("placement", {}), **said}
+    return scenario_from_mapping({**scenario.document, "placement": placement}, source=scenario.name)

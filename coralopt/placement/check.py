@@ -76,6 +76,8 @@ def check_placement(problem: PlacementProblem, placement: Placement) -> Check:
         for name, have, want in zip(problem.configurations, used, problem.node_set, strict=True)
         if have != want
     ]
+    if not wrong:  # a placement of the wrong shape has no limits to keep
+        wrong += problem.limits.violations(placement, problem.gpus)
     objective = 0.0 if wrong else throughput_of(problem.values, placement)
     return Check(feasible=not wrong, objective=objective, violations=tuple(wrong))
 

@@ -10,41 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import SolverError
+from coralopt.placement.limits import NO_LIMITS, EngineLimits
+from coralopt.placement.problem_parts import Placement, Stage
 from coralopt.solving.problem import Check, Formulation
 
-
-@dataclass(frozen=True)
-class Stage:
-    """Consecutive layers, held by one or more data-parallel nodes.
-
-    Attributes:
-        layers: Number of layers, 1 or more.
-        nodes: Nodes of each configuration, length C.
-    """
-
-    layers: int
-    nodes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Placement:
-    """How one replica lies on its nodes (the paper's Psi): every node is in exactly one stage.
-
-    Attributes:
-        stages: The stages in pipeline order.
-    """
-
-    stages: tuple[Stage, ...]
-
-    @property
-    def node_set(self) -> tuple[int, ...]:
-        """Nodes of each configuration over all stages."""
-        return tuple(sum(counts) for counts in zip(*(stage.nodes for stage in self.stages), strict=True))
-
-    @property
-    def layers(self) -> int:
-        """Layers of all stages together."""
-        return sum(stage.layers for stage in self.stages)
+__all__ = ["Placement", "PlacementProblem", "Stage"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +30,8 @@ class PlacementProblem:
         node_set: Nodes of each configuration, length C, at least one node in all.
         configurations: Names of the configurations, length C.
         stages: Number of stages, or ``None`` for the best of 1 to S.
+        limits: What the engine can run; nothing is forbidden by default.
+        gpus: GPUs in one node of each configuration, length C; needed for ``limits.same_tp`` only.
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -69,6 +41,8 @@ class PlacementProblem:
     node_set: tuple[int, ...]
     configurations: tuple[str, ...]
     stages: int | None = None
+    limits: EngineLimits = NO_LIMITS
+    gpus: tuple[int, ...] = ()
 
     kind: ClassVar[str] = "placement"
     sense: ClassVar[Literal["min", "max"]] = "max"
@@ -93,6 +67,8 @@ class PlacementProblem:
             raise SolverError(f"node_set is {self.node_set}; counts must not be negative and at least one positive")
         if self.stages is not None and not 1 <= self.stages <= values.shape[0]:
             raise SolverError(f"stages is {self.stages}; values covers 1 to {values.shape[0]} stages")
+        if self.limits.same_tp and len(self.gpus) != values.shape[2]:
+            raise SolverError(f"gpus has {len(self.gpus)} entries; same_tp needs one for each of {values.shape[2]}")
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "node_set", tuple(int(count) for count in self.node_set))
 
@@ -108,7 +84,9 @@ class PlacementProblem:
 
     @property
     def stage_counts(self) -> tuple[int, ...]:
-        """Stage counts that leave every stage a node and a layer; empty when the fixed one does not."""
+        """Stage counts that leave every stage a node and a layer; empty when there is none, or the engine forbids all."""
+        if not self.limits.node_set_allowed(self.node_set, self.gpus):
+            return ()
         most = min(self.values.shape[0], self.nodes, self.layers)
         wanted = range(1, most + 1) if self.stages is None else (self.stages,)
         return tuple(count for count in wanted if count <= most)

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
-from coralopt.placement import PlacementProblem, best_placement
+from coralopt.placement import Placement, PlacementProblem, Stage, best_placement, engine_limits
 from coralopt.plan.document import Plan, PlannedInstance
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
@@ -120,6 +120,16 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, Throug
         cap = scenario.memory_ratio * phase.model.weight_bytes / GIB
         if memory >= cap:
             yield f"{instance.name}: {memory:.1f} GiB of GPU memory, not below memory_ratio's {cap:.1f} GiB"
+        names = [configuration.name for configuration in scenario.configurations]
+        placement = Placement(
+            tuple(
+                Stage(s.layers, tuple(sum(n.count for n in s.nodes if n.configuration == name) for name in names))
+                for s in instance.stages
+            )
+        )
+        gpus = [configuration.count for configuration in scenario.configurations]
+        for broken in engine_limits(scenario.placement.engine).violations(placement, gpus):
+            yield f"{instance.name}: {broken}"
         expected_first, slowest, latency_ms = 0, float("inf"), 0.0
         for position, stage in enumerate(instance.stages):
             where = f"{instance.name}: stage {position + 1}"
@@ -166,6 +176,8 @@ def _optimality(plan: Plan, scenario: ResolvedScenario, tables: dict[str, Throug
             values=tables[phase.key].values,
             node_set=tuple(nodes.get(configuration.name, 0) for configuration in scenario.configurations),
             configurations=tuple(configuration.name for configuration in scenario.configurations),
+            limits=engine_limits(scenario.placement.engine),
+            gpus=tuple(configuration.count for configuration in scenario.configurations),
         )
         best = best_placement(problem, solver="dp").objective
         if _differs(best, instance.tokens_s):

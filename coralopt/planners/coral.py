@@ -99,6 +99,7 @@ def plan_with_report(
         LibraryError: The library file is stale, foreign or corrupt.
         SolverError: The solver is unknown, not installed, or answered wrongly.
     """
+    _refuse_cells(scenario)
     say = on_step or (lambda _: None)
     started = time.perf_counter()
     say("templates")
@@ -127,6 +128,17 @@ def plan_with_report(
         allocation=result,
     )
     return plan, report
+
+
+def _refuse_cells(scenario: ResolvedScenario) -> None:
+    """A plan states T_j(g) under SLO / S and the node's own network; it has no words yet for anything else."""
+    rules = scenario.placement
+    if rules.budget_units is not None or rules.link_network:
+        name = "latency_budgets: free" if rules.budget_units is not None else "network: link"
+        hint = "such libraries can be built, checked, ranked and compared (coralopt templates, coralopt library)"
+        raise ScenarioError(
+            scenario.name, [Mistake(place="placement", problem=f"plans cannot be made with {name} yet", hint=hint)]
+        )
 
 
 def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> AllocationProblem:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coralopt.scenario.load import builtin_scenarios, load_scenario, scenario_from_mapping, scenario_schema
     from coralopt.scenario.mistakes import LocatedMistake
-    from coralopt.scenario.resolved import ModelPhase, Phase, ResolvedScenario, RunningInstances
+    from coralopt.scenario.resolved import ModelPhase, Phase, PlacementRules, ResolvedScenario, RunningInstances
 
 _HOME = {
     "LocatedMistake": "mistakes",
     "ModelPhase": "resolved",
     "Phase": "resolved",
+    "PlacementRules": "resolved",
     "ResolvedScenario": "resolved",
     "RunningInstances": "resolved",
     "builtin_scenarios": "load",
@@ -28,6 +29,7 @@ __all__ = [
     "LocatedMistake",
     "ModelPhase",
     "Phase",
+    "PlacementRules",
     "ResolvedScenario",
     "RunningInstances",
     "builtin_scenarios",

@@ -216,6 +216,29 @@ class Pruning(Section):
     )
 
 
+class Placing(Section):
+    """What placements may look like; the defaults are the paper's (section 4.2)."""
+
+    engine: Literal["any", "same-tp", "one-node-stages", "equal-replicas", "vllm"] = Field(
+        default="any", description="which placements the engine can run: any, or only those of a restricted engine"
+    )
+    latency_budgets: Literal["equal", "free"] = Field(
+        default="equal", description="equal: SLO / S for each of S stages; free: any multiples of a grid that add up"
+    )
+    budget_units: Annotated[int, Field(ge=1, le=16)] = Field(
+        default=2, description="grid of free budgets: SLO / (S * budget_units), a whole number of units a stage"
+    )
+    network: Literal["node", "link"] = Field(
+        default="node", description="node: transfers at the sender's bandwidth; link: at the slower end's"
+    )
+
+    @model_validator(mode="after")
+    def _one_extension(self) -> Placing:
+        if self.latency_budgets == "free" and self.network == "link":
+            raise ValueError("latency_budgets: free and network: link cannot be combined; choose one")
+        return self
+
+
 class Throughput(Section):
     """Where throughput tables come from."""
 
@@ -269,6 +292,7 @@ class Document(Section):
     gpus: dict[Name, CustomGpu] = Field(default_factory=dict, description="GPU types beyond the catalog")
     nodes: dict[Name, CustomNode] = Field(default_factory=dict, description="node configurations beyond the catalog")
     pruning: Pruning = Field(default_factory=Pruning, description="which node sets become templates")
+    placement: Placing = Field(default_factory=Placing, description="what placements may look like")
     throughput: Throughput = Field(default_factory=Throughput, description="source of the throughput tables")
     running: list[Running] = Field(default_factory=list, description="serving instances that run already")
     initialization_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(

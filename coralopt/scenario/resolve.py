@@ -16,7 +16,7 @@ from coralopt import catalog
 from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration
 from coralopt.scenario.document import CustomGpu, Demand, Document, InlineModel, Model, PoolEntry, Region
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
-from coralopt.scenario.resolved import ModelPhase, Phase, ResolvedScenario, RunningInstances
+from coralopt.scenario.resolved import ModelPhase, Phase, PlacementRules, ResolvedScenario, RunningInstances
 
 _PHASES: dict[str, tuple[Phase, ...]] = {"disaggregated": ("prefill", "decode"), "mixed": ("mixed",)}
 _COUNTED = re.compile(r"([0-9]+)x(.+)")
@@ -76,6 +76,11 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
         solver_options=dict(document.solver.options),
         digest="",
         document=_plain(document, name),
+        placement=PlacementRules(
+            engine=document.placement.engine,
+            budget_units=document.placement.budget_units if document.placement.latency_budgets == "free" else None,
+            link_network=document.placement.network == "link",
+        ),
     )
     resolved.availability.setflags(write=False)
     resolved.price_usd_h.setflags(write=False)
@@ -403,6 +408,8 @@ def _digest(scenario: ResolvedScenario) -> str:
         "solver": scenario.solver,
         "solver_options": scenario.solver_options,
     }
+    if scenario.placement != PlacementRules():
+        facts["placement"] = dataclasses.asdict(scenario.placement)
     for entry in facts["model_phases"]:
         del entry["model"]["source"]
     for entry in facts["configurations"]:

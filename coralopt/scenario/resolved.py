@@ -65,6 +65,22 @@ class RunningInstances:
 
 
 @dataclass(frozen=True)
+class PlacementRules:
+    """What placements may look like; the defaults are the paper's.
+
+    Attributes:
+        engine: Name of the engine's limits, see ``coralopt.placement.ENGINES``.
+        budget_units: ``None``: every one of S stages has the latency budget SLO / S. A number u: whole multiples of
+            SLO / (S u) that add up to at most the SLO.
+        link_network: Whether activations move at the bandwidth of the slower of sender and receiver, not the sender's.
+    """
+
+    engine: str = "any"
+    budget_units: int | None = None
+    link_network: bool = False
+
+
+@dataclass(frozen=True)
 class ResolvedScenario:
     """Everything the planner needs, with names replaced by facts.
 
@@ -86,6 +102,7 @@ class ResolvedScenario:
         solver_options: Common option name -> value.
         digest: SHA-256 hex of everything that decides the template libraries and the plan.
         document: The validated document itself as plain JSON data.
+        placement: What placements may look like.
     """
 
     name: str
@@ -105,3 +122,4 @@ class ResolvedScenario:
     solver_options: Mapping[str, Any]
     digest: str
     document: Mapping[str, Any] = field(repr=False)
+    placement: PlacementRules = PlacementRules()

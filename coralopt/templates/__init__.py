@@ -1,28 +1,74 @@
 """The offline stage: enumerate node sets, place each optimally, keep the templates in a library."""
 
+from coralopt.templates.analysis import (
+    PhaseDifference,
+    RankedTemplate,
+    Spread,
+    compare_libraries,
+    gpu_types_used,
+    phase_of,
+    rank_templates,
+    template_prices,
+    throughput_spread,
+)
 from coralopt.templates.build import (
     build_library,
     check_slos,
     default_library_path,
     library_digest,
     obtain_library,
+    placement_tables,
+    scenario_node_sets,
     scenario_tables,
 )
+from coralopt.templates.certificate import (
+    AllocationCertificate,
+    CheapestToken,
+    allocation_certificate,
+    cheapest_token,
+    phase_bounds,
+    unlimited_tables,
+    whole_nodes_bound,
+)
+from coralopt.templates.check import LibraryCheck, check_library, library_scenario
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
+from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
 
 __all__ = [
+    "AllocationCertificate",
+    "BuildMethod",
+    "CheapestToken",
+    "LibraryCheck",
+    "PhaseDifference",
     "PhaseTemplates",
+    "RankedTemplate",
+    "Spread",
     "TemplateLibrary",
+    "allocation_certificate",
     "build_library",
+    "cheapest_token",
+    "check_library",
     "check_slos",
+    "compare_libraries",
     "content_digest",
     "default_library_path",
+    "gpu_types_used",
     "library_digest",
+    "library_scenario",
     "load_library",
     "node_sets",
     "node_sets_for",
     "obtain_library",
+    "phase_bounds",
+    "phase_of",
+    "placement_tables",
+    "rank_templates",
     "save_library",
+    "scenario_node_sets",
     "scenario_tables",
+    "template_prices",
+    "throughput_spread",
+    "unlimited_tables",
+    "whole_nodes_bound",
 ]

@@ -7,9 +7,10 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,12 +74,16 @@ class TemplateLibrary:
         scenario: Name of the scenario it was built for; information only.
         configurations: Node configuration names, length C.
         phases: One entry a model phase, in the scenario's order.
+        document: The scenario it was built for, as plain data; empty in a library of an older coralopt.
+        method: How it was built: solver, formulation, options, sample, seed, largest gap; empty as above.
     """
 
     digest: str
     scenario: str
     configurations: tuple[str, ...]
     phases: tuple[PhaseTemplates, ...]
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    method: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(len(phase) for phase in self.phases)
@@ -162,6 +167,10 @@ def load_library(path: Path, expected_digest: str | None = None) -> TemplateLibr
             raise LibraryError(
                 f"{path}: not a template library of this version (expected {FORMAT}, found {found}); build it anew"
             )
+        if expected_digest is not None and metadata["coralopt.digest"] == f"sample-{expected_digest}":
+            raise LibraryError(
+                f"{path}: holds a sample of the node sets only; build the whole library into another file, or give --rebuild"
+            )
         if expected_digest is not None and metadata["coralopt.digest"] != expected_digest:
             raise LibraryError(
                 f"{path}: stale template library: it was built for scenario '{metadata['coralopt.scenario']}' with digest "
@@ -199,6 +208,8 @@ def _schema(library: TemplateLibrary):  # type: ignore[no-untyped-def]
                 [{"key": p.key, "templates": len(p), "examined": p.examined} for p in library.phases]
             ),
             "coralopt.content": content_digest(library),
+            "coralopt.document": json.dumps(library.document),
+            "coralopt.method": json.dumps(library.method),
         },
     )
 
@@ -240,6 +251,8 @@ def _from_table(table, metadata: Mapping[str, str]) -> TemplateLibrary:  # type:
         scenario=metadata["coralopt.scenario"],
         configurations=tuple(json.loads(metadata["coralopt.configurations"])),
         phases=tuple(phases),
+        document=json.loads(metadata.get("coralopt.document", "{}")),
+        method=json.loads(metadata.get("coralopt.method", "{}")),
     )
     if start != len(throughput) or content_digest(library) != metadata["coralopt.content"]:
         raise ValueError("its content does not match its own digest")

@@ -1,7 +1,7 @@
 """Throughput tables T_j(g): layer times measured or modelled, turned into tokens/s under memory and latency limits."""
 
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
-from coralopt.throughput.sources import build_tables, throughput_source
+from coralopt.throughput.sources import budget_tables, build_tables, link_tables, throughput_source
 from coralopt.throughput.summary import NodeSummary, explain_infeasible, falls_in_layers, per_node_summary
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, ThroughputTables, stage_role
 
@@ -13,9 +13,11 @@ __all__ = [
     "LayerTimes",
     "NodeSummary",
     "ThroughputTables",
+    "budget_tables",
     "build_tables",
     "explain_infeasible",
     "falls_in_layers",
+    "link_tables",
     "per_node_summary",
     "stage_role",
     "throughput_source",

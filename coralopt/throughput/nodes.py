@@ -48,7 +48,14 @@ def free_bytes(model: ModelArchitecture, configuration: NodeConfiguration, role:
 
 
 def node_throughput(
-    phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes, max_stages: int, *, smallest: bool = False
+    phase: ModelPhase,
+    configuration: NodeConfiguration,
+    times: LayerTimes,
+    max_stages: int,
+    *,
+    smallest: bool = False,
+    budget_units: tuple[int, int] = (1, 1),
+    receiver_gb_s: float = float("inf"),
 ) -> Cells:
     """T_j(g), batch and stage time of one node for every stage count, role and layer count.
 
@@ -58,6 +65,8 @@ def node_throughput(
         times: Its layer times.
         max_stages: S.
         smallest: Only batch 1, to see the shortest stage time there is.
+        budget_units: (g, u): the stage may take g / u of the equal share SLO / S.
+        receiver_gb_s: Bandwidth of the slowest node that takes the activations, 1e9 bytes/s; the slower end decides.
 
     Returns:
         float64 (S, 3, L + 1) tokens/s, int32 (S, 3, L + 1) batch, float64 (S, 3, L + 1) ms.
@@ -70,7 +79,9 @@ def node_throughput(
     chosen = np.zeros(shape, dtype=np.int32)
     per_sequence = cache_bytes(model, configuration, work.context)
     embedding_ms = work.moved_tokens * model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)
-    send_ms = work.moved_tokens * model.hidden * 2.0 / (configuration.network_gb_s * 1e6) + HOP_MS
+    link_gb_s = min(configuration.network_gb_s, receiver_gb_s)
+    send_ms = work.moved_tokens * model.hidden * 2.0 / (link_gb_s * 1e6) + HOP_MS
+    scale = budget_units[1] / budget_units[0]
     for stages in range(1, max_stages + 1):
         for role in (FIRST, MIDDLE, LAST) if stages > 1 else (FIRST,):
             fixed = np.zeros_like(work.batch)
@@ -86,7 +97,7 @@ def node_throughput(
             with np.errstate(divide="ignore", invalid="ignore"):
                 sequences = np.where(layers > 0, np.floor(room / (per_sequence * layers)), 0.0)
             fits = (stages * work.batch[:, None] <= sequences[None, :]) & (layers > 0)[None, :]
-            fits &= stages * ms <= work.slo_ms[:, None]
+            fits &= stages * ms * scale <= work.slo_ms[:, None]
             speed = np.where(fits, 1e3 * work.batch[:, None] * work.tokens_each / np.maximum(ms, 1e-12), 0.0)
             if stages > 1:
                 # Little's law: at most `sequences` are resident, each for up to the whole SLO.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
@@ -65,6 +66,16 @@ def build_tables(
             f"throughput source {source.name!r} has no figures for {phase.model.name} on {', '.join(missing)}; "
             "use source 'auto' or 'roofline', or leave these configurations out"
         )
+    return _filled(source, phase, configurations, max_stages)
+
+
+def _filled(
+    source: LayerTimeSource,
+    phase: ModelPhase,
+    configurations: Sequence[NodeConfiguration],
+    max_stages: int,
+    **how: Any,
+) -> ThroughputTables:
     layers = phase.model.layers
     shape = (max_stages, 3, len(configurations), layers + 1)
     values, stage_ms = np.zeros(shape), np.zeros(shape)
@@ -72,7 +83,7 @@ def build_tables(
     provenance = []
     for c, configuration in enumerate(configurations):
         times = source.times(phase.model, configuration)
-        cells = node_throughput(phase, configuration, times, max_stages)
+        cells = node_throughput(phase, configuration, times, max_stages, **how)
         values[:, :, c], batch[:, :, c], stage_ms[:, :, c] = cells
         provenance.append(times.provenance)
     return ThroughputTables(
@@ -84,3 +95,42 @@ def build_tables(
         stage_ms=stage_ms,
         provenance=tuple(provenance),
     )
+
+
+def budget_tables(
+    source: LayerTimeSource,
+    phase: ModelPhase,
+    configurations: Sequence[NodeConfiguration],
+    max_stages: int,
+    units: int,
+) -> npt.NDArray[np.float64]:
+    """T_j(g) for every whole number of latency units a stage may get.
+
+    With S stages a unit is SLO / (S u), so that the equal split is u units each, and one stage can have at most
+    S u - (S - 1). A stage never takes longer than its units; units that add up to S u keep the whole within the SLO.
+
+    Returns:
+        float64 (S, 3, C, S u + 1, L + 1), tokens/s, last axes units and layers; 0 for 0 units, and rising in the units.
+    """
+    most = max_stages * units
+    values = np.zeros((max_stages, 3, len(configurations), most + 1, phase.model.layers + 1))
+    for given in range(1, most + 1):
+        filled = _filled(source, phase, configurations, max_stages, budget_units=(given, units)).values
+        for stages in range(1, max_stages + 1):
+            if given <= stages * units - (stages - 1):
+                values[stages - 1, :, :, given] = filled[stages - 1]
+    return values
+
+
+def link_tables(
+    source: LayerTimeSource, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int
+) -> tuple[npt.NDArray[np.float64], tuple[int, ...]]:
+    """T_j(g) for every bandwidth of the slowest node that takes a stage's activations.
+
+    Returns:
+        float64 (S, 3, C, Q, L + 1), tokens/s, by class q of the receiver; and the class of each configuration, the rank
+        of its bandwidth among the Q different ones. The last stage sends token numbers only and does not depend on q.
+    """
+    speeds = sorted({c.network_gb_s for c in configurations})
+    tables = [_filled(source, phase, configurations, max_stages, receiver_gb_s=speed).values for speed in speeds]
+    return np.stack(tables, axis=3), tuple(speeds.index(c.network_gb_s) for c in configurations)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import UnsupportedError
-from coralopt.placement import Placement, PlacementProblem, Stage
+from coralopt.placement import (
+    Budgets,
+    CoupledPlacementProblem,
+    EngineLimits,
+    Links,
+    Placement,
+    PlacementProblem,
+    Stage,
+)
 from coralopt.solving import Availability, Capability, RawAnswer, Reason, SolveOptions
+from coralopt_dp.coupled import coupled_sweep
 from coralopt_dp.sweep import Family, SweepResult, sweep
 
 #: Most pairs (node set, sub-multiset of it) that one problem may have: some minutes on one core.
@@ -38,7 +47,7 @@ class DynamicProgrammeSolver:
 
         return Availability(True, version("coralopt"), "Apache-2.0, no limits")
 
-    def solve_problem(self, problem: PlacementProblem, options: SolveOptions) -> RawAnswer:
+    def solve_problem(self, problem: PlacementProblem | CoupledPlacementProblem, options: SolveOptions) -> RawAnswer:
         """The throughput-optimal placement; of equally good ones the first with the fewest stages.
 
         Raises:
@@ -48,6 +57,8 @@ class DynamicProgrammeSolver:
         _refuse_large(problem)
         # Configurations without a node only widen the rows.
         used = [c for c, count in enumerate(problem.node_set) if count > 0]
+        if isinstance(problem, CoupledPlacementProblem):
+            return self._solve_coupled(problem, used, options, started)
         values = np.ascontiguousarray(problem.values[:, :, used])
         family = Family.of(_closed([problem.node_set[c] for c in used]), options.threads or 1)
         wanted = np.array([len(family.sets) - 1])
@@ -56,7 +67,9 @@ class DynamicProgrammeSolver:
             if options.time_limit is not None and time.perf_counter() - started >= options.time_limit:
                 finished = False
                 break
-            result = family.solve(values, range(stages, stages + 1), wanted, problem.nodes, options.threads or 1, None)
+            result = family.solve(
+                values, range(stages, stages + 1), wanted, problem.nodes, options.threads or 1, None, problem.limits
+            )
             if result.throughput[-1] > best:
                 best, found = float(result.throughput[-1]), _placement(result, used, len(problem.node_set))
         seconds = time.perf_counter() - started
@@ -67,6 +80,46 @@ class DynamicProgrammeSolver:
         reason = Reason.NO_SOLUTION_FOUND if found is None else Reason.FEASIBLE
         return RawAnswer(reason, found, _weak_bound(problem), "time limit between two stage counts", seconds)
 
+    def _solve_coupled(
+        self, problem: CoupledPlacementProblem, used: list[int], options: SolveOptions, started: float
+    ) -> RawAnswer:
+        coupling = problem.coupling
+        if isinstance(coupling, Links):
+            coupling = Links(tuple(coupling.classes[c] for c in used))
+        sets = _closed([problem.node_set[c] for c in used])
+        best, found = 0.0, None
+        for stages in problem.stage_counts:
+            result = coupled_sweep(
+                problem.values[:, :, used],
+                sets,
+                coupling,
+                problem.nodes,
+                options.threads or 1,
+                stages=stages,
+                limits=problem.limits,
+                gpus=[problem.gpus[c] for c in used] if problem.gpus else (),
+            )
+            if result.throughput[-1] > best:
+                best, found = float(result.throughput[-1]), _placement(result, used, len(problem.node_set))
+        seconds = time.perf_counter() - started
+        if found is None:
+            return RawAnswer(Reason.INFEASIBLE, None, -math.inf, "no stage count has a placement", seconds)
+        return RawAnswer(Reason.OPTIMAL, found, best, "every stage count tried", seconds)
+
+    def place_coupled_family(
+        self,
+        values: npt.NDArray[np.float64],
+        node_sets: npt.NDArray[np.int8],
+        coupling: Budgets | Links,
+        max_nodes: int | None = None,
+        workers: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        limits: EngineLimits | None = None,
+        gpus: Sequence[int] = (),
+    ) -> SweepResult:
+        """The same where stages have cells; see :func:`coralopt_dp.coupled.coupled_sweep`."""
+        return coupled_sweep(values, node_sets, coupling, max_nodes, workers, progress, limits=limits, gpus=gpus)
+
     def place_family(
         self,
         values: npt.NDArray[np.float64],
@@ -74,9 +127,11 @@ class DynamicProgrammeSolver:
         max_nodes: int | None = None,
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        limits: EngineLimits | None = None,
+        gpus: Sequence[int] = (),
     ) -> SweepResult:
         """Optimal placements of a whole family of node sets at once; see :func:`coralopt_dp.sweep.sweep`."""
-        return sweep(values, node_sets, max_nodes, workers, progress)
+        return sweep(values, node_sets, max_nodes, workers, progress, limits=limits, gpus=gpus)
 
 
 def _closed(counts: list[int]) -> npt.NDArray[np.int8]:
@@ -101,7 +156,7 @@ def _weak_bound(problem: PlacementProblem) -> float:
     return float(peak @ np.asarray(problem.node_set, dtype=np.float64)) * (1 + 1e-9)
 
 
-def _refuse_large(problem: PlacementProblem) -> None:
+def _refuse_large(problem: PlacementProblem | CoupledPlacementProblem) -> None:
     members = math.prod(count + 1 for count in problem.node_set)
     splits = math.prod((count + 1) * (count + 2) // 2 for count in problem.node_set)
     if splits > MOST_SPLITS or 4 * members * (problem.layers + 1) * 8 > MOST_TABLE_BYTES or max(problem.node_set) > 127:

@@ -6,13 +6,14 @@ member than the look-up of its splits. The recursion and why it is exact: docs/c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import SolverError, WrongAnswerError
+from coralopt.placement.limits import EngineLimits
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, stage_role
 
 #: Called with (steps done, steps in all); a step is one node set tried with one stage count.
@@ -87,6 +88,8 @@ def sweep(
     progress: Progress | None = None,
     *,
     stages: int | None = None,
+    limits: EngineLimits | None = None,
+    gpus: Sequence[int] = (),
 ) -> SweepResult:
     """Throughput-optimal placement of every node set, exactly, over all stage counts (paper section 4.2).
 
@@ -98,6 +101,8 @@ def sweep(
         workers: Threads; all cores when ``None``. The result is the same for any number.
         progress: Told about steps done.
         stages: Only this stage count; ``None`` tries all from 1 to S.
+        limits: What the engine can run; everything when ``None``.
+        gpus: GPUs in one node of each configuration, length C; needed for ``limits.same_tp`` only.
 
     Raises:
         SolverError: The arrays do not fit together, hold negative or non-finite values, or the family is not closed.
@@ -110,7 +115,11 @@ def sweep(
     order = np.lexsort((*node_sets.T[::-1], sizes))
     family = Family.of(np.ascontiguousarray(node_sets[order]), workers)
     counts = range(1, values.shape[0] + 1) if stages is None else range(stages, stages + 1)
-    result = family.solve(values, counts, None, width, workers, progress)
+    limits = limits or EngineLimits()
+    wanted = None
+    if limits.same_tp:
+        wanted = np.array([limits.node_set_allowed(row, gpus) for row in family.sets.tolist()], dtype=bool).nonzero()[0]
+    result = family.solve(values, counts, wanted, width, workers, progress, limits)
     if (order[1:] > order[:-1]).all():
         return result
     back = np.argsort(order)
@@ -177,6 +186,7 @@ class Family:
         width: int,
         workers: int | None,
         progress: Progress | None,
+        limits: EngineLimits | None = None,
     ) -> SweepResult:
         """Optimal placements of the rows ``wanted`` (all when ``None``) over the stage counts ``counts``."""
         count = len(self.sets)
@@ -191,16 +201,25 @@ class Family:
         counts = range(counts.start, min(counts.stop, largest + 1))
         with _Threads(workers):
             for position, stages in enumerate(counts):
-                self._solve_stages(values[stages - 1], stages, wanted, result)
+                for allowed in (limits or EngineLimits()).stage_masks(self.sets):
+                    self._solve_stages(values[stages - 1], stages, wanted, result, allowed)
                 if progress is not None:
                     progress((position + 1) * count, len(counts) * count)
         _verify(values, result)
         return result
 
     def _solve_stages(
-        self, values: Floats, stages: int, wanted: npt.NDArray[np.int64] | None, result: SweepResult
+        self,
+        values: Floats,
+        stages: int,
+        wanted: npt.NDArray[np.int64] | None,
+        result: SweepResult,
+        allowed: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """Try ``stages`` stages: ``values`` is (3, C, L + 1); better placements replace those in ``result``."""
+        """Try ``stages`` stages: ``values`` is (3, C, L + 1); better placements replace those in ``result``.
+
+        Node sets outside ``allowed`` make no stage.
+        """
         from coralopt_dp import kernels
 
         layers = values.shape[2] - 1
@@ -217,6 +236,8 @@ class Family:
         def table(role: int) -> Floats:
             out = np.empty((rows, layers + 1))
             kernels.stage_tables(np.ascontiguousarray(values[role]), self.sets, rows, out)
+            if allowed is not None:
+                out[~allowed[:rows]] = 0.0
             return out
 
         first = table(FIRST)

@@ -36,7 +36,7 @@ def solved(problem, formulation):
     placement = formulation.read(problem, lambda name, index: getattr(model, name)[index].value or 0.0)
     check = problem.check(placement)
     assert check.feasible, check.violations
-    assert check.objective == pytest.approx(pyo.value(model.throughput), rel=1e-5, abs=1e-5)
+    assert check.objective == pytest.approx(pyo.value(model.objective), rel=1e-5, abs=1e-5)
     return check.objective
 
 

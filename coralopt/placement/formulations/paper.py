@@ -18,7 +18,8 @@ Two things are said more precisely than in print. ``T_j(g_k; s)`` depends on the
 embedding and output head); with equal roles it is the paper's. And a node that cannot hold j layers (T_j = 0) cannot
 be in a stage of j layers: ``z[s,j,k] = 0``. In print it could sit there and add nothing, with more weights than its
 memory takes. So that an empty stage does not stand for "no placement", every stage has a node: ``sum_k y[s,k] >= 1``;
-this follows from T > 0. A problem without a placement is then an infeasible model.
+this follows from T > 0. Limits of the
+engine, where asked for, are rows on y alone. A problem without a placement is then an infeasible model.
 """
 
 from __future__ import annotations
@@ -70,6 +71,17 @@ class PaperFormulation:
                     if tables[s][nodes[k], j] <= 0:
                         model.cannot_hold.add(z[s, j, k] == 0)
         model.some_node = pyo.Constraint(S, rule=lambda _, s: sum(y[s, k] for k in K) >= 1)
+        if problem.limits.one_node_stages:
+            model.one_node = pyo.Constraint(S, rule=lambda _, s: sum(y[s, k] for k in K) == 1)
+        if problem.limits.equal_replicas:
+            model.replicas = pyo.Var(domain=pyo.NonNegativeIntegers, bounds=(1, len(nodes)))
+            model.equal = pyo.Constraint(S, rule=lambda _, s: sum(y[s, k] for k in K) == model.replicas)
+            model.one_kind = pyo.ConstraintList()
+            for s in S:
+                for k in K:
+                    for other in range(k):
+                        if nodes[other] != nodes[k]:
+                            model.one_kind.add(y[s, k] + y[s, other] <= 1)
         model.objective = pyo.Objective(expr=model.throughput, sense=pyo.maximize)
         return model
 

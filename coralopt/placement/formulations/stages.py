@@ -23,8 +23,8 @@ def fixed_stages(problem: PlacementProblem) -> int:
         )
     if not problem.stage_counts:
         raise SolverError(
-            f"{problem.stages} stages need as many nodes and layers; the problem has {problem.nodes} nodes and "
-            f"{problem.layers} layers"
+            f"{problem.stages} stages need as many nodes and layers, and nodes that the engine takes together; the problem "
+            f"has {problem.nodes} nodes and {problem.layers} layers"
         )
     return problem.stages
 

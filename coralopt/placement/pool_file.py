@@ -1,0 +1,165 @@
+"""Pools from files: tables given in the file, or a model of the catalog on nodes of the catalog."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coralopt.errors import Mistake, ScenarioError
+from coralopt.placement.pool import PlacementPool
+
+#: Pools that come with the package: the three published cases of Helix.
+BUILTIN_POOLS = ("helix-10", "helix-24", "helix-42")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class _Node(_Section):
+    count: Annotated[int, Field(ge=1, le=10_000)] = Field(description="nodes of this kind")
+    tokens_s: list[Annotated[float, Field(ge=0, le=1e12)]] = Field(
+        min_length=1, description="tokens/s of one node with 1, 2, ... layers; 0 or the end of the list: it cannot"
+    )
+    cache_tokens: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, description="tokens whose KV entries fit on one node with 1, 2, ... layers"
+    )
+
+
+class _Tables(_Section):
+    """Throughput by node and layers, the same for every number of stages."""
+
+    name: str | None = None
+    description: str = ""
+    source: str = "given in the pool file"
+    layers: Annotated[int, Field(ge=1, le=1000)] = Field(description="layers of the model")
+    nodes: dict[str, _Node] = Field(min_length=1)
+
+
+class _Slo(_Section):
+    prefill_ms: Annotated[float, Field(ge=1)]
+    decode_ms: Annotated[float, Field(ge=1)]
+
+
+class _Catalog(_Section):
+    """A model and nodes of the catalog; throughput tables are made from them."""
+
+    name: str | None = None
+    description: str = ""
+    model: str = Field(description="model of the catalog")
+    phase: Literal["prefill", "decode", "mixed"]
+    slo: _Slo
+    input_tokens: Annotated[float, Field(gt=0)] = Field(description="mean prompt length")
+    output_tokens: Annotated[float, Field(gt=0)] = Field(description="mean answer length")
+    nodes: dict[str, Annotated[int, Field(ge=1, le=10_000)]] = Field(min_length=1)
+    max_stages: Annotated[int, Field(ge=1, le=64)] = 16
+
+
+def load_pool(name_or_path: str | Path) -> PlacementPool:
+    """A built-in pool or a pool file (YAML or JSON).
+
+    Raises:
+        ScenarioError: No such pool, or every mistake of the file with its place.
+    """
+    if isinstance(name_or_path, str) and name_or_path in BUILTIN_POOLS:
+        text = files("coralopt.placement").joinpath("pools", f"{name_or_path}.yaml").read_text(encoding="utf-8")
+        return _pool(text, str(name_or_path), name_or_path)
+    path = Path(name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "no such file or built-in pool" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+        raise _mistake(str(path), "pool", reason, f"built in: {', '.join(BUILTIN_POOLS)}") from error
+    return _pool(text, str(path), path.stem)
+
+
+def _mistake(source: str, place: str, problem: str, hint: str = "") -> ScenarioError:
+    return ScenarioError(source, [Mistake(place=place, problem=problem, hint=hint)])
+
+
+def _pool(text: str, source: str, name: str) -> PlacementPool:
+    try:
+        data: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise _mistake(source, "pool", f"not YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(data, dict):
+        raise _mistake(source, "pool", "not a mapping", "give layers and nodes, or model, phase, slo and nodes")
+    try:
+        if "model" in data:
+            return _from_catalog(_Catalog.model_validate(data), source, name)
+        return _from_tables(_Tables.model_validate(data), source, name)
+    except ValidationError as error:
+        raise ScenarioError(
+            source,
+            [
+                Mistake(place=".".join(map(str, item["loc"])), problem=f"{item['msg']} (found {item['input']!r:.80})")
+                for item in error.errors()
+            ],
+        ) from error
+
+
+def _from_tables(document: _Tables, source: str, name: str) -> PlacementPool:
+    layers = document.layers
+    table = np.zeros((len(document.nodes), layers + 1))
+    cache = np.zeros(table.shape, dtype=np.int64)
+    for c, (key, node) in enumerate(document.nodes.items()):
+        if len(node.tokens_s) > layers:
+            raise _mistake(
+                source, f"nodes.{key}.tokens_s", f"{len(node.tokens_s)} entries, the model has {layers} layers"
+            )
+        table[c, 1 : len(node.tokens_s) + 1] = node.tokens_s
+        if node.cache_tokens is not None:
+            cache[c, 1 : len(node.cache_tokens) + 1] = node.cache_tokens[:layers]
+    every = all(node.cache_tokens is not None for node in document.nodes.values())
+    return PlacementPool(
+        name=document.name or name,
+        values=np.broadcast_to(table, (layers, 3, *table.shape)),
+        counts=tuple(node.count for node in document.nodes.values()),
+        configurations=tuple(document.nodes),
+        stage_free=True,
+        cache_tokens=cache if every else None,
+        source=document.source,
+    )
+
+
+def _from_catalog(document: _Catalog, source: str, name: str) -> PlacementPool:
+    from coralopt.scenario import scenario_from_mapping
+    from coralopt.throughput import build_tables, throughput_source
+
+    lengths = {"input_tokens": document.input_tokens, "output_tokens": document.output_tokens}
+    scenario = scenario_from_mapping(
+        {
+            "name": document.name or name,
+            "mode": "mixed" if document.phase == "mixed" else "disaggregated",
+            "models": {
+                document.model: {"slo": document.slo.model_dump(), "demand": {"requests_s": 1.0, **lengths}},
+            },
+            "pool": {
+                "regions": {
+                    "pool": {
+                        "configurations": {
+                            key: {"available": count, "price_usd_h": 0.0} for key, count in document.nodes.items()
+                        }
+                    }
+                }
+            },
+        },
+        source=source,
+    )
+    phase = next(item for item in scenario.model_phases if item.phase == document.phase)
+    tables = build_tables(
+        throughput_source(scenario.throughput_source), phase, scenario.configurations, document.max_stages
+    )
+    return PlacementPool(
+        name=scenario.name,
+        values=tables.values,
+        counts=tuple(document.nodes[c.name] for c in scenario.configurations),
+        configurations=tables.configurations,
+        stage_ms=tables.stage_ms,
+        source="; ".join(sorted(set(tables.provenance))),
+    )

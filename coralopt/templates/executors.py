@@ -1,0 +1,213 @@
+"""Who does the tasks of the offline stage: this process, a pool of processes, or a Ray cluster. Same tasks, same results."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from coralopt.errors import CoraloptError, LibraryError, OptionError
+
+C = TypeVar("C")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Executor(Protocol):
+    """Runs tasks and hands back results as they come, in any order."""
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        ...
+
+    def run(self, function: Callable[[C, T], R], context: C, tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+        """(position of the task, its result) for every task.
+
+        Raises:
+            LibraryError: A worker died; results handed out before are good.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """One task after the other, here; the task itself may use threads.
+
+    Attributes:
+        told: Called while a task runs with its position and the share of it that is done; the function must then
+            take such a callback (of the share alone) as its third argument.
+    """
+
+    told: Callable[[int, float], None] | None = None
+    name: str = "local"
+
+    def run(self, function: Callable[..., R], context: C, tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+        for position, task in enumerate(tasks):
+            if self.told is None:
+                yield position, function(context, task)
+            else:
+                yield position, function(context, task, partial(self.told, position))
+
+
+@dataclass(frozen=True)
+class ProcessPool:
+    """A pool of fresh processes on this machine.
+
+    Attributes:
+        workers: Processes; one a core when ``None``.
+    """
+
+    workers: int | None = None
+    name: str = "local"
+
+    def run(self, function: Callable[[C, T], R], context: C, tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+        before = set(multiprocessing.active_children())
+        # Threads of compiled kernels and solvers do not survive a fork; fresh processes have none.
+        pool = ProcessPoolExecutor(
+            min(self.workers or os.cpu_count() or 1, max(len(tasks), 1)),
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(function, context),
+        )
+        left = iter(enumerate(tasks))
+        running: dict[Future[Any], int] = {}
+        try:
+            while True:
+                # A few tasks wait ahead of every worker; the rest stays here, so that stopping is quick.
+                for position, task in left:
+                    running[pool.submit(_do, task)] = position
+                    if len(running) >= 3 * (self.workers or os.cpu_count() or 1):
+                        break
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+            pool.shutdown()
+        except BrokenProcessPool as error:
+            raise LibraryError(
+                "a worker process died (killed, or out of memory); finished parts are kept, run the same command again"
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - before:
+                child.terminate()
+
+
+_shared: tuple[Any, Any] | None = None
+
+
+def _begin(function: Any, context: Any) -> None:
+    """In a worker: keep what all tasks share; let Ctrl-C end the process without a traceback."""
+    global _shared
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _shared = (function, context)
+
+
+def _end_with_parent() -> None:
+    """A killed build must not leave workers behind that solve for nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _do(task: Any) -> Any:
+    assert _shared is not None
+    function, context = _shared
+    return function(context, task)
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster: the one at ``address`` (or in RAY_ADDRESS), else a local one started for this build.
+
+    Every machine of the cluster needs coralopt installed in the same version.
+
+    Attributes:
+        address: For example ``"ray://head:10001"`` or ``"auto"``; ``None`` as above.
+        workers: Tasks at a time, each on one CPU; as many as the cluster takes when ``None``.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    name: str = "ray"
+
+    def run(self, function: Callable[[C, T], R], context: C, tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
+        # Ray types only part of what it exports.
+        ray: Any
+        try:
+            ray = importlib.import_module("ray")
+        except ImportError as error:
+            raise OptionError("executor 'ray' needs the package ray: pip install 'coralopt[ray]'") from error
+        ours = not ray.is_initialized()
+        if ours:
+            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **self._local_only())
+        try:
+            shared = ray.put(context)
+            # One task after the other on a CPU; a worker that dies is replaced and its task done again.
+            remote = ray.remote(num_cpus=1, max_retries=2)(function)
+            most = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) * 2)
+            left = iter(enumerate(tasks))
+            running: dict[Any, int] = {}
+            while True:
+                for position, task in left:
+                    running[remote.remote(shared, task)] = position
+                    if len(running) >= most:
+                        break
+                if not running:
+                    break
+                done, _ = ray.wait(list(running), num_returns=1)
+                yield running.pop(done[0]), ray.get(done[0])
+        except ray.exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, CoraloptError):
+                raise cause from error
+            raise LibraryError(f"a task failed on the Ray cluster: {error}") from error
+        except ray.exceptions.RayError as error:
+            raise LibraryError(
+                f"the Ray cluster lost a task ({error}); finished parts are kept, run the same command again"
+            ) from error
+        finally:
+            if ours:
+                ray.shutdown()
+
+    def _local_only(self) -> dict[str, Any]:
+        """A cluster started here listens on this machine only and has no dashboard."""
+        if self.address is not None or os.environ.get("RAY_ADDRESS"):
+            return {}
+        return {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "num_cpus": os.cpu_count()}
+
+
+EXECUTORS = ("local", "ray")
+
+
+def make_executor(
+    name: str, workers: int | None, in_process: bool, told: Callable[[int, float], None] | None = None
+) -> Executor:
+    """The executor of this name.
+
+    Args:
+        name: ``"local"`` or ``"ray"``.
+        workers: Processes, or tasks at a time.
+        in_process: Whether the tasks use threads of their own, so that one after the other is best on one machine.
+        told: See :class:`InProcess`; the other executors speak only of whole tasks.
+
+    Raises:
+        OptionError: Unknown name.
+    """
+    if name == "ray":
+        return RayCluster(workers=workers)
+    if name == "local":
+        return InProcess(told) if in_process else ProcessPool(workers)
+    raise OptionError(f"unknown executor {name!r}; choose one of: {', '.join(EXECUTORS)}")

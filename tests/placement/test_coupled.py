@@ -1,0 +1,149 @@
+"""Free latency budgets and network-aware stages, against trying every placement with every choice of cells."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from coralopt_dp.coupled import coupled_sweep
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.errors import SolverError
+from coralopt.placement import (
+    Budgets,
+    CoupledPlacementProblem,
+    Links,
+    PlacementProblem,
+    best_placement,
+    coupled_throughput,
+    engine_limits,
+)
+from coralopt.testing.placement_strategies import every_placement, throughput_values
+from coralopt.throughput.tables import stage_role
+
+
+@st.composite
+def problems(draw, coupling, max_nodes=4, max_layers=4):
+    """Coupled problems of small size; tables rise in the cell."""
+    base = draw(throughput_values(3, 3, max_layers))
+    stages, _, width, _ = base.shape
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    if coupling == "budgets":
+        made = Budgets(draw(st.sampled_from((1, 2, 3))))
+        cells = stages * made.units + 1
+    else:
+        made = Links(tuple(int(n) for n in rng.integers(0, 3, width)))
+        cells = 3
+    values = np.repeat(base[:, :, :, None], cells, axis=3)
+    values *= rng.integers(0, 4, values.shape[:4])[..., None] * 0.5
+    values = np.maximum.accumulate(values, axis=3)
+    if coupling == "budgets":
+        values[:, :, :, 0] = 0
+    count = draw(st.sampled_from(range(max_nodes, 0, -1)))
+    nodes = draw(st.lists(st.integers(0, width - 1), min_size=count, max_size=count))
+    return CoupledPlacementProblem(
+        values, tuple(nodes.count(c) for c in range(width)), tuple(f"c{c}" for c in range(width)), made
+    )
+
+
+def by_enumeration(problem):
+    """Best throughput over every placement and every choice of cells, plainly."""
+    best = 0.0
+    plain = PlacementProblem(problem.values.max(axis=3), problem.node_set, problem.configurations)
+    for placement in every_placement(plain):
+        count = len(placement.stages)
+        if isinstance(problem.coupling, Budgets):
+            total = count * problem.coupling.units
+            choices = [u for u in itertools.product(range(1, total + 1), repeat=count) if sum(u) <= total]
+        else:
+            ranks = [min(problem.coupling.classes[c] for c, n in enumerate(s.nodes) if n) for s in placement.stages]
+            choices = [(*ranks[1:], problem.values.shape[3] - 1)]
+        for cells in choices:
+            lowest = float("inf")
+            for s, (stage, k) in enumerate(zip(placement.stages, cells, strict=True)):
+                speeds = [
+                    (n, problem.values[count - 1, stage_role(s, count), c, k, stage.layers])
+                    for c, n in enumerate(stage.nodes)
+                    if n
+                ]
+                lowest = min(lowest, 0.0 if min(x for _, x in speeds) <= 0 else sum(n * x for n, x in speeds))
+            best = max(best, lowest)
+    return best
+
+
+@pytest.mark.parametrize("coupling", ["budgets", "links"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_sweep_equals_enumeration(coupling, data):
+    """The programme over cells must find what trying every placement and every cell finds, and its checker agree."""
+    problem = data.draw(problems(coupling))
+    best = by_enumeration(problem)
+    solution = best_placement(problem, "dp")
+    if best == 0:
+        assert solution.answer is None
+    else:
+        assert solution.objective == best
+        assert coupled_throughput(problem.values, solution.answer, problem.coupling)[0] == best
+
+
+@pytest.mark.parametrize("coupling", ["budgets", "links"])
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_formulation_equals_enumeration(coupling, data):
+    """The integer programme, solved by another solver, knows the same optimum."""
+    problem = data.draw(problems(coupling, max_nodes=3))
+    best = by_enumeration(problem)
+    solution = best_placement(problem, "highs", None, {"rel_gap": 1e-6})
+    if best == 0:
+        assert solution.answer is None
+    else:
+        assert solution.objective == pytest.approx(best, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["vllm", "one-node-stages"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_limits_hold_with_cells_too(name, data):
+    """Engine limits and cells together, by the programme and by the integer programme."""
+    problem = data.draw(problems("budgets", max_nodes=3))
+    gpus = (1, 2, 1)[: len(problem.configurations)]
+    limited = CoupledPlacementProblem(
+        problem.values, problem.node_set, problem.configurations, problem.coupling, None, engine_limits(name), gpus
+    )
+    one, two = best_placement(limited, "dp"), best_placement(limited, "highs", None, {"rel_gap": 1e-6})
+    assert (one.answer is None) == (two.answer is None)
+    if one.answer is not None:
+        assert two.objective == pytest.approx(one.objective, rel=1e-5)
+        assert not engine_limits(name).violations(one.answer, gpus)
+
+
+@settings(max_examples=20, deadline=None)
+@given(throughput_values(max_stages=4, max_configurations=2, max_layers=6, falling=False), st.integers(0, 2**32 - 1))
+def test_walk_and_scan_and_threads_agree(values, seed):
+    """Rising tables force the scan; a whole family; one thread or two."""
+    rng = np.random.default_rng(seed)
+    cells = np.maximum.accumulate(values[:, :, :, None] * rng.random((1, 1, 1, 4, 1)), axis=3)
+    width = values.shape[2]
+    rows = [row for row in itertools.product(range(5), repeat=width) if 1 <= sum(row) <= 4]
+    sets = np.array(sorted(rows, key=lambda row: (sum(row), row)), dtype=np.int8)
+    links = Links(tuple(range(width)))
+    one, two = (coupled_sweep(cells, sets, links, workers=n) for n in (1, 2))
+    assert np.array_equal(one.throughput, two.throughput)
+    assert np.array_equal(one.stage_sets, two.stage_sets)
+    names = tuple(f"c{c}" for c in range(width))
+    row = len(sets) - 1
+    problem = CoupledPlacementProblem(cells, tuple(int(n) for n in sets[row]), names, links)
+    alone = best_placement(problem, "dp")
+    assert one.throughput[row] == (alone.objective if alone.answer is not None else 0.0)
+
+
+def test_shapes_are_checked():
+    """Wrong tables are refused in words."""
+    with pytest.raises(SolverError, match="shape"):
+        CoupledPlacementProblem(np.ones((1, 3, 1, 2)), (1,), ("a",), Budgets(1))
+    with pytest.raises(SolverError, match="cells"):
+        CoupledPlacementProblem(np.ones((2, 3, 1, 3, 2)), (1,), ("a",), Budgets(2))
+    with pytest.raises(SolverError, match="class"):
+        CoupledPlacementProblem(np.ones((1, 3, 1, 2, 2)), (1,), ("a",), Links((0, 1)))

@@ -1,0 +1,124 @@
+"""Bounds over node sets of any size, against plain enumeration and against plans from larger and larger libraries."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from coralopt_dp import sweep
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt import load_scenario
+from coralopt.planners import plan_scenario
+from coralopt.scenario import scenario_from_mapping
+from coralopt.templates import (
+    allocation_certificate,
+    build_library,
+    cheapest_token,
+    phase_bounds,
+    rank_templates,
+    whole_nodes_bound,
+)
+from coralopt.testing.placement_strategies import throughput_values
+from coralopt.throughput.tables import stage_role
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    throughput_values(max_stages=4, max_configurations=3, max_layers=6),
+    st.lists(st.integers(1, 9), min_size=3, max_size=3),
+)
+def test_cheapest_token_equals_every_layer_split(values, prices):
+    """Shortest path against trying every split and every configuration in every stage."""
+    price = np.array(prices[: values.shape[2]], dtype=float)
+    layers, best = values.shape[3] - 1, np.inf
+    for count in range(1, min(values.shape[0], layers) + 1):
+        for cuts in itertools.combinations(range(1, layers), count - 1):
+            held = [b - a for a, b in itertools.pairwise((0, *cuts, layers))]
+            total = 0.0
+            for s, j in enumerate(held):
+                speeds = values[count - 1, stage_role(s, count), :, j]
+                total += min((p / t for p, t in zip(price, speeds, strict=True) if t > 0), default=np.inf)
+            best = min(best, total)
+    found = cheapest_token(values, price)
+    if np.isfinite(found.usd_h):
+        assert found.usd_h == pytest.approx(float(found.usage(values) @ price))
+        assert sum(j for j, _ in found.stages) == layers
+    assert found.usd_h == pytest.approx(best)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    throughput_values(max_stages=3, max_configurations=2, max_layers=5),
+    st.lists(st.integers(1, 9), min_size=2, max_size=2),
+    st.integers(1, 400),
+)
+def test_whole_nodes_bound_is_below_every_node_set(values, prices, demand):
+    """No instance of real nodes, and no number of instances, may be cheaper than the bound says."""
+    price = np.array(prices[: values.shape[2]], dtype=float)
+    width, grid = values.shape[2], 50
+    rows = [row for row in itertools.product(range(5), repeat=width) if 1 <= sum(row) <= 4]
+    sets = np.array(sorted(rows, key=lambda row: (sum(row), row)), dtype=np.int8)
+    throughput = sweep(values, sets).throughput
+    one, every = whole_nodes_bound(values, price[None, :], float(demand), grid)
+    for row, speed in zip(sets, throughput, strict=True):
+        if speed > 0:
+            steps = min(int(np.ceil(speed / (demand / grid) - 1e-9)), grid)
+            assert one[steps] <= row @ price + 1e-9
+    # The cheapest way to the demand with these node sets, by a plain covering over their throughputs.
+    best = {0.0: 0.0}
+    for _ in range(4):
+        for had, cost in list(best.items()):
+            for row, speed in zip(sets, throughput, strict=True):
+                if speed > 0:
+                    total = min(had + speed, float(demand))
+                    best[total] = min(best.get(total, np.inf), cost + float(row @ price))
+    if float(demand) in best:
+        assert every[-1] <= best[float(demand)] + 1e-9
+
+
+def scenario(available: int, max_nodes: int, **rest: Any) -> Any:
+    """The smallest built-in scenario with other supply and pruning."""
+    document = dict(load_scenario("tiny").document)
+    regions = {}
+    for name, region in document["pool"]["regions"].items():
+        configurations = region["configurations"]
+        names = configurations if isinstance(configurations, (list, str)) else list(configurations)
+        regions[name] = {"available": available, "configurations": names}
+    document["pool"] = {**document["pool"], "regions": regions}
+    document["pruning"] = {"max_nodes": max_nodes, "memory_ratio": 1000.0}
+    return scenario_from_mapping({**document, **rest})
+
+
+@pytest.mark.parametrize("available", [64, 3])
+def test_no_plan_is_cheaper_than_the_certificate(available: int) -> None:
+    """With ample and with scarce supply, and from ever larger libraries."""
+    certificate = allocation_certificate(scenario(available, 2), grid=300)
+    assert certificate.feasible
+    assert certificate.fractional_usd_h <= certificate.bound_usd_h
+    costs = [plan_scenario(scenario(available, n)).cost_usd_h for n in (2, 4)]
+    assert costs[1] <= costs[0] * (1 + 1e-9)
+    assert certificate.bound_usd_h <= costs[1] * (1 + 1e-9)
+    assert certificate.bound_usd_h > 0.3 * costs[1]
+
+
+def test_phase_bounds_hold_every_template() -> None:
+    """The best template of a library never passes the bound; it is the same whatever N_max."""
+    small, large = scenario(8, 1), scenario(8, 4)
+    bounds = phase_bounds(small)
+    assert bounds == phase_bounds(large)
+    library = build_library(large)
+    for key, most, _ in bounds:
+        assert rank_templates(library, large, key, limit=1)[0].tokens_s_per_usd_h <= most
+
+
+def test_impossible_demand_is_said() -> None:
+    """A pool too small even for fractions of nodes."""
+    document = scenario(1, 2).document
+    models = {
+        name: {**model, "demand": {**model["demand"], "requests_s": 1e6}} for name, model in document["models"].items()
+    }
+    assert not allocation_certificate(scenario(1, 2, models=models), grid=0).feasible

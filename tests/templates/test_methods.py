@@ -1,0 +1,223 @@
+"""Any solver may build the library; a build may be sampled, spread over processes, interrupted and gone on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coralopt import load_scenario
+from coralopt.errors import LibraryError, OptionError, SolverNotFoundError
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.templates import (
+    BuildMethod,
+    TemplateLibrary,
+    build_library,
+    check_library,
+    content_digest,
+    load_library,
+    obtain_library,
+    save_library,
+    scenario_node_sets,
+)
+from coralopt.templates import build as build_module
+from coralopt.templates.executors import InProcess, ProcessPool, make_executor
+from coralopt.templates.parts import Parts
+from coralopt.templates.tasks import cut_into_tasks
+
+
+@pytest.fixture(scope="module")
+def scenario() -> ResolvedScenario:
+    """The smallest built-in scenario."""
+    return load_scenario("tiny")
+
+
+@pytest.fixture(scope="module")
+def library(scenario: ResolvedScenario) -> TemplateLibrary:
+    """Its library, swept."""
+    return build_library(scenario)
+
+
+def test_sample_of_the_sweep_is_part_of_the_whole(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+    """A sample must hold the very templates that the whole library holds on those node sets."""
+    some = build_library(scenario, method=BuildMethod(sample=20, seed=3))
+    assert sum(phase.examined for phase in some.phases) == 20
+    for part, whole in zip(some.phases, library.phases, strict=True):
+        for row in range(len(part)):
+            there = whole.find(part.usage[row])
+            assert there is not None
+            assert whole.throughput[there] == part.throughput[row]
+            assert whole.placement(there) == part.placement(row)
+
+
+def test_samples_are_seeded_and_cover_everything(scenario: ResolvedScenario) -> None:
+    """One seed, one sample; a sample as large as the scenario is all of it; tasks never share a node set."""
+    families = scenario_node_sets(scenario)
+
+    def drawn(seed: int, sample: int | None) -> list[tuple[int, bytes]]:
+        tasks = cut_into_tasks(families, BuildMethod("highs", sample=sample, seed=seed))
+        return [(task.phase, row.tobytes()) for task in tasks for row in task.sets]
+
+    assert drawn(1, 30) == drawn(1, 30)
+    assert drawn(1, 30) != drawn(2, 30)
+    assert len(set(drawn(1, 30))) == 30
+    everything = [(p, row.tobytes()) for p, sets in enumerate(families) for row in sets]
+    assert sorted(drawn(1, 10**6)) == sorted(everything)
+    assert sorted(drawn(0, None)) == sorted(everything)
+
+
+def test_milp_library_equals_the_sweep(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+    """Another solver and formulation in worker processes, the same throughputs; the check command's own way."""
+    for formulation, sample in (("tight", 6), ("paper", 2)):
+        result = check_library(library, solver="highs", formulation=formulation, sample=sample, seed=1, workers=2)
+        assert result.ok, result.violations
+        assert result.compared == sample
+
+
+def test_check_finds_a_wrong_template(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+    """A library with a lowered throughput and a lost template must not pass."""
+    phase = library.phases[0]
+    lowered = replace(phase, throughput=phase.throughput * 0.9)
+    result = check_library(replace(library, phases=(lowered, *library.phases[1:])), solver="dp", sample=40)
+    assert not result.ok
+    assert any("finds" in text for text in result.violations)
+    cut = replace(
+        phase,
+        **{
+            name: getattr(phase, name)[:-1]
+            for name in ("usage", "throughput", "stage_layers", "node_configuration", "node_stage")
+        },
+    )
+    result = check_library(replace(library, phases=(cut, *library.phases[1:])), solver="dp", sample=10**6)
+    assert [text for text in result.violations if "has none" in text]
+
+
+def test_sampled_library_is_not_for_planning(scenario: ResolvedScenario, tmp_path: Path) -> None:
+    """Planning on a sample would lose optima without a word."""
+    path = tmp_path / "l.parquet"
+    obtain_library(scenario, path, method=BuildMethod(sample=5))
+    with pytest.raises(LibraryError, match="sample"):
+        obtain_library(scenario, path)
+    with pytest.raises(LibraryError, match="built by"):
+        obtain_library(scenario, path, method=BuildMethod(sample=5, seed=1))
+    assert obtain_library(scenario, path, method=BuildMethod(sample=5))[1] is True
+
+
+def test_library_carries_its_scenario_and_method(
+    scenario: ResolvedScenario, library: TemplateLibrary, tmp_path: Path
+) -> None:
+    """The check and the rankings need nothing but the file."""
+    save_library(library, tmp_path / "l.parquet")
+    again = load_library(tmp_path / "l.parquet")
+    assert again.document == scenario.document
+    assert again.method["solver"] == "dp"
+
+
+def test_interrupted_build_goes_on(
+    scenario: ResolvedScenario, library: TemplateLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was done before the interruption is not done again, the result is the same, and nothing is left behind."""
+    path = tmp_path / "l.parquet"
+    run = InProcess.run
+    done: list[int] = []
+
+    def stop_after_one(self, function, context, tasks):
+        for position, result in run(self, function, context, tasks):
+            if done:
+                raise KeyboardInterrupt
+            done.append(position)
+            yield position, result
+
+    monkeypatch.setattr(InProcess, "run", stop_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        obtain_library(scenario, path)
+    assert not path.exists()
+    monkeypatch.undo()
+    asked: list[int] = []
+    monkeypatch.setattr(InProcess, "run", lambda s, f, c, tasks: (asked.append(len(tasks)), run(s, f, c, tasks))[1])
+    again, reused = obtain_library(scenario, path)
+    assert not reused
+    assert asked == [len(scenario.model_phases) - 1]
+    assert content_digest(again) == content_digest(library)
+    assert [item.name for item in tmp_path.iterdir()] == ["l.parquet"]
+
+
+def test_damaged_and_foreign_parts_are_not_used(scenario: ResolvedScenario, tmp_path: Path) -> None:
+    """A half-written part, or one of another scenario, must be made anew."""
+    parts = Parts(tmp_path / "l.parquet", "key")
+    method = BuildMethod(sample=4)
+    build_library(scenario, method=method, keep_parts_for=tmp_path / "l.parquet")
+    folder = next(tmp_path.glob(".l.parquet.*.parts"))
+    folder.rename(parts.folder)
+    assert len(parts.load(2)) == 2
+    (parts.folder / "000000.npz").write_bytes((parts.folder / "000000.npz").read_bytes()[:100])
+    (parts.folder / "000001.npz").write_bytes(b"PK")
+    assert parts.load(2) == {}
+    assert Parts(tmp_path / "l.parquet", "other key").load(2) == {}
+
+
+def test_a_full_disk_is_one_sentence(
+    scenario: ResolvedScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No traceback and no half-written part when the parts do not fit."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(LibraryError, match="No space left"):
+        obtain_library(scenario, tmp_path / "l.parquet")
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_dead_worker_is_one_sentence() -> None:
+    """`kill -9` of a worker, or the kernel's choice when memory runs out."""
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(LibraryError, match="run the same command again"):
+        list(ProcessPool(1).run(exec, kill, [{}]))  # type: ignore[arg-type]
+
+
+def test_killed_command_is_finished_by_the_next(tmp_path: Path) -> None:
+    """`kill -9` of the whole build midway: no library file, workers end by themselves, the next run completes it."""
+    environment = {**os.environ, "CORALOPT_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "coralopt", "templates", "tiny", "--solver", "highs", "--sample", "16"]
+    command += ["--workers", "2", "-o", "l.parquet", "--json"]
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".l.parquet.*.parts/*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    kept = len(list(tmp_path.glob(".l.parquet.*.parts/*.npz")))
+    assert kept > 0
+    assert not (tmp_path / "l.parquet").exists()
+    second = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    assert load_library(tmp_path / "l.parquet").method["solver"] == "highs"
+    assert not list(tmp_path.glob(".l.parquet.*"))
+
+
+def test_names_are_checked() -> None:
+    """Unknown executors and solvers, and a formulation for the dynamic programme, are refused before any work."""
+    with pytest.raises(OptionError, match="ray"):
+        make_executor("slurm", None, False)
+    with pytest.raises(OptionError, match="dynamic programme"):
+        BuildMethod(formulation="tight")
+    with pytest.raises(OptionError, match="sample"):
+        BuildMethod(sample=0)
+    with pytest.raises(SolverNotFoundError):
+        build_module.build_library(load_scenario("tiny"), method=BuildMethod("nosuch"))
+
+
+def test_ray_missing_is_one_sentence(scenario: ResolvedScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that has to be installed is named."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OptionError, match=r"coralopt\[ray\]"):
+        build_library(scenario, executor="ray")
