@@ -52,8 +52,7 @@ class Trace:
         arrival_s = _frozen(_numbers("arrival_s", self.arrival_s), np.float64)
         count = len(arrival_s)
         lengths = {
-            name: _frozen(_whole(name, getattr(self, name)), np.int64)
-            for name in ("input_tokens", "output_tokens")
+            name: _frozen(_whole(name, getattr(self, name)), np.int64) for name in ("input_tokens", "output_tokens")
         }
         given = self.model if len(self.model) or count == 0 else np.zeros(count, dtype=np.int32)
         model = _frozen(np.minimum(_whole("model", given), np.iinfo(np.int32).max), np.int32)
