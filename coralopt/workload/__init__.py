@@ -11,7 +11,9 @@ from coralopt.workload.epochs import (
     write_demand,
     write_prices,
 )
+from coralopt.workload.read import TraceFile, read_trace, read_trace_file
 from coralopt.workload.trace import UNNAMED, Trace
+from coralopt.workload.write import write_trace
 
 __all__ = [
     "UNNAMED",
@@ -19,10 +21,14 @@ __all__ = [
     "EpochDemand",
     "EpochPrices",
     "Trace",
+    "TraceFile",
     "read_availability",
     "read_demand",
     "read_prices",
+    "read_trace",
+    "read_trace_file",
     "write_availability",
     "write_demand",
     "write_prices",
+    "write_trace",
 ]

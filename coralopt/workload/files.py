@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import numpy.typing as npt
-
 from coralopt.errors import Mistake, WorkloadError
 
 #: Most mistakes one message lists.
@@ -100,7 +98,7 @@ def write_json(path: Path, data: Any) -> None:
         temporary.write_text(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def write_columns(path: Path, columns: Mapping[str, npt.ArrayLike | Sequence[str]]) -> None:
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     """Write a table, atomically: Parquet when the name ends in ``.parquet``, else CSV, gzipped under ``.gz``.
 
     Floats are written with the digits that bring the same number back.
@@ -112,7 +110,9 @@ def write_columns(path: Path, columns: Mapping[str, npt.ArrayLike | Sequence[str
     import pyarrow.csv as pc
     import pyarrow.parquet as pq
 
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    table = pa.table(
+        {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
+    )
     with replaced(path) as temporary:
         if path.suffix == ".parquet":
             pq.write_table(table, temporary, compression="zstd")
