@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from coralopt.errors import Mistake, WorkloadError
 
 #: Most mistakes one message lists.
 _MOST_MISTAKES = 20
+#: A list of plain numbers as ``json.dumps`` spreads it over lines.
+_NUMBERS = re.compile(r"\[\s*((?:[-+0-9.eE]+,?\s*)+)\]")
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -93,9 +96,11 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write one JSON document, atomically."""
+    """Write one JSON document, atomically; lists of numbers stay on one line."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    text = _NUMBERS.sub(lambda match: f"[{','.join(match[1].replace(',', ' ').split())}]", text)
     with replaced(path) as temporary:
-        temporary.write_text(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
