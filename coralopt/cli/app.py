@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import plan, scenario, show, solvers, templates, verify
+from coralopt.cli import plan, scenario, show, solvers, templates, verify, workload
 
 
 def make_app() -> typer.Typer:
@@ -26,6 +26,7 @@ def make_app() -> typer.Typer:
     app.command()(show.show)
     app.command()(solvers.solvers)
     app.add_typer(scenario.app, name="scenario")
+    app.add_typer(workload.app, name="workload")
     return app
 
 

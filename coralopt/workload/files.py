@@ -21,6 +21,7 @@ from coralopt.errors import Mistake, WorkloadError
 _MOST_MISTAKES = 20
 #: A list of plain numbers as ``json.dumps`` spreads it over lines.
 _NUMBERS = re.compile(r"\[\s*((?:[-+0-9.eE]+,?\s*)+)\]")
+_SPECIAL = re.compile(r'[",\r\n]')
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -115,18 +116,21 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     import pyarrow.csv as pc
     import pyarrow.parquet as pq
 
-    table = pa.table(
-        {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
-    )
+    arrays = {name: v if isinstance(v, pa.Array) else pa.array(v) for name, v in columns.items()}
+    table = pa.table(arrays)
+    # Arrow quotes every text or none; none is what people expect to read, where it is safe.
+    texts = [text for v in arrays.values() if pa.types.is_string(v.type) for text in v.unique().to_pylist()]
+    special = any(_SPECIAL.search(text) for text in texts)
+    options = pc.WriteOptions(quoting_style="needed" if special else "none", quoting_header="none")
     with replaced(path) as temporary:
         if path.suffix == ".parquet":
             pq.write_table(table, temporary, compression="zstd")
         elif path.suffix == ".gz":
             # No file name and no time in the header: equal tables give equal bytes.
             with temporary.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
-                pc.write_csv(table, packed, pc.WriteOptions(quoting_style="needed", quoting_header="none"))
+                pc.write_csv(table, packed, options)
         else:
-            pc.write_csv(table, temporary, pc.WriteOptions(quoting_style="needed", quoting_header="none"))
+            pc.write_csv(table, temporary, options)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from coralopt.errors import WorkloadError
 
 #: Probabilities of the stored quantiles: every percent, and finer where the tail carries much of the mean.
-PROBABILITIES = (0.0, 0.001, 0.005, *(p / 100 for p in range(1, 100)), 0.995, 0.999, 1.0)
+PROBABILITIES = (0.0, 0.001, 0.005, *(p / 100 for p in range(1, 100)), 0.995, 0.999, 0.9995, 0.9999, 1.0)
 #: Cells a side of the copula's grid.
 CELLS = 10
 #: Seed of the order among requests of equal length.

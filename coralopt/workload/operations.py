@@ -228,7 +228,7 @@ def epoch_demand(
     else:
         own = trace.models
     if own == ("",):
-        raise WorkloadError("the trace names no model; say which one it is for, or mix it over several")
+        raise WorkloadError("the trace names no model; say which one it is for (--model), or mix it over several")
     foreign = [name for name in own if name not in names]
     if foreign:
         raise WorkloadError(f"the trace asks for {', '.join(foreign)}, which is not among {', '.join(names)}")
