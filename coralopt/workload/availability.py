@@ -130,9 +130,10 @@ def pool_availability(
 ) -> EpochAvailability:
     """Nodes that can be rented per region, configuration and epoch, scaled to an estimated demand (paper, section 5.1).
 
-    Each region follows the hourly table from an hour of its own. The free GPUs of a type are split evenly over regions and,
-    inside a region, over its configurations with that GPU; one factor for the whole pool, the least that does, then
-    brings the pool's total to ``(1 + headroom) * required``. Counts are rounded down to whole nodes.
+    Each region follows the hourly table from an hour of its own. One factor for the whole pool, the least that does,
+    brings its total to ``(1 + headroom) * required``. The free GPUs of a type are split evenly over regions and, inside a
+    region, over its configurations with that GPU; from the largest node down, GPUs that do not fill a node go to the next
+    smaller one.
 
     Args:
         hourly: Free GPUs by hour.
@@ -171,17 +172,59 @@ def pool_availability(
         else np.full(len(regions), first_hour)
     )
     hours = (np.arange(epochs) * hours_per_epoch).astype(np.int64)
-    base = np.zeros((epochs, len(regions), len(names)))
+    free = np.zeros((epochs, len(regions), len(names)))
     for r, region in enumerate(regions):
         offered = set(pool[region])
         siblings = Counter(node.gpu.name for node in configurations if node.name in offered)
         for c, node in enumerate(configurations):
             if node.name in offered:
-                free = hourly.free_gpus[starts[r] + hours, columns[c]]
-                base[:, r, c] = free / (len(regions) * siblings[node.gpu.name] * node.count)
+                share = len(regions) * siblings[node.gpu.name]
+                free[:, r, c] = hourly.free_gpus[starts[r] + hours, columns[c]] / share
     worth = np.array([UNITS[unit](node) for node in configurations])
-    factor = _least_factor(base, worth, (1 + headroom) * required, at)
-    return EpochAvailability(regions, names, np.floor(base * factor).astype(np.int64))
+    return EpochAvailability(regions, names, _scaled(free, configurations, worth, (1 + headroom) * required, at))
+
+
+def _scaled(
+    free: npt.NDArray[np.float64],
+    nodes: Sequence[NodeConfiguration],
+    worth: npt.NDArray[np.float64],
+    target: float,
+    at: str,
+) -> npt.NDArray[np.int64]:
+    """Whole nodes (E, R, C) from GPUs (E, R, C) times the least factor that makes them worth ``target`` or more."""
+
+    def total(factor: float) -> float:
+        per_epoch = (_whole_nodes(free * factor, nodes) @ worth).sum(axis=1)
+        return float(per_epoch.mean() if at == "mean" else per_epoch.min())
+
+    high = 1e-6
+    while total(high) < target:
+        high *= 2
+        if high > 1e12:
+            raise WorkloadError(
+                "no node of the pool is ever free in these hours, so no factor reaches the demand; choose other hours "
+                "(another seed or first hour)"
+            )
+    low = high / 2
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if total(middle) >= target else (middle, high)
+    return _whole_nodes(free * high, nodes)
+
+
+def _whole_nodes(free: npt.NDArray[np.float64], nodes: Sequence[NodeConfiguration]) -> npt.NDArray[np.int64]:
+    """Nodes from GPUs: from the largest node of a GPU type down, GPUs that fill no node go to the next smaller one."""
+    whole = np.zeros(free.shape, dtype=np.int64)
+    carry: dict[str, npt.NDArray[np.float64]] = {}
+    for column in sorted(range(len(nodes)), key=lambda c: -nodes[c].count):
+        node = nodes[column]
+        # Nodes that a region does not offer have no GPUs there, and hand on what the larger ones left.
+        offered = free[:, :, column].max(axis=0) > 0
+        at_hand = free[:, :, column] + carry.get(node.gpu.name, 0.0)
+        # A sum of shares may fall short of a whole number by rounding alone.
+        whole[:, :, column] = np.where(offered, np.floor(at_hand / node.count + 1e-9), 0)
+        carry[node.gpu.name] = np.maximum(at_hand - whole[:, :, column] * node.count, 0.0)
+    return whole
 
 
 def plan_worth(plan: Plan, configurations: Sequence[NodeConfiguration], unit: str = "gpus") -> float:
@@ -225,30 +268,3 @@ def _columns(
             f"it has {', '.join(hourly.gpus)}"
         )
     return [hourly.gpus.index(followed[node.gpu.name]) for node in nodes]
-
-
-def _least_factor(base: npt.NDArray[np.float64], worth: npt.NDArray[np.float64], target: float, at: str) -> float:
-    """The least factor, to 12 digits, whose whole nodes are worth ``target`` or more."""
-
-    def total(factor: float) -> float:
-        per_epoch = (np.floor(base * factor) @ worth).sum(axis=1)
-        return float(per_epoch.mean() if at == "mean" else per_epoch.min())
-
-    high = 1.0
-    while total(high) < target:
-        high *= 2
-        if high > 1e15:
-            raise WorkloadError(
-                "no node of the pool is ever free in these hours, so no factor reaches the demand; choose other hours "
-                "(another seed or first hour)"
-            )
-    low = 0.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        if total(middle) >= target:
-            high = middle
-        else:
-            low = middle
-        if high - low <= 1e-12 * high:
-            break
-    return high
