@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -43,6 +43,7 @@ def test_tables_come_back(tmp_path: Path, suffix: str) -> None:
 
 
 @given(hnp.arrays(np.float64, (2, 3), elements=st.floats(0, 1e300, allow_subnormal=True)))
+@settings(max_examples=50, deadline=None)
 def test_demand_is_exact(tmp_path_factory: pytest.TempPathFactory, tokens_s: np.ndarray) -> None:
     """CSV holds enough digits for every float64."""
     path = tmp_path_factory.mktemp("d") / "d.csv"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import WorkloadError
@@ -161,6 +161,7 @@ traces = st.lists(
 
 
 @given(trace=traces, suffix=st.sampled_from([".csv", ".csv.gz", ".parquet"]))
+@settings(max_examples=50, deadline=None)
 def test_written_traces_come_back(tmp_path_factory: pytest.TempPathFactory, trace: Trace, suffix: str) -> None:
     """Writing and reading changes nothing, to the last bit of every time."""
     path = tmp_path_factory.mktemp("t") / f"trace{suffix}"
