@@ -21,6 +21,7 @@ from coralopt.cli import (
     templates,
     verify,
     verify_solvers,
+    workload,
 )
 
 
@@ -49,6 +50,7 @@ def make_app() -> typer.Typer:
     app.add_typer(scenario.app, name="scenario")
     app.add_typer(library.app, name="library")
     app.add_typer(bench.app, name="bench")
+    app.add_typer(workload.app, name="workload")
     return app
 
 

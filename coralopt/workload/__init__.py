@@ -1,5 +1,98 @@
 """Request traces, generators fitted to them, and tables of demand, availability and prices per epoch."""
 
+from coralopt.workload.availability import RULES, HourlyAvailability, pool_availability, read_hourly
+from coralopt.workload.availability_model import (
+    AvailabilityModel,
+    fit_availability,
+    load_availability_model,
+    save_availability_model,
+)
+from coralopt.workload.epochs import (
+    EpochAvailability,
+    EpochDemand,
+    EpochPrices,
+    read_availability,
+    read_demand,
+    read_prices,
+    write_availability,
+    write_demand,
+    write_prices,
+)
+from coralopt.workload.for_scenario import ModelLoad, generate_for_scenario, model_loads
+from coralopt.workload.generator import (
+    Generator,
+    fit_generator,
+    load_generator,
+    packaged_generators,
+    save_generator,
+)
+from coralopt.workload.operations import (
+    EPOCH_S,
+    IMBALANCES,
+    assign_models,
+    cut,
+    cut_epochs,
+    epoch_demand,
+    mix,
+    only_model,
+    repeat,
+    request_shares,
+    scale_time,
+    scale_to_rate,
+    scenario_demand,
+    thin,
+)
+from coralopt.workload.read import TraceFile, read_trace, read_trace_file
+from coralopt.workload.statistics import TraceStatistics, describe
 from coralopt.workload.trace import UNNAMED, Trace
+from coralopt.workload.write import write_trace
 
-__all__ = ["UNNAMED", "Trace"]
+__all__ = [
+    "EPOCH_S",
+    "IMBALANCES",
+    "RULES",
+    "UNNAMED",
+    "AvailabilityModel",
+    "EpochAvailability",
+    "EpochDemand",
+    "EpochPrices",
+    "Generator",
+    "HourlyAvailability",
+    "ModelLoad",
+    "Trace",
+    "TraceFile",
+    "TraceStatistics",
+    "assign_models",
+    "cut",
+    "cut_epochs",
+    "describe",
+    "epoch_demand",
+    "fit_availability",
+    "fit_generator",
+    "generate_for_scenario",
+    "load_availability_model",
+    "load_generator",
+    "mix",
+    "model_loads",
+    "only_model",
+    "packaged_generators",
+    "pool_availability",
+    "read_availability",
+    "read_demand",
+    "read_hourly",
+    "read_prices",
+    "read_trace",
+    "read_trace_file",
+    "repeat",
+    "request_shares",
+    "save_availability_model",
+    "save_generator",
+    "scale_time",
+    "scale_to_rate",
+    "scenario_demand",
+    "thin",
+    "write_availability",
+    "write_demand",
+    "write_prices",
+    "write_trace",
+]
