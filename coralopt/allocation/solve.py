@@ -6,11 +6,16 @@ The steps, each exact:
 2. ``relaxation`` solves the linear relaxation over all columns. Its dual prices, priced out over all columns, give a
    lower bound by weak duality, whatever state the column generation ended in.
 3. ``lagrangian`` gives a second bound at the relaxation's capacity prices; the larger of the two is the *root bound*.
-4. ``rounding`` makes a first allocation and ``improve`` a better one, of cost U.
-5. Fixing: a column whose forced cost is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
+4. ``rounding`` makes a first allocation of cost U.
+5. ``decomposition`` raises the Lagrangian bound to its highest, L, and ``coverings`` lists, for a slack g, every covering
+   of a model phase that an allocation of cost at most L + g may use. An integer programme picks one for each phase; with
+   its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from small to U (1 - gap) - L; the first
+   rounds already find allocations near the best.
+6. Where there are too many coverings for that, ``improve`` looks for a better allocation.
+7. Fixing: a column whose forced cost is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
    columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
    S) is a lower bound on the whole problem. The closer U is to the root bound, the fewer survive.
-6. Where more survive than a back end can take, or step 4 found nothing, integer programmes over the columns of least
+8. Where more survive than a back end can take, or nothing was found, integer programmes over the columns of least
    forced cost look for an allocation; their own bounds say nothing about the whole problem and are not used.
 
 The bound returned is the largest of those that hold, and at most the cost of the allocation returned.
@@ -30,11 +35,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.coverings import Coverings
+from coralopt.allocation.decomposition import CLOSE, best_prices
 from coralopt.allocation.explain import Explanation, explain
 from coralopt.allocation.formulations import FORMULATIONS
 from coralopt.allocation.improve import improved
-from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.lagrangian import LagrangianBound, lagrangian_bound
 from coralopt.allocation.part import TOLERANCE, Part
+from coralopt.allocation.partition import all_near, choose
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduction, reduce_problem
 from coralopt.allocation.relaxation import SHORTFALL, Columns, Floats, dual_bound, reduced_costs, solve_relaxation
@@ -60,6 +68,12 @@ MOST_COLUMNS = 6_000
 SHARE = 0.5
 #: So few columns go to the back end at once, without a search for a good allocation beforehand.
 DIRECT_COLUMNS = 300
+#: Most coverings handed to a back end at once, and nodes it may take: a measure of work that does not depend on the clock.
+MOST_COVERINGS, COVERING_NODES = 12_000, 5_000
+#: First slack of the coverings, as a share of the bound.
+FIRST_SLACK = 2e-4
+#: Columns the decomposition begins with: those whose forced cost is within this share of the bound, and how many at most.
+NEAR_BOUND, NEAR_COLUMNS = 0.01, 60_000
 #: What holds when no options are given.
 DEFAULT_OPTIONS = SolveOptions(rel_gap=1e-3, time_limit=120.0)
 
@@ -76,8 +90,8 @@ class AllocationResult:
         formulation: Formulation the back end solved.
         solver: Back end.
         reductions: What each exact reduction did.
-        seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``rounding``, ``improve``,
-            ``solver``, ``check``.
+        seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``rounding``, ``decomposition``,
+            ``coverings``, ``partition``, ``improve``, ``solver``, ``check``.
         columns: All columns after the reductions.
         survivors: Columns left after fixing when the last integer programme was made.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
@@ -194,15 +208,94 @@ class _Search:
         if first is not None:
             self.best, self.cost = first, small.check(first).objective
         self.lap("rounding")
-        if self.best is not None and len(columns) > DIRECT_COLUMNS:
-            self.improve(small, columns, prices)
-        survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
+        survivors = len(columns)
+        if len(columns) > DIRECT_COLUMNS and not self.done():
+            lagrangian = self.decompose(small, columns, lagrangian, relaxation.capacity_prices, lp_solver)
+            forced = np.maximum(forced, lagrangian.forced)
+            survivors = self.partition(small, columns, replace(lagrangian, forced=forced))
+            if self.best is not None and not self.done():
+                self.improve(small, columns, prices)
+        if not self.done():
+            survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
         if self.best is not None:
             self.best = reduced.restore(self.best)
         return self.result(reduced.reductions, len(columns), survivors, relaxation.objective, lagrangian.bound)
 
+    def decompose(
+        self,
+        small: AllocationProblem,
+        columns: Columns,
+        root: LagrangianBound,
+        start: Floats,
+        lp_solver: Any,
+    ) -> LagrangianBound:
+        """The highest Lagrangian bound: best prices over some columns, held against all, until no other column matters."""
+        chosen, best, prices = np.zeros(0, dtype=np.int64), root, start
+        while True:
+            # Columns that look good at any prices so far; at bad prices that may be nearly all.
+            limit = root.bound + NEAR_BOUND * abs(root.bound)
+            near = np.flatnonzero((root.forced <= limit) | columns.kept)
+            if len(near) > NEAR_COLUMNS:
+                near = near[np.argsort(root.forced[near], kind="stable")[:NEAR_COLUMNS]]
+            grown = np.union1d(chosen, near)
+            if len(grown) == len(chosen) or self.left() == 0:
+                break
+            chosen = grown
+            found = best_prices(small, columns, chosen, prices, lp_solver, self.deadline)
+            prices = found.prices
+            root = lagrangian_bound(small, columns, prices)
+            if root.bound > best.bound:
+                best = replace(root, forced=np.maximum(root.forced, best.forced))
+            if root.bound >= found.bound - CLOSE * abs(found.bound):
+                break
+        self.bound = max(self.bound, best.bound)
+        self.lap("decomposition")
+        return best
+
+    def partition(self, small: AllocationProblem, columns: Columns, root: LagrangianBound) -> int:
+        """Step 5; the number of columns that any allocation of the last slack may use."""
+        slack, alive = FIRST_SLACK * abs(root.bound), len(columns)
+        while not self.done() and self.left() > 0:
+            needed = self.cost * (1 - self.asked.rel_gap) - root.bound
+            # Far from what is needed a step more costs little and says much.
+            slack = needed if needed <= 1.5 * slack else slack
+            coverings = all_near(small, columns, root, slack, MOST_COVERINGS)
+            self.lap("coverings")
+            if coverings is None:
+                break
+            alive = int((root.forced <= root.bound + slack).sum())
+            inside = self.choose(small, columns, coverings)
+            self.bound = max(self.bound, min(root.bound + slack, inside, self.cost))
+            self.lap("partition")
+            if slack >= needed or inside < root.bound + slack:
+                break
+            slack *= 2
+        return alive
+
+    def choose(self, small: AllocationProblem, columns: Columns, coverings: Coverings) -> float:
+        """The best choice of coverings is kept if it is better; a bound on all of them, infinite if none fits."""
+        options = replace(
+            self.asked,
+            rel_gap=self.asked.rel_gap / 4,
+            node_limit=COVERING_NODES,
+            time_limit=None if math.isinf(self.left()) else SHARE * self.left(),
+            # Its presolve compares coverings with one another, which is done already.
+            presolve=False,
+        )
+        choice = choose(small, columns, coverings, self.backend, options)
+        inside = math.inf if choice.result.bound is None else choice.result.bound
+        answer = choice.allocation
+        if answer is not None and not small.check(answer).feasible and coverings.tight.any():
+            # It misses a demand by rounding: choose again among those that surely do not.
+            answer = choose(small, columns, coverings.some(~coverings.tight), self.backend, options).allocation
+        if answer is not None:
+            check = small.check(answer)
+            if check.feasible and check.objective < self.cost:
+                self.best, self.cost = answer, check.objective
+        return inside
+
     def improve(self, small: AllocationProblem, columns: Columns, prices: Floats) -> None:
-        """Step 4, for at most half of the time left."""
+        """Step 6, for at most half of the time left."""
         assert self.best is not None
         deadline = time.perf_counter() + SHARE * self.left()
         self.best = improved(
@@ -227,7 +320,7 @@ class _Search:
         prices: Floats,
         most_columns: int,
     ) -> int:
-        """Steps 5 and 6 until the gap is reached or time is up; the number of columns that survived fixing."""
+        """Steps 7 and 8 until the gap is reached or time is up; the number of columns that survived fixing."""
         survivors, wanted = len(columns), min(FIRST_COLUMNS, most_columns)
         root = self.bound
         while not self.done() and (self.best is None or self.left() > 0):
