@@ -4,12 +4,13 @@ from coralopt.allocation.explain import Explanation, Shortfall, explain
 from coralopt.allocation.formulations import matrix_from_arrays
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
-from coralopt.allocation.solve import AllocationResult, solve_allocation
+from coralopt.allocation.solve import AllocationResult, AllocationState, solve_allocation
 
 __all__ = [
     "Allocation",
     "AllocationProblem",
     "AllocationResult",
+    "AllocationState",
     "Explanation",
     "Reduced",
     "Reduction",

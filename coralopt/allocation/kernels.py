@@ -87,6 +87,19 @@ def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> npt.NDArray[np
 
 
 @njit(cache=True)
+def node_lists(usage: npt.NDArray[np.int16], width: int) -> npt.NDArray[np.int16]:
+    """int16 (T, width): the configuration of every node of a template, sorted, padded with -1."""
+    nodes = np.full((usage.shape[0], width), -1, dtype=np.int16)
+    for t in range(usage.shape[0]):
+        k = 0
+        for c in range(usage.shape[1]):
+            for _ in range(usage[t, c]):
+                nodes[t, k] = c
+                k += 1
+    return nodes
+
+
+@njit(cache=True)
 def sweep_best(
     nodes: npt.NDArray[np.int16],
     throughput: Floats,

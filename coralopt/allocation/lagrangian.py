@@ -70,7 +70,7 @@ def lagrangian_bound(
         fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
         cover = _cover(steps[fresh], weight[fresh], grid)
         for k in kept.tolist():
-            _allow(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
+            allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
         covers.append(cover)
     total = constant + sum(float(cover[grid]) for cover in covers)
     forced = np.full(len(columns), -np.inf)
@@ -98,7 +98,7 @@ def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
     return np.asarray(fill(steps[front], weight[front], cover))
 
 
-def _allow(cover: Floats, steps: int, weight: float, copies: int) -> None:
+def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:
     """Let ``cover`` use one more item at most ``copies`` times; in place. Powers of two make every number of copies."""
     size = 1
     while copies > 0:

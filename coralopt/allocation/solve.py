@@ -79,6 +79,20 @@ DEFAULT_OPTIONS = SolveOptions(rel_gap=1e-3, time_limit=120.0)
 
 
 @dataclass(frozen=True, eq=False)
+class AllocationState:
+    """What a solve leaves to the next, similar one.
+
+    The columns worth looking at follow from the capacity prices, so they are not kept; the plan itself comes back as the
+    next problem's running instances.
+
+    Attributes:
+        capacity_prices: float64 (R, C), USD/h per node, at which the Lagrangian bound was highest.
+    """
+
+    capacity_prices: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class AllocationResult:
     """A checked allocation and how good it is.
 
@@ -97,6 +111,7 @@ class AllocationResult:
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Lagrangian bound, USD/h.
         solutions: What the back end said each time.
+        state: For solving a similar problem next; ``None`` where no prices were found.
     """
 
     allocation: Allocation
@@ -112,6 +127,7 @@ class AllocationResult:
     relaxation_usd_h: float
     lagrangian_usd_h: float
     solutions: tuple[Solution[Allocation], ...]
+    state: AllocationState | None = None
 
 
 def solve_allocation(
@@ -122,6 +138,7 @@ def solve_allocation(
     reductions: bool = True,
     *,
     most_columns: int = MOST_COLUMNS,
+    state: AllocationState | None = None,
 ) -> AllocationResult:
     """Allocate at least cost, with a proven bound (paper section 4.3).
 
@@ -133,6 +150,8 @@ def solve_allocation(
         formulation: ``"split"`` or ``"paper"``.
         reductions: ``False`` hands the full model to the back end, for comparison.
         most_columns: Most columns that are handed to the back end at once.
+        state: ``state`` of the result of a similar problem over the same regions and configurations, the last
+            epoch's, say. The answer is as exact as without, and quicker; one that does not help does no harm.
 
     Raises:
         InfeasibleError: No allocation meets every demand; carries an :class:`Explanation`.
@@ -147,7 +166,15 @@ def solve_allocation(
     if formulation not in FORMULATIONS:
         raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
     search = _Search(problem, backend, formulation, asked)
-    return search.with_reductions(most_columns) if reductions else search.full_model()
+    if not reductions:
+        return search.full_model()
+    if state is not None and state.capacity_prices.shape == problem.price.shape:
+        quick = search.from_state(most_columns, state)
+        if quick is not None:
+            return quick
+        left = None if asked.time_limit is None else search.left()
+        search = _Search(problem, backend, formulation, replace(asked, time_limit=left))
+    return search.with_reductions(most_columns)
 
 
 class _Search:
@@ -159,6 +186,9 @@ class _Search:
         self.solutions: list[Solution[Allocation]] = []
         self.best: Allocation | None = None
         self.cost, self.bound = math.inf, 0.0
+        #: What the reductions left says nothing about costs from here on.
+        self.target = math.inf
+        self.prices: Floats | None = None
         self.clock = time.perf_counter()
         self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
 
@@ -171,7 +201,13 @@ class _Search:
         return max(0.0, self.deadline - time.perf_counter())
 
     def done(self) -> bool:
-        return self.best is not None and gap_reached(self.cost, self.bound, self.asked.rel_gap, self.asked.abs_gap)
+        return self.best is not None and gap_reached(
+            self.cost, min(self.bound, self.target), self.asked.rel_gap, self.asked.abs_gap
+        )
+
+    def settled(self) -> bool:
+        """Whether going on with what the reductions left cannot narrow the gap to the one asked for."""
+        return self.best is not None and self.bound >= self.target
 
     def full_model(self) -> AllocationResult:
         """Everything in one integer programme."""
@@ -184,10 +220,18 @@ class _Search:
         count = found.shape[1] if found.shape else 0
         return self.result((), count, count, math.nan, math.nan)
 
-    def with_reductions(self, most_columns: int) -> AllocationResult:
+    def from_state(self, most_columns: int, state: AllocationState) -> AllocationResult | None:
+        """The steps of the module docstring over what is near the last prices; ``None`` if that is not enough."""
+        try:
+            result = self.with_reductions(most_columns, state)
+        except (InfeasibleError, NoSolutionError):
+            return None
+        return result if self.done() or self.left() == 0 else None
+
+    def with_reductions(self, most_columns: int, state: AllocationState | None = None) -> AllocationResult:
         """The steps of the module docstring."""
-        reduced = reduce_problem(self.problem)
-        small = reduced.problem
+        reduced = reduce_problem(self.problem, None if state is None else state.capacity_prices)
+        small, self.target = reduced.problem, reduced.target
         self.lap("reductions")
         if not (small.demand > 0).any():
             self.best, self.cost = Allocation.of({}), 0.0
@@ -197,7 +241,10 @@ class _Search:
         relaxation = solve_relaxation(small, columns, lp_solver)
         self.lap("relaxation")
         if (relaxation.shortfall > SHORTFALL * small.demand).any():
+            if not math.isinf(self.target):
+                raise InfeasibleError("nothing near the last prices meets every demand")
             raise self.infeasible()
+        self.prices = relaxation.capacity_prices
         prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
         dual = dual_bound(small, columns, relaxation, prices)
         lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices)
@@ -210,12 +257,13 @@ class _Search:
         self.lap("rounding")
         survivors = len(columns)
         if len(columns) > DIRECT_COLUMNS and not self.done():
-            lagrangian = self.decompose(small, columns, lagrangian, relaxation.capacity_prices, lp_solver)
+            start = relaxation.capacity_prices if state is None else state.capacity_prices
+            lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)
             survivors = self.partition(small, columns, replace(lagrangian, forced=forced))
-            if self.best is not None and not self.done():
+            if self.best is not None and not self.done() and not self.settled():
                 self.improve(small, columns, prices)
-        if not self.done():
+        if not self.done() and not self.settled():
             survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
         if self.best is not None:
             self.best = reduced.restore(self.best)
@@ -245,6 +293,7 @@ class _Search:
             prices = found.prices
             root = lagrangian_bound(small, columns, prices)
             if root.bound > best.bound:
+                self.prices = prices
                 best = replace(root, forced=np.maximum(root.forced, best.forced))
             if root.bound >= found.bound - CLOSE * abs(found.bound):
                 break
@@ -255,7 +304,7 @@ class _Search:
     def partition(self, small: AllocationProblem, columns: Columns, root: LagrangianBound) -> int:
         """Step 5; the number of columns that any allocation of the last slack may use."""
         slack, alive = FIRST_SLACK * abs(root.bound), len(columns)
-        while not self.done() and self.left() > 0:
+        while not self.done() and not self.settled() and self.left() > 0:
             needed = self.cost * (1 - self.asked.rel_gap) - root.bound
             # Far from what is needed a step more costs little and says much.
             slack = needed if needed <= 1.5 * slack else slack
@@ -397,7 +446,7 @@ class _Search:
         check = self.problem.check(self.best)
         if not check.feasible:
             raise WrongAnswerError("the allocation fails its check: " + "; ".join(check.violations[:5]))
-        bound = min(self.bound, check.objective)
+        bound = min(self.bound, self.target, check.objective)
         self.lap("check")
         return AllocationResult(
             allocation=self.best,
@@ -413,6 +462,7 @@ class _Search:
             relaxation_usd_h=relaxation,
             lagrangian_usd_h=lagrangian,
             solutions=tuple(self.solutions),
+            state=None if self.prices is None else AllocationState(self.prices),
         )
 
 
