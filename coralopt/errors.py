@@ -53,6 +53,10 @@ class PlanError(CoraloptError):
     """A plan document cannot be read or does not hold what it promises."""
 
 
+class WorkloadError(CoraloptError):
+    """A trace, a generator, or a table of demand, availability or prices cannot be used."""
+
+
 class SolverError(CoraloptError):
     """Base of the errors of the solver-agnostic core."""
 
