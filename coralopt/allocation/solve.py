@@ -50,9 +50,11 @@ from coralopt.allocation.rounding import rounded
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError, WrongAnswerError
 from coralopt.solving import (
     Capability,
+    Limit,
     Reason,
     Solution,
     SolveOptions,
+    Termination,
     gap_reached,
     get_backend,
     relative_gap,
@@ -112,6 +114,7 @@ class AllocationResult:
         lagrangian_usd_h: Lagrangian bound, USD/h.
         solutions: What the back end said each time.
         state: For solving a similar problem next; ``None`` where no prices were found.
+        interrupted: Whether Ctrl-C cut the search short.
     """
 
     allocation: Allocation
@@ -128,6 +131,7 @@ class AllocationResult:
     lagrangian_usd_h: float
     solutions: tuple[Solution[Allocation], ...]
     state: AllocationState | None = None
+    interrupted: bool = False
 
 
 def solve_allocation(
@@ -189,6 +193,7 @@ class _Search:
         #: What the reductions left says nothing about costs from here on.
         self.target = math.inf
         self.prices: Floats | None = None
+        self.interrupted = False
         self.clock = time.perf_counter()
         self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
 
@@ -199,6 +204,11 @@ class _Search:
 
     def left(self) -> float:
         return max(0.0, self.deadline - time.perf_counter())
+
+    def heed(self, termination: Termination) -> None:
+        """Ctrl-C reaches the back end first; the rest of the search must not go on as if nothing happened."""
+        if termination.limit is Limit.INTERRUPTED:
+            self.interrupted, self.deadline = True, 0.0
 
     def done(self) -> bool:
         return self.best is not None and gap_reached(
@@ -226,7 +236,8 @@ class _Search:
             result = self.with_reductions(most_columns, state)
         except (InfeasibleError, NoSolutionError):
             return None
-        return result if self.done() or self.left() == 0 else None
+        # Looking further away helps only where the target is what the proof stops at.
+        return result if self.done() or self.bound < self.target or self.left() == 0 else None
 
     def with_reductions(self, most_columns: int, state: AllocationState | None = None) -> AllocationResult:
         """The steps of the module docstring."""
@@ -332,6 +343,7 @@ class _Search:
             presolve=False,
         )
         choice = choose(small, columns, coverings, self.backend, options)
+        self.heed(choice.result.termination)
         inside = math.inf if choice.result.bound is None else choice.result.bound
         answer = choice.allocation
         if answer is not None and not small.check(answer).feasible and coverings.tight.any():
@@ -410,6 +422,7 @@ class _Search:
         options = replace(self.asked, time_limit=None if math.isinf(limit) else limit)
         found: Solution[Allocation] = solve(Part.of(small, templates, floor), self.backend, self.formulation, options)
         self.solutions.append(found)
+        self.heed(found.termination)
         if found.answer is not None and not self.offer(small, templates, found.answer):
             # The answer lives on the back end's tolerances: ask again with a demand that leaves room for them.
             again: Solution[Allocation] = solve(
@@ -463,6 +476,7 @@ class _Search:
             lagrangian_usd_h=lagrangian,
             solutions=tuple(self.solutions),
             state=None if self.prices is None else AllocationState(self.prices),
+            interrupted=self.interrupted,
         )
 
 

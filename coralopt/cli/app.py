@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import plan, scenario, show, solvers, templates, verify
+from coralopt.cli import adapt, plan, scenario, show, solvers, templates, verify
 
 
 def make_app() -> typer.Typer:
@@ -21,6 +21,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command()(plan.plan)
+    app.command()(adapt.adapt)
     app.command()(templates.templates)
     app.command()(verify.verify)
     app.command()(show.show)

@@ -57,7 +57,9 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
     best = np.full((phases, GRID + 1), np.inf)
     sweep_best(nodes, problem.throughput, problem.phase, problem.demand, problem.availability, weights, best)
-    runs = np.zeros(templates, dtype=np.bool_) if problem.running is None else problem.running.any(axis=1)
+    runs: npt.NDArray[np.bool_] = np.zeros(templates, dtype=np.bool_)
+    if problem.running is not None:
+        runs[np.unique(np.nonzero(problem.running)[0])] = True
     covers = np.zeros((phases, GRID + 1))
     for p in np.flatnonzero(problem.demand > 0).tolist():
         table = np.full(GRID + 1, np.inf)
@@ -114,7 +116,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     if count > ROOM:
         # Nothing is below such a target, so nothing need be listed.
         target = min(target, bound - slack)
-    mask = runs.copy()
+    mask: npt.NDArray[np.bool_] = np.array(runs)
     mask[template[: min(count, ROOM)]] = True
     return NearTemplates(mask, target, bound - slack)
 
