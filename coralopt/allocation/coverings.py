@@ -13,6 +13,7 @@ allocations go: templates cut the same nodes into instances in many ways.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,6 @@ from coralopt.allocation.relaxation import Columns, Floats, Ints
 
 #: Share of a demand by which a sum of throughputs may miss it and still be looked at; the exact check decides later.
 HAIR = 1e-9
-#: Extensions examined at once: a bound on memory, not on the result.
-CHUNK = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +78,7 @@ def near_coverings(
     limit: float,
     least: Floats,
     most: int,
+    deadline: float = np.inf,
 ) -> Coverings | None:
     """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
 
@@ -94,9 +94,10 @@ def near_coverings(
         limit: Largest weight, USD/h.
         least: float64 (G + 1,), a lower bound on the weight that covers s of G steps of the demand.
         most: Largest number of partial coverings of one size to hold.
+        deadline: Value of ``time.perf_counter()`` to stop at.
 
     Returns:
-        The coverings, or ``None`` when there would be too many.
+        The coverings, or ``None`` when there would be too many or time is up.
     """
     regions, configurations = problem.price.shape
     demand = float(problem.demand[phase])
@@ -115,29 +116,23 @@ def near_coverings(
     mark = np.random.default_rng(0).integers(1, 2**62, rows.shape[1], dtype=np.int64)
     marks = rows.astype(np.int64) @ mark
 
+    # Imported here: compiled code is dear to load and most commands never need it.
+    from coralopt.allocation.kernels import extend
+
     label_use = np.zeros((1, rows.shape[1]), dtype=np.int16)
     label_mark = np.zeros(1, dtype=np.int64)
     label_speed, label_weight = np.zeros(1), np.zeros(1)
     label_members = np.empty((1, 0), dtype=np.int64)
     done: list[Coverings] = []
     while len(label_mark):
-        found: list[tuple[Ints, Ints]] = []
-        step = max(1, CHUNK // max(1, len(chosen)))
-        count = 0
-        for begin in range(0, len(label_mark), step):
-            piece = slice(begin, begin + step)
-            missing = np.maximum(0.0, demand - (label_speed[piece, None] + speed[None, :]))
-            # Rounded down: what is missing may be a hair less than it seems.
-            steps = np.minimum(grid, np.ceil(missing / demand * grid * (1 - 1e-9) - 1e-6)).astype(np.int64)
-            value = label_weight[piece, None] + weight[None, :] + least[np.maximum(steps, 0)]
-            label, item = np.nonzero(value <= limit)
-            fits = (label_use[label + begin] + rows[item] <= room).all(axis=1)
-            found.append((label[fits] + begin, item[fits]))
-            count += int(fits.sum())
-            if count > 20 * most:
-                return None
-        label = np.concatenate([pair[0] for pair in found])
-        item = np.concatenate([pair[1] for pair in found])
+        room_for = 20 * most
+        label, item = np.empty(room_for, dtype=np.int64), np.empty(room_for, dtype=np.int64)
+        count = extend(
+            label_speed, label_weight, label_use, speed, weight, rows, room, demand, least, limit, label, item
+        )
+        if count < 0 or time.perf_counter() > deadline:
+            return None
+        label, item = label[:count], item[:count]
         speeds = label_speed[label] + speed[item]
         weights = label_weight[label] + weight[item]
         made_marks = label_mark[label] + marks[item]

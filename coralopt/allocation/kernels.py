@@ -187,3 +187,49 @@ def _weight(nodes: npt.NDArray[np.int16], t: int, r: int, availability: Ints, pr
             return np.inf
         weight += price[r, c]
     return weight
+
+
+@njit(cache=True)
+def extend(
+    label_speed: Floats,
+    label_weight: Floats,
+    label_use: npt.NDArray[np.int16],
+    speed: Floats,
+    weight: Floats,
+    rows: npt.NDArray[np.int16],
+    room: Ints,
+    demand: float,
+    least: Floats,
+    limit: float,
+    label: Ints,
+    item: Ints,
+) -> int:
+    """List the pairs (partial covering, instance to add) that fit and may still end within ``limit``.
+
+    Fills ``label`` and ``item``; how many pairs there are, or -1 where they are too few for all of them.
+    """
+    grid = len(least) - 1
+    count = 0
+    for k in range(len(label_speed)):
+        for j in range(len(speed)):
+            value = label_weight[k] + weight[j]
+            if value > limit:
+                continue
+            missing = demand - (label_speed[k] + speed[j])
+            if missing > 0:
+                # Rounded down: what is missing may be a hair less than it seems.
+                steps = int(np.ceil(missing / demand * grid * (1 - 1e-9) - 1e-6))
+                if value + least[max(0, min(grid, steps))] > limit:
+                    continue
+            fits = True
+            for cell in range(rows.shape[1]):
+                if label_use[k, cell] + rows[j, cell] > room[cell]:
+                    fits = False
+                    break
+            if fits:
+                if count == len(label):
+                    return -1
+                label[count] = k
+                item[count] = j
+                count += 1
+    return count

@@ -28,12 +28,17 @@ class Choice:
 
 
 def all_near(
-    problem: AllocationProblem, columns: Columns, bound: LagrangianBound, slack: float, most: int
+    problem: AllocationProblem,
+    columns: Columns,
+    bound: LagrangianBound,
+    slack: float,
+    most: int,
+    deadline: float = np.inf,
 ) -> Coverings | None:
     """Every covering that an allocation of cost at most ``bound.bound + slack`` may use, but for replaceable ones.
 
     Returns:
-        ``None`` when there are more than ``most``.
+        ``None`` when there are more than ``most``, or time is up.
     """
     # A little more than asked: sums in another order must not lose a covering.
     limit = bound.bound + slack + 1e-9 * abs(bound.bound)
@@ -52,6 +57,7 @@ def all_near(
             float(bound.least[p][-1]) + slack + 1e-9 * abs(bound.bound),
             bound.least[p],
             4 * most,
+            deadline,
         )
         if found is None or count + len(found) > most:
             return None

@@ -319,7 +319,7 @@ class _Search:
             needed = self.cost * (1 - self.asked.rel_gap) - root.bound
             # Far from what is needed a step more costs little and says much.
             slack = needed if needed <= 1.5 * slack else slack
-            coverings = all_near(small, columns, root, slack, MOST_COVERINGS)
+            coverings = all_near(small, columns, root, slack, MOST_COVERINGS, time.perf_counter() + SHARE * self.left())
             self.lap("coverings")
             if coverings is None:
                 break
