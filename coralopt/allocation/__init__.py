@@ -6,13 +6,14 @@ from coralopt.allocation.names import readable_names
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.session import AllocationSession
-from coralopt.allocation.solve import AllocationResult, solve_allocation
+from coralopt.allocation.solve import AllocationResult, AllocationState, solve_allocation
 
 __all__ = [
     "Allocation",
     "AllocationProblem",
     "AllocationResult",
     "AllocationSession",
+    "AllocationState",
     "Explanation",
     "Reduced",
     "Reduction",

@@ -37,10 +37,15 @@ class LagrangianBound:
     Attributes:
         bound: USD/h; every allocation costs at least this.
         forced: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
+        weight: float64 (N,), USD/h; cost of a column and its nodes at the capacity prices.
+        least: One float64 (G + 1,) a model phase: least weight that covers s of G steps of its demand, and what every
+            covering of the whole demand weighs at least.
     """
 
     bound: float
     forced: Floats
+    weight: Floats
+    least: tuple[Floats, ...]
 
 
 def lagrangian_bound(
@@ -65,7 +70,7 @@ def lagrangian_bound(
         fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
         cover = _cover(steps[fresh], weight[fresh], grid)
         for k in kept.tolist():
-            _allow(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
+            allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
         covers.append(cover)
     total = constant + sum(float(cover[grid]) for cover in covers)
     forced = np.full(len(columns), -np.inf)
@@ -75,7 +80,7 @@ def lagrangian_bound(
             forced[mine] = total - cover[grid] + weight[mine] + cover[grid - steps[mine]]
     # Rounding of the sums above must never lift the bound over a true cost.
     slack = 1e-9 * (abs(total) + 2 * abs(constant)) if np.isfinite(total) else 0.0
-    return LagrangianBound(total - slack, forced - slack)
+    return LagrangianBound(total - slack, forced - slack, weight, tuple(covers))
 
 
 def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
@@ -84,18 +89,16 @@ def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
     cover[0] = 0.0
     if not len(steps):
         return cover
-    # Only items that no larger one undercuts matter.
-    order = np.lexsort((weight, -steps))
-    sizes, weights = steps[order], weight[order]
-    best = np.minimum.accumulate(weights)
-    pareto = np.concatenate([[True], weights[1:] < best[:-1]])
     # Imported here: compiled code is dear to load and most commands never need it.
+    from coralopt.allocation.kernels import cheapest_by_size
     from coralopt.allocation.kernels import cover as fill
 
-    return np.asarray(fill(sizes[pareto], weights[pareto], cover))
+    # Only items that no larger one undercuts matter.
+    front = cheapest_by_size(steps, weight, grid)
+    return np.asarray(fill(steps[front], weight[front], cover))
 
 
-def _allow(cover: Floats, steps: int, weight: float, copies: int) -> None:
+def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:
     """Let ``cover`` use one more item at most ``copies`` times; in place. Powers of two make every number of copies."""
     size = 1
     while copies > 0:

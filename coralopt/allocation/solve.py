@@ -6,11 +6,16 @@ The steps, each exact:
 2. ``relaxation`` solves the linear relaxation over all columns. Its dual prices, priced out over all columns, give a
    lower bound by weak duality, whatever state the column generation ended in.
 3. ``lagrangian`` gives a second bound at the relaxation's capacity prices; the larger of the two is the *root bound*.
-4. ``rounding`` makes a first allocation and ``improve`` a better one, of cost U.
-5. Fixing: a column whose forced cost is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
+4. ``rounding`` makes a first allocation of cost U.
+5. ``decomposition`` raises the Lagrangian bound to its highest, L, and ``coverings`` lists, for a slack g, every covering
+   of a model phase that an allocation of cost at most L + g may use. An integer programme picks one for each phase; with
+   its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from small to U (1 - gap) - L; the first
+   rounds already find allocations near the best.
+6. Where there are too many coverings for that, ``improve`` looks for a better allocation.
+7. Fixing: a column whose forced cost is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
    columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
    S) is a lower bound on the whole problem. The closer U is to the root bound, the fewer survive.
-6. Where more survive than a back end can take, or step 4 found nothing, integer programmes over the columns of least
+8. Where more survive than a back end can take, or nothing was found, integer programmes over the columns of least
    forced cost look for an allocation; their own bounds say nothing about the whole problem and are not used.
 
 The bound returned is the largest of those that hold, and at most the cost of the allocation returned.
@@ -30,11 +35,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.coverings import Coverings
+from coralopt.allocation.decomposition import CLOSE, best_prices
 from coralopt.allocation.explain import Explanation, explain
 from coralopt.allocation.formulations import FORMULATIONS
 from coralopt.allocation.improve import improved
-from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.lagrangian import LagrangianBound, lagrangian_bound
 from coralopt.allocation.part import TOLERANCE, Part
+from coralopt.allocation.partition import all_near, choose
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduction, reduce_problem
 from coralopt.allocation.relaxation import SHORTFALL, Columns, Floats, dual_bound, reduced_costs, solve_relaxation
@@ -43,9 +51,11 @@ from coralopt.allocation.rounding import rounded
 from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError, WrongAnswerError
 from coralopt.solving import (
     Capability,
+    Limit,
     Reason,
     Solution,
     SolveOptions,
+    Termination,
     gap_reached,
     get_backend,
     relative_gap,
@@ -61,8 +71,28 @@ MOST_COLUMNS = 6_000
 SHARE = 0.5
 #: So few columns go to the back end at once, without a search for a good allocation beforehand.
 DIRECT_COLUMNS = 300
+#: Most coverings handed to a back end at once, and nodes it may take: a measure of work that does not depend on the clock.
+MOST_COVERINGS, COVERING_NODES = 12_000, 5_000
+#: First slack of the coverings, as a share of the bound.
+FIRST_SLACK = 2e-4
+#: Columns the decomposition begins with: those whose forced cost is within this share of the bound, and how many at most.
+NEAR_BOUND, NEAR_COLUMNS = 0.01, 60_000
 #: What holds when no options are given.
 DEFAULT_OPTIONS = SolveOptions(rel_gap=1e-3, time_limit=120.0)
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationState:
+    """What a solve leaves to the next, similar one.
+
+    The columns worth looking at follow from the capacity prices, so they are not kept; the plan itself comes back as the
+    next problem's running instances.
+
+    Attributes:
+        capacity_prices: float64 (R, C), USD/h per node, at which the Lagrangian bound was highest.
+    """
+
+    capacity_prices: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +107,15 @@ class AllocationResult:
         formulation: Formulation the back end solved.
         solver: Back end.
         reductions: What each exact reduction did.
-        seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``rounding``, ``improve``,
-            ``solver``, ``check``.
+        seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``rounding``, ``decomposition``,
+            ``coverings``, ``partition``, ``improve``, ``solver``, ``check``.
         columns: All columns after the reductions.
         survivors: Columns left after fixing when the last integer programme was made.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Lagrangian bound, USD/h.
         solutions: What the back end said each time.
+        state: For solving a similar problem next; ``None`` where no prices were found.
+        interrupted: Whether Ctrl-C cut the search short.
     """
 
     allocation: Allocation
@@ -99,6 +131,8 @@ class AllocationResult:
     relaxation_usd_h: float
     lagrangian_usd_h: float
     solutions: tuple[Solution[Allocation], ...]
+    state: AllocationState | None = None
+    interrupted: bool = False
 
 
 def solve_allocation(
@@ -110,6 +144,7 @@ def solve_allocation(
     *,
     most_columns: int = MOST_COLUMNS,
     restrict: int | None = None,
+    state: AllocationState | None = None,
 ) -> AllocationResult:
     """Allocate at least cost, with a proven bound (paper section 4.3).
 
@@ -123,6 +158,8 @@ def solve_allocation(
         most_columns: Most columns that are handed to the back end at once, more or less: templates come whole.
         restrict: Never hand over more than this many columns; those of least forced cost are chosen. The gap is still
             proven over all columns. For back ends whose licence stops at a size; needs ``reductions``.
+        state: ``state`` of the result of a similar problem over the same regions and configurations, the last
+            epoch's, say. The answer is as exact as without, and quicker; one that does not help does no harm.
 
     Raises:
         InfeasibleError: No allocation meets every demand; carries an :class:`Explanation`.
@@ -139,7 +176,15 @@ def solve_allocation(
     if restrict is not None and (not reductions or restrict < 1):
         raise OptionError(f"restrict is {restrict}; it must be at least 1, and needs the reductions")
     search = _Search(problem, backend, formulation, asked, restrict)
-    return search.with_reductions(most_columns) if reductions else search.full_model()
+    if not reductions:
+        return search.full_model()
+    if state is not None and state.capacity_prices.shape == problem.price.shape:
+        quick = search.from_state(most_columns, state)
+        if quick is not None:
+            return quick
+        left = None if asked.time_limit is None else search.left()
+        search = _Search(problem, backend, formulation, replace(asked, time_limit=left), restrict)
+    return search.with_reductions(most_columns)
 
 
 class _Search:
@@ -154,6 +199,10 @@ class _Search:
         self.solutions: list[Solution[Allocation]] = []
         self.best: Allocation | None = None
         self.cost, self.bound = math.inf, 0.0
+        #: What the reductions left says nothing about costs from here on.
+        self.target = math.inf
+        self.prices: Floats | None = None
+        self.interrupted = False
         self.clock = time.perf_counter()
         self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
 
@@ -165,8 +214,19 @@ class _Search:
     def left(self) -> float:
         return max(0.0, self.deadline - time.perf_counter())
 
+    def heed(self, termination: Termination) -> None:
+        """Ctrl-C reaches the back end first; the rest of the search must not go on as if nothing happened."""
+        if termination.limit is Limit.INTERRUPTED:
+            self.interrupted, self.deadline = True, 0.0
+
     def done(self) -> bool:
-        return self.best is not None and gap_reached(self.cost, self.bound, self.asked.rel_gap, self.asked.abs_gap)
+        return self.best is not None and gap_reached(
+            self.cost, min(self.bound, self.target), self.asked.rel_gap, self.asked.abs_gap
+        )
+
+    def settled(self) -> bool:
+        """Whether going on with what the reductions left cannot narrow the gap to the one asked for."""
+        return self.best is not None and self.bound >= self.target
 
     def full_model(self) -> AllocationResult:
         """Everything in one integer programme.
@@ -190,10 +250,19 @@ class _Search:
         count = found.shape[1] if found.shape else 0
         return self.result((), count, count, math.nan, math.nan)
 
-    def with_reductions(self, most_columns: int) -> AllocationResult:
+    def from_state(self, most_columns: int, state: AllocationState) -> AllocationResult | None:
+        """The steps of the module docstring over what is near the last prices; ``None`` if that is not enough."""
+        try:
+            result = self.with_reductions(most_columns, state)
+        except (InfeasibleError, NoSolutionError):
+            return None
+        # Looking further away helps only where the target is what the proof stops at.
+        return result if self.done() or self.bound < self.target or self.left() == 0 else None
+
+    def with_reductions(self, most_columns: int, state: AllocationState | None = None) -> AllocationResult:
         """The steps of the module docstring."""
-        reduced = reduce_problem(self.problem)
-        small = reduced.problem
+        reduced = reduce_problem(self.problem, None if state is None else state.capacity_prices)
+        small, self.target = reduced.problem, reduced.target
         self.lap("reductions")
         if not (small.demand > 0).any():
             self.best, self.cost = Allocation.of({}), 0.0
@@ -204,7 +273,10 @@ class _Search:
         relaxation = solve_relaxation(small, columns, lp_solver)
         self.lap("relaxation")
         if (relaxation.shortfall > SHORTFALL * small.demand).any():
+            if not math.isinf(self.target):
+                raise InfeasibleError("nothing near the last prices meets every demand")
             raise self.infeasible()
+        self.prices = relaxation.capacity_prices
         prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
         dual = dual_bound(small, columns, relaxation, prices)
         lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices)
@@ -215,15 +287,97 @@ class _Search:
         if first is not None:
             self.best, self.cost = first, small.check(first).objective
         self.lap("rounding")
-        if self.best is not None and len(columns) > DIRECT_COLUMNS:
-            self.improve(small, columns, prices)
-        survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
+        survivors = len(columns)
+        if len(columns) > DIRECT_COLUMNS and not self.done():
+            start = relaxation.capacity_prices if state is None else state.capacity_prices
+            lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
+            forced = np.maximum(forced, lagrangian.forced)
+            survivors = self.partition(small, columns, replace(lagrangian, forced=forced))
+            if self.best is not None and not self.done() and not self.settled():
+                self.improve(small, columns, prices)
+        if not self.done() and not self.settled():
+            survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
         if self.best is not None:
             self.best = reduced.restore(self.best)
         return self.result(reduced.reductions, len(columns), survivors, relaxation.objective, lagrangian.bound)
 
+    def decompose(
+        self,
+        small: AllocationProblem,
+        columns: Columns,
+        root: LagrangianBound,
+        start: Floats,
+        lp_solver: Any,
+    ) -> LagrangianBound:
+        """The highest Lagrangian bound: best prices over some columns, held against all, until no other column matters."""
+        chosen, best, prices = np.zeros(0, dtype=np.int64), root, start
+        while True:
+            # Columns that look good at any prices so far; at bad prices that may be nearly all.
+            limit = root.bound + NEAR_BOUND * abs(root.bound)
+            near = np.flatnonzero((root.forced <= limit) | columns.kept)
+            if len(near) > NEAR_COLUMNS:
+                near = near[np.argsort(root.forced[near], kind="stable")[:NEAR_COLUMNS]]
+            grown = np.union1d(chosen, near)
+            if len(grown) == len(chosen) or self.left() == 0:
+                break
+            chosen = grown
+            found = best_prices(small, columns, chosen, prices, lp_solver, self.deadline)
+            prices = found.prices
+            root = lagrangian_bound(small, columns, prices)
+            if root.bound > best.bound:
+                self.prices = prices
+                best = replace(root, forced=np.maximum(root.forced, best.forced))
+            if root.bound >= found.bound - CLOSE * abs(found.bound):
+                break
+        self.bound = max(self.bound, best.bound)
+        self.lap("decomposition")
+        return best
+
+    def partition(self, small: AllocationProblem, columns: Columns, root: LagrangianBound) -> int:
+        """Step 5; the number of columns that any allocation of the last slack may use."""
+        slack, alive = FIRST_SLACK * abs(root.bound), len(columns)
+        while not self.done() and not self.settled() and self.left() > 0:
+            needed = self.cost * (1 - self.asked.rel_gap) - root.bound
+            # Far from what is needed a step more costs little and says much.
+            slack = needed if needed <= 1.5 * slack else slack
+            coverings = all_near(small, columns, root, slack, MOST_COVERINGS, time.perf_counter() + SHARE * self.left())
+            self.lap("coverings")
+            if coverings is None:
+                break
+            alive = int((root.forced <= root.bound + slack).sum())
+            inside = self.choose(small, columns, coverings)
+            self.bound = max(self.bound, min(root.bound + slack, inside, self.cost))
+            self.lap("partition")
+            if slack >= needed or inside < root.bound + slack:
+                break
+            slack *= 2
+        return alive
+
+    def choose(self, small: AllocationProblem, columns: Columns, coverings: Coverings) -> float:
+        """The best choice of coverings is kept if it is better; a bound on all of them, infinite if none fits."""
+        options = replace(
+            self.asked,
+            rel_gap=self.asked.rel_gap / 4,
+            node_limit=COVERING_NODES,
+            time_limit=None if math.isinf(self.left()) else SHARE * self.left(),
+            # Its presolve compares coverings with one another, which is done already.
+            presolve=False,
+        )
+        choice = choose(small, columns, coverings, self.backend, options)
+        self.heed(choice.result.termination)
+        inside = math.inf if choice.result.bound is None else choice.result.bound
+        answer = choice.allocation
+        if answer is not None and not small.check(answer).feasible and coverings.tight.any():
+            # It misses a demand by rounding: choose again among those that surely do not.
+            answer = choose(small, columns, coverings.some(~coverings.tight), self.backend, options).allocation
+        if answer is not None:
+            check = small.check(answer)
+            if check.feasible and check.objective < self.cost:
+                self.best, self.cost = answer, check.objective
+        return inside
+
     def improve(self, small: AllocationProblem, columns: Columns, prices: Floats) -> None:
-        """Step 4, for at most half of the time left."""
+        """Step 6, for at most half of the time left."""
         assert self.best is not None
         deadline = time.perf_counter() + SHARE * self.left()
         self.best = improved(
@@ -248,7 +402,7 @@ class _Search:
         prices: Floats,
         most_columns: int,
     ) -> int:
-        """Steps 5 and 6 until the gap is reached or time is up; the number of columns that survived fixing."""
+        """Steps 7 and 8 until the gap is reached or time is up; the number of columns that survived fixing."""
         survivors, wanted = len(columns), min(FIRST_COLUMNS, most_columns)
         root = self.bound
         restricted = Restriction.of(columns, forced, self.restrict)
@@ -290,6 +444,7 @@ class _Search:
         options = replace(self.asked, time_limit=None if math.isinf(limit) else limit)
         found: Solution[Allocation] = solve(Part.of(small, templates, floor), self.backend, self.formulation, options)
         self.solutions.append(found)
+        self.heed(found.termination)
         if found.answer is not None and not self.offer(small, templates, found.answer):
             # The answer lives on the back end's tolerances: ask again with a demand that leaves room for them.
             again: Solution[Allocation] = solve(
@@ -326,7 +481,7 @@ class _Search:
         check = self.problem.check(self.best)
         if not check.feasible:
             raise WrongAnswerError("the allocation fails its check: " + "; ".join(check.violations[:5]))
-        bound = min(self.bound, check.objective)
+        bound = min(self.bound, self.target, check.objective)
         self.lap("check")
         return AllocationResult(
             allocation=self.best,
@@ -342,6 +497,8 @@ class _Search:
             relaxation_usd_h=relaxation,
             lagrangian_usd_h=lagrangian,
             solutions=tuple(self.solutions),
+            state=None if self.prices is None else AllocationState(self.prices),
+            interrupted=self.interrupted,
         )
 
 

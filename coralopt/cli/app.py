@@ -8,6 +8,7 @@ import typer
 
 from coralopt._version import __version__
 from coralopt.cli import (
+    adapt,
     bench,
     launch,
     library,
@@ -36,6 +37,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command()(plan.plan)
+    app.command()(adapt.adapt)
     app.command()(templates.templates)
     app.command()(place.place)
     app.command()(verify.verify)

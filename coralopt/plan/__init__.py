@@ -1,5 +1,16 @@
 """The portable plan document: schema, load and save, independent verification, drawing data."""
 
+from coralopt.plan.difference import InstanceChange, PlanDifference, difference
 from coralopt.plan.document import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage, plan_schema
 
-__all__ = ["Plan", "PlannedDemand", "PlannedInstance", "PlannedNode", "PlannedStage", "plan_schema"]
+__all__ = [
+    "InstanceChange",
+    "Plan",
+    "PlanDifference",
+    "PlannedDemand",
+    "PlannedInstance",
+    "PlannedNode",
+    "PlannedStage",
+    "difference",
+    "plan_schema",
+]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coralopt.errors import PlanError
+from coralopt.plan.files import write_text
 
 #: Bumped whenever a field changes its meaning.
 VERSION: Literal[1] = 1
@@ -111,20 +110,7 @@ class Plan(_Part):
         Raises:
             PlanError: The file cannot be written.
         """
-        target = Path(path)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    stream.write(self.to_json())
-                Path(temporary).chmod(0o644)
-                Path(temporary).replace(target)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise PlanError(f"{target}: the plan cannot be written: {error.strerror or error}") from error
+        write_text(path, self.to_json(), "the plan")
 
     @staticmethod
     def load(path: str | Path) -> Plan:

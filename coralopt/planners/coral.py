@@ -119,7 +119,7 @@ def plan_with_report(
     )
     solved = time.perf_counter()
     say("plan")
-    plan = _make_plan(scenario, templates, problem, result, chosen, asked.rel_gap)
+    plan = make_plan(scenario, templates, problem, result, chosen, asked.rel_gap)
     report = PlanningReport(
         seconds={"library": built - started, "allocation": solved - built, "plan": time.perf_counter() - solved},
         templates=len(templates),
@@ -220,7 +220,7 @@ def instance_name(phase: ModelPhase, region: str, usage: Mapping[str, int]) -> s
     return f"{phase.model.name}-{phase.phase}-{region}-{nodes}"
 
 
-def _make_plan(
+def make_plan(
     scenario: ResolvedScenario,
     library: TemplateLibrary,
     problem: AllocationProblem,
@@ -228,6 +228,7 @@ def _make_plan(
     solver: str,
     requested_gap: float,
 ) -> Plan:
+    """The allocation made concrete: instances with their stages, nodes, instance types and shares of traffic."""
     tables = {table.key: table for table in scenario_tables(scenario)}
     phases = {phase.key: phase for phase in scenario.model_phases}
     instances: list[PlannedInstance] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions.availability import reachable
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import undominated
+from coralopt.allocation.reductions.prices import near_templates
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Reduction:
     """What one reduction did.
 
     Attributes:
-        name: ``availability``, ``clip`` or ``dominance``.
+        name: ``prices``, ``availability``, ``clip`` or ``dominance``.
         before: Templates (for ``clip``: coefficients above the demand) before.
         after: The same afterwards.
         seconds: Time it took.
@@ -39,21 +41,42 @@ class Reduced:
         problem: The smaller problem.
         kept: int64 (T',), original template of each of its templates.
         reductions: What each step did.
+        target: USD/h; the optimum is the same if it is below this, and is at least this if not. Infinite but for the
+            reduction by capacity prices.
     """
 
     problem: AllocationProblem
     kept: npt.NDArray[np.int64]
     reductions: tuple[Reduction, ...]
+    target: float = math.inf
 
     def restore(self, allocation: Allocation) -> Allocation:
         """The allocation in terms of the original templates."""
         return Allocation(self.kept[allocation.template], allocation.region, allocation.count)
 
 
-def reduce_problem(problem: AllocationProblem) -> Reduced:
-    """Apply every reduction; the optimum over the result is the optimum of ``problem``."""
+#: How far above the bound at known capacity prices the target lies, as a share of it, and new columns kept at most.
+MARGIN, MOST_NEAR = 0.03, 30_000
+
+
+def reduce_problem(problem: AllocationProblem, capacity_prices: npt.NDArray[np.float64] | None = None) -> Reduced:
+    """Apply every reduction; the optimum over the result is the optimum of ``problem``.
+
+    Args:
+        problem: The problem.
+        capacity_prices: float64 (R, C), USD/h per node; prices that were good for a similar problem. With them, what
+            is far too dear at these prices goes first, and the result has a ``target``.
+    """
     steps = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
+    target = math.inf
+
+    if capacity_prices is not None:
+        started = time.perf_counter()
+        near = near_templates(problem, capacity_prices, MARGIN, MOST_NEAR)
+        problem, chosen = _select(problem, near.mask)
+        steps.append(Reduction("prices", len(kept), len(chosen), time.perf_counter() - started))
+        kept, target = kept[chosen], near.target
 
     started = time.perf_counter()
     problem, chosen = _select(problem, reachable(problem))
@@ -69,7 +92,7 @@ def reduce_problem(problem: AllocationProblem) -> Reduced:
     problem, chosen = _select(problem, undominated(problem))
     steps.append(Reduction("dominance", len(kept), len(chosen), time.perf_counter() - started))
     kept = kept[chosen]
-    return Reduced(problem, kept, tuple(steps))
+    return Reduced(problem, kept, tuple(steps), target)
 
 
 def _select(problem: AllocationProblem, mask: npt.NDArray[np.bool_]) -> tuple[AllocationProblem, npt.NDArray[np.int64]]:

@@ -1,0 +1,135 @@
+r"""Drop templates that are too dear at known capacity prices: the reduction behind a quick re-solve.
+
+At any capacity prices lambda >= 0 an allocation with an instance of a column costs at least the column's forced cost (see
+:mod:`coralopt.allocation.lagrangian`). So every allocation of cost below t uses columns of forced cost below t only, and
+the rest may go: the least cost stays what it was if it is below t, and is at least t if nothing below t is left.
+
+Prices that were good in the last epoch are nearly so in the next. One pass over the whole library, without any
+other reduction before it, then leaves some thousands of a million templates. Those that run already stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation.lagrangian import Floats, allow_copies
+from coralopt.allocation.problem import AllocationProblem
+
+#: Steps of the grid of the covering knapsacks: every throughput is rounded up to whole steps, so the bound holds.
+GRID = 50_000
+#: Room for columns of one pass; more are counted, not listed.
+ROOM = 400_000
+
+
+@dataclass(frozen=True, eq=False)
+class NearTemplates:
+    """Templates that allocations below a target cost may use.
+
+    Attributes:
+        mask: bool (T,).
+        target: USD/h; every allocation that costs less uses these templates only. Infinite when all stay.
+        bound: USD/h; every allocation costs at least this.
+    """
+
+    mask: npt.NDArray[np.bool_]
+    target: float
+    bound: float
+
+
+def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: float, most: int) -> NearTemplates:
+    """The templates of forced cost at most ``(1 + margin)`` times the bound at these prices, or fewer.
+
+    Args:
+        problem: The whole problem; its throughputs need no clipping.
+        capacity_prices: float64 (R, C), USD/h per node; negative ones count as 0.
+        margin: Dimensionless, how far above the bound the target should be.
+        most: Largest number of new columns to keep; the target is lowered where more are below it.
+    """
+    from coralopt.allocation.kernels import cheapest_by_size, cover, node_lists, sweep_best, sweep_forced
+
+    prices = np.maximum(capacity_prices, 0.0)
+    templates, regions, _, phases = problem.shape
+    known = np.nan_to_num(problem.price, nan=np.inf)
+    weights = (1 + problem.penalty) * known + prices
+    nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
+    best = np.full((phases, GRID + 1), np.inf)
+    sweep_best(nodes, problem.throughput, problem.phase, problem.demand, problem.availability, weights, best)
+    runs: npt.NDArray[np.bool_] = np.zeros(templates, dtype=np.bool_)
+    if problem.running is not None:
+        runs[np.unique(np.nonzero(problem.running)[0])] = True
+    covers = np.zeros((phases, GRID + 1))
+    for p in np.flatnonzero(problem.demand > 0).tolist():
+        table = np.full(GRID + 1, np.inf)
+        table[0] = 0.0
+        sizes = np.flatnonzero(np.isfinite(best[p]))
+        if len(sizes):
+            front = cheapest_by_size(sizes, best[p][sizes], GRID)
+            table = np.asarray(cover(sizes[front], best[p][sizes][front], table))
+        for t in np.flatnonzero(runs & (problem.phase == p) & (problem.throughput > 0)).tolist():
+            use = problem.usage[t].astype(np.int64)
+            share = min(1.0, float(problem.throughput[t]) / float(problem.demand[p]))
+            steps = int(min(GRID, max(1, np.ceil(share * GRID * (1 + 1e-12)))))
+            for r in range(regions):
+                assert problem.running is not None
+                needed = use > 0
+                fits = int((problem.availability[r, needed] // use[needed]).min())
+                copies = min(int(problem.running[t, r]), fits)
+                if copies:
+                    weight = float((use[needed] * (known[r, needed] + prices[r, needed])).sum())
+                    allow_copies(table, steps, weight, copies)
+        covers[p] = table
+    constant = float((prices * problem.availability).sum())
+    served = problem.demand > 0
+    bound = float(covers[served, GRID].sum()) - constant
+    if not np.isfinite(bound):
+        # Some phase cannot be covered at all; the chain says why.
+        return NearTemplates(np.ones(templates, dtype=np.bool_), np.inf, 0.0)
+    slack = 1e-9 * (abs(bound) + 2 * constant)
+    target = bound - slack + margin * abs(bound)
+    template, region = np.empty(ROOM, dtype=np.int64), np.empty(ROOM, dtype=np.int64)
+    over = np.empty(ROOM)
+    while True:
+        # What a phase may weigh: the target, less what the others weigh at least.
+        limit = np.where(served, covers[:, GRID] + (target - bound) + 2 * slack, -np.inf)
+        count = sweep_forced(
+            nodes,
+            problem.throughput,
+            problem.phase,
+            problem.demand,
+            problem.availability,
+            weights,
+            covers,
+            limit,
+            template,
+            region,
+            over,
+        )
+        if count <= min(most, ROOM) or target <= bound:
+            break
+        if count > ROOM:
+            target = bound + (target - bound) / 2 if target - bound > 1e-6 * abs(bound) else bound - slack
+        else:
+            target = _lowered(problem, covers, bound, template, over, count, most)
+    if count > ROOM:
+        # Nothing is below such a target, so nothing need be listed.
+        target = min(target, bound - slack)
+    mask: npt.NDArray[np.bool_] = np.array(runs)
+    mask[template[: min(count, ROOM)]] = True
+    return NearTemplates(mask, target, bound - slack)
+
+
+def _lowered(
+    problem: AllocationProblem,
+    covers: Floats,
+    bound: float,
+    template: npt.NDArray[np.int64],
+    over: Floats,
+    count: int,
+    most: int,
+) -> float:
+    """The target that lets ``most`` of the listed columns through."""
+    forced = bound + over[:count] - covers[problem.phase[template[:count]], GRID]
+    return float(np.partition(forced, most - 1)[most - 1]) * (1 - 1e-12)

@@ -1,0 +1,249 @@
+"""``coralopt adapt``: a plan for every epoch, and what changes from one to the next."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coralopt.cli.console import (
+    JsonFlag,
+    OptionList,
+    ScenarioArgument,
+    library_progress,
+    parse_options,
+    print_json,
+    print_rich,
+    say,
+)
+
+
+def adapt(
+    scenario: ScenarioArgument,
+    demand: Annotated[Path | None, typer.Option(help="Table epoch,model,phase,tokens_s.")] = None,
+    availability: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,count.")] = None,
+    prices: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,usd_h.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs to walk through; all by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for plans and changes; goes on where it stopped.")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew in a folder that holds a walk.")] = False,
+    forecast: Annotated[
+        str, typer.Option(help="given, last, mean:EPOCHS, seasonal:EPOCHS, or module:function of your own.")
+    ] = "given",
+    headroom: Annotated[float, typer.Option(min=0, help="Share added to the forecast, e.g. 0.1.")] = 0.0,
+    penalty: Annotated[
+        str | None,
+        typer.Option(metavar="K[,K...]", help="Initialization penalty; several print churn against cost."),
+    ] = None,
+    solver: Annotated[str | None, typer.Option(help="MILP back end; see `coralopt solvers`.")] = None,
+    option: OptionList = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for each epoch's allocation.")] = None,
+    rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
+    library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Walk SCENARIO through epochs: keep what runs where that is cheaper, charge K for what is started."""
+    from coralopt.errors import OptionError
+    from coralopt.planners import adapt as walk
+    from coralopt.planners import epoch_inputs, forecast_named
+    from coralopt.scenario import load_scenario
+    from coralopt.templates import obtain_library
+    from coralopt.workload import read_availability, read_demand, read_prices
+
+    options: dict[str, Any] = parse_options(option)
+    if time_limit is not None:
+        options["time_limit"] = time_limit
+    if rel_gap is not None:
+        options["rel_gap"] = rel_gap
+    penalties = _penalties(penalty)
+    if len(penalties) > 1 and output is not None:
+        raise OptionError("several values of --penalty are for comparing; --output takes the plans of one")
+    hook = forecast_named(forecast)
+    resolved = load_scenario(scenario)
+    inputs = epoch_inputs(
+        resolved,
+        None if demand is None else read_demand(demand),
+        None if availability is None else read_availability(availability),
+        None if prices is None else read_prices(prices),
+        epochs,
+    )
+    with library_progress(quiet=json_output) as progress:
+        templates, _ = obtain_library(resolved, library, progress=progress)
+    walks = []
+    for k in penalties:
+        found = []
+        started = time.perf_counter()
+        for epoch in walk(
+            resolved,
+            inputs,
+            penalty=k,
+            forecast=hook,
+            forecast_name=forecast,
+            headroom=headroom,
+            solver=solver,
+            options=options,
+            library=templates,
+            output=output,
+            restart=restart,
+        ):
+            found.append(epoch)
+            if not json_output:
+                _tell(epoch, len(inputs), time.perf_counter() - started, len([e for e in found if not e.resumed]))
+        walks.append((resolved.initialization_penalty if k is None else k, found))
+    if json_output:
+        print_json(
+            {
+                "walks": [
+                    {
+                        "penalty": k,
+                        "mean": _means([epoch.summary for epoch in found]),
+                        "epochs": [asdict(epoch.summary) | {"resumed": epoch.resumed} for epoch in found],
+                    }
+                    for k, found in walks
+                ]
+            }
+        )
+        return
+    print_rich(_epoch_table(walks[0][1], walks[0][0]) if len(walks) == 1 else _churn_table(walks))
+    if output is not None:
+        say(f"plans and changes written to {output}")
+
+
+def _penalties(text: str | None) -> list[float | None]:
+    from coralopt.errors import OptionError
+
+    if text is None:
+        return [None]
+    values: list[float | None] = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1000:
+            raise OptionError(f"--penalty {text!r}: {part!r} is not a number from 0 to 1000; for example 0,0.1,0.5")
+        values.append(value)
+    return values
+
+
+def _tell(epoch: Any, total: int, seconds: float, made: int) -> None:
+    item = epoch.summary
+    if epoch.resumed:
+        say(f"epoch {item.epoch} of {total}: already there")
+        return
+    left = (total - 1 - item.epoch) * seconds / max(1, made)
+    say(
+        f"epoch {item.epoch} of {total}: {item.cost_usd_h:,.4f} USD/h, gap {item.gap * 100:.3f} %, "
+        f"+{item.start} -{item.stop} ={item.keep}, {item.seconds:.2f} s"
+        + (f"; about {left:.0f} s left" if left else "")
+    )
+
+
+def _means(summaries: list[Any]) -> dict[str, float]:
+    count = max(1, len(summaries))
+    names = (
+        "cost_usd_h",
+        "provisioning_usd_h",
+        "initialization_usd_h",
+        "start",
+        "stop",
+        "keep",
+        "started_usd_h",
+        "seconds",
+    )
+    means = {name: sum(getattr(item, name) for item in summaries) / count for name in names}
+    return means | {
+        "largest_gap": max((item.gap for item in summaries), default=0.0),
+        "least_served_share": min((item.served_share for item in summaries), default=1.0),
+    }
+
+
+def _epoch_table(found: list[Any], penalty: float) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"Epochs, K = {penalty:g}")
+    for head in (
+        "epoch",
+        "cost USD/h",
+        "provisioning",
+        "initialization",
+        "gap %",
+        "instances",
+        "nodes",
+        "start",
+        "stop",
+        "keep",
+        "served %",
+        "seconds",
+    ):
+        table.add_column(head, justify="right")
+    for epoch in found:
+        item = epoch.summary
+        table.add_row(
+            str(item.epoch),
+            f"{item.cost_usd_h:,.4f}",
+            f"{item.provisioning_usd_h:,.4f}",
+            f"{item.initialization_usd_h:,.4f}",
+            f"{item.gap * 100:.4f}",
+            str(item.instances),
+            str(item.nodes),
+            str(item.start),
+            str(item.stop),
+            str(item.keep),
+            f"{item.served_share * 100:.1f}",
+            f"{item.seconds:.2f}",
+        )
+    mean = _means([epoch.summary for epoch in found])
+    table.add_section()
+    table.add_row(
+        "mean",
+        f"{mean['cost_usd_h']:,.4f}",
+        f"{mean['provisioning_usd_h']:,.4f}",
+        f"{mean['initialization_usd_h']:,.4f}",
+        "",
+        "",
+        "",
+        f"{mean['start']:.1f}",
+        f"{mean['stop']:.1f}",
+        f"{mean['keep']:.1f}",
+        "",
+        f"{mean['seconds']:.2f}",
+    )
+    return table
+
+
+def _churn_table(walks: list[tuple[float, list[Any]]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="Churn against cost, means over epochs after the first")
+    for head in (
+        "K",
+        "cost USD/h",
+        "provisioning",
+        "initialization",
+        "started USD/h",
+        "start",
+        "stop",
+        "keep",
+        "seconds",
+    ):
+        table.add_column(head, justify="right")
+    for k, found in walks:
+        # Epoch 0 starts everything, whatever K is.
+        mean = _means([epoch.summary for epoch in found[1:]] or [epoch.summary for epoch in found])
+        table.add_row(
+            f"{k:g}",
+            f"{mean['cost_usd_h']:,.4f}",
+            f"{mean['provisioning_usd_h']:,.4f}",
+            f"{mean['initialization_usd_h']:,.4f}",
+            f"{mean['started_usd_h']:,.4f}",
+            f"{mean['start']:.2f}",
+            f"{mean['stop']:.2f}",
+            f"{mean['keep']:.2f}",
+            f"{mean['seconds']:.2f}",
+        )
+    return table

@@ -1,0 +1,191 @@
+"""What every epoch demands and offers, in a scenario's own order, and the scenario of one epoch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt import catalog
+from coralopt.errors import WorkloadError
+from coralopt.scenario import scenario_from_mapping
+from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class EpochInputs:
+    """What a walk through epochs is given.
+
+    Attributes:
+        demand: float64 (E, P), tokens/s, in the order of the scenario's model phases.
+        availability: int64 (E, R, C), nodes, those rented already included.
+        price: float64 (E, R, C), USD per node-hour; NaN only where availability is 0.
+    """
+
+    demand: Floats
+    availability: npt.NDArray[np.int64]
+    price: Floats
+
+    def __len__(self) -> int:
+        return len(self.demand)
+
+
+def epoch_inputs(
+    scenario: ResolvedScenario,
+    demand: EpochDemand | None = None,
+    availability: EpochAvailability | None = None,
+    prices: EpochPrices | None = None,
+    epochs: int | None = None,
+) -> EpochInputs:
+    """Tables of epochs in the scenario's order; what no table is given for stays as the scenario has it.
+
+    Args:
+        scenario: The scenario.
+        demand: Must name every model phase of the scenario.
+        availability: A pair it never names is not available.
+        prices: A pair it never names keeps the scenario's price.
+        epochs: How many to walk through; all when ``None``.
+
+    Raises:
+        WorkloadError: A table names what the scenario lacks, or lacks what the scenario has; tables of different
+            lengths; too few epochs; a pair that is available without a price. All of them at once.
+    """
+    wrong: list[str] = []
+    tables: list[tuple[str, Any]] = [("demand", demand), ("availability", availability), ("prices", prices)]
+    lengths = {name: len(table) for name, table in tables if table is not None}
+    if epochs is None:
+        if not lengths:
+            raise WorkloadError("nothing says how many epochs there are: give a table, or the number of epochs")
+        if len(set(lengths.values())) > 1:
+            wrong.append(
+                "the tables have different numbers of epochs: "
+                + ", ".join(f"{name} {length}" for name, length in lengths.items())
+                + "; give the number to walk through"
+            )
+        epochs = min(lengths.values())
+    if epochs < 1:
+        wrong.append(f"{epochs} epochs were asked for; there must be at least 1")
+    wrong += [
+        f"{epochs} epochs were asked for, but {name} has {length}"
+        for name, length in lengths.items()
+        if length < epochs
+    ]
+    keys = [phase.key for phase in scenario.model_phases]
+    if demand is not None:
+        wrong += _strangers("demand", demand.keys, keys, "model phase")
+        lacking = [key for key in keys if key not in demand.keys]
+        if lacking:
+            wrong.append(f"demand has no entries for {', '.join(lacking)}; give 0 tokens/s for what needs nothing")
+    names = [configuration.name for configuration in scenario.configurations]
+    for what, table in (("availability", availability), ("prices", prices)):
+        if table is not None:
+            wrong += _strangers(what, table.regions, scenario.regions, "region")
+            wrong += _strangers(what, table.configurations, names, "configuration")
+    if wrong:
+        raise WorkloadError("\n  - ".join(["the tables do not fit the scenario:", *wrong]))
+    needed = np.repeat(np.array([[phase.demand_tokens_s for phase in scenario.model_phases]]), epochs, axis=0)
+    if demand is not None:
+        needed = demand.tokens_s[:epochs][:, [demand.keys.index(key) for key in keys]]
+    offered = np.repeat(scenario.availability[None], epochs, axis=0)
+    if availability is not None:
+        offered = np.zeros_like(offered)
+        place = _place(scenario.regions, names, availability.regions, availability.configurations)
+        offered[:, place[0], place[1]] = availability.count[:epochs]
+    price = np.repeat(scenario.price_usd_h[None], epochs, axis=0)
+    if prices is not None:
+        place = _place(scenario.regions, names, prices.regions, prices.configurations)
+        given = prices.usd_h[:epochs]
+        price[:, place[0], place[1]] = np.where(np.isnan(given), price[:, place[0], place[1]], given)
+    unpriced = np.argwhere((offered > 0) & np.isnan(price))
+    if len(unpriced):
+        e, r, c = unpriced[0]
+        raise WorkloadError(
+            f"epoch {e}: {names[c]} in {scenario.regions[r]} is available but has no price; "
+            "add it to the prices or to the scenario's pool"
+        )
+    return EpochInputs(needed, offered, price)
+
+
+def _strangers(what: str, given: Sequence[str], known: Sequence[str], kind: str) -> list[str]:
+    return [
+        f"{what} names the {kind} {name!r}, which the scenario does not have; it has {', '.join(known)}"
+        for name in given
+        if name not in known
+    ]
+
+
+def _place(
+    regions: Sequence[str], names: Sequence[str], given_regions: Sequence[str], given_names: Sequence[str]
+) -> Any:
+    return np.ix_(
+        [list(regions).index(name) for name in given_regions], [list(names).index(name) for name in given_names]
+    )
+
+
+def epoch_scenario(
+    scenario: ResolvedScenario,
+    demand: Floats,
+    availability: npt.NDArray[np.int64],
+    price: Floats,
+    running: Sequence[RunningInstances],
+    penalty: float | None = None,
+    name: str | None = None,
+) -> ResolvedScenario:
+    """The scenario of one epoch, a whole scenario of its own, so that its plan can be verified anywhere.
+
+    Args:
+        scenario: What stays.
+        demand: float64 (P,), tokens/s.
+        availability: int64 (R, C), nodes.
+        price: float64 (R, C), USD per node-hour.
+        running: Instances that run already.
+        penalty: K, the scenario's own when ``None``.
+        name: Its name.
+    """
+    document = copy.deepcopy(dict(scenario.document))
+    models = list(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    keys = dict(zip(models, document["models"], strict=True))
+    for key in document["models"]:
+        given = document["models"][key]["demand"]
+        document["models"][key]["demand"] = {
+            field: given[field] for field in ("dataset", "input_tokens", "output_tokens") if field in given
+        }
+    for phase, needed in zip(scenario.model_phases, demand.tolist(), strict=True):
+        document["models"][keys[phase.model.name]]["demand"][f"{phase.phase}_tokens_s"] = needed
+    for r, region in enumerate(scenario.regions):
+        offered: dict[str, Any] = {}
+        for c, configuration in enumerate(scenario.configurations):
+            entry: dict[str, Any] = {"available": int(availability[r, c])}
+            if not math.isnan(price[r, c]):
+                entry["price_usd_h"] = float(price[r, c])
+            elif region not in catalog.regions():
+                # A region of one's own lists what has a price; a catalog region may list what it never sold.
+                continue
+            if scenario.instance_types[r][c] is not None:
+                entry["instance_type"] = scenario.instance_types[r][c]
+            offered[configuration.name] = entry
+        document["pool"]["regions"][region] = {"configurations": offered}
+    document["running"] = [
+        {
+            "model": keys[entry.key.rsplit("/", 1)[0]],
+            "phase": entry.key.rsplit("/", 1)[1],
+            "region": entry.region,
+            "nodes": {node: count for node, count in entry.nodes.items() if count},
+            "count": entry.count,
+        }
+        for entry in running
+        if entry.count
+    ]
+    if penalty is not None:
+        document["initialization_penalty"] = penalty
+    if name is not None:
+        document["name"] = name
+    return scenario_from_mapping(document, source=name or scenario.name)

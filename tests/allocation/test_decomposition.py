@@ -1,0 +1,133 @@
+"""Dantzig-Wolfe prices, coverings and their choice say the same as trying everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.allocation import AllocationProblem, reduce_problem, solve_allocation
+from coralopt.allocation import solve as solve_module
+from coralopt.allocation.decomposition import best_prices
+from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.partition import all_near, choose
+from coralopt.allocation.relaxation import Columns
+from coralopt.solving import SolveOptions
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=allocation_problems())
+def test_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationProblem) -> None:
+    """Prices from the decomposition are only as good as the bound made from them, which must hold, kept ones included."""
+    small = reduce_problem(problem).problem
+    columns = Columns.of(small)
+    truth = best_by_enumeration(problem)
+    if truth is None or not len(columns):
+        return
+    every = np.arange(len(columns))
+    found = best_prices(small, columns, every, np.zeros(small.price.shape), "highs")
+    bound = lagrangian_bound(small, columns, found.prices).bound
+    assert (found.prices >= 0).all()
+    assert bound <= float(truth) + 1e-9
+    assert found.bound <= float(truth) * (1 + 1e-9) + 1e-9
+    # The coarse grid loses a little to the fine one, never the other way round.
+    assert found.bound <= bound + 1e-6 * abs(bound)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=allocation_problems(), slack=st.sampled_from((0.0, 1.0, 5.0, 50.0)), seed=st.integers(0, 1000))
+def test_near_coverings_hold_every_cheap_enough_allocation(problem: AllocationProblem, slack: float, seed: int) -> None:
+    """The claim behind the proof: the best choice of coverings is the optimum, or the optimum costs more than L + g."""
+    small = reduce_problem(problem).problem
+    columns = Columns.of(small)
+    truth = best_by_enumeration(problem)
+    if truth is None or not (small.demand > 0).any():
+        return
+    prices = np.random.default_rng(seed).uniform(0, 2, small.price.shape)
+    root = lagrangian_bound(small, columns, prices, grid=1000)
+    coverings = all_near(small, columns, root, slack, 100_000)
+    assert coverings is not None
+    if truth > root.bound + slack:
+        return
+    found = choose(small, columns, coverings, "highs", EXACT)
+    assert found.allocation is not None
+    check = small.check(found.allocation)
+    assert check.feasible
+    assert check.objective == pytest.approx(float(truth), abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=allocation_problems(max_templates=3, max_phases=1), seed=st.integers(0, 1000))
+def test_near_coverings_are_those_of_brute_force(problem: AllocationProblem, seed: int) -> None:
+    """Every covering that fits and is light enough is listed, or one that needs no more of anything and costs no more."""
+    small = reduce_problem(problem).problem
+    columns = Columns.of(small)
+    if len(columns) == 0 or len(columns) > 4 or not (small.demand > 0).any():
+        return
+    prices = np.random.default_rng(seed).uniform(0, 2, small.price.shape)
+    root = lagrangian_bound(small, columns, prices, grid=1000)
+    slack = 5.0
+    coverings = all_near(small, columns, root, slack, 100_000)
+    assert coverings is not None
+    for counts in product(range(4), repeat=len(columns)):
+        n = np.array(counts)
+        use = np.zeros(small.price.shape)
+        np.add.at(use, columns.region, small.usage[columns.template] * n[:, None])
+        speed = float(small.throughput[columns.template] @ n)
+        weight = float(root.weight @ n)
+        if (n > columns.upper).any() or (use > small.availability).any() or speed < small.demand[0]:
+            continue
+        if weight <= root.least[0][-1] + slack:
+            cost = float(columns.cost @ n)
+            assert ((coverings.use <= use.ravel()).all(axis=1) & (coverings.cost <= cost + 1e-9)).any()
+
+
+def test_a_demand_met_but_for_rounding_is_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 x 0.1 misses 0.1 + 0.2 by one unit in the last place; the covering may bound, not answer."""
+    monkeypatch.setattr(solve_module, "DIRECT_COLUMNS", 0)
+    problem = AllocationProblem(
+        usage=np.array([[1], [2]]),
+        throughput=np.array([0.1, 0.15]),
+        phase=np.array([0, 0]),
+        demand=np.array([0.1 + 0.2]),
+        availability=np.array([[6]]),
+        price=np.array([[1.0]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("m/decode",),
+        region_names=("r",),
+        configuration_names=("c",),
+    )
+    result = solve_allocation(problem, options=EXACT)
+    assert result.cost_usd_h == 4.0
+    assert result.bound_usd_h <= 4.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=allocation_problems())
+def test_whole_chain_with_coverings_is_exact(problem: AllocationProblem) -> None:
+    """Small problems go to the back end at once; forced through the coverings they must end at the same optimum."""
+    truth = best_by_enumeration(problem)
+    if truth is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve_module, "DIRECT_COLUMNS", 0)
+        result = solve_allocation(problem, options=EXACT)
+    assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+    assert result.bound_usd_h == pytest.approx(float(truth), abs=1e-5)
+
+
+def test_scarce_supply_is_proven() -> None:
+    """What the linear bound alone leaves open for minutes closes at once."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=6, regions=2, supply="scarce", nodes=20, seed=3)
+    problem = replace(problem, availability=problem.availability + 1)
+    result = solve_allocation(problem, options=SolveOptions(rel_gap=1e-3))
+    assert result.gap <= 1e-3
+    assert "partition" in result.seconds
