@@ -24,8 +24,8 @@ from scipy.special import gammaln, logsumexp
 
 from coralopt.workload import Generator, describe, fit_generator, read_hourly, read_trace, save_generator
 from coralopt.workload.arrivals import ArrivalModel, stationary_law
-from coralopt.workload.arrivals_fit import expectation
 from coralopt.workload.availability_model import fit_availability, save_availability_model
+from coralopt.workload.kernels import expectation
 from coralopt.workload.lengths import LengthModel, independent_lengths
 from coralopt.workload.statistics import TraceStatistics
 

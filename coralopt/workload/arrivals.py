@@ -19,7 +19,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from coralopt.errors import WorkloadError
 
@@ -81,6 +80,8 @@ class ArrivalModel:
         Raises:
             WorkloadError: A rate or duration that is not positive and finite, or far too many requests.
         """
+        from coralopt.workload.kernels import walk
+
         for name, value in (("rate", rate_s), ("duration", duration_s)):
             if not (np.isfinite(value) and value > 0):
                 raise WorkloadError(f"the {name} must be positive and finite, not {value:g}")
@@ -94,7 +95,7 @@ class ArrivalModel:
                 "generate shorter traces with several seeds"
             )
         first = int(np.searchsorted(np.cumsum(self.stationary)[:-1], random.random(), side="right"))
-        path = _walk(np.cumsum(self.transitions, axis=1), first, random.random(windows))
+        path = walk(np.cumsum(self.transitions, axis=1), first, random.random(windows))
         # A state with rate 0 would make own time stand still, and the way back from it ambiguous.
         own = np.concatenate([[0.0], np.cumsum(np.maximum(self.rates, 1e-12)[path] * self.window)])
         even = np.interp(self._renewals(float(own[-1]), random), own, np.arange(windows + 1) * self.window)
@@ -161,17 +162,3 @@ def stationary_law(transitions: npt.NDArray[np.float64]) -> npt.NDArray[np.float
     law = np.maximum(law, 0.0)
     result: npt.NDArray[np.float64] = law / law.sum()
     return result
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
-def _walk(cumulative: npt.NDArray[np.float64], first: int, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """States of the chain, one a window, from cumulative transition rows and uniform numbers."""
-    path = np.empty(len(uniform), dtype=np.int64)
-    state = first
-    for step in range(len(uniform)):
-        path[step] = state
-        following = 0
-        while following < cumulative.shape[1] - 1 and uniform[step] >= cumulative[state, following]:
-            following += 1
-        state = following
-    return path

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from coralopt.errors import WorkloadError
 from coralopt.workload.arrivals import HOUR_S, ArrivalModel, even_hours, stationary_law
@@ -127,6 +126,8 @@ def fit_chain(
     Returns:
         Mean counts (k,) rising, transitions (k, k), and the log likelihood of the last expectation step.
     """
+    from coralopt.workload.kernels import expectation
+
     mean = max(float(counts.mean()), 1e-9)
     # Levels of the smoothed count are where the states start; the spread keeps equal levels apart.
     width = max(1, len(counts) // 500)
@@ -151,67 +152,6 @@ def fit_chain(
         likelihood = new
     order = np.argsort(rates)
     return rates[order], transitions[np.ix_(order, order)], likelihood
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
-def expectation(
-    logs: npt.NDArray[np.float64], start: npt.NDArray[np.float64], transitions: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
-    """Forward and backward pass.
-
-    Args:
-        logs: float64 (n, k), log density of window t in state j, up to a term that depends on t alone.
-        start: float64 (k,), law of the first state.
-        transitions: float64 (k, k).
-
-    Returns:
-        State probabilities (n, k), expected transitions (k, k), and the log likelihood up to those terms.
-    """
-    windows, states = logs.shape
-    density = np.empty((windows, states))
-    posterior = np.empty((windows, states))
-    likelihood = 0.0
-    for t in range(windows):
-        top = logs[t].max()
-        total = 0.0
-        for j in range(states):
-            density[t, j] = math.exp(logs[t, j] - top)
-            ahead = start[j]
-            if t > 0:
-                ahead = 0.0
-                for i in range(states):
-                    ahead += posterior[t - 1, i] * transitions[i, j]
-            posterior[t, j] = ahead * density[t, j]
-            total += posterior[t, j]
-        for j in range(states):
-            posterior[t, j] /= total
-        likelihood += math.log(total) + top
-    pairs = np.zeros((states, states))
-    after = np.ones(states)
-    before = np.empty(states)
-    for t in range(windows - 1, -1, -1):
-        if t < windows - 1:
-            # after[j]: chance of what follows window t + 1, given state j there, up to a factor.
-            total = 0.0
-            for i in range(states):
-                before[i] = 0.0
-                for j in range(states):
-                    before[i] += transitions[i, j] * density[t + 1, j] * after[j]
-                total += posterior[t, i] * before[i]
-            for i in range(states):
-                for j in range(states):
-                    pairs[i, j] += posterior[t, i] * transitions[i, j] * density[t + 1, j] * after[j] / total
-            scale = before.max()
-            for i in range(states):
-                after[i] = before[i] / scale
-        total = 0.0
-        for i in range(states):
-            before[i] = posterior[t, i] * after[i]
-            total += before[i]
-        # Filtered until here; from now on smoothed. Window t - 1 does not look at it again.
-        for i in range(states):
-            posterior[t, i] = before[i] / total
-    return posterior, pairs, likelihood
 
 
 def _chain_model(
@@ -243,6 +183,8 @@ def _chain_model(
 
 
 def _smoothed(model: ArrivalModel, counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    from coralopt.workload.kernels import expectation
+
     means = np.maximum(model.rates, 1e-9) * model.window
     logs = counts[:, None] * np.log(means) - means
     posterior: npt.NDArray[np.float64] = expectation(logs, model.stationary, model.transitions)[0]

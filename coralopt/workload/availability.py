@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,11 @@ import numpy.typing as npt
 from coralopt.catalog import parse_configuration
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.errors import Mistake, WorkloadError
-from coralopt.plan import Plan
 from coralopt.workload.epochs import EpochAvailability
 from coralopt.workload.files import read_rows, refuse
+
+if TYPE_CHECKING:
+    from coralopt.plan import Plan
 
 HOURLY_COLUMNS = ("hour", "gpu_model", "requested_gpus", "fleet_gpus", "effective_capacity", "free_frac")
 

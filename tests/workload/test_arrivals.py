@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from coralopt.errors import WorkloadError
 from coralopt.workload.arrivals import ArrivalModel, even_hours, stationary_law
-from coralopt.workload.arrivals_fit import daily_shape, expectation, fit_arrivals, fit_chain
+from coralopt.workload.arrivals_fit import daily_shape, fit_arrivals, fit_chain
+from coralopt.workload.kernels import expectation
 from coralopt.workload.statistics import dispersion, find_tick, interval_cv, per_window
 
 ONE = np.ones(1), np.ones((1, 1))

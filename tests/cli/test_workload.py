@@ -1,0 +1,126 @@
+"""The workload commands as a user meets them: real processes, exit codes, no tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coralopt.workload import read_availability, read_demand, read_trace
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``coralopt workload`` in its own process."""
+    return subprocess.run(
+        [sys.executable, "-m", "coralopt", "workload", *arguments],
+        cwd=cwd,
+        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_from_scenario_to_tables(tmp_path: Path) -> None:
+    """The way to `adapt`: a trace for a scenario, its demand per epoch, availability for its pool."""
+    made = run("mix", "core", "--duration", "720", "--seed", "1", "-o", "out/core.parquet", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "requests written to" in made.stderr
+    asked = run("demand", "out/core.parquet", "-o", "demand.csv", "--json", cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    assert len(json.loads(asked.stdout)["epochs"]) == 2
+    assert (tmp_path / "demand.csv").read_text().splitlines()[0] == "epoch,model,phase,tokens_s"
+    demand = read_demand(tmp_path / "demand.csv")
+    assert set(demand.keys) >= {"qwen3-32b/prefill", "phi4-14b/decode"}
+    free = run(
+        "availability",
+        "core",
+        "--epochs",
+        "2",
+        "--required",
+        "30",
+        "--rule",
+        "scarce-core",
+        "-o",
+        "a.csv",
+        cwd=tmp_path,
+    )
+    assert free.returncode == 0, free.stderr
+    assert (tmp_path / "a.csv").read_text().splitlines()[0] == "epoch,region,configuration,count"
+    table = read_availability(tmp_path / "a.csv")
+    assert table.count.shape == (2, 2, 12)
+
+
+def test_fit_generate_describe(tmp_path: Path) -> None:
+    """A generated trace can be fitted, and the fitted generator generates."""
+    run("generate", "azure-conv-2023", "--duration", "300", "--seed", "1", "-o", "t.csv.gz", cwd=tmp_path)
+    fitted = run("fit", "t.csv.gz", "-o", "g.json", "--json", cwd=tmp_path)
+    assert fitted.returncode == 0, fitted.stderr
+    assert "BIC" in json.loads(fitted.stdout)["why"]
+    again = run("generate", "g.json", "--rate", "20", "--duration", "60", "--exact-rate", "-o", "u.csv", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert len(read_trace(tmp_path / "u.csv")) == 1200
+    told = run("describe", "u.csv", cwd=tmp_path)
+    assert "1,200" in told.stdout
+    shown = run("show", "g.json", cwd=tmp_path)
+    assert "Token lengths" in shown.stdout
+
+
+def test_list_and_convert(tmp_path: Path) -> None:
+    """Every packaged generator is listed; convert applies its options in the order that help states."""
+    listed = json.loads(run("list", "--json", cwd=tmp_path).stdout)
+    assert {"azure-code-2023", "azure-conv-2023", "burstgpt"} <= {row["name"] for row in listed}
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n1,2,2\n2,3,3\n3,4,4\n")
+    made = run(
+        "convert",
+        "t.csv",
+        "--start",
+        "1",
+        "--repeat",
+        "3",
+        "--rate",
+        "2",
+        "--share",
+        "m=1",
+        "-o",
+        "u.csv",
+        cwd=tmp_path,
+    )
+    assert made.returncode == 0, made.stderr
+    trace = read_trace(tmp_path / "u.csv")
+    assert trace.models == ("m",)
+    assert trace.input_tokens.tolist() == [2, 3, 4] * 3
+    assert trace.rate_s == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["describe", "none.csv"], "no such file"),
+        (["describe", "bad.csv"], "line 2: input tokens must be a whole number, at least 0, not '-1'"),
+        (["fit", "bad.csv", "-o", "g.json"], "2 mistakes"),
+        (["show", "nosuch"], "azure-code-2023"),
+        (["generate", "burstgpt", "--rate", "0", "-o", "x.csv"], "rate must be positive"),
+        (["mix", "core", "--imbalance", "odd", "-o", "x.csv"], "unknown imbalance 'odd'"),
+        (["mix", "core", "--generator", "qwen3-32b", "-o", "x.csv"], "expected MODEL=GEN"),
+        (["availability", "core", "--epochs", "3", "-o", "x.csv"], "--plan plan.json"),
+        (["availability", "core", "--epochs", "3", "--required", "9", "--rule", "odd", "-o", "x.csv"], "unknown rule"),
+        (["convert", "good.csv", "--only", "m", "-o", "x.csv"], "no requests for model 'm'"),
+        (["convert", "good.csv", "--share", "m=x", "-o", "x.csv"], "'x' is no number"),
+        (["demand", "good.csv"], "--model"),
+    ],
+)
+def test_bad_input(tmp_path: Path, arguments: list[str], words: str) -> None:
+    """Exit code 2, one clear message, no traceback, and no file left behind."""
+    (tmp_path / "bad.csv").write_text("arrival_s,input_tokens,output_tokens\n0,-1,1\n5,1,x\n")
+    (tmp_path / "good.csv").write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n1,1,1\n")
+    before = {path.name for path in tmp_path.iterdir()}
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == before
