@@ -12,6 +12,7 @@ import numpy as np
 
 from coralopt.allocation import AllocationProblem
 from coralopt.placement import PlacementProblem
+from coralopt.placement.limits import EngineLimits
 
 PLACEMENT_TRAITS = ("ordinary", "ties", "one node", "equal nodes", "holes", "no memory", "rising", "roles", "huge")
 ALLOCATION_TRAITS = ("ordinary", "degenerate", "scarce", "infeasible", "no demand", "one phase", "running", "huge")
@@ -94,7 +95,7 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
 
 def problem_to_json(problem: PlacementProblem | AllocationProblem) -> dict[str, Any]:
     """Plain data that :func:`problem_from_json` reads back bit for bit; NaN is ``null``."""
-    from dataclasses import fields
+    from dataclasses import asdict, fields, is_dataclass
 
     data: dict[str, Any] = {"kind": problem.kind}
     for item in fields(problem):
@@ -104,7 +105,7 @@ def problem_to_json(problem: PlacementProblem | AllocationProblem) -> dict[str, 
             if value.dtype.kind == "f":
                 held[np.isnan(value)] = None
             value = held.tolist()
-        data[item.name] = value
+        data[item.name] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
     return data
 
 
@@ -122,6 +123,8 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
             node_set=tuple(held["node_set"]),
             configurations=tuple(held["configurations"]),
             stages=held["stages"],
+            limits=EngineLimits(**held.get("limits", {})),
+            gpus=tuple(held.get("gpus", ())),
         )
     if kind == "allocation":
         types = {"usage": np.int16, "phase": np.int32, "availability": np.int64, "running": np.int64}

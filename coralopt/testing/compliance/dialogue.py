@@ -135,11 +135,14 @@ def interrupt_keeps_the_incumbent(backend: Any) -> None:
     if threading.current_thread() is not threading.main_thread() or os.name == "nt":
         return
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    # Processes started in the background by a shell may ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
     try:
         found = solve_matrix(market_split(), backend, SolveOptions(time_limit=60.0, rel_gap=0.0))
     finally:
         timer.cancel()
+        signal.signal(signal.SIGINT, before)
     assert found.termination.limit is Limit.INTERRUPTED, found.termination
     assert found.termination.reason is Reason.FEASIBLE, found.termination
 
