@@ -11,10 +11,11 @@ The steps, each exact:
    of a model phase that an allocation of cost at most L + g may use. An integer programme picks one for each phase; with
    its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from small to U (1 - gap) - L; the first
    rounds already find allocations near the best.
-6. Where there are too many coverings for that, ``improve`` looks for a better allocation.
-7. Fixing: a column whose forced cost is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
-   columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
-   S) is a lower bound on the whole problem. The closer U is to the root bound, the fewer survive.
+6. Where there are too many coverings for that, ``branching`` splits the problem by how many nodes a phase uses of a kind.
+7. If that does not end in time, ``improve`` looks for a better allocation. Fixing: a column whose forced cost is above
+   t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the columns that survive. Any allocation costs at
+   least t, or uses S only; so min(t, bound of the integer programme over S) is a lower bound on the whole problem.
+   The closer U is to the root bound, the fewer survive.
 8. Where more survive than a back end can take, or nothing was found, integer programmes over the columns of least
    forced cost look for an allocation; their own bounds say nothing about the whole problem and are not used.
 
@@ -35,6 +36,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.branching import branch_and_bound
 from coralopt.allocation.coverings import Coverings
 from coralopt.allocation.decomposition import CLOSE, best_prices
 from coralopt.allocation.explain import Explanation, explain
@@ -72,6 +74,10 @@ SHARE = 0.5
 DIRECT_COLUMNS = 300
 #: Most coverings handed to a back end at once, and nodes it may take: a measure of work that does not depend on the clock.
 MOST_COVERINGS, COVERING_NODES = 12_000, 5_000
+#: Tree nodes looked at for one target, and the first target over the root bound where no allocation is known, as a share.
+TREE_NODES, FIRST_RISE = 300, 0.01
+#: How often the slack and the target are doubled where no allocation is found: up to some times the bound.
+DOUBLINGS = 14
 #: First slack of the coverings, as a share of the bound.
 FIRST_SLACK = 2e-4
 #: Columns the decomposition begins with: those whose forced cost is within this share of the bound, and how many at most.
@@ -194,6 +200,7 @@ class _Search:
         self.target = math.inf
         self.prices: Floats | None = None
         self.interrupted = False
+        self.tree_nodes = 0
         self.clock = time.perf_counter()
         self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
 
@@ -272,6 +279,8 @@ class _Search:
             lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)
             survivors = self.partition(small, columns, replace(lagrangian, forced=forced))
+            if not self.done() and not self.settled():
+                self.branch(small, columns, replace(lagrangian, forced=forced), lp_solver)
             if self.best is not None and not self.done() and not self.settled():
                 self.improve(small, columns, prices)
         if not self.done() and not self.settled():
@@ -301,7 +310,7 @@ class _Search:
                 break
             chosen = grown
             found = best_prices(small, columns, chosen, prices, lp_solver, self.deadline)
-            prices = found.prices
+            prices = found.capacity_prices
             root = lagrangian_bound(small, columns, prices)
             if root.bound > best.bound:
                 self.prices = prices
@@ -315,7 +324,9 @@ class _Search:
     def partition(self, small: AllocationProblem, columns: Columns, root: LagrangianBound) -> int:
         """Step 5; the number of columns that any allocation of the last slack may use."""
         slack, alive = FIRST_SLACK * abs(root.bound), len(columns)
-        while not self.done() and not self.settled() and self.left() > 0:
+        for _ in range(DOUBLINGS):
+            if self.done() or self.settled() or self.left() == 0:
+                break
             needed = self.cost * (1 - self.asked.rel_gap) - root.bound
             # Far from what is needed a step more costs little and says much.
             slack = needed if needed <= 1.5 * slack else slack
@@ -331,6 +342,38 @@ class _Search:
                 break
             slack *= 2
         return alive
+
+    def branch(self, small: AllocationProblem, columns: Columns, root: LagrangianBound, lp_solver: Any) -> None:
+        """Step 6: a tree below a target, which is raised until an allocation within the gap is found."""
+        assert self.prices is not None
+        rise = FIRST_RISE
+        for _ in range(DOUBLINGS):
+            if self.done() or self.settled() or self.left() == 0:
+                break
+            guess = root.bound + rise * abs(root.bound)
+
+            def target(guess: float = guess) -> float:
+                return min(self.target, self.cost * (1 - self.asked.rel_gap * (1 - 1e-12)), max(guess, self.bound))
+
+            alive = np.flatnonzero(root.forced <= target())
+            found, looked = branch_and_bound(
+                small,
+                columns,
+                alive,
+                self.prices,
+                root.bound,
+                target,
+                lambda coverings: self.choose(small, columns, coverings),
+                lp_solver,
+                time.perf_counter() + SHARE * self.left(),
+                TREE_NODES,
+            )
+            self.bound = max(self.bound, min(found, self.cost))
+            self.tree_nodes += looked
+            self.lap("branching")
+            if found < target():
+                break
+            rise *= 2
 
     def choose(self, small: AllocationProblem, columns: Columns, coverings: Coverings) -> float:
         """The best choice of coverings is kept if it is better; a bound on all of them, infinite if none fits."""
@@ -356,7 +399,7 @@ class _Search:
         return inside
 
     def improve(self, small: AllocationProblem, columns: Columns, prices: Floats) -> None:
-        """Step 6, for at most half of the time left."""
+        """Step 7, for at most half of the time left."""
         assert self.best is not None
         deadline = time.perf_counter() + SHARE * self.left()
         self.best = improved(
