@@ -5,22 +5,24 @@
     python benchmarks/online_stage.py --cache DIR --case growth
     python benchmarks/online_stage.py --cache DIR --solvers highs,scip --case scarce
 
-The library of the scenario (``extended``: more than a million templates, three regions) is built once and kept in DIR. Cases:
+The library of the scenario (``extended``: more than a million templates, three regions) is built once and kept in DIR.
+Cases:
 
 * ``ample``: ten times the estimated demand in nodes;
-* ``scarce``: 25 % (``core``) or 75 % (``extended``) above it, as in the paper's section 5.4; online_instances.py says how the
-  demand is estimated;
+* ``scarce``: 25 % (``core``) or 75 % (``extended``) above it, as in the paper's section 5.4;
+  coralopt.testing.online_instances says how the demand is estimated;
 * ``epochs``: a walk of small changes from the scarce instance, every epoch solved from the last one's state and anew;
 * ``growth``: ample supply over the templates of at most 2, 3, ... nodes.
 
-``--demand F`` multiplies the scenario's demand: 5 makes a cluster of the paper's size (100 to 300 GPUs). Each line is one run:
-wall and CPU seconds until a plan with that gap was there and proven, its cost, its bound, the gap reached, and the
+``--demand F`` multiplies the scenario's demand: 5 makes a cluster of the paper's size (100 to 300 GPUs). Each line is one
+run: wall and CPU seconds until a plan with that gap was there and proven, its cost, its bound, the gap reached, and the
 peak memory of the process so far. Runs that end at the time limit say so by their gap.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -31,12 +33,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from online_instances import AMPLE, SCARCE, base_problem, next_epoch, with_supply
 
 from coralopt.allocation import AllocationProblem, AllocationResult, AllocationState, solve_allocation
 from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.testing.online_instances import AMPLE, SCARCE, base_problem, next_epoch, with_supply
 
-GAPS = (1e-2, 1e-3, 0.0)
 HEAD = (
     f"{'case':28} {'solver':7} {'columns':>9} {'gap asked':>9} {'wall s':>7} {'CPU s':>7} {'cost USD/h':>11} "
     f"{'bound':>11} {'gap':>8} {'GiB':>5}"
@@ -62,10 +63,8 @@ class Table:
         """One solve, one line."""
         wall, cpu = time.perf_counter(), time.process_time()
         result: AllocationResult | None = None
-        try:
+        with contextlib.suppress(NoSolutionError):
             result = solve_allocation(problem, solver, {"rel_gap": gap, "time_limit": limit}, state=state)
-        except NoSolutionError:
-            pass
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         row: dict[str, Any] = {

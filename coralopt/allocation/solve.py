@@ -19,6 +19,11 @@ The steps, each exact:
 8. Where more survive than a back end can take, or nothing was found, integer programmes over the columns of least
    forced cost look for an allocation; their own bounds say nothing about the whole problem and are not used.
 
+Large libraries, and problems that come with the ``state`` of a similar one, are not reduced step by step. One pass over
+the library at given capacity prices, 0 at first, leaves the templates that an allocation below some target may use
+(:mod:`coralopt.allocation.reductions.prices`); the steps above over these give better prices; and so on until the
+allocation found is within the gap of the target. Only if that does not happen everything is looked at.
+
 The bound returned is the largest of those that hold, and at most the cost of the allocation returned.
 
 Time limits make results depend on the clock. Without one, the same problem, options and back end (with one thread) give
@@ -78,6 +83,8 @@ MOST_COVERINGS, COVERING_NODES = 12_000, 5_000
 TREE_NODES, FIRST_RISE = 300, 0.01
 #: How often the slack and the target are doubled where no allocation is found: up to some times the bound.
 DOUBLINGS = 14
+#: Templates from which on the first look is at those near capacity prices of 0, and how often better prices are tried.
+MANY_TEMPLATES, MOST_TRIES = 50_000, 4
 #: First slack of the coverings, as a share of the bound.
 FIRST_SLACK = 2e-4
 #: Columns the decomposition begins with: those whose forced cost is within this share of the bound, and how many at most.
@@ -178,12 +185,19 @@ def solve_allocation(
     search = _Search(problem, backend, formulation, asked)
     if not reductions:
         return search.full_model()
+    start: Floats | None = None
     if state is not None and state.capacity_prices.shape == problem.price.shape:
-        quick = search.from_state(most_columns, state)
+        start = state.capacity_prices
+    elif len(problem.throughput) > MANY_TEMPLATES:
+        start = np.zeros_like(problem.price)
+    for _ in range(MOST_TRIES):
+        if start is None:
+            break
+        quick = search.near(start, most_columns)
         if quick is not None:
             return quick
-        left = None if asked.time_limit is None else search.left()
-        search = _Search(problem, backend, formulation, replace(asked, time_limit=left))
+        # The prices of that try are better ones, since they come from all phases together.
+        start, search = search.prices, search.again()
     return search.with_reductions(most_columns)
 
 
@@ -237,18 +251,25 @@ class _Search:
         count = found.shape[1] if found.shape else 0
         return self.result((), count, count, math.nan, math.nan)
 
-    def from_state(self, most_columns: int, state: AllocationState) -> AllocationResult | None:
-        """The steps of the module docstring over what is near the last prices; ``None`` if that is not enough."""
+    def again(self) -> _Search:
+        """A search that knows nothing yet, within what is left of the time."""
+        left = None if math.isinf(self.deadline) else self.left()
+        other = _Search(self.problem, self.backend, self.formulation, replace(self.asked, time_limit=left))
+        other.seconds = dict(self.seconds)
+        return other
+
+    def near(self, prices: Floats, most_columns: int) -> AllocationResult | None:
+        """The steps of the module docstring over what is near these prices; ``None`` if that is not enough."""
         try:
-            result = self.with_reductions(most_columns, state)
+            result = self.with_reductions(most_columns, prices)
         except (InfeasibleError, NoSolutionError):
             return None
         # Looking further away helps only where the target is what the proof stops at.
         return result if self.done() or self.bound < self.target or self.left() == 0 else None
 
-    def with_reductions(self, most_columns: int, state: AllocationState | None = None) -> AllocationResult:
+    def with_reductions(self, most_columns: int, known: Floats | None = None) -> AllocationResult:
         """The steps of the module docstring."""
-        reduced = reduce_problem(self.problem, None if state is None else state.capacity_prices)
+        reduced = reduce_problem(self.problem, known)
         small, self.target = reduced.problem, reduced.target
         self.lap("reductions")
         if not (small.demand > 0).any():
@@ -275,7 +296,7 @@ class _Search:
         self.lap("rounding")
         survivors = len(columns)
         if len(columns) > DIRECT_COLUMNS and not self.done():
-            start = relaxation.capacity_prices if state is None else state.capacity_prices
+            start = relaxation.capacity_prices if known is None else known
             lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)
             survivors = self.partition(small, columns, replace(lagrangian, forced=forced))
