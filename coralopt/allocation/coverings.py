@@ -14,6 +14,7 @@ allocations go: templates cut the same nodes into instances in many ways.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,8 @@ def near_coverings(
     least: Floats,
     most: int,
     deadline: float = np.inf,
+    available: Ints | None = None,
+    needed: Sequence[tuple[int, int]] = (),
 ) -> Coverings | None:
     """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
 
@@ -95,6 +98,8 @@ def near_coverings(
         least: float64 (G + 1,), a lower bound on the weight that covers s of G steps of the demand.
         most: Largest number of partial coverings of one size to hold.
         deadline: Value of ``time.perf_counter()`` to stop at.
+        available: int64 (R * C,), nodes that this phase may use; the pool's when ``None``.
+        needed: (cell, nodes) pairs: every wanted covering uses at least so many.
 
     Returns:
         The coverings, or ``None`` when there would be too many or time is up.
@@ -111,7 +116,8 @@ def near_coverings(
     own = np.zeros((len(chosen), len(kept)), dtype=np.int16)
     own[kept, np.arange(len(kept))] = 1
     rows = np.concatenate([use[:, cells], own], axis=1)
-    room = np.concatenate([problem.availability.ravel()[cells], columns.upper[chosen[kept]].astype(np.int64)])
+    pool = problem.availability.ravel() if available is None else available
+    room = np.concatenate([pool[cells], columns.upper[chosen[kept]].astype(np.int64)])
     mark = np.random.default_rng(0).integers(1, 2**62, rows.shape[1], dtype=np.int64)
     marks = rows.astype(np.int64) @ mark
 
@@ -175,7 +181,11 @@ def near_coverings(
             width,
             np.zeros(0, np.bool_),
         )
-    return _undominated(Coverings.union(done))
+    # First what another one replaces may go, but only among those that use enough of what is needed.
+    found = Coverings.union(done)
+    for cell, nodes in needed:
+        found = found.some(found.use[:, cell] >= nodes)
+    return _undominated(found)
 
 
 def _undominated(coverings: Coverings) -> Coverings:

@@ -11,12 +11,18 @@ The steps, each exact:
    of a model phase that an allocation of cost at most L + g may use. An integer programme picks one for each phase; with
    its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from small to U (1 - gap) - L; the first
    rounds already find allocations near the best.
-6. Where there are too many coverings for that, ``improve`` looks for a better allocation.
-7. Fixing: a column whose forced cost is above t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the
-   columns that survive. Any allocation costs at least t, or uses S only; so min(t, bound of the integer programme over
-   S) is a lower bound on the whole problem. The closer U is to the root bound, the fewer survive.
+6. Where there are too many coverings for that, ``branching`` splits the problem by how many nodes a phase uses of a kind.
+7. If that does not end in time, ``improve`` looks for a better allocation. Fixing: a column whose forced cost is above
+   t = U (1 - gap) is 0 in every allocation cheaper than t. Let S be the columns that survive. Any allocation costs at
+   least t, or uses S only; so min(t, bound of the integer programme over S) is a lower bound on the whole problem.
+   The closer U is to the root bound, the fewer survive.
 8. Where more survive than a back end can take, or nothing was found, integer programmes over the columns of least
    forced cost look for an allocation; their own bounds say nothing about the whole problem and are not used.
+
+Large libraries, and problems that come with the ``state`` of a similar one, are not reduced step by step. One pass over
+the library at given capacity prices, 0 at first, leaves the templates that an allocation below some target may use
+(:mod:`coralopt.allocation.reductions.prices`); the steps above over these give better prices; and so on until the
+allocation found is within the gap of the target. Only if that does not happen everything is looked at.
 
 The bound returned is the largest of those that hold, and at most the cost of the allocation returned.
 
@@ -35,6 +41,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.branching import branch_and_bound
 from coralopt.allocation.coverings import Coverings
 from coralopt.allocation.decomposition import CLOSE, best_prices
 from coralopt.allocation.explain import Explanation, explain
@@ -73,6 +80,12 @@ SHARE = 0.5
 DIRECT_COLUMNS = 300
 #: Most coverings handed to a back end at once, and nodes it may take: a measure of work that does not depend on the clock.
 MOST_COVERINGS, COVERING_NODES = 12_000, 5_000
+#: Tree nodes looked at for one target, and the first target over the root bound where no allocation is known, as a share.
+TREE_NODES, FIRST_RISE = 300, 0.01
+#: How often the slack and the target are doubled where no allocation is found: up to some times the bound.
+DOUBLINGS = 14
+#: Templates from which on the first look is at those near capacity prices of 0, and how often better prices are tried.
+MANY_TEMPLATES, MOST_TRIES = 50_000, 4
 #: First slack of the coverings, as a share of the bound.
 FIRST_SLACK = 2e-4
 #: Columns the decomposition begins with: those whose forced cost is within this share of the bound, and how many at most.
@@ -178,12 +191,19 @@ def solve_allocation(
     search = _Search(problem, backend, formulation, asked, restrict)
     if not reductions:
         return search.full_model()
+    start: Floats | None = None
     if state is not None and state.capacity_prices.shape == problem.price.shape:
-        quick = search.from_state(most_columns, state)
+        start = state.capacity_prices
+    elif len(problem.throughput) > MANY_TEMPLATES:
+        start = np.zeros_like(problem.price)
+    for _ in range(MOST_TRIES):
+        if start is None:
+            break
+        quick = search.near(start, most_columns)
         if quick is not None:
             return quick
-        left = None if asked.time_limit is None else search.left()
-        search = _Search(problem, backend, formulation, replace(asked, time_limit=left), restrict)
+        # The prices of that try are better ones, since they come from all phases together.
+        start, search = search.prices, search.again()
     return search.with_reductions(most_columns)
 
 
@@ -203,6 +223,7 @@ class _Search:
         self.target = math.inf
         self.prices: Floats | None = None
         self.interrupted = False
+        self.tree_nodes = 0
         self.clock = time.perf_counter()
         self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
 
@@ -250,18 +271,27 @@ class _Search:
         count = found.shape[1] if found.shape else 0
         return self.result((), count, count, math.nan, math.nan)
 
-    def from_state(self, most_columns: int, state: AllocationState) -> AllocationResult | None:
-        """The steps of the module docstring over what is near the last prices; ``None`` if that is not enough."""
+    def again(self) -> _Search:
+        """A search that knows nothing yet, within what is left of the time."""
+        left = None if math.isinf(self.deadline) else self.left()
+        other = _Search(
+            self.problem, self.backend, self.formulation, replace(self.asked, time_limit=left), self.restrict
+        )
+        other.seconds = dict(self.seconds)
+        return other
+
+    def near(self, prices: Floats, most_columns: int) -> AllocationResult | None:
+        """The steps of the module docstring over what is near these prices; ``None`` if that is not enough."""
         try:
-            result = self.with_reductions(most_columns, state)
+            result = self.with_reductions(most_columns, prices)
         except (InfeasibleError, NoSolutionError):
             return None
         # Looking further away helps only where the target is what the proof stops at.
         return result if self.done() or self.bound < self.target or self.left() == 0 else None
 
-    def with_reductions(self, most_columns: int, state: AllocationState | None = None) -> AllocationResult:
+    def with_reductions(self, most_columns: int, known: Floats | None = None) -> AllocationResult:
         """The steps of the module docstring."""
-        reduced = reduce_problem(self.problem, None if state is None else state.capacity_prices)
+        reduced = reduce_problem(self.problem, known)
         small, self.target = reduced.problem, reduced.target
         self.lap("reductions")
         if not (small.demand > 0).any():
@@ -289,10 +319,12 @@ class _Search:
         self.lap("rounding")
         survivors = len(columns)
         if len(columns) > DIRECT_COLUMNS and not self.done():
-            start = relaxation.capacity_prices if state is None else state.capacity_prices
+            start = relaxation.capacity_prices if known is None else known
             lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)
             survivors = self.partition(small, columns, replace(lagrangian, forced=forced))
+            if not self.done() and not self.settled():
+                self.branch(small, columns, replace(lagrangian, forced=forced), lp_solver)
             if self.best is not None and not self.done() and not self.settled():
                 self.improve(small, columns, prices)
         if not self.done() and not self.settled():
@@ -322,7 +354,7 @@ class _Search:
                 break
             chosen = grown
             found = best_prices(small, columns, chosen, prices, lp_solver, self.deadline)
-            prices = found.prices
+            prices = found.capacity_prices
             root = lagrangian_bound(small, columns, prices)
             if root.bound > best.bound:
                 self.prices = prices
@@ -336,7 +368,9 @@ class _Search:
     def partition(self, small: AllocationProblem, columns: Columns, root: LagrangianBound) -> int:
         """Step 5; the number of columns that any allocation of the last slack may use."""
         slack, alive = FIRST_SLACK * abs(root.bound), len(columns)
-        while not self.done() and not self.settled() and self.left() > 0:
+        for _ in range(DOUBLINGS):
+            if self.done() or self.settled() or self.left() == 0:
+                break
             needed = self.cost * (1 - self.asked.rel_gap) - root.bound
             # Far from what is needed a step more costs little and says much.
             slack = needed if needed <= 1.5 * slack else slack
@@ -352,6 +386,38 @@ class _Search:
                 break
             slack *= 2
         return alive
+
+    def branch(self, small: AllocationProblem, columns: Columns, root: LagrangianBound, lp_solver: Any) -> None:
+        """Step 6: a tree below a target, which is raised until an allocation within the gap is found."""
+        assert self.prices is not None
+        rise = FIRST_RISE
+        for _ in range(DOUBLINGS):
+            if self.done() or self.settled() or self.left() == 0:
+                break
+            guess = root.bound + rise * abs(root.bound)
+
+            def target(guess: float = guess) -> float:
+                return min(self.target, self.cost * (1 - self.asked.rel_gap * (1 - 1e-12)), max(guess, self.bound))
+
+            alive = np.flatnonzero(root.forced <= target())
+            found, looked = branch_and_bound(
+                small,
+                columns,
+                alive,
+                self.prices,
+                root.bound,
+                target,
+                lambda coverings: self.choose(small, columns, coverings),
+                lp_solver,
+                time.perf_counter() + SHARE * self.left(),
+                TREE_NODES,
+            )
+            self.bound = max(self.bound, min(found, self.cost))
+            self.tree_nodes += looked
+            self.lap("branching")
+            if found < target():
+                break
+            rise *= 2
 
     def choose(self, small: AllocationProblem, columns: Columns, coverings: Coverings) -> float:
         """The best choice of coverings is kept if it is better; a bound on all of them, infinite if none fits."""
@@ -377,7 +443,7 @@ class _Search:
         return inside
 
     def improve(self, small: AllocationProblem, columns: Columns, prices: Floats) -> None:
-        """Step 6, for at most half of the time left."""
+        """Step 7, for at most half of the time left."""
         assert self.best is not None
         deadline = time.perf_counter() + SHARE * self.left()
         self.best = improved(

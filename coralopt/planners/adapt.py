@@ -29,10 +29,11 @@ from coralopt.plan.files import write_text
 from coralopt.planners.coral import allocation_problem, instance_name, make_plan
 from coralopt.planners.epochs import EpochInputs, epoch_scenario
 from coralopt.planners.forecast import Forecast, foretold
+from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 from coralopt.solving import SolveOptions
-from coralopt.templates import TemplateLibrary, obtain_library
-from coralopt.templates.build import Progress
+from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
+from coralopt.templates.build import Progress, library_digest
 
 #: Name of the list of finished epochs in the output folder.
 WALK = "walk.json"
@@ -134,12 +135,13 @@ def adapt(
     chosen = solver or scenario.solver
     asked = SolveOptions.from_mapping({**scenario.solver_options, **(options or {})})
     k = scenario.initialization_penalty if penalty is None else penalty
-    digest = _digest(scenario, k, forecast_name, headroom, chosen, asked, warm)
-    folder = None if output is None else _Folder(output, digest, inputs, restart)
+    walk = _digest(scenario, k, forecast_name, headroom, chosen, asked, warm)
+    folder = None if output is None else _Folder(output, walk, inputs, restart)
     templates = (
         library if isinstance(library, TemplateLibrary) else obtain_library(scenario, library, progress=progress)[0]
     )
     base = allocation_problem(replace(scenario, running=()), templates)
+    tables = scenario_tables(scenario)
     running: tuple[RunningInstances, ...] = scenario.running
     before: Plan | None = None
     state: AllocationState | None = None
@@ -164,7 +166,12 @@ def adapt(
         if result.interrupted:
             raise KeyboardInterrupt
         seconds = time.perf_counter() - started
-        plan = make_plan(now, templates, problem, result, chosen, asked.rel_gap)
+        plan = make_plan(now, templates, problem, result, chosen, asked.rel_gap, tables)
+        if not (now.availability > 0).any(axis=0).all():
+            # Read anywhere else, the epoch's scenario has fewer configurations, so its library is a part of this one.
+            alone = scenario_from_mapping(now.document)
+            digest = library_digest(alone, scenario_tables(alone))
+            plan = plan.model_copy(update={"library_digest": digest})
         changes = difference(before, plan) if before is not None else _first(scenario, plan)
         # A solve that needed no prices leaves those before it as they are.
         state = result.state or state

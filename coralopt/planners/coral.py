@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -227,9 +227,10 @@ def make_plan(
     result: AllocationResult,
     solver: str,
     requested_gap: float,
+    made: Sequence[ThroughputTables] | None = None,
 ) -> Plan:
     """The allocation made concrete: instances with their stages, nodes, instance types and shares of traffic."""
-    tables = {table.key: table for table in scenario_tables(scenario)}
+    tables = {table.key: table for table in (scenario_tables(scenario) if made is None else made)}
     phases = {phase.key: phase for phase in scenario.model_phases}
     instances: list[PlannedInstance] = []
     planned: dict[str, float] = dict.fromkeys(phases, 0.0)

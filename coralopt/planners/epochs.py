@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,8 @@ def epoch_inputs(
 
     Raises:
         WorkloadError: A table names what the scenario lacks, or lacks what the scenario has; tables of different
-            lengths; too few epochs; a pair that is available without a price. All of them at once.
+            lengths; too few epochs (all of these at once); an epoch without any node; a pair that is available without
+            a price.
     """
     wrong: list[str] = []
     tables: list[tuple[str, Any]] = [("demand", demand), ("availability", availability), ("prices", prices)]
@@ -99,6 +100,9 @@ def epoch_inputs(
         offered = np.zeros_like(offered)
         place = _place(scenario.regions, names, availability.regions, availability.configurations)
         offered[:, place[0], place[1]] = availability.count[:epochs]
+    empty = np.flatnonzero(~(offered > 0).any(axis=(1, 2)))
+    if len(empty):
+        raise WorkloadError(f"epoch {empty[0]}: no node of the scenario is available in any region; offer some")
     price = np.repeat(scenario.price_usd_h[None], epochs, axis=0)
     if prices is not None:
         place = _place(scenario.regions, names, prices.regions, prices.configurations)
@@ -139,7 +143,11 @@ def epoch_scenario(
     penalty: float | None = None,
     name: str | None = None,
 ) -> ResolvedScenario:
-    """The scenario of one epoch, a whole scenario of its own, so that its plan can be verified anywhere.
+    """The scenario of one epoch. Its document is a whole scenario of its own, so that its plan can be verified anywhere.
+
+    Configurations stay those of ``scenario``, so that its library fits, though a scenario read from the document knows
+    only those with nodes somewhere. Running instances on a configuration that is gone everywhere are left out: they
+    cannot be kept.
 
     Args:
         scenario: What stays.
@@ -173,6 +181,10 @@ def epoch_scenario(
                 entry["instance_type"] = scenario.instance_types[r][c]
             offered[configuration.name] = entry
         document["pool"]["regions"][region] = {"configurations": offered}
+    there = {c.name for c, some in zip(scenario.configurations, availability.sum(axis=0).tolist(), strict=True) if some}
+    possible = tuple(
+        entry for entry in running if entry.count and all(node in there for node, count in entry.nodes.items() if count)
+    )
     document["running"] = [
         {
             "model": keys[entry.key.rsplit("/", 1)[0]],
@@ -181,11 +193,21 @@ def epoch_scenario(
             "nodes": {node: count for node, count in entry.nodes.items() if count},
             "count": entry.count,
         }
-        for entry in running
-        if entry.count
+        for entry in possible
     ]
     if penalty is not None:
         document["initialization_penalty"] = penalty
     if name is not None:
         document["name"] = name
-    return scenario_from_mapping(document, source=name or scenario.name)
+    now = scenario_from_mapping(document, source=name or scenario.name)
+    return replace(
+        scenario,
+        name=now.name,
+        model_phases=now.model_phases,
+        availability=availability,
+        price_usd_h=price,
+        initialization_penalty=now.initialization_penalty,
+        running=now.running,
+        digest=now.digest,
+        document=now.document,
+    )

@@ -33,8 +33,8 @@ def test_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationProble
         return
     every = np.arange(len(columns))
     found = best_prices(small, columns, every, np.zeros(small.price.shape), "highs")
-    bound = lagrangian_bound(small, columns, found.prices).bound
-    assert (found.prices >= 0).all()
+    bound = lagrangian_bound(small, columns, found.capacity_prices).bound
+    assert (found.capacity_prices >= 0).all()
     assert bound <= float(truth) + 1e-9
     assert found.bound <= float(truth) * (1 + 1e-9) + 1e-9
     # The coarse grid loses a little to the fine one, never the other way round.

@@ -107,29 +107,20 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
             region,
             over,
         )
-        if count <= min(most, ROOM) or target <= bound:
+        if count <= ROOM or target <= bound - slack:
             break
-        if count > ROOM:
-            target = bound + (target - bound) / 2 if target - bound > 1e-6 * abs(bound) else bound - slack
-        else:
-            target = _lowered(problem, covers, bound, template, over, count, most)
+        close = target - bound <= 1e-6 * abs(bound)
+        target = bound - slack if close else bound + (target - bound) / 2
+    listed = min(count, ROOM)
+    kept = np.ones(listed, dtype=np.bool_)
     if count > ROOM:
         # Nothing is below such a target, so nothing need be listed.
         target = min(target, bound - slack)
+    elif listed > most:
+        forced = bound + over[:listed] - covers[problem.phase[template[:listed]], GRID]
+        last = float(np.partition(forced, most - 1)[most - 1])
+        kept = forced <= last
+        target = min(target, last - 2 * slack)
     mask: npt.NDArray[np.bool_] = np.array(runs)
-    mask[template[: min(count, ROOM)]] = True
+    mask[template[:listed][kept]] = True
     return NearTemplates(mask, target, bound - slack)
-
-
-def _lowered(
-    problem: AllocationProblem,
-    covers: Floats,
-    bound: float,
-    template: npt.NDArray[np.int64],
-    over: Floats,
-    count: int,
-    most: int,
-) -> float:
-    """The target that lets ``most`` of the listed columns through."""
-    forced = bound + over[:count] - covers[problem.phase[template[:count]], GRID]
-    return float(np.partition(forced, most - 1)[most - 1]) * (1 - 1e-12)

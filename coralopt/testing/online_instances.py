@@ -4,7 +4,8 @@ The paper scales availability to "25 % above estimated demand" (core) and "75 % 
 say how it estimates demand. Here: a pool has a *shape*, the share of every (region, configuration) in it; the estimated
 demand is the smallest pool of that shape over which the linear relaxation can serve every model phase. It is the demand in
 nodes that no allocation can undercut, and does not depend on prices. ``scarce`` is that pool times 1.25 or 1.75, in whole
-nodes; ``ample`` is ten times that pool.
+nodes; ``ample`` is ten times that pool. Nodes are rounded to the nearest whole number, and up where that leaves a pool
+that no whole instances can be served from.
 
 Shapes come from seeds: GPUs of a type are log-normally scarce in a region (sigma 0.6, about what six GPU types of a
 production trace show), and split evenly, by GPUs, over the node sizes on offer.
@@ -12,6 +13,7 @@ production trace show), and split evenly, by GPUs, over the node sizes on offer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,10 +116,12 @@ def estimated_demand(problem: AllocationProblem, pool: Floats) -> float:
     return factor
 
 
-def with_supply(problem: AllocationProblem, seed: int, factor: float) -> AllocationProblem:
+def with_supply(
+    problem: AllocationProblem, seed: int, factor: float, whole: Callable[[Floats], Floats] = np.rint
+) -> AllocationProblem:
     """The problem over a pool of ``factor`` times the estimated demand, in whole nodes, every seed another shape."""
     pool = shape(problem, seed)
-    nodes = np.rint(pool * estimated_demand(problem, pool) * factor).astype(np.int64)
+    nodes = whole(pool * estimated_demand(problem, pool) * factor).astype(np.int64)
     return replace(problem, availability=nodes, running=None)
 
 

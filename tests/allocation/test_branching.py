@@ -1,0 +1,55 @@
+"""The tree over node counts proves what trying everything finds, whatever little of it goes to the back end at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.allocation import AllocationProblem, branching, reduce_problem, solve_allocation
+from coralopt.allocation import solve as solve_module
+from coralopt.allocation.decomposition import Limit, best_prices
+from coralopt.allocation.relaxation import Columns
+from coralopt.solving import SolveOptions
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=allocation_problems(), leaf=st.sampled_from((2, 5)))
+def test_tree_is_exact(problem: AllocationProblem, leaf: int) -> None:
+    """With next to nothing handed over at once the tree must branch, and still prove nothing but the optimum."""
+    truth = best_by_enumeration(problem)
+    if truth is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve_module, "DIRECT_COLUMNS", 0)
+        patch.setattr(solve_module, "MOST_COVERINGS", 0)
+        patch.setattr(branching, "LEAF_COVERINGS", leaf)
+        result = solve_allocation(problem, options=EXACT)
+    assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+    assert result.bound_usd_h <= float(truth) + 1e-6
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=allocation_problems(), seed=st.integers(0, 1000))
+def test_limits_only_cut_what_they_say(problem: AllocationProblem, seed: int) -> None:
+    """A limit that the optimum satisfies must not lift the bound over it; the least of both children bounds the whole."""
+    small = reduce_problem(problem).problem
+    columns = Columns.of(small)
+    truth = best_by_enumeration(problem)
+    if truth is None or not len(columns):
+        return
+    rng = np.random.default_rng(seed)
+    phase = int(rng.integers(len(small.demand)))
+    cell = int(rng.integers(small.price.size))
+    most = int(small.availability.ravel()[cell])
+    cut = int(rng.integers(0, most + 1))
+    every = np.arange(len(columns))
+    bounds = [
+        best_prices(small, columns, every, np.zeros(small.price.shape), "highs", limits=[limit]).bound
+        for limit in (Limit(phase, cell, 0, cut), Limit(phase, cell, cut + 1, most))
+    ]
+    assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9

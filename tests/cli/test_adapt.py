@@ -1,0 +1,49 @@
+"""``coralopt adapt`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "coralopt", "adapt", *arguments],
+        cwd=cwd,
+        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_walk_resumes_and_speaks_json(tmp_path: Path) -> None:
+    """Prices from a table, two epochs, then a third in the same folder; the plans are documents like any other."""
+    rows = [f"{e},us-east-2,1xL4,{0.8 + e / 10}" for e in range(3)]
+    (tmp_path / "prices.csv").write_text("epoch,region,configuration,usd_h\n" + "\n".join(rows) + "\n")
+    first = run("tiny", "--prices", "prices.csv", "--epochs", "2", "-o", "walk", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "initialization" in first.stdout
+    again = run("tiny", "--prices", "prices.csv", "-o", "walk", "--json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    epochs = json.loads(again.stdout)["walks"][0]["epochs"]
+    assert [epoch["resumed"] for epoch in epochs] == [True, True, False]
+    assert (tmp_path / "walk" / "epoch-0002.json").exists()
+
+
+def test_mistakes_are_said_in_words(tmp_path: Path) -> None:
+    """A table with a hole, no epochs at all, several penalties with a folder: exit code 2 and no traceback."""
+    (tmp_path / "holes.csv").write_text("epoch,region,configuration,usd_h\n0,us-east-2,1xL4,1\n2,us-east-2,1xL4,1\n")
+    for arguments in (
+        ("tiny", "--prices", "holes.csv"),
+        ("tiny",),
+        ("tiny", "--epochs", "2", "--penalty", "0,1", "-o", "walk"),
+        ("tiny", "--epochs", "2", "--penalty", "x"),
+    ):
+        found = run(*arguments, cwd=tmp_path)
+        assert found.returncode == 2, found.stdout
+        assert "Traceback" not in found.stderr
+        assert found.stderr.startswith("error: ")
