@@ -85,7 +85,7 @@ TREE_NODES, FIRST_RISE = 300, 0.01
 #: How often the slack and the target are doubled where no allocation is found: up to some times the bound.
 DOUBLINGS = 14
 #: Templates from which on the first look is at those near capacity prices of 0, and how often better prices are tried.
-MANY_TEMPLATES, MOST_TRIES = 50_000, 4
+MANY_TEMPLATES, MOST_TRIES = 50_000, 6
 #: First slack of the coverings, as a share of the bound.
 FIRST_SLACK = 2e-4
 #: Columns the decomposition begins with: those whose forced cost is within this share of the bound, and how many at most.
@@ -207,6 +207,10 @@ def solve_allocation(
     return search.with_reductions(most_columns)
 
 
+class _TooFarError(Exception):
+    """What is near some capacity prices costs more than the target below which nothing else matters."""
+
+
 class _Search:
     """One call of :func:`solve_allocation`: what is known so far, and the clock."""
 
@@ -224,6 +228,7 @@ class _Search:
         self.prices: Floats | None = None
         self.interrupted = False
         self.tree_nodes = 0
+        self.looked_at: npt.NDArray[np.int64] | None = None
         self.clock = time.perf_counter()
         self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
 
@@ -247,7 +252,7 @@ class _Search:
 
     def settled(self) -> bool:
         """Whether going on with what the reductions left cannot narrow the gap to the one asked for."""
-        return self.best is not None and self.bound >= self.target
+        return self.bound >= self.target
 
     def full_model(self) -> AllocationResult:
         """Everything in one integer programme.
@@ -277,22 +282,24 @@ class _Search:
         other = _Search(
             self.problem, self.backend, self.formulation, replace(self.asked, time_limit=left), self.restrict
         )
-        other.seconds = dict(self.seconds)
+        other.seconds, other.looked_at = dict(self.seconds), self.looked_at
         return other
 
     def near(self, prices: Floats, most_columns: int) -> AllocationResult | None:
         """The steps of the module docstring over what is near these prices; ``None`` if that is not enough."""
         try:
             result = self.with_reductions(most_columns, prices)
-        except (InfeasibleError, NoSolutionError):
+        except (InfeasibleError, NoSolutionError, _TooFarError):
             return None
         # Looking further away helps only where the target is what the proof stops at.
         return result if self.done() or self.bound < self.target or self.left() == 0 else None
 
     def with_reductions(self, most_columns: int, known: Floats | None = None) -> AllocationResult:
         """The steps of the module docstring."""
-        reduced = reduce_problem(self.problem, known)
+        reduced = reduce_problem(self.problem, known, self.looked_at)
         small, self.target = reduced.problem, reduced.target
+        # Templates that once looked good stay in the next try, so that its prices can only be better.
+        self.looked_at = reduced.kept
         self.lap("reductions")
         if not (small.demand > 0).any():
             self.best, self.cost = Allocation.of({}), 0.0
@@ -322,6 +329,8 @@ class _Search:
             start = relaxation.capacity_prices if known is None else known
             lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)
+            if self.settled():
+                raise _TooFarError
             survivors = self.partition(small, columns, replace(lagrangian, forced=forced))
             if not self.done() and not self.settled():
                 self.branch(small, columns, replace(lagrangian, forced=forced), lp_solver)
@@ -329,6 +338,8 @@ class _Search:
                 self.improve(small, columns, prices)
         if not self.done() and not self.settled():
             survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
+        if self.best is None and self.settled():
+            raise _TooFarError
         if self.best is not None:
             self.best = reduced.restore(self.best)
         return self.result(reduced.reductions, len(columns), survivors, relaxation.objective, lagrangian.bound)

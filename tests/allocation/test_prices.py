@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, AllocationState, solve_allocation
+from coralopt.allocation import solve as solve_module
 from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.reductions import chain
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.prices import GRID, near_templates
 from coralopt.allocation.relaxation import Columns
@@ -72,6 +74,24 @@ def test_state_changes_nothing_but_time(problem: AllocationProblem, seed: int) -
             solve_allocation(problem, options=EXACT, state=state)
         return
     result = solve_allocation(problem, options=EXACT, state=state)
+    assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+    assert result.bound_usd_h == pytest.approx(float(truth), abs=1e-5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=allocation_problems(max_templates=6), most=st.sampled_from((1, 3)))
+def test_libraries_looked_at_from_prices_of_zero(problem: AllocationProblem, most: int) -> None:
+    """What only large libraries go through, with room for next to nothing in a pass: still the proven optimum."""
+    truth = best_by_enumeration(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solve_module, "MANY_TEMPLATES", 0)
+        patch.setattr(solve_module, "DIRECT_COLUMNS", 0)
+        patch.setattr(chain, "MOST_NEAR", most)
+        if truth is None:
+            with pytest.raises(InfeasibleError):
+                solve_allocation(problem, options=EXACT)
+            return
+        result = solve_allocation(problem, options=EXACT)
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h == pytest.approx(float(truth), abs=1e-5)
 

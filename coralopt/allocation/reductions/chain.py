@@ -59,13 +59,18 @@ class Reduced:
 MARGIN, MOST_NEAR = 0.03, 30_000
 
 
-def reduce_problem(problem: AllocationProblem, capacity_prices: npt.NDArray[np.float64] | None = None) -> Reduced:
+def reduce_problem(
+    problem: AllocationProblem,
+    capacity_prices: npt.NDArray[np.float64] | None = None,
+    also: npt.NDArray[np.int64] | None = None,
+) -> Reduced:
     """Apply every reduction; the optimum over the result is the optimum of ``problem``.
 
     Args:
         problem: The problem.
         capacity_prices: float64 (R, C), USD/h per node; prices that were good for a similar problem. With them, what
             is far too dear at these prices goes first, and the result has a ``target``.
+        also: int64 (k,), templates that stay however dear they are at these prices.
     """
     steps = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
@@ -74,6 +79,8 @@ def reduce_problem(problem: AllocationProblem, capacity_prices: npt.NDArray[np.f
     if capacity_prices is not None:
         started = time.perf_counter()
         near = near_templates(problem, capacity_prices, MARGIN, MOST_NEAR)
+        if also is not None:
+            near.mask[also] = True
         problem, chosen = _select(problem, near.mask)
         steps.append(Reduction("prices", len(kept), len(chosen), time.perf_counter() - started))
         kept, target = kept[chosen], near.target
