@@ -18,6 +18,8 @@ from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.throughput import ThroughputTables, build_tables, stage_role, throughput_source
 
+#: Planners whose placements are not meant to be the best of their nodes; they must still not claim more than the best.
+OTHER_PLACEMENTS = ("hexgen",)
 #: Relative difference up to which two figures computed in a different order count as equal.
 TOLERANCE = 1e-9
 
@@ -180,6 +182,8 @@ def _optimality(plan: Plan, scenario: ResolvedScenario, tables: dict[str, Throug
             gpus=tuple(configuration.count for configuration in scenario.configurations),
         )
         best = best_placement(problem, solver="dp").objective
+        if plan.planner in OTHER_PLACEMENTS and instance.tokens_s <= best * (1 + TOLERANCE):
+            continue
         if _differs(best, instance.tokens_s):
             yield f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
 

@@ -12,7 +12,8 @@ Model Serving by Exploiting GPU Heterogeneity", 2024; its release's solver, comm
 
 The formulation ``published`` is that, letter for letter. ``grouped`` counts the slices of a bucket on a type instead, since
 slices of one bucket are interchangeable. Without a slice factor, ``grouped`` splits buckets at will, as a router
-with weights can. Published, there is no limit on how many GPUs exist; ``available`` adds it (aibrix issue 637 asks for just that).
+with weights can. Published, there is no limit on how many GPUs exist; ``available`` adds it
+(aibrix issue 637 asks for just that).
 """
 
 from __future__ import annotations
