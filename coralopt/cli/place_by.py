@@ -44,7 +44,7 @@ def _helix(
 ) -> dict[str, Any]:
     from coralopt.planners.place_helix import DEFAULT_SECONDS, place_helix
 
-    say(f"helix: up to {DEFAULT_SECONDS if time_limit is None else time_limit:g} s; Ctrl-C stops without a result")
+    say(f"helix: up to {DEFAULT_SECONDS if time_limit is None else time_limit:g} s; Ctrl-C keeps the best so far")
     found = place_helix(pool, stages=stages, solver=solver, time_limit=time_limit, start=start, seed=seed)
     return {
         "tokens_s": found.throughput,
