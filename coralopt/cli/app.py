@@ -11,6 +11,7 @@ from coralopt._version import __version__
 from coralopt.cli import (
     adapt,
     bench,
+    compare,
     launch,
     library,
     model,
@@ -49,6 +50,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command()(plan.plan)
+    app.command()(compare.compare)
     app.command()(adapt.adapt)
     app.command()(templates.templates)
     app.command()(place.place)

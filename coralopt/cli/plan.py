@@ -17,6 +17,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.plan_by import plan_by
 
 
 def plan(
@@ -35,9 +36,16 @@ def plan(
     ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
+    planner: Annotated[str, typer.Option(help="Planner; see docs/planners.md.")] = "coral",
+    planner_option: Annotated[
+        list[str] | None,
+        typer.Option("--planner-option", metavar="NAME=VALUE", help="Setting of another planner; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of planners that draw at random.")] = 0,
     json_output: JsonFlag = False,
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
+    from coralopt.errors import OptionError
     from coralopt.plan.verify import verify_plan
     from coralopt.planners import plan_with_report
     from coralopt.report import plan_view
@@ -48,6 +56,22 @@ def plan(
         options["time_limit"] = time_limit
     if rel_gap is not None:
         options["rel_gap"] = rel_gap
+    if planner != "coral":
+        plan_by(
+            planner,
+            scenario,
+            settings=parse_options(planner_option),
+            solver=solver,
+            options=options,
+            library=library,
+            seed=seed,
+            output=output,
+            pipelines=pipelines,
+            json_output=json_output,
+        )
+        return
+    if planner_option:
+        raise OptionError("--planner-option is for other planners than coral; give --planner")
     resolved = load_scenario(scenario)
     with library_progress(quiet=json_output) as progress:
         document, report = plan_with_report(

@@ -27,6 +27,8 @@ from coralopt.throughput import (
     throughput_source,
 )
 
+#: Planners whose placements are not meant to be the best of their nodes; they must still not claim more than the best.
+OTHER_PLACEMENTS = ("hexgen",)
 #: Relative difference up to which two figures computed in a different order count as equal.
 TOLERANCE = 1e-9
 
@@ -244,6 +246,8 @@ def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iter
         if sum(nodes.values()) > scenario.max_nodes:
             continue
         best = best_placement(tables.problem(phase, nodes), solver="dp").objective
+        if plan.planner in OTHER_PLACEMENTS and instance.tokens_s <= best * (1 + TOLERANCE):
+            continue
         if _differs(best, instance.tokens_s):
             yield f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
 

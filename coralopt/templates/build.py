@@ -111,6 +111,7 @@ def build_library(
     tables: Sequence[ThroughputTables] | None = None,
     *,
     method: BuildMethod | None = None,
+    node_sets: Sequence[npt.NDArray[np.int8]] | None = None,
     executor: str = "local",
     workers: int | None = None,
     keep_parts_for: Path | None = None,
@@ -122,6 +123,8 @@ def build_library(
         scenario: The resolved scenario.
         tables: Its throughput tables if already made.
         method: Solver, formulation and sample; the dynamic programme over every node set when ``None``.
+        node_sets: int8 (M, C) node sets for each model phase instead of all; closed under taking a node away. The digest
+            is then that of a part.
         executor: ``"local"`` or ``"ray"``.
         workers: Threads of the sweep, processes, or tasks at a time; all cores when ``None``. The result of the
             dynamic programme is the same for any number and executor.
@@ -138,13 +141,13 @@ def build_library(
     tables = scenario_tables(scenario) if tables is None else tables
     check_slos(scenario, tables)
     method = method or BuildMethod()
-    families = scenario_node_sets(scenario)
+    families = scenario_node_sets(scenario) if node_sets is None else list(node_sets)
     tasks = cut_into_tasks(families, method)
     digest = library_digest(scenario, tables)
     parts = None if keep_parts_for is None else Parts(keep_parts_for, f"{digest};{method.key()};{len(tasks)}")
     results = _run(scenario, tables, tasks, method, executor, workers, parts, progress)
     return TemplateLibrary(
-        digest=digest if method.sample is None else f"sample-{digest}",
+        digest=digest if method.sample is None and node_sets is None else f"sample-{digest}",
         scenario=scenario.name,
         configurations=tuple(configuration.name for configuration in scenario.configurations),
         phases=tuple(
