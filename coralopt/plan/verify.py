@@ -109,7 +109,7 @@ class _Tables:
             if stage.latency_budget_ms is None:
                 return self.plain(phase.key)
             return "has a latency budget of its own, but the scenario splits the SLO equally"
-        unit_ms = phase.slo_ms / (rules.budget_units * len(instance.stages))
+        unit_ms = phase.budget_ms / (rules.budget_units * len(instance.stages))
         given = unit_ms * rules.budget_units if stage.latency_budget_ms is None else stage.latency_budget_ms
         units = round(given / unit_ms)
         if units < 1 or _differs(units * unit_ms, given):
@@ -232,12 +232,12 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iter
             yield f"{instance.name}: the stages hold {expected_first} layers, the model has {phase.model.layers}"
         if _differs(slowest, instance.tokens_s):
             yield f"{instance.name} is given {instance.tokens_s!r} tokens/s, its slowest stage has {slowest!r}"
+        room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
         budgets = [stage.latency_budget_ms for stage in instance.stages]
-        given_ms = sum(phase.slo_ms / count if budget is None else budget for budget in budgets)
-        if given_ms > phase.slo_ms * (1 + TOLERANCE):
-            yield f"{instance.name}: its latency budgets add up to {given_ms:.3f} ms, the SLO is {phase.slo_ms:g} ms"
-        if latency_ms > phase.slo_ms * (1 + TOLERANCE):
-            yield f"{instance.name}: its stages take {latency_ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms"
+        given_ms = sum(phase.budget_ms / count if budget is None else budget for budget in budgets)
+        for what, ms in (("latency budgets add up to", given_ms), ("stages take", latency_ms)):
+            if ms > phase.budget_ms * (1 + TOLERANCE):
+                yield f"{instance.name}: its {what} {ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms{room}"
 
 
 def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[str]:
@@ -282,10 +282,11 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         instances = [i for i, p in _known(plan, scenario) if p.key == phase.key]
         planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
         item = listed[phase.key]
-        if planned < Fraction(phase.demand_tokens_s):
+        if planned < Fraction(phase.needed_tokens_s):
+            room = f" and {phase.throughput_headroom:.0%} headroom" if phase.throughput_headroom else ""
             yield (
                 f"{phase.key}: the plan gives {float(planned):.3f} tokens/s, "
-                f"the demand is {phase.demand_tokens_s:.3f} tokens/s"
+                f"the demand is {phase.demand_tokens_s:.3f} tokens/s{room}"
             )
         if _differs(item.demand_tokens_s, phase.demand_tokens_s) or _differs(item.planned_tokens_s, float(planned)):
             yield f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed"

@@ -216,7 +216,7 @@ def _problem(base: AllocationProblem, now: ResolvedScenario, templates: Template
             running[templates.offsets[phase] + row, now.regions.index(entry.region)] += entry.count
     return replace(
         base,
-        demand=np.array([phase.demand_tokens_s for phase in now.model_phases]),
+        demand=np.array([phase.needed_tokens_s for phase in now.model_phases]),
         availability=now.availability,
         price=now.price_usd_h,
         running=running,

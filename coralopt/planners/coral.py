@@ -162,7 +162,7 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
         usage=np.concatenate([phase.usage for phase in library.phases]).astype(np.int16),
         throughput=np.concatenate([phase.throughput for phase in library.phases]),
         phase=np.repeat(np.arange(len(library.phases), dtype=np.int32), [len(phase) for phase in library.phases]),
-        demand=np.array([phase.demand_tokens_s for phase in scenario.model_phases]),
+        demand=np.array([phase.needed_tokens_s for phase in scenario.model_phases]),
         availability=scenario.availability,
         price=scenario.price_usd_h,
         running=running,

@@ -31,7 +31,7 @@ class StageTables:
         tables = [self._at(key, cell) for cell in cells]
         if isinstance(self.coupling, Links):
             return tables, None
-        unit_ms = self.phases[key].slo_ms / self.coupling.total(count)
+        unit_ms = self.phases[key].budget_ms / self.coupling.total(count)
         return tables, [cell * unit_ms for cell in cells]
 
     def _at(self, key: str, cell: int) -> ThroughputTables:

@@ -247,6 +247,18 @@ class Throughput(Section):
     )
 
 
+class Headroom(Section):
+    """Room that a plan leaves beyond mean demand and mean requests."""
+
+    throughput: Annotated[float, Field(ge=0, le=100)] = Field(
+        default=0.0, description="share of the demand planned beyond it: 0.2 plans 20 % more"
+    )
+    latency: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0,
+        description="share of the SLO kept free for queues, KV transfers and long requests: 0.3 plans for 70 %",
+    )
+
+
 class Running(Section):
     """Serving instances that run already."""
 
@@ -294,6 +306,10 @@ class Document(Section):
     pruning: Pruning = Field(default_factory=Pruning, description="which node sets become templates")
     placement: Placing = Field(default_factory=Placing, description="what placements may look like")
     throughput: Throughput = Field(default_factory=Throughput, description="source of the throughput tables")
+    headroom: dict[Annotated[str, Field(min_length=1, max_length=300)], Headroom] | None = Field(
+        default=None,
+        description="room by phase ('prefill') or model phase ('qwen3-32b/prefill', which wins); default: none",
+    )
     running: list[Running] = Field(default_factory=list, description="serving instances that run already")
     initialization_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.1,

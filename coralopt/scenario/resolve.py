@@ -14,7 +14,7 @@ import numpy as np
 
 from coralopt import catalog
 from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration
-from coralopt.scenario.document import CustomGpu, Demand, Document, InlineModel, Model, PoolEntry, Region
+from coralopt.scenario.document import CustomGpu, Demand, Document, Headroom, InlineModel, Model, PoolEntry, Region
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.resolved import ModelPhase, Phase, PlacementRules, ResolvedScenario, RunningInstances
 
@@ -157,10 +157,33 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
                 mistakes.add(place, f"the rate of {phase} is missing in mode '{document.mode}'", f"give {wanted}")
                 continue
             slo = entry.slo
+            room = _headroom(document, phase, f"{key}/{phase}", f"{model.name}/{phase}")
             found.append(
-                ModelPhase(model, phase, float(slo.prefill_ms), float(slo.decode_ms), rate, mean_input, mean_output)
+                ModelPhase(
+                    model,
+                    phase,
+                    float(slo.prefill_ms),
+                    float(slo.decode_ms),
+                    rate,
+                    mean_input,
+                    mean_output,
+                    float(room.throughput),
+                    float(room.latency),
+                )
             )
+    phases = _PHASES[document.mode]
+    known = [*phases, *(f"{name}/{phase}" for pair in names.items() for name in pair for phase in phases)]
+    for key in document.headroom or {}:
+        if key not in known:
+            what = f"there is no phase or model phase '{key}' in mode '{document.mode}'"
+            mistakes.add(("headroom", key), what, suggest(key, dict.fromkeys(known)))
     return tuple(found)
+
+
+def _headroom(document: Document, phase: Phase, *keys: str) -> Headroom:
+    """The room of one model phase: its own entry, else that of its phase, else none."""
+    given = document.headroom or {}
+    return next((given[key] for key in (*keys, phase) if key in given), Headroom())
 
 
 def _look_up_the_rest(
@@ -412,6 +435,10 @@ def _digest(scenario: ResolvedScenario) -> str:
         facts["placement"] = dataclasses.asdict(scenario.placement)
     for entry in facts["model_phases"]:
         del entry["model"]["source"]
+        # Scenarios without headroom keep the digest they had before there was any.
+        for name in ("throughput_headroom", "latency_headroom"):
+            if not entry[name]:
+                del entry[name]
     for entry in facts["configurations"]:
         del entry["gpu"]["source"]
     return hashlib.sha256(

@@ -26,6 +26,9 @@ class ModelPhase:
         demand_tokens_s: Required throughput T_m in tokens/s: input tokens for prefill, output tokens otherwise.
         mean_input_tokens: Mean prompt length in tokens.
         mean_output_tokens: Mean answer length in tokens.
+        throughput_headroom: Share of the demand planned beyond it, dimensionless; 0.2 plans 20 % more.
+        latency_headroom: Share of the SLO that execution may not take, 0 up to below 1: room for queues, KV transfers and
+            requests longer than the mean.
     """
 
     model: ModelArchitecture
@@ -35,6 +38,28 @@ class ModelPhase:
     demand_tokens_s: float
     mean_input_tokens: float
     mean_output_tokens: float
+    throughput_headroom: float = 0.0
+    latency_headroom: float = 0.0
+
+    @property
+    def needed_tokens_s(self) -> float:
+        """Throughput that a plan must give, tokens/s: the demand and its headroom."""
+        return self.demand_tokens_s * (1.0 + self.throughput_headroom)
+
+    @property
+    def prefill_budget_ms(self) -> float:
+        """Time that the execution of a mean prompt may take, ms: the SLO less its headroom."""
+        return self.prefill_ms * (1.0 - self.latency_headroom)
+
+    @property
+    def decode_budget_ms(self) -> float:
+        """Time that one decoding round of mean sequences may take, ms: the SLO less its headroom."""
+        return self.decode_ms * (1.0 - self.latency_headroom)
+
+    @property
+    def budget_ms(self) -> float:
+        """The budget of this phase, ms (for ``mixed`` the one per output token)."""
+        return self.prefill_budget_ms if self.phase == "prefill" else self.decode_budget_ms
 
     @property
     def key(self) -> str:

@@ -95,10 +95,11 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
     for phase, table in zip(scenario.model_phases, tables, strict=True):
         if phase.demand_tokens_s > 0 and not (table.values > 0).any():
             field = "prefill_ms" if phase.phase == "prefill" else "decode_ms"
+            room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
             mistakes.append(
                 Mistake(
                     place=f"models.{phase.model.name}.slo.{field}",
-                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms",
+                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms{room}",
                     hint=explain_infeasible(phase, scenario.configurations, scenario.throughput_source),
                 )
             )

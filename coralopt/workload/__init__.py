@@ -42,6 +42,7 @@ from coralopt.workload.operations import (
     scenario_demand,
     thin,
 )
+from coralopt.workload.poisson import poisson_for_scenario
 from coralopt.workload.read import TraceFile, read_trace, read_trace_file
 from coralopt.workload.statistics import TraceStatistics, describe
 from coralopt.workload.trace import UNNAMED, Trace
@@ -76,6 +77,7 @@ __all__ = [
     "model_loads",
     "only_model",
     "packaged_generators",
+    "poisson_for_scenario",
     "pool_availability",
     "read_availability",
     "read_demand",
