@@ -15,6 +15,7 @@ from coralopt.cli import (
     model,
     place,
     plan,
+    reference,
     scenario,
     show,
     simulate,
@@ -45,6 +46,7 @@ def make_app() -> typer.Typer:
     app.command()(simulate.simulate)
     app.command()(launch.launch)
     app.command()(launch.route)
+    app.command()(reference.reference)
     app.command()(solvers.solvers)
     app.command()(model.export)
     app.command("solve")(model.solve_file)
