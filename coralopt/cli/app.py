@@ -15,6 +15,7 @@ from coralopt.cli import (
     model,
     place,
     plan,
+    profile,
     reference,
     scenario,
     show,
@@ -47,6 +48,7 @@ def make_app() -> typer.Typer:
     app.command()(launch.launch)
     app.command()(launch.route)
     app.command()(reference.reference)
+    app.command()(profile.profile)
     app.command()(solvers.solvers)
     app.command()(model.export)
     app.command("solve")(model.solve_file)

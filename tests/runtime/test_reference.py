@@ -209,7 +209,8 @@ import sys, torch
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 torch.manual_seed(0)
 common = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=8, num_attention_heads=4,
-              num_key_value_heads=2, head_dim=8, initializer_range=0.3, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+              num_key_value_heads=2, head_dim=8, initializer_range=0.3)
+common |= dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 LlamaForCausalLM(LlamaConfig(**common, tie_word_embeddings=True)).save_pretrained(sys.argv[1] + "/llama")
 experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 Qwen3MoeForCausalLM(Qwen3MoeConfig(**common, **experts)).save_pretrained(sys.argv[1] + "/moe")

@@ -30,19 +30,22 @@ class LayerSlice:
     """Decoder layers ``layers`` of the checkpoint in ``folder``; the embedding with the first, the head with the last.
 
     Args:
-        folder: Checkpoint with ``config.json`` and safetensors.
+        folder: Checkpoint with ``config.json`` and safetensors; ``None``: dummy weights.
         layers: Consecutive layer numbers.
         device: Where to compute.
         dtype: Type of weights and activations.
+        config: The transformers configuration; by default the checkpoint's.
 
     Raises:
         ValueError: The model is not built like Llama, Qwen, Mistral, Phi-3 or GPT-OSS, or weights are missing.
     """
 
-    def __init__(self, folder: str, layers: range, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, folder: str | None, layers: range, device: torch.device, dtype: torch.dtype, config: Any = None
+    ) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder) if config is None else config
         _register(config)
         with torch.device("meta"):
             whole = AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -56,12 +59,15 @@ class LayerSlice:
             raise ValueError(f"the plan has layer {layers.stop - 1}, the checkpoint has {total} layers")
         self.config, self.device, self.dtype, self.layers = config, device, dtype, layers
         self.is_first, self.is_last = layers.start == 0, layers.stop == total
-        parts: dict[str, torch.nn.Module] = {f"model.layers.{n}": body.layers[n] for n in layers}
-        if self.is_first:
-            parts["model.embed_tokens"] = body.embed_tokens
-        if self.is_last:
-            parts["model.norm"], parts["lm_head"] = body.norm, whole.lm_head
-        _load(folder, parts, bool(getattr(config, "tie_word_embeddings", False)), device, dtype)
+        parts = _parts(whole, layers, self.is_first, self.is_last)
+        if folder is None:
+            _fill(parts, device)
+        elif not _load(folder, parts, bool(getattr(config, "tie_word_embeddings", False)), device, dtype):
+            # transformers renames and joins tensors of some models (experts) when it loads them: load all, keep a part.
+            whole = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype)
+            parts = _parts(whole, layers, self.is_first, self.is_last)
+            for part in parts.values():
+                part.to(device)
         self._blocks = [parts[f"model.layers.{n}"].eval() for n in layers]
         self._embed, self._norm, self._head = (
             parts.get("model.embed_tokens"),
@@ -206,25 +212,52 @@ def _register(config: Any) -> None:
     config._attn_implementation = ATTENTION
 
 
-def _load(folder: str, parts: dict[str, torch.nn.Module], tied: bool, device: torch.device, dtype: torch.dtype) -> None:
-    """Read the weights of ``parts`` only; other layers of the checkpoint are never in memory."""
+def _parts(whole: Any, layers: range, first: bool, last: bool) -> dict[str, torch.nn.Module]:
+    parts: dict[str, torch.nn.Module] = {f"model.layers.{n}": whole.model.layers[n] for n in layers}
+    if first:
+        parts["model.embed_tokens"] = whole.model.embed_tokens
+    if last:
+        parts["model.norm"], parts["lm_head"] = whole.model.norm, whole.lm_head
+    return parts
+
+
+def _fill(parts: dict[str, torch.nn.Module], device: torch.device) -> None:
+    """Small numbers: an answer means nothing, its time is that of the real weights."""
+    for part in parts.values():
+        part.to_empty(device=device)
+        for tensor in part.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.normal_(0.0, 0.02)
+            else:
+                tensor.zero_()
+
+
+def _load(folder: str, parts: dict[str, torch.nn.Module], tied: bool, device: torch.device, dtype: torch.dtype) -> bool:
+    """Read the weights of ``parts`` only; ``False`` when the checkpoint does not have all of them under their names."""
     from safetensors import safe_open
 
-    wanted: dict[str, list[torch.Tensor]] = {}
-    for prefix, part in parts.items():
-        part.to_empty(device=device)
-        for name, parameter in part.state_dict().items():
-            source = "model.embed_tokens.weight" if tied and prefix == "lm_head" else f"{prefix}.{name}"
-            wanted.setdefault(source, []).append(parameter)
     index = Path(folder) / "model.safetensors.index.json"
     if index.exists():
         files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     else:
         files = {"model.safetensors"}
+    names: dict[str, str] = {}
     for file in sorted(files):
         with safe_open(str(Path(folder) / file), framework="pt") as reader:
-            for name in set(reader.keys()) & set(wanted):
-                for parameter in wanted.pop(name):
-                    parameter.copy_(reader.get_tensor(name).to(dtype))
-    if wanted:
-        raise ValueError(f"{folder}: the checkpoint has no tensor {min(wanted)}")
+            names |= dict.fromkeys(reader.keys(), file)
+    targets: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    for prefix, part in parts.items():
+        for name in part.state_dict():
+            source = "model.embed_tokens.weight" if tied and prefix == "lm_head" else f"{prefix}.{name}"
+            if source not in names:
+                return False
+            targets.setdefault(names[source], {}).setdefault(source, []).append((prefix, name))
+    for part in parts.values():
+        part.to_empty(device=device)
+    states = {prefix: part.state_dict() for prefix, part in parts.items()}
+    for file, sources in targets.items():
+        with safe_open(str(Path(folder) / file), framework="pt") as reader:
+            for source, places in sources.items():
+                for prefix, name in places:
+                    states[prefix][name].copy_(reader.get_tensor(source).to(dtype))
+    return True
