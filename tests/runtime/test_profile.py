@@ -438,3 +438,38 @@ def test_torch_profile_on_cpu(tmp_path: Path) -> None:
     assert "1 threads" in note
     fit = fit_points(points, "prefill")
     assert fit.layer_ms[1][0] > fit.layer_ms[0][0]
+
+
+_UNIFORM = """
+import sys, torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from coralopt.runtime.profiling.torch_worker import UniformSlice
+torch.manual_seed(0)
+config = Qwen3Config(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+                     num_key_value_heads=2, head_dim=8, initializer_range=0.3)
+model = Qwen3ForCausalLM(config).eval()
+model.save_pretrained(sys.argv[1])
+part = UniformSlice(sys.argv[1], range(3), torch.device("cpu"), torch.float32)
+part.prepare(2, 9, decode=False)
+ids = part._tokens.view(2, 9)
+with torch.no_grad():
+    expected = model(ids).logits[:, -1].argmax(-1)
+assert part.step().tolist() == expected.tolist(), "prefill"
+keys, values = part._keys, part._values
+part.prepare(2, 9, decode=True)
+for n in range(3):
+    part._keys[n][:, :, :8], part._values[n][:, :, :8] = keys[n][:, :, :8], values[n][:, :, :8]
+part._tokens = ids[:, -1].contiguous()
+assert part.step().tolist() == expected.tolist(), "decode"
+print("equal")
+"""
+
+
+@needs_torch
+@pytest.mark.slow
+def test_what_is_timed_is_the_model(tmp_path: Path) -> None:
+    """A profiled step, prefill or decode, computes what transformers computes with the same weights."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [str(TORCH), "-c", _UNIFORM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.strip().endswith("equal"), done.stderr
