@@ -17,6 +17,8 @@ from coralopt.cli import (
     model,
     place,
     plan,
+    profile,
+    reference,
     scenario,
     show,
     simulate,
@@ -59,6 +61,8 @@ def make_app() -> typer.Typer:
     app.command()(simulate.simulate)
     app.command()(launch.launch)
     app.command()(launch.route)
+    app.command()(reference.reference)
+    app.command()(profile.profile)
     app.command()(solvers.solvers)
     app.command()(model.export)
     app.command("solve")(model.solve_file)

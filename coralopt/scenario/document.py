@@ -5,6 +5,7 @@ Every description of a quantity ends with its unit; it is shown as the hint when
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -239,11 +240,48 @@ class Placing(Section):
         return self
 
 
+class MeasuredTimes(Section):
+    """Times of one phase on a grid of token counts and batches; ``coralopt profile`` writes them."""
+
+    tokens: list[Positive] = Field(min_length=1, description="prompt length (prefill) or context (decode), in tokens")
+    batch: list[Positive] = Field(min_length=1, description="prompts (prefill) or sequences (decode), a whole number")
+    layer_ms: list[list[float]] = Field(description="a row a token count: time of one layer by batch, in ms")
+    other_ms: list[list[float]] = Field(description="a row a token count: time of what is not a layer by batch, in ms")
+
+    @model_validator(mode="after")
+    def _grid(self) -> MeasuredTimes:
+        for name in ("tokens", "batch"):
+            values = getattr(self, name)
+            if any(b <= a for a, b in itertools.pairwise(values)):
+                raise ValueError(f"'{name}' must rise")
+        for name in ("layer_ms", "other_ms"):
+            rows = getattr(self, name)
+            if len(rows) != len(self.tokens) or any(len(row) != len(self.batch) for row in rows):
+                raise ValueError(f"'{name}' must have {len(self.tokens)} rows of {len(self.batch)} numbers")
+            if any(value < 0 for row in rows for value in row):
+                raise ValueError(f"'{name}' holds a negative time")
+        return self
+
+
+class MeasuredNode(Section):
+    """Measured times of one model on one node configuration."""
+
+    model: Name = Field(description="name of the model or of its checkpoint")
+    configuration: Name = Field(description="node configuration, for example 1xH200")
+    weight_format: Literal["bf16", "fp8", "mxfp4"] = Field(description="format of the weights that were measured")
+    measured_with: Text = Field(description="engine, versions and device")
+    prefill: MeasuredTimes = Field(description="times of whole prompts")
+    decode: MeasuredTimes = Field(description="times of one token a sequence")
+
+
 class Throughput(Section):
     """Where throughput tables come from."""
 
-    source: Literal["auto", "silicon", "roofline"] = Field(
+    source: Literal["auto", "silicon", "roofline", "measured"] = Field(
         default="auto", description="source of the throughput tables"
+    )
+    measured: list[MeasuredNode] = Field(
+        default_factory=list, description="measured times; in a file: paths of files that `coralopt profile` wrote"
     )
 
 

@@ -14,9 +14,28 @@ import numpy as np
 
 from coralopt import catalog
 from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration
-from coralopt.scenario.document import CustomGpu, Demand, Document, Headroom, InlineModel, Model, PoolEntry, Region
+from coralopt.scenario.document import (
+    CustomGpu,
+    Demand,
+    Document,
+    Headroom,
+    InlineModel,
+    MeasuredTimes,
+    Model,
+    PoolEntry,
+    Region,
+)
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
-from coralopt.scenario.resolved import ModelPhase, Phase, PlacementRules, ResolvedScenario, RunningInstances
+from coralopt.scenario.resolved import (
+    MeasuredNodeTimes,
+    MeasuredSourceChoice,
+    MeasuredTimesGrid,
+    ModelPhase,
+    Phase,
+    PlacementRules,
+    ResolvedScenario,
+    RunningInstances,
+)
 
 _PHASES: dict[str, tuple[Phase, ...]] = {"disaggregated": ("prefill", "decode"), "mixed": ("mixed",)}
 _COUNTED = re.compile(r"([0-9]+)x(.+)")
@@ -37,6 +56,7 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
     nodes = _nodes(document, raw, mistakes)
     phases = _model_phases(document, mistakes)
     _look_up_the_rest(document, raw, nodes, mistakes)
+    _check_measured(document, mistakes)
     supply = _supply(document, raw, nodes, mistakes)
     running = _running(document, raw, nodes, mistakes)
     if not document.models and not len(mistakes):
@@ -69,7 +89,7 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
         instance_types=tuple(tuple(entry.instance_type for entry in row) for row in entries),
         max_nodes=document.pruning.max_nodes,
         memory_ratio=float(document.pruning.memory_ratio),
-        throughput_source=document.throughput.source,
+        throughput_source=_throughput(document),
         initialization_penalty=float(document.initialization_penalty),
         running=running,
         solver=document.solver.name,
@@ -87,10 +107,53 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
     return dataclasses.replace(resolved, digest=_digest(resolved))
 
 
+def _throughput(document: Document) -> str | MeasuredSourceChoice:
+    given = document.throughput
+    if not given.measured or given.source not in ("auto", "measured"):
+        return given.source
+    nodes = tuple(
+        MeasuredNodeTimes(
+            item.model,
+            item.configuration,
+            item.weight_format,
+            item.measured_with,
+            _grid(item.prefill),
+            _grid(item.decode),
+        )
+        for item in given.measured
+    )
+    return MeasuredSourceChoice(given.source, nodes)
+
+
+def _grid(given: MeasuredTimes) -> MeasuredTimesGrid:
+    layer, other = (tuple(tuple(map(float, row)) for row in rows) for rows in (given.layer_ms, given.other_ms))
+    return MeasuredTimesGrid(tuple(map(float, given.tokens)), tuple(map(float, given.batch)), layer, other)
+
+
+def _check_measured(document: Document, mistakes: MistakeList) -> None:
+    given, place = document.throughput, ("throughput",)
+    if given.source == "measured" and not given.measured:
+        hint = "name the files that `coralopt profile` wrote: measured: [FILE]"
+        mistakes.add((*place, "measured"), "source 'measured' has no measurements", hint)
+    if given.measured and given.source not in ("auto", "measured"):
+        hint = "choose measured, or auto: measured ones first"
+        mistakes.add((*place, "source"), f"source '{given.source}' does not use the measurements that are given", hint)
+    seen: set[tuple[str, str, str]] = set()
+    for position, item in enumerate(given.measured):
+        key = (item.model, item.configuration, item.weight_format)
+        if key in seen:
+            what = f"{item.model} on {item.configuration} is measured twice"
+            mistakes.add((*place, "measured", position), what, "keep one")
+        seen.add(key)
+
+
 def _plain(document: Document, name: str) -> dict[str, Any]:
     """The document as plain JSON data that gives the same scenario again; a null among solver options is a value."""
     plain = document.model_dump(mode="json", exclude_none=True) | {"name": document.name or name}
     plain["solver"]["options"] = document.model_dump(mode="json")["solver"]["options"]
+    if not document.throughput.measured:
+        # Plans of scenarios without measurements stay as they were, byte for byte.
+        plain["throughput"].pop("measured", None)
     return plain
 
 
@@ -425,7 +488,9 @@ def _digest(scenario: ResolvedScenario) -> str:
         "instance_types": scenario.instance_types,
         "max_nodes": scenario.max_nodes,
         "memory_ratio": scenario.memory_ratio,
-        "throughput_source": scenario.throughput_source,
+        "throughput_source": scenario.throughput_source
+        if isinstance(scenario.throughput_source, str)
+        else dataclasses.asdict(scenario.throughput_source),
         "initialization_penalty": scenario.initialization_penalty,
         "running": [dataclasses.asdict(instances) for instances in scenario.running],
         "solver": scenario.solver,

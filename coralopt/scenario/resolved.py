@@ -106,6 +106,57 @@ class PlacementRules:
 
 
 @dataclass(frozen=True)
+class MeasuredTimesGrid:
+    """Times of one phase of one model on one node configuration.
+
+    Attributes:
+        tokens: Prompt lengths or contexts, ascending.
+        batch: Prompts or sequences, ascending.
+        layer_ms: One layer, ms: a row a token count, a column a batch.
+        other_ms: What is not a layer, ms, in the same shape.
+    """
+
+    tokens: tuple[float, ...]
+    batch: tuple[float, ...]
+    layer_ms: tuple[tuple[float, ...], ...]
+    other_ms: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class MeasuredNodeTimes:
+    """Measured times of one model on one node configuration.
+
+    Attributes:
+        model: Name of the model or of its checkpoint.
+        configuration: Node configuration.
+        weight_format: Format of the weights that were measured.
+        measured_with: Engine, versions and device.
+        prefill: Whole prompts.
+        decode: One token a sequence.
+    """
+
+    model: str
+    configuration: str
+    weight_format: str
+    measured_with: str
+    prefill: MeasuredTimesGrid
+    decode: MeasuredTimesGrid
+
+
+@dataclass(frozen=True)
+class MeasuredSourceChoice:
+    """A throughput source that needs the scenario's own measurements.
+
+    Attributes:
+        name: ``"measured"``: these and nothing else; ``"auto"``: these first, then what ``auto`` takes.
+        nodes: The measurements.
+    """
+
+    name: str
+    nodes: tuple[MeasuredNodeTimes, ...]
+
+
+@dataclass(frozen=True)
 class ResolvedScenario:
     """Everything the planner needs, with names replaced by facts.
 
@@ -120,7 +171,7 @@ class ResolvedScenario:
         instance_types: R x C nested tuples of cloud instance names, ``None`` where none exists.
         max_nodes: N_max, most nodes in one template.
         memory_ratio: rho, node sets hold less than this many times the model's weight bytes.
-        throughput_source: Name of the source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``.
+        throughput_source: The source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``; or a name and measured times.
         initialization_penalty: K, dimensionless.
         running: Instances that run already.
         solver: Solver name for the allocation.
@@ -140,7 +191,7 @@ class ResolvedScenario:
     instance_types: tuple[tuple[str | None, ...], ...]
     max_nodes: int
     memory_ratio: float
-    throughput_source: str
+    throughput_source: str | MeasuredSourceChoice
     initialization_penalty: float
     running: tuple[RunningInstances, ...]
     solver: str
