@@ -19,6 +19,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.placing import ExecutableBy, with_rules
 
 
 def adapt(
@@ -44,6 +45,7 @@ def adapt(
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each epoch's allocation.")] = None,
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    executable_by: ExecutableBy = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Walk SCENARIO through epochs: keep what runs where that is cheaper, charge K for what is started."""
@@ -63,7 +65,7 @@ def adapt(
     if len(penalties) > 1 and output is not None:
         raise OptionError("several values of --penalty are for comparing; --output takes the plans of one")
     hook = forecast_named(forecast)
-    resolved = load_scenario(scenario)
+    resolved = with_rules(load_scenario(scenario), executable_by)
     inputs = epoch_inputs(
         resolved,
         None if demand is None else read_demand(demand),

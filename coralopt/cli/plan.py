@@ -17,6 +17,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.placing import ExecutableBy, with_rules
 
 
 def plan(
@@ -34,6 +35,7 @@ def plan(
         int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
     ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    executable_by: ExecutableBy = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
@@ -48,7 +50,7 @@ def plan(
         options["time_limit"] = time_limit
     if rel_gap is not None:
         options["rel_gap"] = rel_gap
-    resolved = load_scenario(scenario)
+    resolved = with_rules(load_scenario(scenario), executable_by)
     with library_progress(quiet=json_output) as progress:
         document, report = plan_with_report(
             resolved,

@@ -16,7 +16,7 @@ from coralopt.placement import Placement, PlacementProblem, Stage, best_placemen
 from coralopt.plan.document import Plan, PlannedInstance
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.throughput import ThroughputTables, build_tables, stage_role, throughput_source
+from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
 
 #: Relative difference up to which two figures computed in a different order count as equal.
 TOLERANCE = 1e-9
@@ -50,8 +50,9 @@ def verify_plan(plan: Plan) -> Verification:
     try:
         scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
         source = throughput_source(scenario.throughput_source)
+        nodes, engine = scenario.configurations, scenario.placement.engine
         tables = {
-            phase.key: build_tables(source, phase, scenario.configurations, scenario.max_nodes)
+            phase.key: only_executable(build_tables(source, phase, nodes, scenario.max_nodes), engine, phase, nodes)
             for phase in scenario.model_phases
         }
     except CoraloptError as error:
