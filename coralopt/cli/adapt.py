@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coralopt.cli.adapt_apply import ApplyTo, Every, Floor, apply_walk, run_loop
 from coralopt.cli.console import (
     JsonFlag,
     OptionList,
@@ -19,6 +20,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.placing import ExecutableBy, with_rules
 
 
 def adapt(
@@ -44,6 +46,10 @@ def adapt(
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each epoch's allocation.")] = None,
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    executable_by: ExecutableBy = None,
+    apply: ApplyTo = None,
+    every: Every = 300.0,
+    floor: Floor = 0.01,
     json_output: JsonFlag = False,
 ) -> None:
     """Walk SCENARIO through epochs: keep what runs where that is cheaper, charge K for what is started."""
@@ -62,8 +68,35 @@ def adapt(
     penalties = _penalties(penalty)
     if len(penalties) > 1 and output is not None:
         raise OptionError("several values of --penalty are for comparing; --output takes the plans of one")
+    if len(penalties) > 1 and apply is not None:
+        raise OptionError("several values of --penalty are for comparing; --apply carries out the plans of one")
     hook = forecast_named(forecast)
-    resolved = load_scenario(scenario)
+    resolved = with_rules(load_scenario(scenario), executable_by)
+    if apply is not None and demand is None:
+        supply = None
+        if availability is not None or prices is not None:
+            tables = (
+                None if availability is None else read_availability(availability),
+                None if prices is None else read_prices(prices),
+            )
+            supply = epoch_inputs(resolved, None, *tables)
+        run_loop(
+            resolved,
+            apply,
+            every_s=every,
+            epochs=epochs,
+            forecast=forecast,
+            headroom=headroom,
+            floor=floor,
+            penalty=penalties[0],
+            inputs=supply,
+            solver=solver,
+            options=options,
+            library=library,
+            output=output,
+            json_output=json_output,
+        )
+        return
     inputs = epoch_inputs(
         resolved,
         None if demand is None else read_demand(demand),
@@ -77,7 +110,7 @@ def adapt(
     for k in penalties:
         found = []
         started = time.perf_counter()
-        for epoch in walk(
+        epochs_to_come = walk(
             resolved,
             inputs,
             penalty=k,
@@ -89,7 +122,8 @@ def adapt(
             library=templates,
             output=output,
             restart=restart,
-        ):
+        )
+        for epoch in epochs_to_come if apply is None else apply_walk(epochs_to_come, apply, every):
             found.append(epoch)
             if not json_output:
                 _tell(epoch, len(inputs), time.perf_counter() - started, len([e for e in found if not e.resumed]))

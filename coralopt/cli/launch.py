@@ -71,6 +71,9 @@ def launch(
     apply: Annotated[
         str | None, typer.Option(metavar="URL", help="local: give PLAN to the launch that runs there.")
     ] = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="local: times a pipeline that died is started again within ten minutes.")
+    ] = 3,
     drain_first: Annotated[bool, typer.Option(help="local: stop old servers before new ones start.")] = False,
     hosts: Annotated[Path | None, typer.Option(help="shell: JSON file, machine name -> address.")] = None,
     cloud: Annotated[
@@ -129,6 +132,7 @@ def launch(
             starts_at_once,
             drain_first,
             partial,
+            restarts,
         )
         return
     files = _files(target, document, engine, hosts, cloud, image, namespace, leader_worker_set)
@@ -159,7 +163,7 @@ def route(
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
 ) -> None:
     """Route requests to running servers, by the weights of their plan."""
-    _need_runtime_extra()
+    need_runtime_extra()
     from coralopt.runtime.router import RouterConfig
     from coralopt.runtime.router.run import run_router
 
@@ -181,12 +185,13 @@ def _local(
     starts_at_once: int | None,
     drain_first: bool,
     partial: bool,
+    restarts: int,
 ) -> None:
     import asyncio
 
-    _need_runtime_extra()
+    need_runtime_extra()
     from coralopt.runtime import lower
-    from coralopt.runtime.local import LocalAddresses, LocalOptions, Pace, serve_locally
+    from coralopt.runtime.local import LocalAddresses, LocalOptions, Pace, RestartPolicy, serve_locally
 
     for model, path in engine.model_paths.items():
         if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
@@ -210,6 +215,7 @@ def _local(
         api_key=os.environ.get(ROUTER_KEY),
         backend_key=os.environ.get(SERVER_KEY),
         pace=pace,
+        restarts=RestartPolicy(most=restarts),
     )
 
     def ready(url: str, cluster: Any, router: Any) -> None:
@@ -224,7 +230,7 @@ def _local(
 
 def _apply(document: Plan, url: str, json_output: bool) -> None:
     """Hand a plan to a running controller."""
-    _need_runtime_extra()
+    need_runtime_extra()
     from coralopt.runtime.local import apply_plan
 
     changes = apply_plan(document, url, os.environ.get(ROUTER_KEY))
@@ -238,7 +244,7 @@ def _apply(document: Plan, url: str, json_output: bool) -> None:
 def _stop(directory: Path) -> None:
     import asyncio
 
-    _need_runtime_extra()
+    need_runtime_extra()
     from coralopt.runtime.local import LocalCluster
     from coralopt.runtime.local.state import only_controller
 
@@ -351,7 +357,12 @@ def _warn_open(host: str) -> None:
         say(f"the router listens on {host} without an API key; set {ROUTER_KEY} to ask for one")
 
 
-def _need_runtime_extra() -> None:
+def need_runtime_extra() -> None:
+    """Say what to install where the router's libraries are missing.
+
+    Raises:
+        LaunchError: They are.
+    """
     try:
         import aiohttp  # noqa: F401
         import prometheus_client  # noqa: F401

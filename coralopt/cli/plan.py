@@ -17,6 +17,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.placing import ExecutableBy, with_rules
 from coralopt.cli.plan_by import plan_by
 
 
@@ -35,6 +36,7 @@ def plan(
         int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
     ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    executable_by: ExecutableBy = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
     planner: Annotated[str, typer.Option(help="Planner; see docs/planners.md.")] = "coral",
     planner_option: Annotated[
@@ -56,10 +58,11 @@ def plan(
         options["time_limit"] = time_limit
     if rel_gap is not None:
         options["rel_gap"] = rel_gap
+    resolved = with_rules(load_scenario(scenario), executable_by)
     if planner != "coral":
         plan_by(
             planner,
-            scenario,
+            resolved,
             settings=parse_options(planner_option),
             solver=solver,
             options=options,
@@ -72,7 +75,6 @@ def plan(
         return
     if planner_option:
         raise OptionError("--planner-option is for other planners than coral; give --planner")
-    resolved = load_scenario(scenario)
     with library_progress(quiet=json_output) as progress:
         document, report = plan_with_report(
             resolved,

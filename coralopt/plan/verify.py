@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
 from coralopt.placement import Budgets, Links, Placement, Stage, best_placement, engine_limits, problem_of
@@ -22,7 +24,9 @@ from coralopt.throughput import (
     ThroughputTables,
     budget_tables,
     build_tables,
+    engine_runs,
     link_tables,
+    only_executable,
     stage_role,
     throughput_source,
 )
@@ -95,7 +99,8 @@ class _Tables:
         name = (key, *how.items())
         if name not in self.made:
             phase, hosts = self.phases[key], self.scenario.configurations
-            self.made[name] = build_tables(self.source, phase, hosts, self.scenario.max_nodes, **how)
+            made = build_tables(self.source, phase, hosts, self.scenario.max_nodes, **how)
+            self.made[name] = only_executable(made, self.scenario.placement.engine, phase, hosts)
         return self.made[name]
 
     def of_stage(self, phase: ModelPhase, instance: PlannedInstance, position: int) -> ThroughputTables | str:
@@ -127,6 +132,9 @@ class _Tables:
         elif rules.link_network:
             values, classes = link_tables(self.source, phase, hosts, scenario.max_nodes)
             coupling = Links(classes)
+        if coupling is not None:
+            runs = engine_runs(rules.engine, phase, hosts, scenario.max_nodes)
+            values = np.where(runs[:, None, :, None, None], values, 0.0)
         return problem_of(
             values,
             tuple(nodes.get(host.name, 0) for host in hosts),

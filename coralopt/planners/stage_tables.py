@@ -8,7 +8,7 @@ from typing import Any
 from coralopt.placement import Budgets, Links, Placement, coupled_throughput
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import placement_tables
-from coralopt.throughput import ThroughputTables, build_tables, throughput_source
+from coralopt.throughput import ThroughputTables, build_tables, only_executable, throughput_source
 
 
 class StageTables:
@@ -43,5 +43,7 @@ class StageTables:
             else:
                 how["receiver_gb_s"] = sorted({host.network_gb_s for host in hosts})[cell]
             source = throughput_source(self.scenario.throughput_source)
-            self.known[key, cell] = build_tables(source, self.phases[key], hosts, self.scenario.max_nodes, **how)
+            phase = self.phases[key]
+            made = build_tables(source, phase, hosts, self.scenario.max_nodes, **how)
+            self.known[key, cell] = only_executable(made, self.scenario.placement.engine, phase, hosts)
         return self.known[key, cell]

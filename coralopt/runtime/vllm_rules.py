@@ -16,13 +16,11 @@ from coralopt.plan import Plan, PlannedInstance, PlannedNode
 from coralopt.runtime.launch import Pipeline, Reason, Slice, Verdict
 from coralopt.runtime.unzip import unzip
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.throughput import stage_role
+from coralopt.throughput import NO_BF16, heads_fit, stage_role
 from coralopt.throughput.nodes import MEMORY_SHARE, cache_bytes, free_bytes
 
 #: Connectors by the names of the option, as vLLM's registry calls them.
 CONNECTORS = {"nixl": "NixlConnector", "nixl-push": "NixlPushConnector", "example": "ExampleConnector"}
-#: Generations whose tensor cores have no BF16; vLLM refuses bfloat16 below compute capability 8.0.
-NO_BF16 = frozenset({"Volta", "Turing"})
 
 
 @dataclass(frozen=True)
@@ -189,10 +187,8 @@ def _batched_tokens(phase: ModelPhase, batch: int) -> int:
 
 
 def _heads(degree: int, phase: ModelPhase) -> Iterator[Reason]:
-    """Attention heads are dealt out whole; KV heads are dealt out or copied whole (vLLM asserts both)."""
     model = phase.model
-    fits = model.heads % degree == 0 and (model.kv_heads % degree == 0 or degree % model.kv_heads == 0)
-    if not fits:
+    if not heads_fit(model, degree):
         yield Reason(
             "tp-heads",
             f"{model.heads} query and {model.kv_heads} KV heads cannot be dealt out to {degree} GPUs",

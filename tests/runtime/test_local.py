@@ -13,122 +13,17 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_vllm import tokens
+from launched import L4, TWO, Launched, ask
 from runtime_plans import instance, plan
 
 from coralopt.plan import Plan
 from coralopt.runtime.local.process import birth
-
-HERE = Path(__file__).parent
-L4 = {"1xL4": (1, 900.0)}
-TWO = plan(instance("mixed", (8, {"1xL4": (1, 300.0)})), instance("mixed", (3, {"1xL40S": (1, 900.0)}), (5, L4)))
-
-
-@pytest.fixture
-def vllm(tmp_path: Path) -> Path:
-    """The stand-in as a program."""
-    program = tmp_path / "vllm"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_vllm.py"} "$@"\n')
-    program.chmod(0o755)
-    return program
-
-
-class Launched:
-    """A running ``coralopt launch``."""
-
-    def __init__(self, document: Plan, folder: Path, *options: str, **env: str) -> None:
-        self.folder = folder
-        document.save(folder / "plan.json")
-        vllm = folder / "vllm"
-        arguments = [
-            "launch",
-            "plan.json",
-            "--cpu",
-            "--vllm",
-            str(vllm),
-            "--port",
-            "0",
-            "-o",
-            "run",
-            "--json",
-            *options,
-        ]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "coralopt", *arguments],
-            cwd=folder,
-            env={**os.environ, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.url = ""
-
-    def ready(self) -> Launched:
-        """Wait for the document that says where the router is."""
-        assert self.process.stdout is not None
-        text = ""
-        for line in self.process.stdout:
-            text += line
-            if line == "}\n":
-                break
-        assert text, self.process.stderr and self.process.stderr.read()
-        self.told = json.loads(text)
-        self.url = self.told["router"]
-        return self
-
-    def pids(self) -> list[int]:
-        """Every server process on record."""
-        state = json.loads((self.folder / "run" / "state.json").read_text())
-        return [process["pid"] for pipeline in state["pipelines"] for process in pipeline["processes"]]
-
-    def interrupt(self) -> tuple[int, str]:
-        """Ctrl-C; exit code and what was said."""
-        self.process.send_signal(signal.SIGINT)
-        return self.end()
-
-    def end(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=30)
-        return self.process.returncode, said
-
-
-@pytest.fixture
-def launched() -> Iterator[list[Launched]]:
-    """Launches of a test; whatever it leaves is killed."""
-    running: list[Launched] = []
-    yield running
-    for item in running:
-        if item.process.poll() is None:
-            for pid in item.pids():
-                with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
-            item.process.kill()
-            item.process.communicate()
-
-
-def ask(
-    url: str, prompt: str = "p", count: int = 5, stream: bool = False, key: str | None = None
-) -> tuple[str, str, int]:
-    """Text of the answer, instance, status."""
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": count, "stream": stream}
-    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
-    if key:
-        request.add_header("Authorization", f"Bearer {key}")
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            raw, name = answer.read().decode(), answer.headers["X-Coralopt-Instance"]
-    except urllib.error.HTTPError as error:
-        return error.read().decode(), "", error.code
-    if not stream:
-        return json.loads(raw)["choices"][0]["text"], name, 200
-    events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
-    return "".join(event["choices"][0]["text"] if "choices" in event else "ERROR" for event in events), name, 200
 
 
 def gone(pids: list[int]) -> bool:
@@ -176,7 +71,7 @@ def test_a_killed_server_costs_no_request_before_its_first_token(
     tmp_path: Path, vllm: Path, launched: list[Launched]
 ) -> None:
     """`kill -9` of a head under load: unstarted requests move over, started streams end with a clear error."""
-    run = Launched(TWO, tmp_path, FAKE_TOKEN_S="0.02").ready()
+    run = Launched(TWO, tmp_path, "--restarts", "0", FAKE_TOKEN_S="0.02").ready()
     launched.append(run)
     victim = next(p["pids"] for p in run.told["pipelines"] if "1xl40s" in p["name"])
     with ThreadPoolExecutor(12) as pool:
@@ -197,7 +92,7 @@ def test_a_killed_server_costs_no_request_before_its_first_token(
         time.sleep(0.05)
     assert gone(victim), "the other stage of a broken pipeline is stopped"
     code, said = run.interrupt()
-    assert (code, "died" in said) == (0, True)
+    assert (code, "died" in said, "is given up" in said) == (0, True, True)
 
 
 @pytest.mark.parametrize(

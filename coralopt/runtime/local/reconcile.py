@@ -79,6 +79,7 @@ async def reconcile(
     router: Router,
     pace: Pace | None = None,
     on_event: Callable[[str], None] = lambda text: None,
+    skip: frozenset[str] = frozenset(),
 ) -> Changes:
     """Start, wait, route, drain, stop: in this order, so that no request is refused for the change.
 
@@ -91,16 +92,17 @@ async def reconcile(
         router: Told of every change.
         pace: How.
         on_event: Told in words what happens.
+        skip: Pipelines of the plan that are not to be started.
 
     Raises:
         LaunchError: Nothing of the plan can run, GPUs are too few, or a server does not start.
     """
     how = pace or Pace()
     _, definitions = wanted(plan, engine, how.partial)
-    kept = {n for n, p in cluster.running.items() if p.alive and definitions.get(_plain(n)) == p.definition}
+    kept = {n for n, p in cluster.running.items() if p.alive and definitions.get(plain_name(n)) == p.definition}
     gone = [name for name in cluster.running if name not in kept]
-    names = {_plain(name) for name in kept}
-    new = [name for name in definitions if name not in names]
+    names = {plain_name(name) for name in kept}
+    new = [name for name in definitions if name not in names and name not in skip]
     on_event(f"plan: {len(kept)} pipelines stay, {len(new)} start, {len(gone)} stop")
     await _retire([name for name in gone if how.drain_first or not cluster.running[name].alive], cluster, router)
     taken = [gpu for pipeline in cluster.running.values() for gpu in pipeline.gpus]
@@ -121,7 +123,8 @@ async def reconcile(
     return Changes(tuple(sorted(kept)), tuple(p.name for p in pipelines), tuple(gone))
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """The name in the plan; a successor that starts beside its predecessor has a mark behind it."""
     return name.split("@", 1)[0]
 
 
@@ -150,7 +153,7 @@ async def _start(
 
     async def one(pipeline: PipelineLaunch) -> None:
         async with gate:
-            await cluster.start(pipeline, pace.ready_timeout_s, definitions[_plain(pipeline.name)])
+            await cluster.start(pipeline, pace.ready_timeout_s, definitions[plain_name(pipeline.name)])
 
     tasks = [asyncio.create_task(one(pipeline)) for pipeline in pipelines]
     try:

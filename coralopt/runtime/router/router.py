@@ -9,6 +9,7 @@ import aiohttp
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router.config import BackendConfig, RouterConfig
+from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.pool import Backend, Busy, Pool
 
@@ -24,6 +25,7 @@ class Router:
     def __init__(self, config: RouterConfig, backend_key: str | None = None) -> None:
         self.config = config
         self.metrics = Metrics()
+        self.demand = DemandMeter()
         self.backends: dict[str, Backend] = {}
         self._pools: dict[tuple[str, str], Pool] = {}
         self._headers = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
