@@ -1,12 +1,14 @@
 """The online stage: how many of each serving template to deploy where, at least cost (paper section 4.3)."""
 
-from coralopt.allocation.explain import Explanation, Shortfall, explain
+from coralopt.allocation.explain import Explanation, MissedRow, Shortfall, explain
 from coralopt.allocation.formulations import matrix_from_arrays
 from coralopt.allocation.names import readable_names
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.session import AllocationSession
+from coralopt.allocation.side_rows import SideRow
 from coralopt.allocation.solve import AllocationResult, AllocationState, solve_allocation
+from coralopt.allocation.supply import SupplyClass
 
 __all__ = [
     "Allocation",
@@ -15,9 +17,12 @@ __all__ = [
     "AllocationSession",
     "AllocationState",
     "Explanation",
+    "MissedRow",
     "Reduced",
     "Reduction",
     "Shortfall",
+    "SideRow",
+    "SupplyClass",
     "explain",
     "matrix_from_arrays",
     "readable_names",

@@ -55,6 +55,7 @@ from coralopt.allocation.reductions import Reduction, reduce_problem
 from coralopt.allocation.relaxation import SHORTFALL, Columns, Floats, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.restriction import Restriction
 from coralopt.allocation.rounding import rounded
+from coralopt.allocation.side_rows import open_rows
 from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError, WrongAnswerError
 from coralopt.solving import (
     Capability,
@@ -192,9 +193,9 @@ def solve_allocation(
     if not reductions:
         return search.full_model()
     start: Floats | None = None
-    if state is not None and state.capacity_prices.shape == problem.price.shape:
+    if state is not None and state.capacity_prices.shape == problem.price.shape and not open_rows(problem):
         start = state.capacity_prices
-    elif len(problem.throughput) > MANY_TEMPLATES:
+    elif len(problem.throughput) > MANY_TEMPLATES and not open_rows(problem):
         start = np.zeros_like(problem.price)
     for _ in range(MOST_TRIES):
         if start is None:
@@ -309,14 +310,15 @@ class _Search:
         lp_solver = self.backend if able else get_backend("highs")
         relaxation = solve_relaxation(small, columns, lp_solver)
         self.lap("relaxation")
-        if (relaxation.shortfall > SHORTFALL * small.demand).any():
+        if (relaxation.shortfall > SHORTFALL).any():
             if not math.isinf(self.target):
                 raise InfeasibleError("nothing near the last prices meets every demand")
             raise self.infeasible()
         self.prices = relaxation.capacity_prices
-        prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
+        side = relaxation.side_prices
+        prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, side)
         dual = dual_bound(small, columns, relaxation, prices)
-        lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices)
+        lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices, side_prices=side)
         forced = np.maximum(lagrangian.forced, dual + np.maximum(prices, 0.0))
         self.bound = max(0.0, dual, lagrangian.bound)
         self.lap("lagrangian")
@@ -325,7 +327,11 @@ class _Search:
             self.best, self.cost = first, small.check(first).objective
         self.lap("rounding")
         survivors = len(columns)
-        if len(columns) > DIRECT_COLUMNS and not self.done():
+        if len(columns) > DIRECT_COLUMNS and not self.done() and not small.plain:
+            # Coverings know nothing of side rows, supply classes and unmet demand: bound, improve, fix, hand over.
+            if self.best is not None:
+                self.improve(small, columns, prices)
+        elif len(columns) > DIRECT_COLUMNS and not self.done():
             start = relaxation.capacity_prices if known is None else known
             lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.reductions.availability import reachable
+from coralopt.allocation.reductions.availability import demand_with_replicas, reachable
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
+from coralopt.allocation.side_rows import SideRow, banned
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Reduction:
     """What one reduction did.
 
     Attributes:
-        name: ``prices``, ``availability``, ``clip`` or ``dominance``.
+        name: ``bans``, ``prices``, ``availability``, ``clip`` or ``dominance``.
         before: Templates (for ``clip``: coefficients above the demand) before.
         after: The same afterwards.
         seconds: Time it took.
@@ -76,6 +77,15 @@ def reduce_problem(
     kept = np.arange(len(problem.throughput), dtype=np.int64)
     target = math.inf
 
+    if any(row.is_ban for row in problem.rows):
+        started = time.perf_counter()
+        problem, chosen = _select(problem, ~np.asarray(banned(problem).all(axis=1)))
+        problem = replace(problem, rows=_with_effect(problem))
+        steps.append(Reduction("bans", len(kept), len(chosen), time.perf_counter() - started))
+        kept = kept[chosen]
+        also = None if also is None else np.flatnonzero(np.isin(kept, also))
+    problem = replace(problem, demand=demand_with_replicas(problem))
+
     if capacity_prices is not None:
         started = time.perf_counter()
         near = near_templates(problem, capacity_prices, MARGIN, MOST_NEAR)
@@ -100,6 +110,16 @@ def reduce_problem(
     steps.append(Reduction("dominance", len(kept), len(chosen), time.perf_counter() - started))
     kept = kept[chosen]
     return Reduced(problem, kept, tuple(steps), target)
+
+
+def _with_effect(problem: AllocationProblem) -> tuple[SideRow, ...]:
+    """The rows without bans of what is gone."""
+    every, regions = np.arange(len(problem.throughput), dtype=np.int64), range(len(problem.region_names))
+    return tuple(
+        row
+        for row in problem.rows
+        if not row.is_ban or any(row.covers(problem, every, np.full_like(every, r)).any() for r in regions)
+    )
 
 
 def _select(problem: AllocationProblem, mask: npt.NDArray[np.bool_]) -> tuple[AllocationProblem, npt.NDArray[np.int64]]:
