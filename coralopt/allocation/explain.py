@@ -26,7 +26,7 @@ import numpy.typing as npt
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.relaxation import SHORTFALL, Columns, least_shortfall, reduced_costs, restricted_matrix
-from coralopt.allocation.side_rows import SideRow, open_rows
+from coralopt.allocation.side_rows import SideRow, banned, open_rows
 from coralopt.solving import Capability, MatrixResult, Reason, SolveOptions, get_backend, solve_matrix
 
 #: Most columns of the elastic problem.
@@ -44,7 +44,8 @@ class Shortfall:
         demand_tokens_s: What it needs.
         missing_tokens_s: What is missing, when the sum of the missing shares is smallest.
         reason: ``"no template"``: no node set of the pool can serve it; ``"does not fit"``: no region can host any of
-            its templates even once; ``"capacity"``: there are too few nodes for all of it.
+            its templates even once; ``"forbidden"``: bans leave none of them; ``"capacity"``: there are too few nodes
+            for all of it.
         binding: (configuration, region) pairs that its templates need and that have too few nodes left for another
             instance, the scarcest first.
         used_up: Names of side rows that leave no room for another of its instances.
@@ -62,6 +63,11 @@ class Shortfall:
             return (
                 f"{self.phase}: no node set of the pool can serve it within its SLO "
                 f"(demand {self.demand_tokens_s:,.1f} tokens/s); offer larger nodes or loosen the SLO"
+            )
+        if self.reason == "forbidden":
+            return (
+                f"{self.phase}: every node set that could serve it is forbidden "
+                f"(demand {self.demand_tokens_s:,.1f} tokens/s)"
             )
         if self.reason == "does not fit":
             return (
@@ -166,8 +172,11 @@ def explain(problem: AllocationProblem, solver: Any = "highs", options: SolveOpt
     for p in np.flatnonzero([lack > 0 for lack in missing]).tolist():
         if problem.demand[p] <= 0 or np.isfinite(problem.unmet_price()[p]):
             continue
-        mine = problem.usage[(problem.phase == p) & (problem.throughput > 0)]
+        able = (problem.phase == p) & (problem.throughput > 0)
+        mine = problem.usage[able]
         reason = "no template" if not len(mine) else "capacity" if (reduced.phase == p).any() else "does not fit"
+        if len(mine) and banned(problem)[able].all():
+            reason = "forbidden"
         binding = _binding(problem, mine, left, relaxed.capacity_prices) if reason == "capacity" else ()
         lack = min(missing[p], Fraction(float(problem.demand[p])))
         shortfalls.append(
@@ -183,7 +192,7 @@ def explain(problem: AllocationProblem, solver: Any = "highs", options: SolveOpt
     missed = _missed(reduced, template, region, counts)
     total = sum((item.missing_tokens_s / item.demand_tokens_s for item in shortfalls), 0.0)
     total += sum(item.missing / item.asked for item in missed)
-    conflict, irreducible = _conflict(reduced, every, lp_solver, backend, asked, deadline)
+    conflict, irreducible = _conflict(problem, lp_solver, backend, asked, deadline)
     return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible)
 
 
@@ -220,20 +229,14 @@ def _elastic(
 
 
 def _conflict(
-    problem: AllocationProblem,
-    every: Columns,
-    lp_solver: Any,
-    backend: Any,
-    asked: SolveOptions,
-    deadline: float,
+    problem: AllocationProblem, lp_solver: Any, backend: Any, asked: SolveOptions, deadline: float
 ) -> tuple[tuple[str, ...], bool]:
-    """Side rows that demand and capacity cannot do with, and whether each of them is needed for that, proven."""
-    rows = list(open_rows(problem))
-    proven = True
+    """Side rows, bans too, that demand and capacity cannot do with, and whether each is needed for that, proven."""
 
-    def meets(some: list[SideRow]) -> bool | None:
+    def meets(rows: list[SideRow]) -> bool | None:
         """Whether demand and these rows can be met together; ``None`` when that is not known."""
-        eased = replace(problem, rows=(*some, *(row for row in problem.rows if row.is_ban)))
+        eased = reduce_problem(replace(problem, rows=tuple(rows), running=None)).problem
+        every = Columns.of(eased).without_cost()
         relaxed = least_shortfall(eased, every, lp_solver)
         if (relaxed.shortfall > SHORTFALL).any():
             return False
@@ -245,10 +248,12 @@ def _conflict(
             return True
         return False if len(chosen) == len(every) and (found.bound or 0.0) > SHORTFALL / 2 else None
 
-    if not rows or meets([]) is False:
+    if not problem.rows or meets([]) is False:
         return (), True
-    kept = list(rows)
-    for row in rows:
+    kept, proven = list(problem.rows), True
+    for row in problem.rows:
+        if time.perf_counter() > deadline:
+            return tuple(row.name for row in kept), False
         rest = [other for other in kept if other is not row]
         answer = meets(rest)
         if answer is False:

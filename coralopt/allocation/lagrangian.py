@@ -79,7 +79,7 @@ def lagrangian_bound(
     if side_prices is not None and side_prices.any():
         side = np.maximum(side_prices, 0.0)
         terms, relief = row_terms(problem, columns.template, columns.region, side), shortfall_worth(problem, side)
-        share = _least_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
+        share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
         weight, unmet, side = np.maximum(weight + share * terms, 0.0), unmet - share * relief, share * side
         constant = rows_worth(problem, side) - segments(problem).worth(prices, rent_factor(problem, side))
     unmet = np.maximum(unmet, 0.0)
@@ -98,7 +98,7 @@ def lagrangian_bound(
         sizes, weights = steps[fresh], weight[fresh]
         if np.isfinite(unmet[p]):
             sizes, weights = np.append(sizes, 1), np.append(weights, unmet[p] * demand / grid)
-        cover = _cover(sizes, weights, grid)
+        cover = covering_table(sizes, weights, grid)
         for k in kept.tolist():
             allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
         covers.append(cover)
@@ -116,7 +116,7 @@ def lagrangian_bound(
     return LagrangianBound(total - slack, forced - slack, weight, tuple(covers))
 
 
-def _least_share(weights: Floats, terms: Floats) -> float:
+def scaled_share(weights: Floats, terms: Floats) -> float:
     """Largest share in [0, 1] of the terms that leaves every weight at 0 or above."""
     falls = np.flatnonzero(terms < 0)
     if not len(falls):
@@ -124,7 +124,7 @@ def _least_share(weights: Floats, terms: Floats) -> float:
     return float(min(1.0, (weights[falls] / -terms[falls]).min()))
 
 
-def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
+def covering_table(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
     """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
     cover = np.full(grid + 1, np.inf)
     cover[0] = 0.0

@@ -62,7 +62,7 @@ class Part(AllocationProblem):
         demand = plain.demand * (1 + self.margin)
         alone = plain.throughput >= plain.demand[plain.phase]
         throughput = np.where(alone, np.maximum(plain.throughput, demand[plain.phase]), plain.throughput)
-        return replace(plain, demand=demand, throughput=throughput, rows=_moved(plain.rows, -self.margin))
+        return replace(plain, demand=demand, throughput=throughput, rows=eased_rows(plain.rows, -self.margin))
 
     def formulations(self) -> Mapping[str, Any]:
         """The formulations of the plain problem, with the floor as one more row."""
@@ -70,7 +70,7 @@ class Part(AllocationProblem):
 
     def check(self, answer: Allocation) -> Check:
         """Feasibility with every demand and limit on USD/h eased by ``TOLERANCE``; the true cost."""
-        eased = replace(self, demand=self.demand * (1 - TOLERANCE), rows=_moved(self.rows, TOLERANCE))
+        eased = replace(self, demand=self.demand * (1 - TOLERANCE), rows=eased_rows(self.rows, TOLERANCE))
         found = check_allocation(eased, answer)
         return (
             found
@@ -79,7 +79,7 @@ class Part(AllocationProblem):
         )
 
 
-def _moved(rows: tuple[SideRow, ...], share: float) -> tuple[SideRow, ...]:
+def eased_rows(rows: tuple[SideRow, ...], share: float) -> tuple[SideRow, ...]:
     """Limits on USD/h moved by a share; nodes and instances are whole numbers, tokens/s move with the demand."""
     return tuple(replace(row, bound=row.bound * (1 + share)) if row.measure == "usd_h" else row for row in rows)
 

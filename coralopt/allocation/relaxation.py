@@ -187,6 +187,20 @@ def _least_shortfall(
     return _generate(problem, columns.without_cost(), weights, True, active, solver, batch, most_rounds)
 
 
+def least_common_shortfall(
+    problem: AllocationProblem, columns: Columns, solver: Any, batch: int = 400, most_rounds: int = 200
+) -> Relaxation:
+    """The relaxation that minimises the one share of every demand that is not served; money counts in limits only.
+
+    Its objective is that share. ``shortfall`` is above 0 where even then some side row is missed.
+    """
+    nodes = problem.usage.sum(axis=1) / np.maximum(problem.throughput, 1e-300)
+    active = _cheapest(problem, columns, nodes[columns.template], batch)
+    # All of every demand together misses a share of 1, so a side row that can be reached is.
+    weights = np.full(len(problem.demand) + _least_rows(problem), 10.0)
+    return _generate(problem, columns.without_cost(), weights, True, active, solver, batch, most_rounds, common=True)[0]
+
+
 def _least_rows(problem: AllocationProblem) -> int:
     return sum(row.sense == "least" for row in open_rows(problem))
 
@@ -210,6 +224,7 @@ def _generate(
     solver: Any,
     batch: int,
     most_rounds: int,
+    common: bool = False,
 ) -> tuple[Relaxation, npt.NDArray[np.bool_]]:
     """Column generation from the active columns, and the columns active at its end."""
     regions, configurations = problem.price.shape
@@ -221,7 +236,7 @@ def _generate(
     sign = np.array([row.sign for row in open_rows(problem)])
     for rounds in range(1, most_rounds + 1):
         chosen = np.flatnonzero(active)
-        matrix = restricted_matrix(problem, columns, chosen, weights if elastic else None)
+        matrix = restricted_matrix(problem, columns, chosen, weights if elastic else None, common=common)
         result = solve_matrix(matrix, solver, SolveOptions(threads=1))
         if result.x is None or result.row_duals is None:
             raise SolverError(

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from coralopt.allocation import (
     Allocation,
     AllocationProblem,
+    explain,
+    largest_factor,
     matrix_from_arrays,
     reduce_problem,
     solve_allocation,
+    solve_or_serve_less,
 )
 from coralopt.allocation.formulations import FORMULATIONS
 from coralopt.allocation.lagrangian import lagrangian_bound
@@ -27,6 +30,7 @@ from coralopt.testing.operator_strategies import (
     KINDS,
     allocations_within,
     best_operated_by_enumeration,
+    largest_factor_by_enumeration,
     operated_cost,
     operated_problems,
 )
@@ -122,3 +126,50 @@ def test_direct_matrix_is_the_compiled_one(problem: AllocationProblem) -> None:
         found.append(result.objective if result.termination.reason is Reason.OPTIMAL else np.inf)
     if len(found) == 2:
         assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+@settings(max_examples=120, deadline=None)
+@given(problem=operated_problems(tuple(kind for kind in KINDS if kind != "shortfall")), first=st.booleans())
+def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) -> None:
+    """Against trying everything; its demand is met by its own allocation, to the last bit."""
+    truth = largest_factor_by_enumeration(problem)
+    with patch("coralopt.allocation.scaling.FIRST_COLUMNS", 1 if first else 600):
+        if truth is None or truth == 0:
+            with pytest.raises(InfeasibleError):
+                largest_factor(problem, options=EXACT)
+            return
+        found = largest_factor(problem, options=EXACT)
+    assert float(found.factor) == pytest.approx(float(truth), abs=1e-6)
+    assert found.bound >= float(truth) * (1 - 1e-9)
+    assert found.bound - float(found.factor) <= 1e-5
+    scaled = replace(problem, demand=found.demand)
+    assert scaled.check(found.allocation).feasible
+    served = solve_or_serve_less(problem, "scale", options=EXACT)
+    if served.factor is not None:
+        assert served.result.cost_usd_h <= scaled.check(found.allocation).objective + 1e-9
+        at_factor = best_operated_by_enumeration(served.problem)
+        assert at_factor is not None
+        assert served.result.cost_usd_h == pytest.approx(float(at_factor), abs=1e-6)
+    else:
+        assert truth == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=operated_problems())
+def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
+    """Without the rows it names, demand can be met; without any single one of them, too; without the others, it cannot."""
+    strict = replace(problem, shortfall_price=None)
+    if best_operated_by_enumeration(strict) is not None:
+        return
+    found = explain(strict)
+    assert found.shortfalls or found.missed
+    assert str(found)
+    free = best_operated_by_enumeration(replace(strict, rows=())) is not None
+    assert bool(found.conflict) == free
+    rows = {row.name: row for row in strict.rows}
+    for name in found.conflict:
+        rest = tuple(rows[other] for other in found.conflict if other != name)
+        assert best_operated_by_enumeration(replace(strict, rows=rest)) is not None
+    if free:
+        named = tuple(rows[name] for name in found.conflict)
+        assert best_operated_by_enumeration(replace(strict, rows=named)) is None

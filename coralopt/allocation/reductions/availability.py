@@ -3,10 +3,12 @@
 Lossless: such a template's count is 0 in every feasible allocation; one of a phase without demand is 0 in some optimal
 allocation, since taking it away frees capacity and lowers the cost. Bans count as not fitting.
 
-A model phase that must have a replica has demand first: :func:`demand_with_replicas`.
+A model phase without demand that must have a replica gets some demand first: :func:`with_replica_demand`.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,20 +22,22 @@ def reachable(problem: AllocationProblem) -> npt.NDArray[np.bool_]:
     return np.asarray(fits.any(axis=1) & (problem.demand[problem.phase] > 0) & (problem.throughput > 0))
 
 
-def demand_with_replicas(problem: AllocationProblem) -> npt.NDArray[np.float64]:
-    """float64 (P,): the demand, at least what any single replica serves where the side rows ask for one, tokens/s.
+def with_replica_demand(problem: AllocationProblem) -> AllocationProblem:
+    """Phases without demand that must have a replica need what any single replica serves; so no step takes them for idle.
 
-    Lossless: an allocation with a replica meets it, whichever template that is; and every step that looks at demand sees
-    that the phase is not idle.
+    Lossless: an allocation with a replica meets that demand, whichever template it is. Of no demand no share must survive
+    the loss of a region, so such rows go.
     """
-    demand = problem.demand
+    demand, idle = problem.demand.copy(), set()
     for row in problem.rows:
-        if row.sense == "least" and row.measure == "instances" and row.bound > 0 and row.phases is not None:
-            if len(row.phases) > 1:
-                continue
-            mine = problem.throughput[(problem.phase == row.phases[0]) & (problem.throughput > 0)]
-            least = float(mine.min()) if len(mine) else 1.0
-            if demand[row.phases[0]] < least:
-                demand = demand.copy()
-                demand[row.phases[0]] = least
-    return demand
+        if row.sense != "least" or row.measure != "instances" or row.bound <= 0 or len(row.phases or ()) != 1:
+            continue
+        phase = (row.phases or ())[0]
+        if problem.demand[phase] <= 0:
+            mine = problem.throughput[(problem.phase == phase) & (problem.throughput > 0)]
+            demand[phase] = float(mine.min()) if len(mine) else 1.0
+            idle.add(phase)
+    if not idle:
+        return problem
+    rows = tuple(row for row in problem.rows if not (row.measure == "tokens_s" and set(row.phases or ()) <= idle))
+    return replace(problem, demand=demand, rows=rows)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.reductions.availability import demand_with_replicas, reachable
+from coralopt.allocation.reductions.availability import reachable, with_replica_demand
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
@@ -64,6 +64,7 @@ def reduce_problem(
     problem: AllocationProblem,
     capacity_prices: npt.NDArray[np.float64] | None = None,
     also: npt.NDArray[np.int64] | None = None,
+    keep: npt.NDArray[np.int64] | None = None,
 ) -> Reduced:
     """Apply every reduction; the optimum over the result is the optimum of ``problem``.
 
@@ -72,6 +73,7 @@ def reduce_problem(
         capacity_prices: float64 (R, C), USD/h per node; prices that were good for a similar problem. With them, what
             is far too dear at these prices goes first, and the result has a ``target``.
         also: int64 (k,), templates that stay however dear they are at these prices.
+        keep: int64 (k,), templates of a known allocation, which stay through every step.
     """
     steps = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
@@ -83,14 +85,14 @@ def reduce_problem(
         problem = replace(problem, rows=_with_effect(problem))
         steps.append(Reduction("bans", len(kept), len(chosen), time.perf_counter() - started))
         kept = kept[chosen]
-        also = None if also is None else np.flatnonzero(np.isin(kept, also))
-    problem = replace(problem, demand=demand_with_replicas(problem))
+    problem = with_replica_demand(problem)
 
     if capacity_prices is not None:
         started = time.perf_counter()
         near = near_templates(problem, capacity_prices, MARGIN, MOST_NEAR)
-        if also is not None:
-            near.mask[also] = True
+        for stays in (also, keep):
+            if stays is not None:
+                near.mask[np.isin(kept, stays)] = True
         problem, chosen = _select(problem, near.mask)
         steps.append(Reduction("prices", len(kept), len(chosen), time.perf_counter() - started))
         kept, target = kept[chosen], near.target
@@ -106,7 +108,7 @@ def reduce_problem(
     steps.append(Reduction("clip", above, 0, time.perf_counter() - started))
 
     started = time.perf_counter()
-    problem, chosen = _select(problem, undominated(problem))
+    problem, chosen = _select(problem, undominated(problem) | np.isin(kept, [] if keep is None else keep))
     steps.append(Reduction("dominance", len(kept), len(chosen), time.perf_counter() - started))
     kept = kept[chosen]
     return Reduced(problem, kept, tuple(steps), target)
