@@ -37,6 +37,9 @@ class PlannedStage(_Part):
     last_layer: int = Field(ge=0, description="Last layer held, inclusive.")
     nodes: tuple[PlannedNode, ...] = Field(min_length=1)
     tokens_s: float = Field(gt=0, description="Sum of the stage's node throughputs, tokens/s.")
+    latency_budget_ms: float | None = Field(
+        default=None, gt=0, description="Longest time of a micro-batch in this stage, ms; null: SLO / number of stages."
+    )
 
     @property
     def layers(self) -> int:

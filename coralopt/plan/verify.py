@@ -9,14 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
-from coralopt.placement import Placement, PlacementProblem, Stage, best_placement, engine_limits
+from coralopt.placement import Budgets, Links, Placement, Stage, best_placement, engine_limits, problem_of
 from coralopt.plan.document import Plan, PlannedInstance
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.throughput import ThroughputTables, build_tables, stage_role, throughput_source
+from coralopt.throughput import (
+    LayerTimeSource,
+    ThroughputTables,
+    budget_tables,
+    build_tables,
+    link_tables,
+    stage_role,
+    throughput_source,
+)
 
 #: Relative difference up to which two figures computed in a different order count as equal.
 TOLERANCE = 1e-9
@@ -50,10 +59,7 @@ def verify_plan(plan: Plan) -> Verification:
     try:
         scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
         source = throughput_source(scenario.throughput_source)
-        tables = {
-            phase.key: build_tables(source, phase, scenario.configurations, scenario.max_nodes)
-            for phase in scenario.model_phases
-        }
+        tables = _Tables(scenario, source)
     except CoraloptError as error:
         return Verification((("scenario", 1),), (str(error),))
     checks: list[tuple[str, int]] = []
@@ -70,6 +76,63 @@ def verify_plan(plan: Plan) -> Verification:
         violations.extend(found)
         checks.append((name, count))
     return Verification(tuple(checks), tuple(violations))
+
+
+class _Tables:
+    """Throughput tables by model phase, and by what a stage may take of its time or link; each is made once."""
+
+    def __init__(self, scenario: ResolvedScenario, source: LayerTimeSource) -> None:
+        self.scenario, self.source = scenario, source
+        self.phases = {phase.key: phase for phase in scenario.model_phases}
+        self.made: dict[tuple[Any, ...], ThroughputTables] = {}
+        for key in self.phases:
+            self.plain(key)
+
+    def plain(self, key: str, **how: Any) -> ThroughputTables:
+        """Of a model phase with SLO / S for every stage and its own network, or as ``how`` says."""
+        name = (key, *how.items())
+        if name not in self.made:
+            phase, hosts = self.phases[key], self.scenario.configurations
+            self.made[name] = build_tables(self.source, phase, hosts, self.scenario.max_nodes, **how)
+        return self.made[name]
+
+    def of_stage(self, phase: ModelPhase, instance: PlannedInstance, position: int) -> ThroughputTables | str:
+        """What holds for this stage, or the sentence that says what is off."""
+        rules, stage = self.scenario.placement, instance.stages[position]
+        if rules.link_network and position + 1 < len(instance.stages):
+            speed = {host.name: host.network_gb_s for host in self.scenario.configurations}
+            slowest = min(speed[node.configuration] for node in instance.stages[position + 1].nodes)
+            return self.plain(phase.key, receiver_gb_s=slowest)
+        if rules.budget_units is None:
+            if stage.latency_budget_ms is None:
+                return self.plain(phase.key)
+            return "has a latency budget of its own, but the scenario splits the SLO equally"
+        unit_ms = phase.slo_ms / (rules.budget_units * len(instance.stages))
+        given = unit_ms * rules.budget_units if stage.latency_budget_ms is None else stage.latency_budget_ms
+        units = round(given / unit_ms)
+        if units < 1 or _differs(units * unit_ms, given):
+            return f"has a latency budget of {given!r} ms, no whole number of units of {unit_ms!r} ms"
+        return self.plain(phase.key, budget_units=(units, rules.budget_units))
+
+    def problem(self, phase: ModelPhase, nodes: dict[str, int]) -> Any:
+        """The placement problem of these nodes."""
+        scenario, rules = self.scenario, self.scenario.placement
+        coupling: Budgets | Links | None = None
+        hosts, values = scenario.configurations, self.plain(phase.key).values
+        if rules.budget_units is not None:
+            values = budget_tables(self.source, phase, hosts, scenario.max_nodes, rules.budget_units)
+            coupling = Budgets(rules.budget_units)
+        elif rules.link_network:
+            values, classes = link_tables(self.source, phase, hosts, scenario.max_nodes)
+            coupling = Links(classes)
+        return problem_of(
+            values,
+            tuple(nodes.get(host.name, 0) for host in hosts),
+            tuple(host.name for host in hosts),
+            coupling,
+            engine_limits(rules.engine),
+            tuple(host.count for host in hosts),
+        )
 
 
 def _differs(first: float, second: float) -> bool:
@@ -105,10 +168,10 @@ def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         yield f"{name}: the name occurs more than once"
 
 
-def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, ThroughputTables]) -> Iterator[str]:
+def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[str]:
     index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
     for instance, phase in _known(plan, scenario):
-        table = tables[phase.key]
+        table = tables.plain(phase.key)
         count = len(instance.stages)
         nodes = sum(instance.nodes().values())
         if nodes > scenario.max_nodes:
@@ -138,21 +201,25 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, Throug
             expected_first = stage.last_layer + 1
             if not 1 <= stage.layers <= table.layers:
                 continue
+            stage_table = tables.of_stage(phase, instance, position)
+            if isinstance(stage_table, str):
+                yield f"{where} {stage_table}"
+                continue
             role, total, stage_ms = stage_role(position, count), 0.0, 0.0
             for node in stage.nodes:
                 c = index[node.configuration]
-                speed = float(table.values[count - 1, role, c, stage.layers])
+                speed = float(stage_table.values[count - 1, role, c, stage.layers])
                 if speed <= 0:
-                    yield f"{where}: {node.configuration} cannot hold {stage.layers} layers within SLO/{count}"
+                    yield f"{where}: {node.configuration} cannot hold {stage.layers} layers within its latency budget"
                 elif _differs(speed, node.tokens_s):
                     yield f"{where}: {node.configuration} is given {node.tokens_s!r} tokens/s, recomputed {speed!r}"
-                if node.batch != int(table.batch[count - 1, role, c, stage.layers]):
+                if node.batch != int(stage_table.batch[count - 1, role, c, stage.layers]):
                     yield f"{where}: {node.configuration} is given batch {node.batch}, recomputed another"
                 instance_type = scenario.instance_types[scenario.regions.index(instance.region)][c]
                 if node.instance_type != instance_type:
                     yield f"{where}: {node.configuration} is called {node.instance_type}, the scenario says {instance_type}"
                 total += node.count * speed
-                stage_ms = max(stage_ms, float(table.stage_ms[count - 1, role, c, stage.layers]))
+                stage_ms = max(stage_ms, float(stage_table.stage_ms[count - 1, role, c, stage.layers]))
             for node in stage.nodes:
                 if total > 0 and _differs(node.traffic_share, node.tokens_s / total):
                     yield f"{where}: {node.configuration} has traffic share {node.traffic_share!r}, not its share of T"
@@ -163,23 +230,20 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, Throug
             yield f"{instance.name}: the stages hold {expected_first} layers, the model has {phase.model.layers}"
         if _differs(slowest, instance.tokens_s):
             yield f"{instance.name} is given {instance.tokens_s!r} tokens/s, its slowest stage has {slowest!r}"
+        budgets = [stage.latency_budget_ms for stage in instance.stages]
+        given_ms = sum(phase.slo_ms / count if budget is None else budget for budget in budgets)
+        if given_ms > phase.slo_ms * (1 + TOLERANCE):
+            yield f"{instance.name}: its latency budgets add up to {given_ms:.3f} ms, the SLO is {phase.slo_ms:g} ms"
         if latency_ms > phase.slo_ms * (1 + TOLERANCE):
             yield f"{instance.name}: its stages take {latency_ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms"
 
 
-def _optimality(plan: Plan, scenario: ResolvedScenario, tables: dict[str, ThroughputTables]) -> Iterator[str]:
+def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[str]:
     for instance, phase in _known(plan, scenario):
         nodes = instance.nodes()
         if sum(nodes.values()) > scenario.max_nodes:
             continue
-        problem = PlacementProblem(
-            values=tables[phase.key].values,
-            node_set=tuple(nodes.get(configuration.name, 0) for configuration in scenario.configurations),
-            configurations=tuple(configuration.name for configuration in scenario.configurations),
-            limits=engine_limits(scenario.placement.engine),
-            gpus=tuple(configuration.count for configuration in scenario.configurations),
-        )
-        best = best_placement(problem, solver="dp").objective
+        best = best_placement(tables.problem(phase, nodes), solver="dp").objective
         if _differs(best, instance.tokens_s):
             yield f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
 

@@ -15,6 +15,7 @@ from coralopt.allocation import AllocationProblem, AllocationResult, solve_alloc
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement import Placement
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
+from coralopt.planners.stage_tables import StageTables
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import SolveOptions, backend_version
 from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
@@ -99,7 +100,6 @@ def plan_with_report(
         LibraryError: The library file is stale, foreign or corrupt.
         SolverError: The solver is unknown, not installed, or answered wrongly.
     """
-    _refuse_cells(scenario)
     say = on_step or (lambda _: None)
     started = time.perf_counter()
     say("templates")
@@ -128,17 +128,6 @@ def plan_with_report(
         allocation=result,
     )
     return plan, report
-
-
-def _refuse_cells(scenario: ResolvedScenario) -> None:
-    """A plan states T_j(g) under SLO / S and the node's own network; it has no words yet for anything else."""
-    rules = scenario.placement
-    if rules.budget_units is not None or rules.link_network:
-        name = "latency_budgets: free" if rules.budget_units is not None else "network: link"
-        hint = "such libraries can be built, checked, ranked and compared (coralopt templates, coralopt library)"
-        raise ScenarioError(
-            scenario.name, [Mistake(place="placement", problem=f"plans cannot be made with {name} yet", hint=hint)]
-        )
 
 
 def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> AllocationProblem:
@@ -185,13 +174,25 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
 
 
 def planned_stages(
-    scenario: ResolvedScenario, placement: Placement, table: ThroughputTables, region: int
+    scenario: ResolvedScenario,
+    placement: Placement,
+    tables: Sequence[ThroughputTables],
+    region: int,
+    budgets_ms: Sequence[float | None] | None = None,
 ) -> tuple[PlannedStage, ...]:
-    """A placement as the plan shows it: layer ranges, nodes, their throughput and share of traffic."""
+    """A placement as the plan shows it: layer ranges, nodes, their throughput and share of traffic.
+
+    Args:
+        scenario: Names of configurations and instance types.
+        placement: The stages.
+        tables: The throughput tables that hold for each stage.
+        region: Position of the region.
+        budgets_ms: Latency budget of each stage where it is not SLO / S.
+    """
     stages = []
     first = 0
     total = len(placement.stages)
-    for position, stage in enumerate(placement.stages):
+    for position, (stage, table) in enumerate(zip(placement.stages, tables, strict=True)):
         cell = (total - 1, stage_role(position, total))
         speeds = table.values[cell][:, stage.layers]
         stage_tokens_s = float(sum(count * speeds[c] for c, count in enumerate(stage.nodes) if count))
@@ -208,7 +209,13 @@ def planned_stages(
             if count
         )
         stages.append(
-            PlannedStage(first_layer=first, last_layer=first + stage.layers - 1, nodes=nodes, tokens_s=stage_tokens_s)
+            PlannedStage(
+                first_layer=first,
+                last_layer=first + stage.layers - 1,
+                nodes=nodes,
+                tokens_s=stage_tokens_s,
+                latency_budget_ms=None if budgets_ms is None else budgets_ms[position],
+            )
         )
         first += stage.layers
     return tuple(stages)
@@ -230,7 +237,8 @@ def make_plan(
     made: Sequence[ThroughputTables] | None = None,
 ) -> Plan:
     """The allocation made concrete: instances with their stages, nodes, instance types and shares of traffic."""
-    tables = {table.key: table for table in (scenario_tables(scenario) if made is None else made)}
+    of_stages = StageTables(scenario, scenario_tables(scenario) if made is None else made)
+    tables = of_stages.plain
     phases = {phase.key: phase for phase in scenario.model_phases}
     instances: list[PlannedInstance] = []
     planned: dict[str, float] = dict.fromkeys(phases, 0.0)
@@ -245,6 +253,8 @@ def make_plan(
         running = 0 if problem.running is None else int(problem.running[row, region])
         region_name = scenario.regions[region]
         nodes = {library.configurations[c]: int(n) for c, n in enumerate(usage) if n}
+        placement = templates.placement(local)
+        by_stage, budgets_ms = of_stages.of(phase.key, placement)
         instances.append(
             PlannedInstance(
                 name=instance_name(phase, region_name, nodes),
@@ -253,7 +263,7 @@ def make_plan(
                 region=region_name,
                 count=int(count),
                 kept=min(running, int(count)),
-                stages=planned_stages(scenario, templates.placement(local), tables[phase.key], int(region)),
+                stages=planned_stages(scenario, placement, by_stage, int(region), budgets_ms),
                 tokens_s=float(templates.throughput[local]),
                 price_usd_h=price,
             )

@@ -191,18 +191,7 @@ def _run(
             progress(key, done + int(weights[position] * share), total)
 
     here = method.swept and executor == "local"
-    values, coupling = placement_tables(scenario, tables)
-    context = TaskContext(
-        keys=tuple(phase.key for phase in scenario.model_phases),
-        values=values,
-        configurations=tuple(configuration.name for configuration in scenario.configurations),
-        max_nodes=scenario.max_nodes,
-        method=method,
-        coupling=coupling,
-        limits=engine_limits(scenario.placement.engine),
-        gpus=tuple(configuration.count for configuration in scenario.configurations),
-        threads=workers if here else 1,
-    )
+    context = task_context(scenario, tables, method, workers if here else 1)
     runner = make_executor(executor, workers, here, tell if here else None)
     tell(0, 0.0)
     for index, result in runner.run(solve_task, context, [tasks[position] for position in todo]):
@@ -212,6 +201,24 @@ def _run(
         done += weights[todo[index]]
         tell(index, 0.0)
     return [results[position] for position in range(len(tasks))]
+
+
+def task_context(
+    scenario: ResolvedScenario, tables: Sequence[ThroughputTables], method: BuildMethod, threads: int | None
+) -> TaskContext:
+    """What all tasks over the scenario's node sets share; ``threads`` is for one task, all cores when ``None``."""
+    values, coupling = placement_tables(scenario, tables)
+    return TaskContext(
+        keys=tuple(phase.key for phase in scenario.model_phases),
+        values=values,
+        configurations=tuple(configuration.name for configuration in scenario.configurations),
+        max_nodes=scenario.max_nodes,
+        method=method,
+        coupling=coupling,
+        limits=engine_limits(scenario.placement.engine),
+        gpus=tuple(configuration.count for configuration in scenario.configurations),
+        threads=threads,
+    )
 
 
 def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:

@@ -53,9 +53,23 @@ def throughput_source(name: str) -> LayerTimeSource:
 
 
 def build_tables(
-    source: LayerTimeSource, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int
+    source: LayerTimeSource,
+    phase: ModelPhase,
+    configurations: Sequence[NodeConfiguration],
+    max_stages: int,
+    *,
+    budget_units: tuple[int, int] = (1, 1),
+    receiver_gb_s: float = float("inf"),
 ) -> ThroughputTables:
     """T_j(g) of one model phase on every configuration for 1..``max_stages`` stages.
+
+    Args:
+        source: Layer times.
+        phase: The model phase.
+        configurations: Node configurations, C of them.
+        max_stages: S.
+        budget_units: (g, u): every stage may take g / u of the equal share SLO / S.
+        receiver_gb_s: Bandwidth of the slowest node that takes the activations, 1e9 bytes/s; the slower end decides.
 
     Raises:
         CoraloptError: The source has no figures for some pair; names them.
@@ -66,7 +80,7 @@ def build_tables(
             f"throughput source {source.name!r} has no figures for {phase.model.name} on {', '.join(missing)}; "
             "use source 'auto' or 'roofline', or leave these configurations out"
         )
-    return _filled(source, phase, configurations, max_stages)
+    return _filled(source, phase, configurations, max_stages, budget_units=budget_units, receiver_gb_s=receiver_gb_s)
 
 
 def _filled(
