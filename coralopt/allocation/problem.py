@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.side_rows import SideRow, banned, refuse_bad_rows
+from coralopt.allocation.supply import SupplyClass, refuse_bad_supply
 from coralopt.errors import SolverError
 
 if TYPE_CHECKING:
@@ -48,6 +50,10 @@ class Allocation:
 class AllocationProblem:
     """Meet every demand at least cost from what the regions offer (paper section 4.3).
 
+    Beyond the paper: nodes may come in supply classes (:mod:`coralopt.allocation.supply`), named side rows hold
+    (:mod:`coralopt.allocation.side_rows`), and demand may go unmet at a price. With s_m in [0, T_m] tokens/s of unmet
+    demand the demand rows are ``sum T nu + s_m >= T_m`` and the cost has ``sum_m price_m s_m`` on top.
+
     Attributes:
         usage: int16 (T, C), nodes of each configuration a template needs, U_c.
         throughput: float64 (T,), tokens/s of a template.
@@ -60,6 +66,10 @@ class AllocationProblem:
         phase_names: P names for messages.
         region_names: R names.
         configuration_names: C names.
+        supply: Classes of nodes at prices of their own; the rest of the availability is on demand at ``price``.
+        rows: Side rows.
+        shortfall_price: float64 (P,), USD/h for one token/s of unmet demand, infinite where all must be met; or ``None``
+            when all must be met everywhere.
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -76,6 +86,9 @@ class AllocationProblem:
     phase_names: tuple[str, ...]
     region_names: tuple[str, ...]
     configuration_names: tuple[str, ...]
+    supply: tuple[SupplyClass, ...] = ()
+    rows: tuple[SideRow, ...] = ()
+    shortfall_price: npt.NDArray[np.float64] | None = None
 
     kind: ClassVar[str] = "allocation"
     sense: ClassVar[Literal["min", "max"]] = "min"
@@ -145,6 +158,14 @@ class AllocationProblem:
             )
         if not np.isfinite(self.penalty) or self.penalty < 0:
             raise SolverError(f"penalty K is {self.penalty}; it must be a number of at least 0")
+        if self.shortfall_price is not None:
+            self._set("shortfall_price", np.asarray(self.shortfall_price, dtype=np.float64))
+            if self.shortfall_price.shape != (phases,) or not (self.shortfall_price >= 0).all():
+                raise SolverError(
+                    f"shortfall_price is {self.shortfall_price.tolist()}; it must be {phases} numbers of at least 0"
+                )
+        refuse_bad_supply(self)
+        refuse_bad_rows(self)
 
     def _set(self, name: str, value: object) -> None:
         # The dataclass is frozen; the arrays it was given only change their dtype.
@@ -155,15 +176,24 @@ class AllocationProblem:
         """(templates, regions, configurations, model phases)."""
         return len(self.throughput), *self.price.shape, len(self.demand)
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is the paper's problem: one class of nodes, no side rows but bans, all demand met."""
+        return not self.supply and self.shortfall_price is None and all(row.is_ban for row in self.rows)
+
+    def unmet_price(self) -> npt.NDArray[np.float64]:
+        """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
+        return np.full(len(self.demand), np.inf) if self.shortfall_price is None else self.shortfall_price
+
     def template_price(self) -> npt.NDArray[np.float64]:
-        """float64 (T, R): p_r(tau), USD/h; NaN where a needed configuration has no price in the region."""
+        """float64 (T, R): p_r(tau) at list prices, USD/h; NaN where a needed configuration has no price in the region."""
         known = np.nan_to_num(self.price, nan=0.0)
         total = self.usage.astype(np.float64) @ known.T
         missing = (self.usage > 0).astype(np.float64) @ np.isnan(self.price).astype(np.float64).T > 0
         return np.where(missing, np.nan, total)
 
     def most_instances(self) -> npt.NDArray[np.int64]:
-        """int64 (T, R): instances of one template that the region's availability alone would allow."""
+        """int64 (T, R): instances of one template that the region's availability alone would allow; 0 where banned."""
         templates, regions = len(self.throughput), len(self.region_names)
         most = np.full((templates, regions), np.iinfo(np.int64).max, dtype=np.int64)
         for c in range(self.usage.shape[1]):
@@ -171,6 +201,8 @@ class AllocationProblem:
             if len(used):
                 fit = self.availability[:, c][None, :] // self.usage[used, c].astype(np.int64)[:, None]
                 most[used] = np.minimum(most[used], fit)
+        if any(row.is_ban for row in self.rows):
+            most[banned(self)] = 0
         return most
 
     def formulations(self) -> Mapping[str, Any]:
