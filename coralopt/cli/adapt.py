@@ -43,6 +43,17 @@ def adapt(
     option: OptionList = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each epoch's allocation.")] = None,
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
+    on_infeasible: Annotated[
+        str,
+        typer.Option(
+            metavar="explain|scale|shortfall",
+            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
+        ),
+    ] = "explain",
+    budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent in every epoch, USD/h.")] = None,
+    unmet_price: Annotated[
+        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
+    ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     json_output: JsonFlag = False,
 ) -> None:
@@ -50,7 +61,7 @@ def adapt(
     from coralopt.errors import OptionError
     from coralopt.planners import adapt as walk
     from coralopt.planners import epoch_inputs, forecast_named
-    from coralopt.scenario import load_scenario
+    from coralopt.scenario import load_scenario, with_operations
     from coralopt.templates import obtain_library
     from coralopt.workload import read_availability, read_demand, read_prices
 
@@ -63,7 +74,7 @@ def adapt(
     if len(penalties) > 1 and output is not None:
         raise OptionError("several values of --penalty are for comparing; --output takes the plans of one")
     hook = forecast_named(forecast)
-    resolved = load_scenario(scenario)
+    resolved = with_operations(load_scenario(scenario), budget_usd_h=budget, unmet_usd_mtok=unmet_price)
     inputs = epoch_inputs(
         resolved,
         None if demand is None else read_demand(demand),
@@ -89,6 +100,7 @@ def adapt(
             library=templates,
             output=output,
             restart=restart,
+            on_infeasible=on_infeasible,  # type: ignore[arg-type]
         ):
             found.append(epoch)
             if not json_output:

@@ -4,6 +4,7 @@ from coralopt.planners.adapt import Epoch, EpochSummary, adapt
 from coralopt.planners.coral import PlanningReport, allocation_problem, plan_scenario, plan_with_report, prove_bound
 from coralopt.planners.epochs import EpochInputs, epoch_inputs, epoch_scenario
 from coralopt.planners.forecast import Forecast, LastValue, MovingAverage, Seasonal, forecast_named
+from coralopt.planners.operators import operator_terms, parse_forbidden, unmet_prices
 
 __all__ = [
     "Epoch",
@@ -19,7 +20,10 @@ __all__ = [
     "epoch_inputs",
     "epoch_scenario",
     "forecast_named",
+    "operator_terms",
+    "parse_forbidden",
     "plan_scenario",
     "plan_with_report",
     "prove_bound",
+    "unmet_prices",
 ]
