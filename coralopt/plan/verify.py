@@ -290,7 +290,13 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
                 f"{phase.key}: the plan gives {float(level):.3f} tokens/s, "
                 f"the demand is {phase.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s"
             )
-        yield from _unmet(plan, item.unmet_tokens_s, phase, level)
+        share = Fraction(0)
+        for other in scenario.model_phases:
+            if other.model.name == phase.model.name and other.demand_tokens_s > 0:
+                # A request that is not served needs none of its model's phases.
+                level = served(rule, scenario, list(_known(plan, scenario)), other)
+                share = max(share, 1 - level / Fraction(other.demand_tokens_s))
+        yield from _unmet(plan, item.unmet_tokens_s, phase, share)
         if _differs(item.demand_tokens_s, phase.demand_tokens_s) or _differs(item.planned_tokens_s, float(planned)):
             yield f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed"
         if _differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
@@ -299,14 +305,14 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
             yield f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}"
 
 
-def _unmet(plan: Plan, stated: float, phase: ModelPhase, level: Fraction) -> Iterator[str]:
+def _unmet(plan: Plan, stated: float, phase: ModelPhase, share: Fraction) -> Iterator[str]:
     """Whether unmet demand is what the plan's way of dealing with it allows."""
     demand = phase.demand_tokens_s
     expected = 0.0
     if plan.on_infeasible == "scale":
         expected = demand * (1 - plan.served_factor)
     elif plan.on_infeasible == "shortfall":
-        expected = max(0.0, float(Fraction(demand) - level))
+        expected = float(share * Fraction(demand))
     if abs(stated - expected) > TOLERANCE * max(1.0, demand):
         yield f"{phase.key}: unmet_tokens_s is {stated!r}, {plan.on_infeasible} gives {expected!r}"
 

@@ -20,8 +20,16 @@ USD_H_PER_TOKEN_S = 3600 / 1e6
 
 
 def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) -> dict[str, Any]:
-    """``supply`` and ``rows`` of the allocation problem over these configurations."""
-    return {"supply": _supply(scenario, configurations), "rows": _rows(scenario, configurations)}
+    """``supply``, ``rows`` and ``unmet_together`` of the allocation problem over these configurations."""
+    models = list(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    together = tuple(
+        tuple(p for p, phase in enumerate(scenario.model_phases) if phase.model.name == model) for model in models
+    )
+    return {
+        "supply": _supply(scenario, configurations),
+        "rows": _rows(scenario, configurations),
+        "unmet_together": together,
+    }
 
 
 def unmet_prices(scenario: ResolvedScenario) -> npt.NDArray[np.float64] | None:
