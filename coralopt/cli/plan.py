@@ -35,6 +35,24 @@ def plan(
     restrict: Annotated[
         int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
     ] = None,
+    on_infeasible: Annotated[
+        str,
+        typer.Option(
+            metavar="explain|scale|shortfall",
+            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
+        ),
+    ] = "explain",
+    budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent, USD/h.")] = None,
+    min_replicas: Annotated[int | None, typer.Option(help="Least instances of every model phase.")] = None,
+    survive_region_loss: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of every demand left when any one region is lost.")
+    ] = None,
+    forbid: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL:GPU", help="A GPU or configuration not to use; may be repeated.")
+    ] = None,
+    unmet_price: Annotated[
+        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
+    ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     executable_by: ExecutableBy = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
@@ -49,16 +67,23 @@ def plan(
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
     from coralopt.plan.verify import verify_plan
-    from coralopt.planners import plan_with_report
+    from coralopt.planners import parse_forbidden, plan_with_report
     from coralopt.report import plan_view
-    from coralopt.scenario import load_scenario
+    from coralopt.scenario import load_scenario, with_operations
 
     options: dict[str, Any] = parse_options(option)
     if time_limit is not None:
         options["time_limit"] = time_limit
     if rel_gap is not None:
         options["rel_gap"] = rel_gap
-    resolved = with_rules(load_scenario(scenario), executable_by)
+    resolved = with_operations(
+        with_rules(load_scenario(scenario), executable_by),
+        budget_usd_h=budget,
+        min_replicas=min_replicas,
+        survive_region_loss=survive_region_loss,
+        forbidden=parse_forbidden(forbid or []),
+        unmet_usd_mtok=unmet_price,
+    )
     if planner != "coral":
         plan_by(
             planner,
@@ -83,6 +108,7 @@ def plan(
             formulation=formulation,
             reductions=reductions,
             restrict=restrict,
+            on_infeasible=on_infeasible,  # type: ignore[arg-type]
             library=library,
             progress=progress,
         )

@@ -1,7 +1,16 @@
 """The portable plan document: schema, load and save, independent verification, drawing data."""
 
 from coralopt.plan.difference import InstanceChange, PlanDifference, difference
-from coralopt.plan.document import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage, plan_schema
+from coralopt.plan.document import (
+    Plan,
+    PlannedDemand,
+    PlannedInstance,
+    PlannedNode,
+    PlannedNodeClass,
+    PlannedOption,
+    PlannedStage,
+    plan_schema,
+)
 
 __all__ = [
     "InstanceChange",
@@ -10,6 +19,8 @@ __all__ = [
     "PlannedDemand",
     "PlannedInstance",
     "PlannedNode",
+    "PlannedNodeClass",
+    "PlannedOption",
     "PlannedStage",
     "difference",
     "plan_schema",
