@@ -5,8 +5,8 @@
 Two comparisons that answer different questions.
 
 1. Helix's own figures: tokens/s of a node as its artifact computes them, no SLO, static throughput. What its published
-   layout, its programme run here, its SWARM start, HexGen, and coral's exact placement in stages reach on the same nodes; with
-   at most 12 stages (Helix's paths have 15 nodes on average); and without the nodes that the paper's coral leaves idle.
+   layout, its programme run here, its SWARM start, HexGen, and coral's exact placement in stages reach on the same nodes;
+   with at most 12 stages (Helix's paths have 15 nodes on average); and without the nodes that the paper's coral leaves idle.
 2. This project's figures: coral and the baselines rent from the same nodes (paper: 4 requests/s, 2090 and 730 ms), by the
    roofline model, at list prices in us-east-2. Where 4 requests/s cannot be had, the largest percent of them that can.
 """
