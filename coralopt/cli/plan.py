@@ -17,6 +17,16 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.plan_simulate import plan_by_simulation
+from coralopt.cli.traffic import (
+    DurationOption,
+    LengthCvOption,
+    ModelOption,
+    RateOption,
+    TraceOption,
+    TrafficOption,
+    traffic_from_options,
+)
 
 
 def plan(
@@ -35,9 +45,29 @@ def plan(
     ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Play requests against the plan and correct it until it keeps its promise."),
+    ] = False,
+    attainment: Annotated[
+        float, typer.Option(help="With --simulate: share of the requests of each model phase that must meet its SLO.")
+    ] = 0.99,
+    attainment_of: Annotated[
+        str,
+        typer.Option(help="With --simulate: all requests, or the possible ones that some node could serve in time."),
+    ] = "all",
+    rounds: Annotated[int, typer.Option(help="With --simulate: most plans to make and play.")] = 16,
+    trace: TraceOption = None,
+    model: ModelOption = None,
+    rate: RateOption = None,
+    duration: DurationOption = None,
+    traffic: TrafficOption = "poisson",
+    seed: Annotated[int, typer.Option(help="With --simulate: seed of the requests.")] = 0,
+    length_cv: LengthCvOption = 1.0,
     json_output: JsonFlag = False,
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
+    from coralopt.errors import OptionError
     from coralopt.plan.verify import verify_plan
     from coralopt.planners import plan_with_report
     from coralopt.report import plan_view
@@ -49,6 +79,27 @@ def plan(
     if rel_gap is not None:
         options["rel_gap"] = rel_gap
     resolved = load_scenario(scenario)
+    if simulate:
+        if formulation != "split" or not reductions or restrict is not None:
+            raise OptionError(
+                "--simulate plans with the default formulation and all reductions; leave those options out"
+            )
+        plan_by_simulation(
+            resolved,
+            traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv),
+            target=attainment,
+            over=attainment_of,
+            rounds=rounds,
+            solver=solver,
+            options=options,
+            library=library,
+            output=output,
+            pipelines=pipelines,
+            json_output=json_output,
+        )
+        return
+    if trace is not None:
+        raise OptionError("a --trace is played with --simulate only")
     with library_progress(quiet=json_output) as progress:
         document, report = plan_with_report(
             resolved,

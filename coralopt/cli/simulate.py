@@ -16,7 +16,7 @@ from coralopt.cli.traffic import (
     RateOption,
     TraceOption,
     TrafficOption,
-    requests_from_options,
+    traffic_from_options,
     walk_requests,
     walk_schedule,
 )
@@ -88,9 +88,8 @@ def simulate(
         )
     else:
         scenario = scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario")
-        requests, duration, what = requests_from_options(
-            scenario, trace, model, rate, duration, traffic, seed, length_cv
-        )
+        chosen = traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv)
+        requests, duration, what = chosen.requests(scenario), chosen.window_s, chosen.words
     with library_progress(quiet=json_output, title="simulation") as progress:
         result = play(schedule, requests, config=config, duration_s=duration, epoch_s=epoch, progress=progress)
     if output is not None:

@@ -1,7 +1,16 @@
 """The portable plan document: schema, load and save, independent verification, drawing data."""
 
 from coralopt.plan.difference import InstanceChange, PlanDifference, difference
-from coralopt.plan.document import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage, plan_schema
+from coralopt.plan.document import (
+    Plan,
+    PlannedDemand,
+    PlannedInstance,
+    PlannedNode,
+    PlannedStage,
+    Simulated,
+    SimulatedPhase,
+    plan_schema,
+)
 
 __all__ = [
     "InstanceChange",
@@ -11,6 +20,8 @@ __all__ = [
     "PlannedInstance",
     "PlannedNode",
     "PlannedStage",
+    "Simulated",
+    "SimulatedPhase",
     "difference",
     "plan_schema",
 ]
