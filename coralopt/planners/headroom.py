@@ -22,8 +22,8 @@ def queueing_headroom(phase: ModelPhase, target: float, length_cv: float = 1.0) 
     """Throughput headroom at which an M/G/1 queue would keep the wait short enough, dimensionless.
 
     All instances of the phase are taken for one server that works off a request in s = mean length / T. Its wait has
-    about an exponential tail, P(W > t) = rho exp(-2 (1 - rho) t / (rho s (1 + cv^2))) (heavy traffic, Kingman), and must
-    exceed the SLO less s for at most ``1 - target`` of the requests. Decoding shares its rounds among all sequences, so
+    about an exponential tail, P(W > t) = rho exp(-2 (1 - rho) t / (s (1 + cv^2))) (exact for M/M/1; Kingman's heavy traffic else),
+    and may exceed the SLO less s for ``1 - target`` of the requests. Lengths with a heavier tail miss more often. Decoding shares its rounds among all sequences, so
     that a queue hardly forms: square-root staffing with the sequences at work as servers, rho = 1 - z / sqrt(n), where
     z is the number of standard deviations that ``target`` asks for.
 
@@ -56,7 +56,7 @@ def _tail(phase: ModelPhase, headroom: float, length_cv: float) -> float:
     slack_s = phase.prefill_ms / 1e3 - service_s
     if slack_s <= 0:
         return 1.0
-    return rho * math.exp(-2.0 * (1.0 - rho) * slack_s / (rho * service_s * (1.0 + length_cv**2)))
+    return rho * math.exp(-2.0 * (1.0 - rho) * slack_s / (service_s * (1.0 + length_cv**2)))
 
 
 #: (throughput wanted over the demand, latency headroom): what a round asks of the planner for one model phase.

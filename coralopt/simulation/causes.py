@@ -113,5 +113,5 @@ def worst_window(cause: npt.NDArray[np.int8], arrival_s: Floats) -> tuple[float,
         return float("nan"), float("nan")
     window = (arrival_s // WINDOW_S).astype(np.int64)
     missed, count = np.bincount(window, weights=cause > 0), np.bincount(window)
-    worst = int(missed.argmax())
+    worst = int(np.where(count > 0, missed, -1).argmax())
     return worst * WINDOW_S, float(1 - missed[worst] / count[worst])

@@ -11,7 +11,6 @@ import pytest
 
 from coralopt import CoraloptError, Plan, scenario_from_mapping
 from coralopt.simulation import FunctionTimes, SimulationConfig, SimulationResult, simulate
-from coralopt.workload import poisson_for_scenario
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.kernels import stage_ms
@@ -19,7 +18,7 @@ from coralopt.simulation.layout import lay_out
 from coralopt.simulation.state import requests_of
 from coralopt.simulation.times import TimeTables
 from coralopt.throughput import build_tables, stage_role, throughput_source
-from coralopt.workload import Trace
+from coralopt.workload import Trace, poisson_for_scenario
 
 #: Links that cost nothing: what is left is what the planner models.
 FREE = SimulationConfig(kv_gb_s=1e6, kv_latency_ms=0.0, kv_region_latency_ms=0.0)
