@@ -56,8 +56,8 @@ def traffic_from_options(
     return Traffic("trace" if trace is not None else traffic, trace, model, rate, duration, seed, length_cv)
 
 
-def walk_schedule(folder: Path, epoch_s: float) -> list[tuple[float, Plan]]:
-    """(start in s, plan) of every epoch that ``coralopt adapt -o`` left in a folder.
+def walk_schedule(folder: Path, epoch_s: float, lead_s: float = 0.0) -> list[tuple[float, Plan]]:
+    """(start in s, plan) of every epoch that ``coralopt adapt -o`` left in a folder, each put into force ``lead_s`` ahead.
 
     Raises:
         OptionError: No finished epoch there, one is missing, or the length of an epoch is not positive.
@@ -70,13 +70,15 @@ def walk_schedule(folder: Path, epoch_s: float) -> list[tuple[float, Plan]]:
 
     if not (math.isfinite(epoch_s) and epoch_s > 0):
         raise OptionError(f"--epoch {epoch_s!r}: give a positive number of seconds")
+    if not 0 <= lead_s < epoch_s:
+        raise OptionError(f"--lead {lead_s!r}: give 0 or more seconds, less than an epoch of {epoch_s:g}")
     files = sorted(file for file in folder.glob("epoch-*.json") if not file.stem.endswith("-changes"))
     if not files:
         raise OptionError(f"{folder}: holds no epoch-0000.json; give the folder that `coralopt adapt -o` wrote")
     for e, file in enumerate(files):
         if file.name != f"epoch-{e:04d}.json":
             raise OptionError(f"{folder}: epoch-{e:04d}.json is missing; run `coralopt adapt` again")
-    return [(e * epoch_s, Plan.load(file)) for e, file in enumerate(files)]
+    return [(max(0.0, e * epoch_s - lead_s), Plan.load(file)) for e, file in enumerate(files)]
 
 
 def walk_requests(
@@ -89,11 +91,11 @@ def walk_requests(
     from coralopt.workload import Trace
 
     parts = []
-    for e, (start_s, plan) in enumerate(schedule):
+    for e, (_, plan) in enumerate(schedule):
         scenario = scenario_from_mapping(plan.scenario, source=f"the scenario of epoch {e}")
         own = int(np.random.SeedSequence([seed, e]).generate_state(1)[0])
         made = traffic_from_options(None, None, None, epoch_s, traffic, own, length_cv)
-        parts.append((start_s, made.requests(scenario)))
+        parts.append((e * epoch_s, made.requests(scenario)))
     names = tuple(dict.fromkeys(name for _, part in parts for name in part.models))
     places = [np.array([names.index(name) for name in part.models], dtype=np.int32) for _, part in parts]
     joined = Trace.in_order(

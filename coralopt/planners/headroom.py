@@ -21,11 +21,12 @@ CLOSE = 1.08
 def queueing_headroom(phase: ModelPhase, target: float, length_cv: float = 1.0) -> float:
     """Throughput headroom at which an M/G/1 queue would keep the wait short enough, dimensionless.
 
-    All instances of the phase are taken for one server that works off a request in s = mean length / T. Its wait has
-    about an exponential tail, P(W > t) = rho exp(-2 (1 - rho) t / (s (1 + cv^2))) (exact for M/M/1; Kingman's heavy traffic else),
-    and may exceed the SLO less s for ``1 - target`` of the requests. Lengths with a heavier tail miss more often. Decoding shares its rounds among all sequences, so
-    that a queue hardly forms: square-root staffing with the sequences at work as servers, rho = 1 - z / sqrt(n), where
-    z is the number of standard deviations that ``target`` asks for.
+    All instances of a prefill phase are taken for one server that works off a request in s = mean length / T. The tail of
+    its wait, P(W > t) = rho exp(-2 (1 - rho) t / (s (1 + cv^2))), is exact for M/M/1 and Kingman's heavy traffic else; the
+    wait may exceed the SLO less s for ``1 - target`` of the requests. Lengths with a heavier tail miss more often.
+
+    Decoding shares its rounds among all sequences, so that a queue hardly forms: square-root staffing with the n sequences
+    at work as servers gives z / sqrt(n), z from P(Z > z) <= exp(-z^2 / 2) / 2.
 
     Args:
         phase: Demand, SLO and mean lengths.

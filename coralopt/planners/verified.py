@@ -49,7 +49,7 @@ from coralopt.throughput import ThroughputTables
 from coralopt.workload import Trace, Traffic, trace_digest
 
 #: Causes of a miss that more throughput does away with; the others need nodes that are quicker by themselves.
-WAITING = ("instance", "memory", "burst", "queue", "transfer")
+WAITING = ("instance", "startup", "memory", "burst", "queue", "transfer")
 INHERENT = ("length", "batch", "transfer")
 #: Difference of a share of requests up to which a simulation played again counts as equal.
 SAME = 1e-6

@@ -56,7 +56,7 @@ def test_causes_add_up(tiny_plan: Plan) -> None:
 
 
 def test_a_burst_is_told_from_a_queue(tiny_plan: Plan) -> None:
-    """Two hundred prompts at one instant: those beyond ten seconds' promise are a burst, the late ones before them a queue."""
+    """Two hundred prompts at one instant: those beyond ten seconds' promise are a burst, late ones before them a queue."""
     same = Trace(np.zeros(200), np.full(200, 500), np.full(200, 2), models=("phi4-14b",))
     result = simulate(tiny_plan, same)
     row = next(r for r in result.outcomes if r.model == "phi4-14b" and r.kind == "prefill")
