@@ -19,6 +19,16 @@ from coralopt.cli.console import (
 )
 from coralopt.cli.placing import ExecutableBy, with_rules
 from coralopt.cli.plan_by import plan_by
+from coralopt.cli.plan_simulate import plan_by_simulation
+from coralopt.cli.traffic import (
+    DurationOption,
+    LengthCvOption,
+    ModelOption,
+    RateOption,
+    TraceOption,
+    TrafficOption,
+    traffic_from_options,
+)
 
 
 def plan(
@@ -61,7 +71,25 @@ def plan(
         list[str] | None,
         typer.Option("--planner-option", metavar="NAME=VALUE", help="Setting of another planner; may be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of planners that draw at random.")] = 0,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Play requests against the plan and correct it until it keeps its promise."),
+    ] = False,
+    attainment: Annotated[
+        float, typer.Option(help="With --simulate: share of the requests of each model phase that must meet its SLO.")
+    ] = 0.99,
+    attainment_of: Annotated[
+        str,
+        typer.Option(help="With --simulate: all requests, or the possible ones that some node could serve in time."),
+    ] = "all",
+    rounds: Annotated[int, typer.Option(help="With --simulate: most plans to make and play.")] = 16,
+    trace: TraceOption = None,
+    model: ModelOption = None,
+    rate: RateOption = None,
+    duration: DurationOption = None,
+    traffic: TrafficOption = "poisson",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what --simulate or a --planner draws.")] = 0,
+    length_cv: LengthCvOption = 1.0,
     json_output: JsonFlag = False,
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
@@ -84,6 +112,30 @@ def plan(
         forbidden=parse_forbidden(forbid or []),
         unmet_usd_mtok=unmet_price,
     )
+    if simulate:
+        if formulation != "split" or not reductions or restrict is not None or on_infeasible != "explain":
+            raise OptionError(
+                "--simulate plans with the default formulation and all reductions, and for the whole demand; leave out "
+                "--formulation, --no-reductions, --restrict and --on-infeasible"
+            )
+        if planner != "coral":
+            raise OptionError("--simulate corrects plans of coral; for others see coralopt compare --simulate")
+        plan_by_simulation(
+            resolved,
+            traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv),
+            target=attainment,
+            over=attainment_of,
+            rounds=rounds,
+            solver=solver,
+            options=options,
+            library=library,
+            output=output,
+            pipelines=pipelines,
+            json_output=json_output,
+        )
+        return
+    if trace is not None:
+        raise OptionError("a --trace is played with --simulate only")
     if planner != "coral":
         plan_by(
             planner,

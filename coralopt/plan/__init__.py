@@ -9,6 +9,8 @@ from coralopt.plan.document import (
     PlannedNodeClass,
     PlannedOption,
     PlannedStage,
+    Simulated,
+    SimulatedPhase,
     plan_schema,
 )
 
@@ -22,6 +24,8 @@ __all__ = [
     "PlannedNodeClass",
     "PlannedOption",
     "PlannedStage",
+    "Simulated",
+    "SimulatedPhase",
     "difference",
     "plan_schema",
 ]

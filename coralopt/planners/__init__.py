@@ -5,9 +5,11 @@ from coralopt.planners.coral import PlanningReport, allocation_problem, plan_sce
 from coralopt.planners.demand_file import TraceDemand, demand_of_trace, is_demand_table, read_demand_or_trace
 from coralopt.planners.epochs import EpochInputs, epoch_inputs, epoch_scenario
 from coralopt.planners.forecast import Forecast, LastValue, MovingAverage, Seasonal, forecast_named
+from coralopt.planners.headroom import queueing_headroom
 from coralopt.planners.interface import Planner, PlanOutcome, PlanRequest, demand_met
 from coralopt.planners.operators import operator_terms, parse_forbidden, unmet_prices
 from coralopt.planners.registry import get_planner, planner_names
+from coralopt.planners.verified import Round, VerifiedPlanning, plan_verified, play_again
 
 __all__ = [
     "Epoch",
@@ -20,8 +22,10 @@ __all__ = [
     "PlanRequest",
     "Planner",
     "PlanningReport",
+    "Round",
     "Seasonal",
     "TraceDemand",
+    "VerifiedPlanning",
     "adapt",
     "allocation_problem",
     "demand_met",
@@ -34,9 +38,12 @@ __all__ = [
     "operator_terms",
     "parse_forbidden",
     "plan_scenario",
+    "plan_verified",
     "plan_with_report",
     "planner_names",
+    "play_again",
     "prove_bound",
+    "queueing_headroom",
     "read_demand_or_trace",
     "unmet_prices",
 ]

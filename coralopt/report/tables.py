@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.report.verified import simulated_table
 
 
 def plan_summary(plan: Plan) -> Table:
@@ -47,6 +48,9 @@ def demand_table(plan: Plan) -> Table:
             f"{item.cost_usd_h:,.4f}",
             *([f"{item.unmet_tokens_s:,.1f}"] * unmet),
         )
+    for key, room in plan.scenario.get("headroom", {}).items():
+        line = f"{key}: {room['throughput']:.1%} more tokens/s, {room['latency']:.0%} of the SLO kept free"
+        table.caption = line if table.caption is None else f"{table.caption}\n{line}"
     return table
 
 
@@ -144,6 +148,9 @@ def plan_view(plan: Plan, pipelines: bool = True) -> RenderableType:
                 f"No instance type is known for these node configurations (pro-rata or own prices): {', '.join(missing)}"
             )
         )
+    played = simulated_table(plan)
+    if played is not None:
+        parts.append(played)
     if pipelines:
         parts.append(Text("\nPipelines (layers held, nodes with their share of the stage's traffic)"))
         parts.extend(pipeline_drawing(instance) for instance in plan.instances)
