@@ -38,18 +38,19 @@ def run_child(
     end = time.monotonic() + timeout_s
     with log.open("wb") as output:
         try:
-            process = subprocess.Popen(
-                list(argv),
-                env={**os.environ, **env},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with _handled(signal.SIGINT):
+                process = subprocess.Popen(
+                    list(argv),
+                    env={**os.environ, **env},
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
         except OSError as error:
             raise LaunchError(f"{argv[0]}: cannot be run: {error.strerror}") from error
     try:
-        with _terminable():
+        with _handled(signal.SIGTERM):
             while process.poll() is None:
                 if time.monotonic() > end:
                     raise LaunchError(f"{argv[0]} was not done after {timeout_s:g} s:\n{last_words(log)}")
@@ -63,16 +64,19 @@ def run_child(
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM to this process counts as Ctrl-C, so that it cleans up as well."""
+def _handled(number: signal.Signals) -> Iterator[None]:
+    """The signal interrupts this process like Ctrl-C; a child that starts meanwhile does not inherit that it is ignored.
+
+    A shell's background jobs ignore SIGINT, and so would vLLM's bench, which then could not stop its server.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def _stop(process: subprocess.Popen[bytes], grace_s: float) -> None:

@@ -138,8 +138,9 @@ def _serve_point(row: Mapping[str, Any], where: str, layers: int | None) -> Poin
     prompt = _number(row, "total_input_tokens", where) / completed
     answer = _number(row, "total_output_tokens", where) / completed
     if answer <= 1.5:
-        # Prompts go through in batches; together they take this long a batch, whatever the order inside.
-        ms = 1e3 * _number(row, "duration", where) * min(1.0, batch / completed)
+        # With B prompts always inside, the time to the first token is that of B prompts (Little's law), whether they go
+        # through together or in turns.
+        ms = _number(row, "median_ttft_ms", where)
         return Point("prefill", count, batch, float(round(prompt)), ms)
     # Most distances between tokens are plain decode steps, only few had prompts of others among them.
     ms = _number(row, "median_itl_ms", where)
