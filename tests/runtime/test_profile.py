@@ -229,7 +229,7 @@ def _bench_rows() -> list[dict[str, Any]]:
                 "failed": 0,
                 "total_input_tokens": n * prompt,
                 "total_output_tokens": n * out,
-                "median_itl_ms": 0.0 if out == 1 else point.ms,
+                "median_tpot_ms": 0.0 if out == 1 else point.ms,
                 "median_ttft_ms": point.ms if out == 1 else 1e9,
             }
         )
@@ -311,11 +311,13 @@ serve, bench = (json.loads(pathlib.Path(option[n]).read_text()) for n in ("--ser
 rows = []
 for s in serve:
     for b in bench:
+        if b["seed"] != s["seed"]:
+            continue
         j, n, out = s["hf_overrides"]["num_hidden_layers"], b["num_prompts"], b["random_output_len"]
         ms = (5 + 2 * j) * b["max_concurrency"] + b["random_input_len"] / 100
-        rows.append({"hf_overrides": s["hf_overrides"], "max_concurrency": b["max_concurrency"], "completed": n, "failed": 0,
-            "total_input_tokens": n * b["random_input_len"], "total_output_tokens": n * out,
-            "median_ttft_ms": ms, "median_itl_ms": ms})
+        rows.append({**b, "hf_overrides": s["hf_overrides"], "max_concurrency": b["max_concurrency"], "completed": n, "failed": 0,
+            "total_input_tokens": n * b["random_input_len"] + j // 2, "total_output_tokens": n * out,
+            "median_ttft_ms": ms, "median_tpot_ms": ms})
         print("[END BENCHMARK]", flush=True)
 folder = pathlib.Path(option["-o"]) / "20260101"
 folder.mkdir(parents=True)
