@@ -315,7 +315,7 @@ for s in serve:
             continue
         j, n, out = s["hf_overrides"]["num_hidden_layers"], b["num_prompts"], b["random_output_len"]
         ms = (5 + 2 * j) * b["max_concurrency"] + b["random_input_len"] / 100
-        rows.append({**b, "hf_overrides": s["hf_overrides"], "max_concurrency": b["max_concurrency"], "completed": n, "failed": 0,
+        rows.append({**b, "hf_overrides": s["hf_overrides"], "completed": n, "failed": 0,
             "total_input_tokens": n * b["random_input_len"] + j // 2, "total_output_tokens": n * out,
             "median_ttft_ms": ms, "median_tpot_ms": ms})
         print("[END BENCHMARK]", flush=True)
