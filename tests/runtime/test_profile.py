@@ -6,8 +6,10 @@ import csv
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -227,9 +229,8 @@ def _bench_rows() -> list[dict[str, Any]]:
                 "failed": 0,
                 "total_input_tokens": n * prompt,
                 "total_output_tokens": n * out,
-                "duration": point.ms / 1e3 * 4 if out == 1 else 1e9,
-                "median_itl_ms": 0.0 if out == 1 else point.ms,
-                "median_ttft_ms": 1.0,
+                "median_tpot_ms": 0.0 if out == 1 else point.ms,
+                "median_ttft_ms": point.ms if out == 1 else 1e9,
             }
         )
     return rows
@@ -310,11 +311,13 @@ serve, bench = (json.loads(pathlib.Path(option[n]).read_text()) for n in ("--ser
 rows = []
 for s in serve:
     for b in bench:
+        if b["seed"] != s["seed"]:
+            continue
         j, n, out = s["hf_overrides"]["num_hidden_layers"], b["num_prompts"], b["random_output_len"]
         ms = (5 + 2 * j) * b["max_concurrency"] + b["random_input_len"] / 100
-        rows.append({"hf_overrides": s["hf_overrides"], "max_concurrency": b["max_concurrency"], "completed": n, "failed": 0,
-            "total_input_tokens": n * b["random_input_len"], "total_output_tokens": n * out,
-            "duration": ms / 1e3 * n / b["max_concurrency"], "median_itl_ms": ms})
+        rows.append({**b, "hf_overrides": s["hf_overrides"], "completed": n, "failed": 0,
+            "total_input_tokens": n * b["random_input_len"] + j // 2, "total_output_tokens": n * out,
+            "median_ttft_ms": ms, "median_tpot_ms": ms})
         print("[END BENCHMARK]", flush=True)
 folder = pathlib.Path(option["-o"]) / "20260101"
 folder.mkdir(parents=True)
@@ -354,12 +357,34 @@ def test_vllm_faults(tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(LaunchError, match="needs pandas"):
         profile_with_vllm("model", OPTIONS, str(program))
-    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\nsleep 1234567 &\nsleep 1234567\n')
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\nsetsid sleep 1234567 &\nsleep 1234567\n')
     options = ProfileOptions(layers=(1, 2), timeout_s=1.0)
     with pytest.raises(LaunchError, match="was not done after 1 s"):
         profile_with_vllm("model", options, str(program))
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert "sleep 1234567" not in running
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_nothing(number: int, tmp_path: Path) -> None:
+    """Ctrl-C and a plain kill end vLLM's bench, and the server that it started in a session of its own."""
+    program = tmp_path / "vllm"
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\nsetsid sleep 7654321 &\nsleep 7654321\n')
+    program.chmod(0o755)
+    words = [sys.executable, "-m", "coralopt", "profile", "--model", "phi4-14b", "--configuration", "1xL4"]
+    words += ["--vllm", str(program), "-o", str(tmp_path / "x.json")]
+    # A shell's background jobs ignore SIGINT, and so would this child if the tests run in one.
+    process = subprocess.Popen(words, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    listing = ["ps", "-eo", "args"]
+    for _ in range(300):
+        if "sleep 7654321" in subprocess.run(listing, capture_output=True, text=True, check=True).stdout:
+            break
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(number)
+    assert process.wait(60) == 130
+    assert "sleep 7654321" not in subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+    assert not (tmp_path / "x.json").exists()
 
 
 def test_sweep_command_has_no_shell_in_it() -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,42 @@ from coralopt.errors import CoraloptError
 from coralopt.runtime.profiling.fit import Phase, Point
 from coralopt.runtime.profiling.profile import ProfileOptions
 
-#: Tokens of an answer when decode is measured; the median of their distances is one step.
+#: Tokens of an answer when decode is measured; their mean distance is one step.
 DECODE_TOKENS = 33
+#: Which server a point belongs to.
+SEEDS = {"prefill": 0, "decode": 1}
+#: Random prompts come out a token or two longer or shorter; lengths that differ by less are one.
+SAME_LENGTH = 0.03
 #: Largest CSV or JSON file read, bytes.
 MOST_BYTES = 200 * 1024 * 1024
 
 
 def serve_parameters(options: ProfileOptions, overrides: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """One server for every layer count; ``overrides`` joins ``--hf-overrides``."""
-    return [
-        {"_benchmark_name": f"layers-{count}", "hf_overrides": {**(overrides or {}), "num_hidden_layers": count}}
-        for count in options.layers
-    ]
+    """Two servers for every layer count, for prefill and for decode; ``overrides`` joins ``--hf-overrides``.
+
+    The one for decode fills its KV cache with anything, so that no prompt is computed between decode steps. The seeds say
+    which points belong to which server (``--link-vars seed=seed``).
+    """
+    servers: list[dict[str, Any]] = []
+    for count in options.layers:
+        shape = {**(overrides or {}), "num_hidden_layers": count}
+        servers.append({"_benchmark_name": f"prefill-layers-{count}", "hf_overrides": shape, "seed": SEEDS["prefill"]})
+        filled = {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}
+        servers.append(
+            {
+                "_benchmark_name": f"decode-layers-{count}",
+                "hf_overrides": shape,
+                "kv_transfer_config": filled,
+                "seed": SEEDS["decode"],
+            }
+        )
+    return servers
 
 
 def bench_parameters(options: ProfileOptions) -> list[dict[str, Any]]:
     """Every point, as parameters of `vllm bench serve`.
 
-    Prefill: answers of one token, ``batch`` prompts at a time. Decode: one wave or more of ``batch`` sequences.
+    Prefill: answers of one token, ``batch`` prompts at a time. Decode: waves of ``batch`` sequences.
     """
     items: list[dict[str, Any]] = []
     for tokens in options.prompt_tokens:
@@ -39,6 +58,7 @@ def bench_parameters(options: ProfileOptions) -> list[dict[str, Any]]:
             items.append(
                 {
                     "_benchmark_name": f"prefill-{batch}x{tokens}",
+                    "seed": SEEDS["prefill"],
                     "random_input_len": tokens,
                     "random_output_len": 1,
                     "max_concurrency": batch,
@@ -50,6 +70,7 @@ def bench_parameters(options: ProfileOptions) -> list[dict[str, Any]]:
             items.append(
                 {
                     "_benchmark_name": f"decode-{batch}x{context}",
+                    "seed": SEEDS["decode"],
                     # The context grows while the answer does: in the middle it is what was asked for.
                     "random_input_len": max(1, context - DECODE_TOKENS // 2),
                     "random_output_len": DECODE_TOKENS,
@@ -73,7 +94,8 @@ def read_bench_files(
     * JSON of `vllm bench latency --output-json`: holds no parameters at all: layers, batch and lengths are the arguments,
       or stand in the file's name as ``layers-4-batch-8-in-512-out-1.json``.
 
-    Answers of one token are prefill points, others decode points. From `bench latency` a decode point is the whole
+    Answers of one token are prefill points, others decode points; these need servers that compute no prompts meanwhile
+    (DecodeBenchConnector) or long answers. From `bench latency` a decode point is the whole
     latency over the tokens, so it needs long answers to be right.
 
     Args:
@@ -123,7 +145,24 @@ def read_bench_files(
                 kinds.add("vllm bench serve")
             else:
                 raise CoraloptError(f"{where}: neither `vllm bench latency` nor `vllm bench serve` wrote this")
-    return points, " and ".join(sorted(kinds))
+    return _joined(points), " and ".join(sorted(kinds))
+
+
+def _joined(points: Sequence[Point]) -> list[Point]:
+    """Points whose lengths differ by next to nothing, put at one length."""
+    result = []
+    for point in points:
+        near = sorted({p.tokens for p in points if p.phase == point.phase})
+        # The first length of the run that this one belongs to.
+        first = previous = near[0]
+        for tokens in near:
+            if tokens > previous * (1 + SAME_LENGTH) + 1:
+                first = tokens
+            previous = tokens
+            if tokens == point.tokens:
+                break
+        result.append(replace(point, tokens=first))
+    return result
 
 
 def _serve_point(row: Mapping[str, Any], where: str, layers: int | None) -> Point:
@@ -135,14 +174,18 @@ def _serve_point(row: Mapping[str, Any], where: str, layers: int | None) -> Poin
         raise CoraloptError(
             f"{where}: {failed:.0f} requests failed and {completed:.0f} did not; measure this point again"
         )
-    prompt = _number(row, "total_input_tokens", where) / completed
+    # What was asked for, where a sweep says it: a random prompt comes out a token longer or shorter.
+    asked = str(row.get("random_input_len") or "").strip()
+    total = _number(row, "total_input_tokens", where)
+    prompt = _number(row, "random_input_len", where) if asked else total / completed
     answer = _number(row, "total_output_tokens", where) / completed
     if answer <= 1.5:
-        # Prompts go through in batches; together they take this long a batch, whatever the order inside.
-        ms = 1e3 * _number(row, "duration", where) * min(1.0, batch / completed)
+        # With B prompts always inside, the time to the first token is that of B prompts (Little's law), whether they go
+        # through together or in turns.
+        ms = _number(row, "median_ttft_ms", where)
         return Point("prefill", count, batch, float(round(prompt)), ms)
-    # Most distances between tokens are plain decode steps, only few had prompts of others among them.
-    ms = _number(row, "median_itl_ms", where)
+    # Not the distances of single tokens: a client that is late reads several at once.
+    ms = _number(row, "median_tpot_ms", where)
     return Point("decode", count, batch, float(round(prompt + answer / 2)), ms)
 
 

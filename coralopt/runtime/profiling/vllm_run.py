@@ -32,7 +32,7 @@ def profile_with_vllm(
     keep: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Point], str]:
-    """Measure truncated models with dummy weights in real servers of vLLM, one server a layer count.
+    """Measure truncated models with dummy weights in real servers of vLLM, two servers a layer count.
 
     Args:
         model: Directory with ``config.json`` and a tokenizer, or a checkpoint's name.
@@ -104,6 +104,7 @@ def sweep_command(
     client += ["--tokenizer", model, "--dataset-name", "random", "--ignore-eos", "--disable-tqdm"]
     command = [program, "bench", "sweep", "serve", "--serve-cmd", shlex.join(server), "--bench-cmd", shlex.join(client)]
     command += ["--serve-params", str(serve), "--bench-params", str(bench), "--num-runs", "1", "-o", str(output)]
+    command += ["--link-vars", "seed=seed"]
     return command
 
 
