@@ -7,10 +7,13 @@ import json
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from runtime_backends import Client, FakeBackend, count, with_router
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router import BackendConfig, RouterConfig
+from coralopt.runtime.router.events import EventFilter
 
 
 def test_weighted_shares_within_5_percent() -> None:
@@ -66,6 +69,78 @@ def test_two_legs() -> None:
         assert handed["stream"] is True
 
     with_router([prefill, decode], test)
+
+
+def test_two_legs_over_mooncake() -> None:
+    """Both legs carry one transfer number; the prefill server is asked once who it is, and again after it was ill."""
+    prefill = FakeBackend("p", phase="prefill", connector="MooncakeConnector")
+    decode = FakeBackend("d", phase="decode", connector="MooncakeConnector")
+
+    async def test(client: Client) -> None:
+        for _ in range(2):
+            assert (await client.ask())[0] == 200
+        for asked, handed in zip(prefill.bodies, decode.bodies, strict=True):
+            sent, taken = asked["kv_transfer_params"], handed["kv_transfer_params"]
+            assert (sent["do_remote_decode"], taken["do_remote_prefill"]) == (True, True)
+            assert sent["transfer_id"] == taken["transfer_id"]
+            assert taken["remote_engine_id"] == "engine-p"
+            assert taken["remote_bootstrap_addr"] == prefill.url
+        assert len({body["kv_transfer_params"]["transfer_id"] for body in prefill.bodies}) == 2
+        assert prefill.asked_who == 1
+        client.router.suspect(client.router.backends["p"])
+        await client.router.check_all()
+        assert (await client.ask())[0] == 200
+        assert prefill.asked_who == 2
+
+    with_router([prefill, decode], test)
+
+
+def test_demand_is_what_clients_asked_for() -> None:
+    """Whole answers with their tokens, streamed or not; refused for want of room counts, the client's mistakes do not."""
+    backend = FakeBackend("a", slots=1, token_s=0.02)
+
+    async def test(client: Client) -> None:
+        assert (await client.ask(tokens=3))[0] == 200
+        status, text, _ = await client.ask(stream=True, tokens=5)
+        assert status == 200
+        assert "usage" not in text
+        assert text.endswith("data: [DONE]\n\n")
+        shown = (await client.ask(stream=True, tokens=2, stream_options={"include_usage": True}))[1]
+        assert '"completion_tokens": 2' in shown
+        told = json.loads((await client.get("/router/demand"))[1])
+        sums = {"requests": 3, "answered": 3, "prompt_tokens": 21, "completion_tokens": 10}
+        assert told["models"] == {"m": sums}
+        answers = await asyncio.gather(*(client.ask(tokens=10) for _ in range(4)))
+        assert sorted(status for status, _, _ in answers) == [200, 200, 429, 429]
+        backend.answer = 400
+        assert (await client.ask())[0] == 400
+        assert (await client.ask(model="other"))[0] == 404
+        told = json.loads((await client.get("/router/demand"))[1])
+        assert told["models"] == {"m": {"requests": 7, "answered": 5, "prompt_tokens": 35, "completion_tokens": 30}}
+        assert told["seconds"] > 0
+
+    with_router([backend], test, queue_size=1)
+
+
+@given(st.lists(st.integers(1, 40), max_size=30), st.booleans(), st.sampled_from(["\n\n", "\r\n\r\n"]))
+def test_streams_survive_any_cutting(cuts: list[int], shown: bool, end: str) -> None:
+    """However the network cuts a stream, the client gets the same events, less the usage it did not ask for."""
+    said = [
+        'data: {"choices": [{"text": "\\"usage\\""}]}',
+        ": ping",
+        'data: {"choices": [{"text": "x"}], "usage": null}',
+    ]
+    usage = 'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}'
+    whole = end.join([*said, usage, "data: [DONE]", ""]).encode()
+    events = EventFilter(shown)
+    passed, start = b"", 0
+    for cut in cuts:
+        passed += events.feed(whole[start : start + cut])
+        start += cut
+    passed += events.feed(whole[start:]) + events.flush()
+    wanted = [*said, *([usage] if shown else []), "data: [DONE]", ""]
+    assert passed == end.join(wanted).encode()
+    assert (events.done, events.usage) == (True, {"prompt_tokens": 7, "completion_tokens": 2})
 
 
 def test_two_legs_through_files() -> None:
