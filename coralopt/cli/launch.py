@@ -176,13 +176,27 @@ def route(
     config: Annotated[Path, typer.Argument(metavar="ROUTER_JSON", help="router.json as `coralopt launch` writes it.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    vllm_router: Annotated[
+        bool,
+        typer.Option(
+            "--vllm-router", help="Print the commands of vLLM's own router instead, where no weights are needed."
+        ),
+    ] = False,
 ) -> None:
     """Route requests to running servers, by the weights of their plan."""
-    need_runtime_extra()
-    from coralopt.runtime.router import RouterConfig
-    from coralopt.runtime.router.run import run_router
+    from coralopt.runtime.router import RouterConfig, vllm_router_commands
 
     loaded = RouterConfig.load(config)
+    if vllm_router:
+        from coralopt.runtime.targets.quoting import command_lines
+
+        for model, argv in vllm_router_commands(loaded, host, port or 8000).items():
+            typer.echo(f"# {model}")
+            typer.echo(command_lines(argv))
+        return
+    need_runtime_extra()
+    from coralopt.runtime.router.run import run_router
+
     _warn_open(host)
     keys = {"api_key": os.environ.get(ROUTER_KEY), "backend_key": os.environ.get(SERVER_KEY)}
     run_router(loaded, host, port, **keys, on_event=say)

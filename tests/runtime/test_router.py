@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runtime_backends import Client, FakeBackend, count, with_router
 
 from coralopt.errors import LaunchError
-from coralopt.runtime.router import BackendConfig, RouterConfig
+from coralopt.runtime.router import BackendConfig, RouterConfig, vllm_router_commands
 from coralopt.runtime.router.events import EventFilter
 
 
@@ -488,3 +488,32 @@ def test_unreachable_backends_do_not_stop_the_router() -> None:
             client.router.add(ghost)
 
     with_router([backend], test)
+
+
+def test_vllms_own_router_where_no_weights_are_needed() -> None:
+    """A command a model when all instances of a phase are equal; else every model that needs more is named."""
+
+    def backend(name: str, phase: str = "mixed", weight: float = 100.0, **more: object) -> BackendConfig:
+        fields = {"model": "m", "url": f"http://{name}:8000", "max_in_flight": 8, **more}
+        return BackendConfig(name=name, phase=phase, weight=weight, **fields)  # type: ignore[arg-type]
+
+    equal = RouterConfig(backends=(backend("a"), backend("b", weight=104.0), backend("c", model="n")))
+    commands = vllm_router_commands(equal, port=9000)
+    assert list(commands) == ["m", "n"]
+    assert commands["m"][5:8] == ("--worker-urls", "http://a:8000", "http://b:8000")
+    ports = [argv[argv.index(flag) + 1] for argv in commands.values() for flag in ("--port", "--prometheus-port")]
+    assert sorted(ports) == ["9000", "9001", "9002", "9003"]
+    halves = (
+        backend("p", "prefill", connector="MooncakeConnector", kv_url="http://p:5600"),
+        backend("d", "decode", connector="MooncakeConnector"),
+    )
+    words = " ".join(vllm_router_commands(RouterConfig(backends=halves))["m"])
+    assert "--kv-connector mooncake --prefill http://p:8000 5600 --decode http://d:8000" in words
+    unfit = (backend("a"), backend("b", weight=300.0), backend("x", "prefill", model="n", connector="ExampleConnector"))
+    with pytest.raises(LaunchError) as caught:
+        vllm_router_commands(RouterConfig(backends=unfit))
+    assert "m: its mixed instances need weights (100, 300 tokens/s)" in str(caught.value)
+    assert "n: has only prefill instances" in str(caught.value)
+    assert "ExampleConnector" in str(caught.value)
+    with pytest.raises(LaunchError, match="no backends"):
+        vllm_router_commands(RouterConfig())
