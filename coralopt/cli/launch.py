@@ -85,7 +85,7 @@ def launch(
         bool, typer.Option("--any-gpu", help="local: GPUs of another type than planned will do.")
     ] = False,
     drain_first: Annotated[bool, typer.Option(help="local: stop old servers before new ones start.")] = False,
-    hosts: Annotated[Path | None, typer.Option(help="shell: JSON file, machine name -> address.")] = None,
+    hosts: Annotated[Path | None, typer.Option(help="shell, skypilot: JSON file, machine name -> address.")] = None,
     cloud: Annotated[
         list[str] | None, typer.Option(metavar="REGION=CLOUD", help="skypilot: cloud of a region; may be repeated.")
     ] = None,
@@ -311,7 +311,9 @@ def _files(
     if target is Target.SKYPILOT:
         market = document.scenario.get("pool", {}).get("market", "on-demand")
         lowered = lower(document, engine, SkyPilotAddresses())
-        return skypilot_files(lowered, spot=market == "spot", clouds=_pairs("--cloud", cloud, None))
+        return skypilot_files(
+            lowered, spot=market == "spot", clouds=_pairs("--cloud", cloud, None), addresses=_addresses(hosts)
+        )
     options = KubernetesOptions(namespace=namespace, leader_worker_set=leader_worker_set)
     if image is not None:
         options = replace(options, image=image)

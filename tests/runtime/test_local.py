@@ -19,15 +19,10 @@ from typing import Any
 
 import pytest
 from fake_vllm import tokens
-from launched import L4, TWO, Launched, ask
+from launched import L4, TWO, Launched, ask, gone, strays
 from runtime_plans import instance, plan
 
 from coralopt.plan import Plan
-from coralopt.runtime.local.process import birth
-
-
-def gone(pids: list[int]) -> bool:
-    return all(birth(pid) is None for pid in pids)
 
 
 def test_from_plan_to_answers_and_away(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
@@ -118,7 +113,7 @@ def test_a_start_that_fails_leaves_nothing(
     assert all(word in said for word in words), said
     assert "Traceback" not in said
     assert run.pids() == []
-    assert _strays(tmp_path) == []
+    assert strays(tmp_path) == []
 
 
 def test_ctrl_c_during_the_start(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
@@ -358,17 +353,3 @@ def test_a_foreign_state_file_is_not_believed(tmp_path: Path) -> None:
         (tmp_path / "state.json").write_text(text)
         with pytest.raises(LaunchError, match=r"state\.json"):
             LocalCluster(tmp_path)
-
-
-def _strays(folder: Path) -> list[str]:
-    """Processes of the stand-in that were started from ``folder``."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            mine = f"PWD={folder}".encode() in entry.read_bytes()
-            line = (entry.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if mine and b"fake_vllm" in line:
-            found.append(line.decode(errors="replace"))
-    return found

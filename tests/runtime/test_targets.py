@@ -258,6 +258,10 @@ def test_skypilot_job_groups() -> None:
     assert all(task["resources"]["infra"] == "aws/us-east-2" for task in tasks)
     assert all(task["resources"]["use_spot"] is True for task in tasks)
     assert all('--master-addr s0-0."${SKYPILOT_JOBGROUP_NAME}"' in task["run"] for task in tasks)
+    head = launch.pipelines[0].head
+    for addresses, host in (({}, f"s0-0.{launch.pipelines[0].name}"), ({head.machine: "10.1.2.3"}, "10.1.2.3")):
+        (backend,) = json.loads(skypilot_files(launch, addresses=addresses)["router.json"])["backends"]
+        assert backend["url"] == f"http://{host}:8000"
     assert cloud_of("us-central1") == "gcp"
     assert cloud_of("basement", {"basement": "kubernetes"}) == "kubernetes"
     with pytest.raises(LaunchError, match="--cloud basement=NAME"):
