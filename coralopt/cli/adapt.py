@@ -39,6 +39,7 @@ def adapt(
         float | None,
         typer.Option(metavar="S", min=0, help="Node initialization time; K is this over the epoch length of a trace."),
     ] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort a trace whose times fall.")] = False,
     trace_model: Annotated[str | None, typer.Option(help="The model of a trace that names none.")] = None,
     availability: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,count.")] = None,
     prices: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,usd_h.")] = None,
@@ -140,7 +141,7 @@ def adapt(
     priced = None if prices is None else read_prices(prices)
     cases: list[tuple[float, Any, float | None]] = []
     for length in lengths:
-        needed = None if demand is None else read_demand_or_trace(demand, resolved, length, trace_model)
+        needed = None if demand is None else read_demand_or_trace(demand, resolved, length, trace_model, sort)
         for remark in () if needed is None or json_output else needed.remarks:
             say(f"note: {remark}")
         count = epochs
