@@ -100,10 +100,12 @@ def static(pool: PlacementPool, seconds: float, seed: int) -> list[dict[str, obj
 
 def cluster(pool: PlacementPool) -> ResolvedScenario:
     """The paper's set-up as a scenario: the pool's nodes, Llama 70B, 4 requests/s, SLOs 2090 and 730 ms."""
-    offered = {}
+    offered, unknown = {}, {}
     for name, count in zip(pool.configurations, pool.counts, strict=True):
         gpu, size = NODES[name]
         offered[f"{size}x{CATALOG[gpu]}"] = {"available": count, "price_usd_h": PRICES[gpu] * size}
+        if gpu != "L4":  # the catalog has the nodes of L4; the others get Helix's links of 1e9 bytes/s
+            unknown[f"{size}x{CATALOG[gpu]}"] = {"gpu": CATALOG[gpu], "count": size, "network_gb_s": 1.0}
     return scenario_from_mapping(
         {
             "name": "helix-cluster",
@@ -115,6 +117,7 @@ def cluster(pool: PlacementPool) -> ResolvedScenario:
                 }
             },
             "pool": {"regions": {"us-east-2": {"configurations": offered}}},
+            "nodes": unknown,
             "throughput": {"source": "roofline"},
             "initialization_penalty": 0,
         },
