@@ -123,11 +123,11 @@ def _stop_after_interrupt() -> Iterator[list[int]]:
 
 
 def _requests(scenario: ResolvedScenario, trace: Path | None, duration: float, seed: int) -> Trace:
-    from coralopt.simulation import poisson_requests, read_requests
+    from coralopt.workload import poisson_for_scenario, read_trace
 
     if trace is not None:
-        return read_requests(trace)
-    return poisson_requests(scenario, None, duration, seed)
+        return read_trace(trace)
+    return poisson_for_scenario(scenario, None, duration, seed)
 
 
 def _played(row: Row, requests: Trace, seed: int) -> dict[str, float]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from coralopt.cli.console import library_progress, print_json, print_rich, say
 
+if TYPE_CHECKING:
+    from coralopt.scenario.resolved import ResolvedScenario
+
 
 def plan_by(
     name: str,
-    scenario: str,
+    scenario: ResolvedScenario,
     *,
     settings: Mapping[str, Any],
     solver: str | None,
@@ -28,13 +31,11 @@ def plan_by(
     from coralopt.plan.verify import verify_plan
     from coralopt.planners import PlanRequest, get_planner
     from coralopt.report import plan_view
-    from coralopt.scenario import load_scenario
 
     planner = get_planner(name)
-    resolved = load_scenario(scenario)
     with library_progress(quiet=json_output) as progress:
         outcome = planner.plan(
-            PlanRequest(resolved, solver, options, library, seed=seed, settings=settings, progress=progress)
+            PlanRequest(scenario, solver, options, library, seed=seed, settings=settings, progress=progress)
         )
     verification = verify_plan(outcome.plan)
     if output is not None:

@@ -148,7 +148,7 @@ def _pipelines(
                 region=scenario.regions[region],
                 count=count,
                 kept=min(count, running.get(placement.node_set, 0)),
-                stages=planned_stages(scenario, placement, table, region),
+                stages=planned_stages(scenario, placement, [table] * len(placement.stages), region),
                 tokens_s=worth[placement],
                 price_usd_h=float(
                     sum(n * float(scenario.price_usd_h[region, c]) for c, n in enumerate(placement.node_set) if n)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coralopt.errors import LibraryError, Mistake, ScenarioError
 from coralopt.placement import Budgets, Links, engine_limits
-from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.executors import make_executor
 from coralopt.templates.library import FORMAT, PhaseTemplates, TemplateLibrary, load_library, save_library
@@ -26,8 +26,10 @@ from coralopt.throughput import (
     ThroughputTables,
     budget_tables,
     build_tables,
+    engine_runs,
     explain_infeasible,
     link_tables,
+    only_executable,
     throughput_source,
 )
 
@@ -36,14 +38,16 @@ Progress = Callable[[str, int, int], None]
 
 
 def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
-    """Throughput tables of every model phase of the scenario.
+    """Throughput tables of every model phase of the scenario, 0 where its engine cannot run a node.
 
     Raises:
         CoraloptError: The throughput source does not cover a model or a GPU.
     """
     source = throughput_source(scenario.throughput_source)
+    nodes, engine = scenario.configurations, scenario.placement.engine
     return tuple(
-        build_tables(source, phase, scenario.configurations, scenario.max_nodes) for phase in scenario.model_phases
+        only_executable(build_tables(source, phase, nodes, scenario.max_nodes), engine, phase, nodes)
+        for phase in scenario.model_phases
     )
 
 
@@ -58,16 +62,21 @@ def placement_tables(
     if rules.budget_units is None and not rules.link_network:
         return tuple(table.values for table in tables), None
     source = throughput_source(scenario.throughput_source)
+    nodes, most = scenario.configurations, scenario.max_nodes
+
+    def executable(values: npt.NDArray[np.float64], phase: ModelPhase) -> npt.NDArray[np.float64]:
+        runs = engine_runs(rules.engine, phase, nodes, most)
+        return np.where(runs[:, None, :, None, None], values, 0.0)
+
     if rules.budget_units is not None:
         made = tuple(
-            budget_tables(source, phase, scenario.configurations, scenario.max_nodes, rules.budget_units)
+            executable(budget_tables(source, phase, nodes, most, rules.budget_units), phase)
             for phase in scenario.model_phases
         )
         return made, Budgets(rules.budget_units)
-    linked = [
-        link_tables(source, phase, scenario.configurations, scenario.max_nodes) for phase in scenario.model_phases
-    ]
-    return tuple(values for values, _ in linked), Links(linked[0][1])
+    linked = [link_tables(source, phase, nodes, most) for phase in scenario.model_phases]
+    made = tuple(executable(values, phase) for (values, _), phase in zip(linked, scenario.model_phases, strict=True))
+    return made, Links(linked[0][1])
 
 
 def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> str:
@@ -86,19 +95,36 @@ def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables
 
 
 def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> None:
-    """Refuse SLOs that no node of the pool can meet, all of them at once.
+    """Refuse SLOs that no node of the pool can meet, and models that the engine cannot run on any, all of them at once.
 
     Raises:
-        ScenarioError: Names each SLO and the smallest time that could be met.
+        ScenarioError: Names each SLO and the smallest time that could be met, or the model and the engine.
     """
     mistakes = []
+    engine = scenario.placement.engine
     for phase, table in zip(scenario.model_phases, tables, strict=True):
         if phase.demand_tokens_s > 0 and not (table.values > 0).any():
+            if not engine_runs(engine, phase, scenario.configurations, scenario.max_nodes).all():
+                source = throughput_source(scenario.throughput_source)
+                if (build_tables(source, phase, scenario.configurations, scenario.max_nodes).values > 0).any():
+                    mistakes.append(
+                        Mistake(
+                            place=f"models.{phase.model.name}",
+                            problem=f"no node of the pool runs its {phase.phase} under the engine {engine!r}",
+                            hint="decode takes one node that holds the whole model, with BF16 and GPUs that divide the "
+                            "attention heads; add larger nodes, use mode mixed, or the engine 'any'"
+                            if phase.phase == "decode"
+                            else "it takes nodes with BF16 and GPUs that divide the attention heads; add such nodes, or "
+                            "use the engine 'any'",
+                        )
+                    )
+                    continue
             field = "prefill_ms" if phase.phase == "prefill" else "decode_ms"
+            room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
             mistakes.append(
                 Mistake(
                     place=f"models.{phase.model.name}.slo.{field}",
-                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms",
+                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms{room}",
                     hint=explain_infeasible(phase, scenario.configurations, scenario.throughput_source),
                 )
             )
@@ -194,18 +220,7 @@ def _run(
             progress(key, done + int(weights[position] * share), total)
 
     here = method.swept and executor == "local"
-    values, coupling = placement_tables(scenario, tables)
-    context = TaskContext(
-        keys=tuple(phase.key for phase in scenario.model_phases),
-        values=values,
-        configurations=tuple(configuration.name for configuration in scenario.configurations),
-        max_nodes=scenario.max_nodes,
-        method=method,
-        coupling=coupling,
-        limits=engine_limits(scenario.placement.engine),
-        gpus=tuple(configuration.count for configuration in scenario.configurations),
-        threads=workers if here else 1,
-    )
+    context = task_context(scenario, tables, method, workers if here else 1)
     runner = make_executor(executor, workers, here, tell if here else None)
     tell(0, 0.0)
     for index, result in runner.run(solve_task, context, [tasks[position] for position in todo]):
@@ -215,6 +230,24 @@ def _run(
         done += weights[todo[index]]
         tell(index, 0.0)
     return [results[position] for position in range(len(tasks))]
+
+
+def task_context(
+    scenario: ResolvedScenario, tables: Sequence[ThroughputTables], method: BuildMethod, threads: int | None
+) -> TaskContext:
+    """What all tasks over the scenario's node sets share; ``threads`` is for one task, all cores when ``None``."""
+    values, coupling = placement_tables(scenario, tables)
+    return TaskContext(
+        keys=tuple(phase.key for phase in scenario.model_phases),
+        values=values,
+        configurations=tuple(configuration.name for configuration in scenario.configurations),
+        max_nodes=scenario.max_nodes,
+        method=method,
+        coupling=coupling,
+        limits=engine_limits(scenario.placement.engine),
+        gpus=tuple(configuration.count for configuration in scenario.configurations),
+        threads=threads,
+    )
 
 
 def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:
