@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow test-vllm lint types benchmark-throughput clean
+.PHONY: help plan test test-slow test-torch test-vllm lint types benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json"
 	@echo "make test        set up, then lint, check types and run the tests"
 	@echo "make test-slow   the long property tests"
+	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
 	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
 	@echo "make clean       remove the virtual environment and caches"
 
@@ -44,6 +45,11 @@ VLLM ?=
 test-vllm: $(VENV)/.installed-dev
 	@test -n "$(VLLM)" || $(BIN)/python tests/vllm/make_environment.py $(VLLM_VENV)
 	CORALOPT_VLLM=$(abspath $(or $(VLLM),$(VLLM_VENV)/bin/vllm)) $(BIN)/python -m pytest -q -s tests/vllm
+
+# torch is large: TORCH_PYTHON names an interpreter that has it and transformers.
+TORCH_PYTHON ?= $(BIN)/python
+test-torch: $(VENV)/.installed-dev
+	CORALOPT_TORCH_PYTHON=$(TORCH_PYTHON) $(BIN)/python -m pytest -q tests/runtime/test_reference.py tests/runtime/test_profile.py
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow

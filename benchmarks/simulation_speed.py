@@ -55,15 +55,16 @@ def plan_file(scenario: str, factor: float, folder: str) -> Path:
 def measure(scenario: str, rate: float, factor: float, duration: float) -> dict[str, Any]:
     """One row, in this process."""
     from coralopt import Plan, scenario_from_mapping
-    from coralopt.simulation import poisson_requests, simulate
+    from coralopt.simulation import simulate
+    from coralopt.workload import poisson_for_scenario
 
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan.load(plan_file(scenario, factor, folder))
     resolved = scenario_from_mapping(plan.scenario, source="the plan's scenario")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    warm = poisson_requests(resolved, rate=rate, duration_s=2.0, seed=1)
+    warm = poisson_for_scenario(resolved, rate=rate, duration_s=2.0, seed=1)
     simulate(plan, warm)
-    requests = poisson_requests(resolved, rate=rate, duration_s=duration, seed=0)
+    requests = poisson_for_scenario(resolved, rate=rate, duration_s=duration, seed=0)
     begin, begin_cpu = time.perf_counter(), time.process_time()
     result = simulate(plan, requests, duration_s=duration)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu

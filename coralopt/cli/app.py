@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from coralopt._version import __version__
 from coralopt.cli import (
     adapt,
     bench,
+    compare,
     launch,
     library,
     model,
     place,
     plan,
+    profile,
+    reference,
     scenario,
     show,
     simulate,
@@ -26,10 +30,21 @@ from coralopt.cli import (
 )
 
 
+class _Root(TyperGroup):
+    """All commands; ``templates check LIB`` is ``library check LIB``, though ``templates`` itself takes a scenario."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[:2] == ["templates", "check"]:
+            _, library_group, _ = super().resolve_command(ctx, ["library"])
+            return "templates check", library_group.commands["check"], args[2:]  # type: ignore[union-attr]
+        return super().resolve_command(ctx, args)
+
+
 def make_app() -> typer.Typer:
     """The application with all its commands."""
     app = typer.Typer(
         name="coralopt",
+        cls=_Root,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -37,6 +52,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command()(plan.plan)
+    app.command()(compare.compare)
     app.command()(adapt.adapt)
     app.command()(templates.templates)
     app.command()(place.place)
@@ -45,6 +61,8 @@ def make_app() -> typer.Typer:
     app.command()(simulate.simulate)
     app.command()(launch.launch)
     app.command()(launch.route)
+    app.command()(reference.reference)
+    app.command()(profile.profile)
     app.command()(solvers.solvers)
     app.command()(model.export)
     app.command("solve")(model.solve_file)

@@ -316,6 +316,8 @@ def check(
             f"{result.compared:,} node sets derived anew with {solver}, {result.without_template:,} of them without a "
             f"template by both; largest relative difference {result.largest_difference:.1e}"
         )
+        for why, count in result.open.items():
+            say(f"{count:,} more left open: {why}")
         say("no difference beyond the gaps" if result.ok else "CHECK FAILED:")
     for violation in result.violations:
         say(f"  - {violation}")

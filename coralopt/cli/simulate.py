@@ -9,37 +9,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coralopt.cli.console import JsonFlag, library_progress, print_json, print_rich, say
+from coralopt.cli.traffic import (
+    DurationOption,
+    LengthCvOption,
+    ModelOption,
+    RateOption,
+    TraceOption,
+    TrafficOption,
+    traffic_from_options,
+    walk_requests,
+    walk_schedule,
+)
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
     from coralopt.simulation import SimulationResult
-    from coralopt.workload import Trace
+
+#: Length of an epoch of a walk, s (paper, section 5.1).
+EPOCH_S = 360.0
 
 
 def simulate(
     plan: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="PLAN...", help="A plan document; or several as START_S=PLAN, one from each start on."),
-    ],
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Requests (CSV or Parquet: arrival_s, input_tokens, output_tokens, model); else Poisson."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model that all requests of the trace ask for.")] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Requests/s of each model; a trace is stretched to it. By default as planned for."),
-    ] = None,
-    duration: Annotated[
-        float | None, typer.Option(help="Seconds of arrivals; by default 300, or the whole trace.")
+    trace: TraceOption = None,
+    model: ModelOption = None,
+    rate: RateOption = None,
+    duration: DurationOption = None,
+    epochs: Annotated[
+        Path | None, typer.Option(help="Folder of `coralopt adapt`: its plans one after the other, instead of PLAN.")
     ] = None,
     epoch: Annotated[
-        float | None, typer.Option(help="Length of an epoch in the report, s; by default one a plan.")
+        float | None,
+        typer.Option(help="Length of an epoch, s: of the report (by default one a plan), and of --epochs (360)."),
     ] = None,
+    lead: Annotated[
+        float, typer.Option(help="With --epochs: seconds before its epoch that a plan is put into force.")
+    ] = 0.0,
+    traffic: TrafficOption = "poisson",
     seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and noise.")] = 0,
-    length_cv: Annotated[
-        float, typer.Option("--length-cv", help="Without a trace: coefficient of variation of the lengths.")
-    ] = 1.0,
+    length_cv: LengthCvOption = 1.0,
     noise: Annotated[float, typer.Option(help="Coefficient of variation of every stage time.")] = 0.0,
     kv_gb_s: Annotated[
         float | None, typer.Option("--kv-gb-s", help="Bandwidth of KV transfers, GB/s; by default each node's network.")
@@ -49,39 +60,58 @@ def simulate(
         bool, typer.Option("--cold-start", help="The first plan's nodes must start and load weights, too.")
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one row a request, as Parquet.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for pictures: latency CDFs, goodput per epoch, utilisation.")
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Play requests against PLAN: latencies, SLO attainment, goodput, utilisation and cost, beside what it promised."""
+    """Play requests against PLAN: what it promised, what happened, and where and why the promise broke."""
     from coralopt.errors import OptionError
     from coralopt.report.simulation import simulation_view
     from coralopt.scenario import scenario_from_mapping
-    from coralopt.simulation import SimulationConfig, at_rate, poisson_requests, read_requests
+    from coralopt.simulation import SimulationConfig
     from coralopt.simulation import simulate as play
 
-    schedule = [_planned(text) for text in plan]
+    if (plan is None) == (epochs is None):
+        raise OptionError("give either plans, or --epochs with the folder of `coralopt adapt`")
+    if epochs is not None:
+        epoch = EPOCH_S if epoch is None else epoch
+        schedule = walk_schedule(epochs, epoch, lead)
+    else:
+        schedule = [_planned(text) for text in plan or ()]
     config = SimulationConfig(
         seed=seed, noise=noise, kv_gb_s=kv_gb_s, kv_latency_ms=kv_latency_ms, warm_start=not cold_start
     )
-    requests: Trace
-    if trace is not None:
-        requests = read_requests(trace, model)
-        requests = requests if rate is None else at_rate(requests, rate)
+    if lead and epochs is None:
+        raise OptionError("--lead goes with --epochs")
+    if epochs is not None and epoch is not None and trace is None:
+        if rate is not None or duration is not None:
+            raise OptionError(
+                "--epochs without a --trace plays each epoch's own demand; leave --rate and --duration out"
+            )
+        requests, duration, what = walk_requests(schedule, epoch, traffic, seed, length_cv)
     else:
-        if model is not None:
-            raise OptionError("--model names the model of a trace's requests; give a --trace, too")
         scenario = scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario")
-        duration = 300.0 if duration is None else duration
-        requests = poisson_requests(scenario, rate, duration, seed, length_cv)
+        chosen = traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv)
+        requests, duration, what = chosen.requests(scenario), chosen.window_s, chosen.words
     with library_progress(quiet=json_output, title="simulation") as progress:
         result = play(schedule, requests, config=config, duration_s=duration, epoch_s=epoch, progress=progress)
     if output is not None:
         result.save_requests(output)
+    pictures: tuple[Path, ...] = ()
+    if plot is not None:
+        from coralopt.report.simulation_plots import plot_simulation
+
+        pictures = plot_simulation(result, plot)
     if json_output:
-        print_json(_document(result))
+        print_json(_document(result) | {"traffic": what})
         return
+    say(f"requests: {what}")
     print_rich(simulation_view(result))
     if output is not None:
         say(f"{len(result.requests['status']):,} requests written to {output}")
+    for path in pictures:
+        say(f"{path} written")
 
 
 def _planned(text: str) -> tuple[float, Plan]:
@@ -115,6 +145,7 @@ def _document(result: SimulationResult) -> dict[str, Any]:
         "requests": len(status),
         **{word: int((status == s).sum()) for s, word in enumerate(("never_served", "finished", "rejected"))},
         "attainment": plain(result.attainment),
+        "attainment_feasible": plain(result.attainment_feasible),
         "cost_usd": result.cost_usd,
         "cost_usd_h": result.cost_usd_h,
         "events": result.events,

@@ -7,8 +7,21 @@ import math
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from coralopt.simulation import PhaseOutcome, SimulationResult
+from coralopt.simulation.causes import BURST_S, CAUSES
+
+_MEANING = {
+    "length": "would miss alone on an idle cluster of these nodes, too: no headroom in throughput helps",
+    "instance": "no instance served",
+    "startup": "waited while instances of the plan in force were still starting",
+    "memory": "waited for KV memory",
+    "burst": f"waited for others while more tokens arrived in {BURST_S:g} s than the plan promises",
+    "queue": "waited for others though no more arrived than promised",
+    "batch": "its own decoding rounds were too slow: larger batches or longer contexts than planned for",
+    "transfer": "its KV transfer waited for others",
+}
 
 
 def _number(value: float, digits: int = 1) -> str:
@@ -29,6 +42,7 @@ def simulation_summary(result: SimulationResult) -> Table:
     table.add_row("requests", f"{len(status):,}")
     table.add_row("finished / rejected / never served", " / ".join(f"{int((status == s).sum()):,}" for s in (1, 2, 0)))
     table.add_row("met both SLOs", _percent(result.attainment))
+    table.add_row("of those that could on an idle cluster", _percent(result.attainment_feasible))
     table.add_row("rent", f"{result.cost_usd:,.4f} USD, {result.cost_usd_h:,.4f} USD/h")
     table.add_row("events", f"{result.events:,}")
     return table
@@ -81,6 +95,47 @@ def latency_table(result: SimulationResult) -> Table:
             ", ".join(reasons) or "nothing",
         )
     return table
+
+
+def cause_table(result: SimulationResult) -> Table:
+    """Share of all requests that missed, by cause, and where and when most of them did."""
+    present = [name for name in CAUSES if any(name in row.causes for row in result.outcomes)]
+    table = Table(title="Where and why the promise broke, share of all requests")
+    table.add_column("model phase")
+    for head in ("missed", *present, "met of feasible"):
+        table.add_column(head, justify="right")
+    table.add_column("worst instance, and half minute")
+    for row in result.outcomes:
+        where = "-"
+        if row.causes:
+            where = f"{row.worst_instance_share:.0%} of it on {row.worst_instance}; " if row.worst_instance else ""
+            where += f"from {row.worst_from_s:g} s: {_percent(row.worst_attainment)} met"
+        table.add_row(
+            _name(row),
+            _percent(1 - row.attainment),
+            *(_percent(row.causes[name]) if name in row.causes else "-" for name in present),
+            _percent(row.attainment_feasible),
+            where,
+        )
+    return table
+
+
+def cause_lines(result: SimulationResult) -> str:
+    """What the causes that occur mean, and for every instance that waits for memory which of its nodes is full."""
+    present = [name for name in _MEANING if any(name in row.causes for row in result.outcomes)]
+    lines = [f"{name}: {_MEANING[name]}" for name in present]
+    nodes, names = result.nodes, result.instances["name"]
+    told = set()
+    for row in result.outcomes:
+        if "memory" not in row.causes:
+            continue
+        for k, label in enumerate(nodes["label"]):
+            name = names[int(nodes["instance"][k])]
+            full = nodes["kv_peak_bytes"][k] > 0.98 * nodes["kv_capacity_bytes"][k]
+            if name == row.worst_instance and full and (name, label) not in told:
+                told.add((name, label))
+                lines.append(f"memory of {label} in {name} was full")
+    return "\n".join(lines)
 
 
 def node_table(result: SimulationResult) -> Table:
@@ -136,6 +191,8 @@ def epoch_table(result: SimulationResult) -> Table:
 def simulation_view(result: SimulationResult, nodes: bool = True) -> RenderableType:
     """All tables of a simulation."""
     parts: list[RenderableType] = [simulation_summary(result), promise_table(result), latency_table(result)]
+    if any(row.causes for row in result.outcomes):
+        parts += [cause_table(result), Text(cause_lines(result))]
     if len(np.unique(result.epochs["start_s"])) > 1:
         parts.append(epoch_table(result))
     if nodes:

@@ -2,8 +2,8 @@
 
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.engine import simulate
-from coralopt.simulation.requests import at_rate, poisson_requests, read_requests
-from coralopt.simulation.results import PhaseOutcome, SimulationResult
+from coralopt.simulation.outcomes import PhaseOutcome
+from coralopt.simulation.results import SimulationResult
 from coralopt.simulation.times import FunctionTimes
 
 __all__ = [
@@ -11,8 +11,5 @@ __all__ = [
     "PhaseOutcome",
     "SimulationConfig",
     "SimulationResult",
-    "at_rate",
-    "poisson_requests",
-    "read_requests",
     "simulate",
 ]

@@ -22,7 +22,7 @@ Array = Any
 
 
 #: The modules that are compiled into one another.
-_COMPILED_TOGETHER = ("state.py", "kernels.py", "scheduling.py", "events.py")
+_COMPILED_TOGETHER = ("state.py", "kernels.py", "scheduling.py", "events.py", "idle.py")
 _DIGEST = hashlib.sha256(
     b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER)
 ).hexdigest()
@@ -78,6 +78,22 @@ def pop(requests: Array, lists: Array, row: int) -> int:
 
 
 @compiled
+def put_event(state: State, at: int, time: float, order: int, kind: int, what: int) -> None:
+    """Write an event into a place of the heap."""
+    state.heap_time[at] = time
+    state.heap_what[at, 0] = order
+    state.heap_what[at, 1] = kind
+    state.heap_what[at, 2] = what
+
+
+@compiled
+def move_event(state: State, source: int, target: int) -> None:
+    """Copy an event to another place of the heap."""
+    what = state.heap_what[source]
+    put_event(state, target, state.heap_time[source], what[0], what[1], what[2])
+
+
+@compiled
 def push_event(state: State, time: float, kind: int, what: int) -> None:
     """Add an event; equal times keep the order in which they were added."""
     clock = state.clock[0]
@@ -89,14 +105,9 @@ def push_event(state: State, time: float, kind: int, what: int) -> None:
         parent = (at - 1) >> 1
         if state.heap_time[parent] <= time:
             break
-        state.heap_time[at] = state.heap_time[parent]
-        for c in range(3):
-            state.heap_what[at, c] = state.heap_what[parent, c]
+        move_event(state, parent, at)
         at = parent
-    state.heap_time[at] = time
-    state.heap_what[at, 0] = order
-    state.heap_what[at, 1] = kind
-    state.heap_what[at, 2] = what
+    put_event(state, at, time, order, kind, what)
 
 
 @compiled
@@ -123,14 +134,9 @@ def drop_event(state: State) -> None:
             child = right
         if time < state.heap_time[child] or (time == state.heap_time[child] and order < state.heap_what[child, 0]):
             break
-        state.heap_time[at] = state.heap_time[child]
-        for c in range(3):
-            state.heap_what[at, c] = state.heap_what[child, c]
+        move_event(state, child, at)
         at = child
-    state.heap_time[at] = time
-    state.heap_what[at, 0] = order
-    state.heap_what[at, 1] = kind
-    state.heap_what[at, 2] = what
+    put_event(state, at, time, order, kind, what)
 
 
 @compiled

@@ -175,7 +175,7 @@ def _node(
     # Little's law: what this node must hold at its throughput while its slowest peer works off one micro-batch a stage.
     each = max(phase.mean_input_tokens, 1.0) if phase.phase == PHASES[PREFILL] else 1.0
     in_flight = math.ceil(stages * slowest_s * planned.tokens_s / each - 1e-6)
-    record["budget_ms"] = phase.slo_ms / stages
+    record["budget_ms"] = phase.budget_ms / stages
     if phase.phase == "mixed":
         # As many prompt tokens come in as answers need, and one prompt beside the decoding ones a micro-batch.
         lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)

@@ -14,24 +14,22 @@ import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
+from coralopt.simulation.causes import CAUSES
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.fleet import Fleet, labels
+from coralopt.simulation.idle import idle_times
 from coralopt.simulation.layout import Layout
+from coralopt.simulation.outcomes import PhaseOutcome, outcomes_of, slos
 from coralopt.simulation.state import (
-    BATCH_FULL,
     DRAINING,
     FINISHED,
-    NO_INSTANCE,
-    NO_MEMORY,
     PHASES,
     READY,
-    Records,
     State,
 )
 
 Floats = npt.NDArray[np.float64]
 STATUS = ("unfinished", "finished", "rejected")
-REASONS = {"memory": NO_MEMORY, "batch": BATCH_FULL, "instance": NO_INSTANCE}
 
 
 class Samples:
@@ -64,42 +62,6 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class PhaseOutcome:
-    """Promise and outcome of one model phase. Throughputs are tokens/s over the window, latencies ms.
-
-    Prefill is judged by the time to first token and counts input tokens; decode by the time per output token and
-    counts output tokens. A mixed model has one row of either kind.
-
-    Attributes:
-        promised_tokens_s: The plan's throughput, its mean over the window; NaN for the first tokens of mixed ones.
-        offered_tokens_s: Tokens of all requests that arrived.
-        achieved_tokens_s: Tokens of requests that were through this phase inside the window.
-        goodput_tokens_s: Tokens of the requests that met the SLO.
-        attainment: Share of all requests that met the SLO; unfinished and rejected ones did not.
-        attainment_served: The same share for the time at work alone: without waiting for room, without KV transfer.
-        p50_ms, p95_ms, p99_ms: Percentiles over finished requests; NaN when there are none.
-        waited: Share of requests that were not taken in at once, by the first reason: ``memory`` (KV cache full),
-            ``batch`` (as many sequences as the plan's micro-batches hold), ``instance`` (none served).
-    """
-
-    model: str
-    phase: str
-    kind: str
-    slo_ms: float
-    promised_tokens_s: float
-    demand_tokens_s: float
-    offered_tokens_s: float
-    achieved_tokens_s: float
-    goodput_tokens_s: float
-    attainment: float
-    attainment_served: float
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
-    waited: dict[str, float]
-
-
-@dataclass(frozen=True)
 class SimulationResult:
     """Outcome of one simulation.
 
@@ -111,15 +73,15 @@ class SimulationResult:
             ``output_tokens``, ``status`` (index into ``STATUS``), ``ttft_ms``, ``tpot_ms`` (NaN for one token), ``e2e_ms``,
             ``prefill_wait_ms``, ``decode_wait_ms`` (before the first step, the KV transfer apart), ``transfer_ms``,
             ``prefill_served_ms`` (from a node taking it in to the first token), ``step_ms`` (time per output token from the
-            first decode step on),
+            first decode step on), ``idle_ttft_ms``, ``idle_tpot_ms`` (alone on an idle cluster, on the same nodes),
             ``prefill_instance``, ``decode_instance`` (-1: none), ``blocked_prefill``, ``blocked_decode`` (why it
-            waited), ``epoch``, ``met_ttft``, ``met_tpot``.
+            waited), ``epoch``, ``met_ttft``, ``met_tpot``, ``cause_ttft``, ``cause_tpot`` (index into ``CAUSES``).
         nodes: Columns, one row a node that ever existed: ``instance``, ``stage``, ``label``, ``configuration``,
             ``busy_s``, ``batches``, ``prompt_tokens``, ``decode_tokens``, ``kv_capacity_bytes``, ``kv_peak_bytes``,
             ``utilisation`` (share of the time it was rented inside the window).
-        instances: Columns, one row an instance: ``name``, ``model``, ``phase``, ``region``, ``started_s``,
-            ``ready_s``, ``gone_s`` (NaN: never), ``routed``, ``inside`` (left over at the end), ``mean_inside`` over the
-            window and what came after, ``cost_usd`` inside the window.
+        instances: Columns, one row an instance: ``name``, ``model``, ``phase``, ``region``, ``tokens_s`` (planned),
+            ``started_s``, ``ready_s``, ``gone_s`` (NaN: never), ``routed``, ``inside`` (left over at the end),
+            ``mean_inside`` over the window and what came after, ``cost_usd`` inside the window.
         epochs: Columns, one row an epoch and model: ``start_s``, ``model``, ``requests``, ``prefill_goodput_tokens_s``,
             ``decode_goodput_tokens_s``, ``prefill_attainment``, ``decode_attainment``.
         epoch_utilisation: float64 (epochs, nodes), busy share of each epoch.
@@ -153,6 +115,14 @@ class SimulationResult:
         both = self.requests["met_ttft"] & self.requests["met_tpot"]
         return float(both.mean()) if len(both) else float("nan")
 
+    @property
+    def attainment_feasible(self) -> float:
+        """The same share over the requests that would meet both SLOs alone on an idle cluster; NaN without any."""
+        length = CAUSES.index("length")
+        feasible = (self.requests["cause_ttft"] != length) & (self.requests["cause_tpot"] != length)
+        both = (self.requests["met_ttft"] & self.requests["met_tpot"])[feasible]
+        return float(both.mean()) if len(both) else float("nan")
+
     def save_requests(self, path: str | Path) -> None:
         """Write the request columns as Parquet, first beside ``path``, then renamed; the model by name.
 
@@ -163,7 +133,8 @@ class SimulationResult:
         import pyarrow.parquet as pq
 
         columns = {name: pa.array(column) for name, column in self.requests.items()}
-        for name, words in (("model", self.models), ("status", STATUS)):
+        words_of = {"model": self.models, "status": STATUS, "cause_ttft": CAUSES, "cause_tpot": CAUSES}
+        for name, words in words_of.items():
             columns[name] = pa.DictionaryArray.from_arrays(self.requests[name].astype(np.int32), list(words))
         target = Path(path)
         try:
@@ -231,7 +202,7 @@ def collect(
         epochs=_epoch_columns(requests, epochs, lengths, fleet.models),
         epoch_utilisation=np.diff(busy, axis=0, prepend=0.0) / lengths[:, None],
         queues=queues,
-        outcomes=_outcomes(state.requests, requests, schedule, layouts, fleet.models, window),
+        outcomes=outcomes_of(requests, instances, schedule, layouts, fleet.models, window),
         cost_usd=float(np.sum(instances["cost_usd"])),
         events=int(state.clock["handled"][0]),
     )
@@ -252,25 +223,16 @@ def _request_columns(
     tpot[several] = 1e3 * (finish - first)[several] / (output[several] - 1)
     step = np.full(len(records), np.nan)
     step[several] = 1e3 * (finish - records["decode_start"])[several] / (output[several] - 1)
-    # The SLO of a request is that of the plan in force when it arrived.
-    starts = np.array([start for start, _ in schedule])
-    in_force = np.searchsorted(starts, records["arrival"], side="right") - 1
-    prefill_slo, decode_slo = np.zeros((2, len(starts), len(models)))
-    for p, layout in enumerate(layouts):
-        for phase in layout.scenario.model_phases:
-            m = models.index(phase.model.name)
-            prefill_slo[p, m], decode_slo[p, m] = phase.prefill_ms, phase.decode_ms
-    # A model that the plan in force leaves out keeps the SLO of any plan that knows it.
-    for slo in (prefill_slo, decode_slo):
-        slo[:] = np.where(slo > 0, slo, slo.max(axis=0, initial=0.0))
     model = records["model"].astype(np.int64)
+    prefill_slo, decode_slo = slos(records["arrival"], model, schedule, layouts, models)
     # A mixed instance moves nothing.
     transfer = 1e3 * (records["kv_arrived"] - records["decode_admitted"])
     transfer[np.isnan(transfer) & np.isfinite(records["decode_start"])] = 0.0
+    idle_ttft, idle_tpot = idle_times(state)
     done = records["status"] == FINISHED
     with np.errstate(invalid="ignore"):
-        met_ttft = ttft <= prefill_slo[in_force, model]
-        met_tpot = done & (~several | (tpot <= decode_slo[in_force, model]))
+        met_ttft = ttft <= prefill_slo
+        met_tpot = done & (~several | (tpot <= decode_slo))
     return {
         "arrival_s": records["arrival"].copy(),
         "model": model.astype(np.int32),
@@ -285,6 +247,8 @@ def _request_columns(
         "transfer_ms": transfer,
         "prefill_served_ms": 1e3 * (first - records["prefill_admitted"]),
         "step_ms": step,
+        "idle_ttft_ms": idle_ttft,
+        "idle_tpot_ms": idle_tpot,
         "prefill_instance": records["prefill_instance"].copy(),
         "decode_instance": records["decode_instance"].copy(),
         "blocked_prefill": records["blocked_prefill"].copy(),
@@ -307,6 +271,7 @@ def _instance_columns(fleet: Fleet, window: float) -> dict[str, Any]:
         "model": [blueprint.model for blueprint in fleet.blueprints],
         "phase": [PHASES[blueprint.phase] for blueprint in fleet.blueprints],
         "region": [blueprint.region for blueprint in fleet.blueprints],
+        "tokens_s": records["weight"].copy(),
         "started_s": records["started_at"].copy(),
         "ready_s": records["ready_at"].copy(),
         "gone_s": records["gone_at"].copy(),
@@ -340,60 +305,3 @@ def _epoch_columns(
         "prefill_attainment": np.where(count > 0, total(requests["met_ttft"]) / share, np.nan),
         "decode_attainment": np.where(count > 0, total(requests["met_tpot"]) / share, np.nan),
     }
-
-
-def _outcomes(
-    records: Records,
-    requests: dict[str, npt.NDArray[Any]],
-    schedule: Sequence[tuple[float, Plan]],
-    layouts: Sequence[Layout],
-    models: tuple[str, ...],
-    window: float,
-) -> tuple[PhaseOutcome, ...]:
-    ends = [start for start, _ in schedule[1:]] + [window]
-    share = [max(0.0, min(end, window) - start) / window for (start, _), end in zip(schedule, ends, strict=True)]
-    keys = dict.fromkeys(phase.key for layout in layouts for phase in layout.scenario.model_phases)
-    rows = []
-    for key in keys:
-        name, phase = key.rsplit("/", 1)
-        mine = requests["model"] == models.index(name)
-        planned = [[item for item in plan.demands if (item.model, item.phase) == (name, phase)] for _, plan in schedule]
-        promised = sum(f * i.planned_tokens_s for f, items in zip(share, planned, strict=True) for i in items)
-        demand = sum(f * i.demand_tokens_s for f, items in zip(share, planned, strict=True) for i in items)
-        found = next(p for layout in layouts for p in layout.scenario.model_phases if p.key == key)
-        for kind in ("prefill", "decode") if phase == "mixed" else (phase,):
-            first = kind == "prefill"
-            tokens = requests["input_tokens" if first else "output_tokens"][mine]
-            met = requests["met_ttft" if first else "met_tpot"][mine]
-            through = records["first_token" if first else "finish"][mine] <= window
-            slo_ms = found.prefill_ms if first else found.decode_ms
-            work = requests["prefill_served_ms" if first else "step_ms"][mine]
-            with np.errstate(invalid="ignore"):
-                served = (work <= slo_ms) | (met & np.isnan(work))
-            latency = requests["ttft_ms" if first else "tpot_ms"][mine]
-            latency = latency[np.isfinite(latency)]
-            points = np.percentile(latency, (50, 95, 99)) if len(latency) else np.full(3, np.nan)
-            blocked = requests["blocked_prefill" if first or phase == "mixed" else "blocked_decode"][mine]
-            rows.append(
-                PhaseOutcome(
-                    model=name,
-                    phase=phase,
-                    kind=kind,
-                    slo_ms=slo_ms,
-                    promised_tokens_s=float("nan") if phase == "mixed" and first else promised,
-                    demand_tokens_s=float("nan") if phase == "mixed" and first else demand,
-                    offered_tokens_s=float(tokens.sum()) / window,
-                    achieved_tokens_s=float(tokens[through].sum()) / window,
-                    goodput_tokens_s=float(tokens[met].sum()) / window,
-                    attainment=float(met.mean()) if len(met) else float("nan"),
-                    attainment_served=float(served.mean()) if len(met) else float("nan"),
-                    p50_ms=float(points[0]),
-                    p95_ms=float(points[1]),
-                    p99_ms=float(points[2]),
-                    waited={
-                        word: float((blocked == reason).mean()) if len(blocked) else 0.0
-                        for word, reason in REASONS.items()
-                    },
-                )
-            )
-    return tuple(rows)

@@ -120,10 +120,11 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
                     )
                     continue
             field = "prefill_ms" if phase.phase == "prefill" else "decode_ms"
+            room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
             mistakes.append(
                 Mistake(
                     place=f"models.{phase.model.name}.slo.{field}",
-                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms",
+                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms{room}",
                     hint=explain_infeasible(phase, scenario.configurations, scenario.throughput_source),
                 )
             )
@@ -136,6 +137,7 @@ def build_library(
     tables: Sequence[ThroughputTables] | None = None,
     *,
     method: BuildMethod | None = None,
+    node_sets: Sequence[npt.NDArray[np.int8]] | None = None,
     executor: str = "local",
     workers: int | None = None,
     keep_parts_for: Path | None = None,
@@ -147,6 +149,8 @@ def build_library(
         scenario: The resolved scenario.
         tables: Its throughput tables if already made.
         method: Solver, formulation and sample; the dynamic programme over every node set when ``None``.
+        node_sets: int8 (M, C) node sets for each model phase instead of all; closed under taking a node away. The digest
+            is then that of a part.
         executor: ``"local"`` or ``"ray"``.
         workers: Threads of the sweep, processes, or tasks at a time; all cores when ``None``. The result of the
             dynamic programme is the same for any number and executor.
@@ -163,13 +167,13 @@ def build_library(
     tables = scenario_tables(scenario) if tables is None else tables
     check_slos(scenario, tables)
     method = method or BuildMethod()
-    families = scenario_node_sets(scenario)
+    families = scenario_node_sets(scenario) if node_sets is None else list(node_sets)
     tasks = cut_into_tasks(families, method)
     digest = library_digest(scenario, tables)
     parts = None if keep_parts_for is None else Parts(keep_parts_for, f"{digest};{method.key()};{len(tasks)}")
     results = _run(scenario, tables, tasks, method, executor, workers, parts, progress)
     return TemplateLibrary(
-        digest=digest if method.sample is None else f"sample-{digest}",
+        digest=digest if method.sample is None and node_sets is None else f"sample-{digest}",
         scenario=scenario.name,
         configurations=tuple(configuration.name for configuration in scenario.configurations),
         phases=tuple(
@@ -216,18 +220,7 @@ def _run(
             progress(key, done + int(weights[position] * share), total)
 
     here = method.swept and executor == "local"
-    values, coupling = placement_tables(scenario, tables)
-    context = TaskContext(
-        keys=tuple(phase.key for phase in scenario.model_phases),
-        values=values,
-        configurations=tuple(configuration.name for configuration in scenario.configurations),
-        max_nodes=scenario.max_nodes,
-        method=method,
-        coupling=coupling,
-        limits=engine_limits(scenario.placement.engine),
-        gpus=tuple(configuration.count for configuration in scenario.configurations),
-        threads=workers if here else 1,
-    )
+    context = task_context(scenario, tables, method, workers if here else 1)
     runner = make_executor(executor, workers, here, tell if here else None)
     tell(0, 0.0)
     for index, result in runner.run(solve_task, context, [tasks[position] for position in todo]):
@@ -237,6 +230,24 @@ def _run(
         done += weights[todo[index]]
         tell(index, 0.0)
     return [results[position] for position in range(len(tasks))]
+
+
+def task_context(
+    scenario: ResolvedScenario, tables: Sequence[ThroughputTables], method: BuildMethod, threads: int | None
+) -> TaskContext:
+    """What all tasks over the scenario's node sets share; ``threads`` is for one task, all cores when ``None``."""
+    values, coupling = placement_tables(scenario, tables)
+    return TaskContext(
+        keys=tuple(phase.key for phase in scenario.model_phases),
+        values=values,
+        configurations=tuple(configuration.name for configuration in scenario.configurations),
+        max_nodes=scenario.max_nodes,
+        method=method,
+        coupling=coupling,
+        limits=engine_limits(scenario.placement.engine),
+        gpus=tuple(configuration.count for configuration in scenario.configurations),
+        threads=threads,
+    )
 
 
 def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:

@@ -225,7 +225,7 @@ def allocation_certificate(
     # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
     factor = 1.0 if scenario.running else 1.0 + scenario.initialization_penalty
     price = np.where(sold, scenario.price_usd_h * factor, math.inf)
-    demand = np.array([phase.demand_tokens_s for phase in scenario.model_phases])
+    demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
     supply = np.where(sold, scenario.availability, 0).astype(np.float64)
     known: set[tuple[int, int, bytes]] = set()
     columns: list[tuple[int, int, Floats, float]] = []

@@ -118,11 +118,13 @@ def solve_task(context: TaskContext, task: Task, told: Callable[[float], None] |
         SolverError: As :func:`coralopt.placement.best_placement`.
     """
     started = time.perf_counter()
-    result = _sweep(context, task, told) if context.method.swept else _one_by_one(context, task)
+    result = sweep(context, task, told) if context.method.swept else _one_by_one(context, task)
     return TaskResult(**{**result, "seconds": time.perf_counter() - started})
 
 
-def _sweep(context: TaskContext, task: Task, told: Callable[[float], None] | None) -> dict[str, Any]:
+def sweep(context: TaskContext, task: Task, told: Callable[[float], None] | None) -> dict[str, Any]:
+    """The fields of a :class:`TaskResult` by the dynamic programme."""
+
     def progress(done: int, total: int) -> None:
         if told is not None:
             told(done / max(total, 1))
@@ -156,14 +158,7 @@ def _one_by_one(context: TaskContext, task: Task) -> dict[str, Any]:
     placed: list[tuple[npt.NDArray[np.int8], float, Placement]] = []
     largest_gap = 0.0
     for row in task.sets:
-        problem = problem_of(
-            context.values[task.phase],
-            tuple(int(count) for count in row),
-            context.configurations,
-            context.coupling,
-            context.limits,
-            context.gpus,
-        )
+        problem = node_set_problem(context, task.phase, row)
         if not problem.stage_counts:
             continue
         solution = best_placement(problem, method.solver, method.formulation, options)
@@ -189,6 +184,18 @@ def _one_by_one(context: TaskContext, task: Task) -> dict[str, Any]:
         "examined": len(task.sets),
         "largest_gap": largest_gap,
     }
+
+
+def node_set_problem(context: TaskContext, phase: int, row: npt.NDArray[np.int8]) -> Any:
+    """The placement problem of one node set, int8 (C,), of one model phase."""
+    return problem_of(
+        context.values[phase],
+        tuple(int(count) for count in row),
+        context.configurations,
+        context.coupling,
+        context.limits,
+        context.gpus,
+    )
 
 
 def write_placement(

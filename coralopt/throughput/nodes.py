@@ -144,18 +144,18 @@ def _work(phase: ModelPhase, times: LayerTimes, smallest: bool) -> _Work:
     if phase.phase == "prefill":
         batch = batch_grid(1 if smallest else times.most_prompts)
         layer, other = times.prefill_ms(batch, lengths_in)
-        slo = np.full_like(batch, phase.prefill_ms)
+        slo = np.full_like(batch, phase.prefill_budget_ms)
         return _Work(batch, layer, other, lengths_in, lengths_in, batch * lengths_in, slo)
     batch = batch_grid(1 if smallest else times.most_sequences)
     context = lengths_in + lengths_out / 2
     layer, other = times.decode_ms(batch, context)
     if phase.phase == "decode":
-        return _Work(batch, layer, other, context, 1.0, batch, np.full_like(batch, phase.decode_ms))
+        return _Work(batch, layer, other, context, 1.0, batch, np.full_like(batch, phase.decode_budget_ms))
     # Mixed: every iteration decodes one token of each sequence and prefills its share of the arriving prompts, so that
     # as many prompt tokens come in as answers need: n_in / n_out for every token out.
     chunk = batch * lengths_in / lengths_out
     chunk_layer = np.array([float(times.prefill_ms(np.ones(1), max(1.0, float(n)))[0][0]) for n in chunk])
     # A prompt takes n_in / chunk iterations, at least one, before its first token.
     iterations = np.maximum(1.0, np.ceil(lengths_out / batch))
-    slo = np.minimum(phase.decode_ms, phase.prefill_ms / iterations)
+    slo = np.minimum(phase.decode_budget_ms, phase.prefill_budget_ms / iterations)
     return _Work(batch, layer + chunk_layer, other, context, 1.0, batch + chunk, slo)

@@ -42,9 +42,11 @@ from coralopt.workload.operations import (
     scenario_demand,
     thin,
 )
+from coralopt.workload.poisson import poisson_for_scenario
 from coralopt.workload.read import TraceFile, read_trace, read_trace_file
 from coralopt.workload.statistics import TraceStatistics, describe
 from coralopt.workload.trace import UNNAMED, Trace
+from coralopt.workload.traffic import Traffic, trace_digest
 from coralopt.workload.write import write_trace
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "Trace",
     "TraceFile",
     "TraceStatistics",
+    "Traffic",
     "assign_models",
     "cut",
     "cut_epochs",
@@ -76,6 +79,7 @@ __all__ = [
     "model_loads",
     "only_model",
     "packaged_generators",
+    "poisson_for_scenario",
     "pool_availability",
     "read_availability",
     "read_demand",
@@ -91,6 +95,7 @@ __all__ = [
     "scale_to_rate",
     "scenario_demand",
     "thin",
+    "trace_digest",
     "write_availability",
     "write_demand",
     "write_prices",

@@ -7,7 +7,6 @@ noise; both are correlated between GPU types. Quantiles bring a sample back to f
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,11 +15,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.workload.availability import HourlyAvailability
-from coralopt.workload.files import open_text, refuse, write_json
+from coralopt.workload.files import open_text, parse_json, refuse, write_json
 
 #: Probabilities of the stored quantiles of the free share.
 _PROBABILITIES = np.array([0, 0.005, 0.01, *np.arange(0.025, 0.99, 0.025), 0.99, 0.995, 1.0])
@@ -261,19 +260,7 @@ class _Document(BaseModel):
 
 
 def _from_json(content: str, source: str) -> AvailabilityModel:
-    try:
-        document = _Document.model_validate(json.loads(content))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise WorkloadError(f"{source}: not an availability model: not JSON ({error})") from error
-    except ValidationError as error:
-        refuse(
-            source,
-            [
-                Mistake(".".join(str(part) for part in item["loc"]) or "document", item["msg"])
-                for item in error.errors(include_url=False)
-            ],
-        )
-        raise AssertionError from error
+    document = parse_json(_Document, "availability model", content, source)
     count, points = len(document.gpus), len(document.probabilities)
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_ARRAYS, (count,))
     shapes |= {"probabilities": (points,), "quantiles": (points, count), "daily": (24, count)}

@@ -13,7 +13,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from coralopt.errors import Mistake, WorkloadError
 
@@ -44,6 +46,36 @@ def refuse(source: str, mistakes: Sequence[Mistake], more: int = 0) -> None:
     if count > _MOST_MISTAKES:
         lines.append(f"  - and {count - _MOST_MISTAKES} more")
     raise WorkloadError("\n".join(lines))
+
+
+_Document = TypeVar("_Document", bound=BaseModel)
+
+
+def parse_json(kind: type[_Document], what: str, content: str, source: str) -> _Document:
+    """A JSON document of a pydantic model; all mistakes at once.
+
+    Args:
+        kind: The model.
+        what: What it is called in messages, ``"generator"``.
+        content: The text.
+        source: Where it comes from, as the user named it.
+
+    Raises:
+        WorkloadError: Not JSON, or not such a document.
+    """
+    try:
+        return kind.model_validate(json.loads(content))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise WorkloadError(f"{source}: not a {what} in JSON ({error})") from error
+    except ValidationError as error:
+        refuse(
+            source,
+            [
+                Mistake(".".join(str(part) for part in item["loc"]) or "document", item["msg"])
+                for item in error.errors(include_url=False)
+            ],
+        )
+        raise AssertionError from error
 
 
 @contextmanager

@@ -6,7 +6,6 @@ one small JSON document. Those of public data sets are packaged, so that nothing
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,12 +16,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.workload.arrivals import ArrivalModel
 from coralopt.workload.arrivals_fit import FitProgress, fit_arrivals
-from coralopt.workload.files import open_text, refuse, write_json
+from coralopt.workload.files import open_text, parse_json, refuse, write_json
 from coralopt.workload.lengths import LengthModel, fit_lengths
 from coralopt.workload.statistics import describe
 from coralopt.workload.trace import UNNAMED, Trace
@@ -267,19 +266,7 @@ class _Document(_Strict):
 
 
 def _from_json(content: str, source: str) -> Generator:
-    try:
-        document = _Document.model_validate(json.loads(content))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise WorkloadError(f"{source}: not a generator: not JSON ({error})") from error
-    except ValidationError as error:
-        refuse(
-            source,
-            [
-                Mistake(".".join(str(part) for part in item["loc"]) or "document", item["msg"])
-                for item in error.errors(include_url=False)
-            ],
-        )
-        raise AssertionError from error
+    document = parse_json(_Document, "generator", content, source)
     refuse(source, list(_inconsistencies(document)))
     arrivals, lengths = document.arrivals, document.lengths
     transitions = np.asarray(arrivals.transitions)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coralopt import CoraloptError, Plan, scenario_from_mapping
-from coralopt.simulation import FunctionTimes, SimulationConfig, SimulationResult, poisson_requests, simulate
+from coralopt.simulation import FunctionTimes, SimulationConfig, SimulationResult, simulate
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.kernels import stage_ms
@@ -18,7 +18,7 @@ from coralopt.simulation.layout import lay_out
 from coralopt.simulation.state import requests_of
 from coralopt.simulation.times import TimeTables
 from coralopt.throughput import build_tables, stage_role, throughput_source
-from coralopt.workload import Trace
+from coralopt.workload import Trace, poisson_for_scenario
 
 #: Links that cost nothing: what is left is what the planner models.
 FREE = SimulationConfig(kv_gb_s=1e6, kv_latency_ms=0.0, kv_region_latency_ms=0.0)
@@ -97,7 +97,7 @@ def test_kept_machine_code_belongs_to_all_compiled_modules() -> None:
 def test_same_seed_same_result_other_seed_other_result(tiny_plan: Plan) -> None:
     """Noise is drawn from the seed alone."""
     scenario = scenario_from_mapping(tiny_plan.scenario, source="plan")
-    requests = poisson_requests(scenario, duration_s=60.0, seed=3)
+    requests = poisson_for_scenario(scenario, duration_s=60.0, seed=3)
 
     def ttft(seed: int) -> bytes:
         config = SimulationConfig(seed=seed, noise=0.2)
@@ -116,7 +116,7 @@ def _doubled(plan: Plan) -> Plan:
 
 def _two_epochs(first: Plan, second: Plan, config: SimulationConfig) -> SimulationResult:
     scenario = scenario_from_mapping(first.scenario, source="plan")
-    requests = poisson_requests(scenario, duration_s=600.0, seed=1)
+    requests = poisson_for_scenario(scenario, duration_s=600.0, seed=1)
     return simulate([(0.0, first), (300.0, second)], requests, config=config, duration_s=600.0)
 
 
@@ -193,7 +193,7 @@ def test_outcomes_add_up(tiny_plan: Plan) -> None:
 def test_layer_times_of_ones_own(tiny_plan: Plan) -> None:
     """Any callable replaces the planner's source; times twice as long show."""
     scenario = scenario_from_mapping(tiny_plan.scenario, source="plan")
-    requests = poisson_requests(scenario, duration_s=30.0)
+    requests = poisson_for_scenario(scenario, duration_s=30.0)
     source = throughput_source(scenario.throughput_source)
 
     def slower(model: object, node: object) -> FunctionTimes:
@@ -216,7 +216,7 @@ def test_layer_times_of_ones_own(tiny_plan: Plan) -> None:
 def test_requests_as_parquet(tiny_plan: Plan, tmp_path: Path) -> None:
     """The table of requests holds one row a request with model and status by name."""
     scenario = scenario_from_mapping(tiny_plan.scenario, source="plan")
-    result = simulate(tiny_plan, poisson_requests(scenario, duration_s=20.0))
+    result = simulate(tiny_plan, poisson_for_scenario(scenario, duration_s=20.0))
     result.save_requests(tmp_path / "deep" / "requests.parquet")
     table = pq.read_table(tmp_path / "deep" / "requests.parquet")
     assert table.num_rows == len(result.requests["status"])

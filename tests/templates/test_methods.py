@@ -96,7 +96,16 @@ def test_check_finds_a_wrong_template(scenario: ResolvedScenario, library: Templ
         },
     )
     result = check_library(replace(library, phases=(cut, *library.phases[1:])), solver="dp", sample=10**6)
-    assert [text for text in result.violations if "has none" in text]
+    assert [text for text in result.violations if "the library has no placement" in text]
+
+
+def test_check_that_settles_nothing_fails(library: TemplateLibrary) -> None:
+    """A solver out of time settles nothing in favour of a library, and a check that settled nothing fails."""
+    hurried = {"time_limit": 1e-9}
+    result = check_library(library, solver="highs", options=hurried, sample=3, seed=1, workers=1)
+    assert not result.ok
+    assert "settled none of 3" in result.violations[0]
+    assert sum(result.open.values()) == 3
 
 
 def test_sampled_library_is_not_for_planning(scenario: ResolvedScenario, tmp_path: Path) -> None:

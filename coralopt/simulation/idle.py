@@ -1,0 +1,84 @@
+"""What every request would have taken alone on an idle cluster, on the very nodes it was given, compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coralopt.simulation.kernels import Array, compiled, kv_bytes, route_offset, stage_ms
+from coralopt.simulation.state import DECODE, MIXED, NIL, State
+
+
+@compiled
+def _round_ms(state: State, request: int, instance: int, offset: int, decodes: int, context: int, tokens: int) -> float:
+    """One micro-batch of this request alone through all stages, ms."""
+    total = 0.0
+    for stage in range(state.instances[instance].stages):
+        k = state.routes[request, offset + stage]
+        total += stage_ms(state, k, decodes, context, 1 if tokens > 0 else 0, tokens)
+    return total
+
+
+@compiled
+def _transfer_ms(state: State, request: int) -> float:
+    """The KV transfer with every link to itself, ms."""
+    clock = state.clock[0]
+    record = state.requests[request]
+    source, target = state.instances[record.prefill_instance], state.instances[record.decode_instance]
+    offset = route_offset(state, DECODE)
+    slowest = 0.0
+    for stage in range(source.stages):
+        k = state.routes[request, stage]
+        slowest = max(slowest, kv_bytes(state, k, record.input) / state.nodes[k].kv_copies / state.nodes[k].link)
+    for stage in range(target.stages):
+        k = state.routes[request, offset + stage]
+        slowest = max(slowest, kv_bytes(state, k, record.input) / state.nodes[k].kv_copies / state.nodes[k].link)
+    slowest += float(clock.kv_latency)
+    if source.region != target.region:
+        slowest += float(clock.kv_region_latency)
+    return 1e3 * float(slowest)
+
+
+@compiled
+def fill_idle_times(state: State, ttft_ms: Array, tpot_ms: Array) -> None:
+    """Times without anyone else, ms; NaN stays where a request was given no nodes.
+
+    The context of an answer is taken at its middle: stage times are nearly linear in it. Noise is left out.
+
+    Args:
+        state: The end of a simulation.
+        ttft_ms: float64 (N,), filled with the time to first token.
+        tpot_ms: float64 (N,), filled with the time per output token, the KV transfer included.
+    """
+    for request in range(len(state.requests)):
+        record = state.requests[request]
+        i = record.prefill_instance
+        if i == NIL or state.routes[request, 0] < 0:
+            continue
+        if state.instances[i].phase == MIXED:
+            chunk = state.nodes[state.routes[request, 0]].chunk
+            whole, rest = record.input // chunk, record.input % chunk
+            alone = 0.0
+            if whole > 0:
+                alone += whole * _round_ms(state, request, i, 0, 0, 0, chunk)
+            if rest > 0:
+                alone += _round_ms(state, request, i, 0, 0, 0, rest)
+            ttft_ms[request] = alone
+        else:
+            ttft_ms[request] = _round_ms(state, request, i, 0, 0, 0, record.input)
+        if record.output < 2:
+            continue
+        d = record.decode_instance
+        offset = 0 if state.instances[i].phase == MIXED else route_offset(state, DECODE)
+        if d == NIL or state.routes[request, offset] < 0:
+            continue
+        alone = _round_ms(state, request, d, offset, 1, record.input + record.output // 2, 0)
+        if state.instances[i].phase != MIXED:
+            alone += _transfer_ms(state, request) / (record.output - 1)
+        tpot_ms[request] = alone
+
+
+def idle_times(state: State) -> tuple[Array, Array]:
+    """Times to first token and per output token alone on an idle cluster, float64 (N,) each, ms; NaN without nodes."""
+    ttft_ms, tpot_ms = np.full((2, len(state.requests)), np.nan)
+    fill_idle_times(state, ttft_ms, tpot_ms)
+    return ttft_ms, tpot_ms

@@ -1,0 +1,190 @@
+"""Promise and outcome of every model phase, and why requests missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.plan.document import Plan
+from coralopt.simulation.causes import (
+    CAUSES,
+    bursts,
+    decode_causes,
+    prefill_causes,
+    serving_tokens_s,
+    shares,
+    worst_instance,
+    worst_window,
+)
+from coralopt.simulation.layout import Layout
+from coralopt.simulation.state import BATCH_FULL, NO_INSTANCE, NO_MEMORY
+
+Floats = npt.NDArray[np.float64]
+REASONS = {"memory": NO_MEMORY, "batch": BATCH_FULL, "instance": NO_INSTANCE}
+
+
+@dataclass(frozen=True)
+class PhaseOutcome:
+    """Promise and outcome of one model phase. Throughputs are tokens/s over the window, latencies ms.
+
+    Prefill is judged by the time to first token and counts input tokens; decode by the time per output token and
+    counts output tokens. A mixed model has one row of either kind.
+
+    Attributes:
+        promised_tokens_s: The plan's throughput, its mean over the window; NaN for the first tokens of mixed ones.
+        offered_tokens_s: Tokens of all requests that arrived.
+        achieved_tokens_s: Tokens of requests that were through this phase inside the window.
+        goodput_tokens_s: Tokens of the requests that met the SLO.
+        attainment: Share of all requests that met the SLO; unfinished and rejected ones did not.
+        attainment_served: The same share for the time at work alone: without waiting for room, without KV transfer.
+        p50_ms, p95_ms, p99_ms: Percentiles over finished requests; NaN when there are none.
+        attainment_feasible: Share of the requests that would meet the SLO alone on an idle cluster and did here.
+        causes: Cause (:data:`coralopt.simulation.causes.CAUSES`) -> share of all requests that missed the SLO for it.
+        worst_instance: Name of the instance with most misses; empty without misses.
+        worst_instance_share: Its share of the misses.
+        worst_from_s: Start of the half minute of arrivals with most misses, s.
+        worst_attainment: Attainment in that half minute.
+        waited: Share of requests that were not taken in at once, by the first reason: ``memory`` (KV cache full),
+            ``batch`` (as many sequences as the plan's micro-batches hold), ``instance`` (none served).
+    """
+
+    model: str
+    phase: str
+    kind: str
+    slo_ms: float
+    promised_tokens_s: float
+    demand_tokens_s: float
+    offered_tokens_s: float
+    achieved_tokens_s: float
+    goodput_tokens_s: float
+    attainment: float
+    attainment_served: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    waited: dict[str, float]
+    attainment_feasible: float
+    causes: dict[str, float]
+    worst_instance: str
+    worst_instance_share: float
+    worst_from_s: float
+    worst_attainment: float
+
+
+def slos(
+    arrival_s: Floats,
+    model: npt.NDArray[np.int64],
+    schedule: Sequence[tuple[float, Plan]],
+    layouts: Sequence[Layout],
+    models: tuple[str, ...],
+) -> tuple[Floats, Floats]:
+    """SLOs of every request on the time to first token and per output token, float64 (N,) each, ms."""
+    # The SLO of a request is that of the plan in force when it arrived.
+    starts = np.array([start for start, _ in schedule])
+    in_force = np.searchsorted(starts, arrival_s, side="right") - 1
+    prefill_slo, decode_slo = np.zeros((2, len(starts), len(models)))
+    for p, layout in enumerate(layouts):
+        for phase in layout.scenario.model_phases:
+            m = models.index(phase.model.name)
+            prefill_slo[p, m], decode_slo[p, m] = phase.prefill_ms, phase.decode_ms
+    # A model that the plan in force leaves out keeps the SLO of any plan that knows it.
+    for slo in (prefill_slo, decode_slo):
+        slo[:] = np.where(slo > 0, slo, slo.max(axis=0, initial=0.0))
+    return prefill_slo[in_force, model], decode_slo[in_force, model]
+
+
+def outcomes_of(
+    requests: dict[str, npt.NDArray[Any]],
+    instances: dict[str, Any],
+    schedule: Sequence[tuple[float, Plan]],
+    layouts: Sequence[Layout],
+    models: tuple[str, ...],
+    window: float,
+) -> tuple[PhaseOutcome, ...]:
+    """One row a model phase; mixed ones have two. Fills ``cause_ttft`` and ``cause_tpot`` of ``requests``."""
+    for name in ("cause_ttft", "cause_tpot"):
+        requests[name] = np.zeros(len(requests["arrival_s"]), dtype=np.int8)
+    keys = dict.fromkeys(phase.key for layout in layouts for phase in layout.scenario.model_phases)
+    rows = []
+    for key in keys:
+        name, phase = key.rsplit("/", 1)
+        mine = requests["model"] == models.index(name)
+        for kind in ("prefill", "decode") if phase == "mixed" else (phase,):
+            rows.append(_outcome(requests, instances, schedule, layouts, key, kind, mine, window))
+    return tuple(rows)
+
+
+def _outcome(
+    requests: dict[str, npt.NDArray[Any]],
+    instances: dict[str, Any],
+    schedule: Sequence[tuple[float, Plan]],
+    layouts: Sequence[Layout],
+    key: str,
+    kind: str,
+    mine: npt.NDArray[np.bool_],
+    window: float,
+) -> PhaseOutcome:
+    name, phase = key.rsplit("/", 1)
+    first, mixed = kind == "prefill", phase == "mixed"
+    found = next(p for layout in layouts for p in layout.scenario.model_phases if p.key == key)
+    slo_ms = found.prefill_ms if first else found.decode_ms
+    ends = [start for start, _ in schedule[1:]] + [window]
+    share = [max(0.0, min(end, window) - start) / window for (start, _), end in zip(schedule, ends, strict=True)]
+    listed = [[item for item in plan.demands if f"{item.model}/{item.phase}" == key] for _, plan in schedule]
+    promised = [sum(item.planned_tokens_s for item in items) for items in listed]
+    needed = [sum(item.demand_tokens_s for item in items) for items in listed]
+    tokens = requests["input_tokens" if first else "output_tokens"][mine]
+    met = requests["met_ttft" if first else "met_tpot"][mine]
+    latency, arrival = requests["ttft_ms" if first else "tpot_ms"][mine], requests["arrival_s"][mine]
+    work = requests["prefill_served_ms" if first else "step_ms"][mine]
+    with np.errstate(invalid="ignore"):
+        through = arrival + requests["ttft_ms" if first else "e2e_ms"][mine] / 1e3 <= window
+        served = (work <= slo_ms) | (met & np.isnan(work))
+    latency = latency[np.isfinite(latency)]
+    points = np.percentile(latency, (50, 95, 99)) if len(latency) else np.full(3, np.nan)
+    blocked = requests["blocked_prefill" if first or mixed else "blocked_decode"][mine]
+    # Mixed instances promise output tokens, which bring their prompts with them.
+    counted = requests["output_tokens"][mine] if mixed else tokens
+    in_force = np.searchsorted(np.array([start for start, _ in schedule]), arrival, side="right") - 1
+    in_plan = np.array(promised, dtype=np.float64)[in_force]
+    own = np.array(
+        [f"{m}/{p}" == key for m, p in zip(instances["model"], instances["phase"], strict=True)], dtype=np.bool_
+    )
+    ready, gone, tokens_s = (instances[column][own] for column in ("ready_s", "gone_s", "tokens_s"))
+    # An answer may wait for a decode instance long after its request arrived: what counts is the first token.
+    moments = arrival if first else np.fmax.accumulate(arrival + np.nan_to_num(requests["ttft_ms"][mine] / 1e3))
+    starting = serving_tokens_s(moments, ready, gone, tokens_s) < in_plan * (1 - 1e-6)
+    burst = bursts(arrival, counted, in_plan)
+    cause = (prefill_causes if first else decode_causes)(requests, mine, slo_ms, burst, starting)
+    requests["cause_ttft" if first else "cause_tpot"][mine] = cause
+    feasible = met[cause != CAUSES.index("length")]
+    worst, worst_share = worst_instance(cause, requests[f"{kind}_instance"][mine])
+    worst_from_s, worst_attainment = worst_window(cause, arrival)
+    undefined = mixed and first
+    return PhaseOutcome(
+        model=name,
+        phase=phase,
+        kind=kind,
+        slo_ms=slo_ms,
+        promised_tokens_s=float("nan") if undefined else float(np.dot(share, promised)),
+        demand_tokens_s=float("nan") if undefined else float(np.dot(share, needed)),
+        offered_tokens_s=float(tokens.sum()) / window,
+        achieved_tokens_s=float(tokens[through].sum()) / window,
+        goodput_tokens_s=float(tokens[met].sum()) / window,
+        attainment=float(met.mean()) if len(met) else float("nan"),
+        attainment_served=float(served.mean()) if len(met) else float("nan"),
+        p50_ms=float(points[0]),
+        p95_ms=float(points[1]),
+        p99_ms=float(points[2]),
+        waited={word: float((blocked == reason).mean()) if len(blocked) else 0.0 for word, reason in REASONS.items()},
+        attainment_feasible=float(feasible.mean()) if len(feasible) else float("nan"),
+        causes=shares(cause),
+        worst_instance=instances["name"][worst] if worst >= 0 else "",
+        worst_instance_share=worst_share,
+        worst_from_s=worst_from_s,
+        worst_attainment=worst_attainment,
+    )
