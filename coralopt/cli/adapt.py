@@ -122,6 +122,7 @@ def adapt(
             options=options,
             library=library,
             output=output,
+            on_infeasible=on_infeasible,
             json_output=json_output,
         )
         return
@@ -135,6 +136,8 @@ def adapt(
             "several values of --epoch compare adjustment intervals over one trace: leave out --penalty, --output, "
             "--epochs and the tables"
         )
+    if by_length and apply is not None:
+        raise OptionError("several values of --epoch are for comparing; --apply carries out the plans of one")
     if penalty is not None and initialization is not None:
         raise OptionError("--initialization gives K, and so does --penalty; choose one")
     offered = None if availability is None else read_availability(availability)
