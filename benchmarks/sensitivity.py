@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from coralopt.templates import node_sets_for, phase_bounds
 from coralopt.throughput import build_tables, throughput_source
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", default="extended")
     parser.add_argument("--phases", nargs="+", default=["gpt-oss-120b/prefill"], help="model phases, or all")
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=2.0, help="rho over N_max")
     parser.add_argument("--plot", type=Path, help="draw the first phase here (needs the extra `plot`)")
     parser.add_argument("--json", type=Path, help="write the numbers here")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     scenario = load_scenario(arguments.scenario)
     source = throughput_source(scenario.throughput_source)
     sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
