@@ -24,7 +24,8 @@ from coralopt.planners.helix_starts import swarm_layout
 from coralopt.planners.hexgen import hexgen_search
 from coralopt.planners.place_helix import helix_problem, place_helix
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
-from coralopt.simulation import SimulationConfig, poisson_requests, simulate
+from coralopt.simulation import SimulationConfig, simulate
+from coralopt.workload import poisson_for_scenario
 
 #: Static tokens/s and seconds of Helix's programme (Gurobi 11, 20 threads), as its artifact ships them.
 HELIX = (4137.5476, 3002.0)
@@ -140,7 +141,7 @@ def rented(pool: PlacementPool, seed: int, seconds: float) -> list[dict[str, obj
             show(f"{row.label:<22}{row.error}")
             continue
         # Each plan gets the rate that it was made for: Poisson arrivals, lengths spread with coefficient of variation 1.
-        requests = poisson_requests(scenario_from_mapping(row.plan.scenario), None, SECONDS, seed)
+        requests = poisson_for_scenario(scenario_from_mapping(row.plan.scenario), None, SECONDS, seed)
         played = simulate(row.plan, requests, config=SimulationConfig(seed=seed))
         decode = next(item for item in played.outcomes if item.kind == "decode")
         cost, goodput = cost_of(row), goodput_of(row)
@@ -169,7 +170,7 @@ def same_load(pool: PlacementPool, seed: int, seconds: float) -> list[dict[str, 
             continue
         line = f"{rate:>12.2f} req/s  {cost_of(row):>8.2f}{cost_of(row) / price(pool):>8.2f}"
         for variation in (0.0, 1.0):
-            requests = poisson_requests(offered, None, SECONDS, seed, variation)
+            requests = poisson_for_scenario(offered, None, SECONDS, seed, variation)
             played = simulate(row.plan, requests, config=SimulationConfig(seed=seed))
             decode = next(item for item in played.outcomes if item.kind == "decode")
             line += f"{decode.achieved_tokens_s:>14.1f}{played.attainment:>8.0%}"
