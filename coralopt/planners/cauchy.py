@@ -205,9 +205,9 @@ def all_combos(strategies: Strategies, most_replicas: int) -> Combos:
 
 
 def _requests(phase: ModelPhase) -> float:
-    """Requests/s behind a demand in tokens/s."""
+    """Requests/s behind a demand in tokens/s, headroom included."""
     mean = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
-    return phase.demand_tokens_s / mean
+    return phase.needed_tokens_s / mean
 
 
 def top_combos(combos: Combos, kept: int) -> npt.NDArray[np.int64]:

@@ -95,7 +95,7 @@ def _solved(
     left = problem.availability.astype(np.int64).copy()
     found = []
     for p, phase in enumerate(strategies.scenario.model_phases):
-        if phase.demand_tokens_s <= 0:
+        if phase.needed_tokens_s <= 0:
             continue
         types = _types(strategies, p, every)
         most = np.array(
@@ -112,7 +112,7 @@ def _solved(
             tput=np.array([float(problem.throughput[t.template]) * (1 - 2e-6) for t in types]).reshape(-1, 1, 1),
             cost=np.array([float(price[t.template, t.region]) for t in types]),
             distribution=np.ones((1, 1)),
-            rate=phase.demand_tokens_s,
+            rate=phase.needed_tokens_s,
             slice_factor=slices,
             available=most if limited else None,
             types=tuple(f"{problem.configuration_names[_configuration(strategies, t)]}" for t in types),
@@ -120,12 +120,12 @@ def _solved(
         solution = solve(melange, solver, None, asked) if types else None
         if solution is None or solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
             raise InfeasibleError(
-                f"planner 'melange': {phase.key} cannot get {phase.demand_tokens_s:,.1f} tokens/s from what the phases "
+                f"planner 'melange': {phase.key} cannot get {phase.needed_tokens_s:,.1f} tokens/s from what the phases "
                 "before it left"
             )
         if solution.answer is None:
             raise NoSolutionError(f"planner 'melange': no answer for {phase.key} in time; allow more of it", solution)
-        counts = _trimmed(strategies, types, solution.answer.replicas, phase.demand_tokens_s)
+        counts = _trimmed(strategies, types, solution.answer.replicas, phase.needed_tokens_s)
         for kind, n in zip(types, counts.tolist(), strict=True):
             left[kind.region] -= n * usage[kind.template]
         found.append(_Answer(types, counts, solution.gap))

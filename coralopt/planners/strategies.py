@@ -19,7 +19,7 @@ from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.planners.coral import allocation_problem, make_plan
 from coralopt.planners.interface import Planner, PlanRequest
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.scenario.resolved import Operations, ResolvedScenario
 from coralopt.solving import SolveOptions, backend_version, relative_gap
 from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets, scenario_tables
 from coralopt.throughput import ThroughputTables
@@ -148,17 +148,29 @@ def _with_known_running(scenario: ResolvedScenario, library: TemplateLibrary) ->
 
 
 def refuse_cells(scenario: ResolvedScenario) -> None:
-    """Plans state T_j(g) under SLO / S and the node's own network; see :func:`coralopt.planners.plan_with_report`.
+    """Refuse what only coral has an answer to: a rival that leaves it out in silence would be compared unfairly.
 
     Raises:
-        ScenarioError: The scenario asks for free latency budgets or network-aware stages.
+        ScenarioError: The scenario asks for free latency budgets, network-aware stages, or operators' limits.
     """
     rules = scenario.placement
     if rules.budget_units is not None or rules.link_network:
         name = "latency_budgets: free" if rules.budget_units is not None else "network: link"
         raise ScenarioError(
             scenario.name,
-            [Mistake("placement", f"plans cannot be made with {name} yet", "leave it out to compare planners")],
+            [Mistake("placement", f"only planner coral plans with {name}", "leave it out to compare planners")],
+        )
+    if scenario.operations != Operations():
+        raise ScenarioError(
+            scenario.name,
+            [
+                Mistake(
+                    "operations",
+                    "budgets, limits, least replicas, region loss, forbidden nodes, reserved and spot nodes and prices of "
+                    "unmet demand are known to planner coral only",
+                    "leave them out to compare planners",
+                )
+            ],
         )
 
 

@@ -21,6 +21,7 @@ from coralopt.planners.homo import greedy
 from coralopt.planners.melange import MelangeProblem
 from coralopt.planners.random_draw import random_draw
 from coralopt.planners.single_best import single_best
+from coralopt.scenario import with_operations
 from coralopt.solving import Reason, solve
 from coralopt.testing.allocation_strategies import allocation_problems
 
@@ -330,6 +331,24 @@ def test_running_instances_are_kept_where_homogeneous() -> None:
     ]
     mixed = get_planner("homo").plan(PlanRequest(scenario_from_mapping(document))).plan
     assert verify_plan(mixed).ok
+
+
+@pytest.mark.parametrize("name", ["homo", "cauchy", "melange", "single-best", "random"])
+def test_rivals_plan_with_headroom(name: str) -> None:
+    """Throughput beyond the demand that a scenario asks for is asked of every planner."""
+    scenario = load_scenario("tiny")
+    keys = [phase.key for phase in scenario.model_phases]
+    document = {**scenario.document, "headroom": {key: {"throughput": 0.6} for key in keys}}
+    plan = get_planner(name).plan(PlanRequest(scenario_from_mapping(document))).plan
+    assert verify_plan(plan).violations == ()
+    assert all(item.planned_tokens_s >= 1.6 * item.demand_tokens_s * (1 - 1e-12) for item in plan.demands)
+
+
+def test_rivals_refuse_what_only_coral_knows() -> None:
+    """A budget that a rival ignored in silence would make its plan look like an answer."""
+    scenario = with_operations(load_scenario("tiny"), budget_usd_h=100.0)
+    with pytest.raises(ScenarioError, match="planner coral only"):
+        get_planner("homo").plan(PlanRequest(scenario))
 
 
 def test_hexgen_may_place_worse_than_the_best_but_not_claim_more() -> None:
