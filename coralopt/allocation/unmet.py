@@ -11,8 +11,8 @@ import numpy as np
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.scaling import LargestFactor, largest_factor
 from coralopt.allocation.solve import DEFAULT_OPTIONS, AllocationResult, solve_allocation
-from coralopt.errors import InfeasibleError, OptionError
-from coralopt.solving import SolveOptions
+from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.solving import Limit, SolveOptions
 
 OnInfeasible = Literal["explain", "scale", "shortfall"]
 
@@ -68,6 +68,11 @@ def solve_or_serve_less(
         return Served(solve_allocation(strict, solver, asked, explained=explained, **rest), strict)
     except InfeasibleError:
         if explained:
+            raise
+    except NoSolutionError as error:
+        # Perhaps it can be met, but that was not found in time; less can be asked for all the same.
+        stopped = getattr(getattr(error.result, "termination", None), "limit", None) is Limit.INTERRUPTED
+        if explained or stopped:
             raise
     left = asked
     if asked.time_limit is not None:
