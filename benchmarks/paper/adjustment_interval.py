@@ -45,8 +45,8 @@ def main() -> None:
     trace = swinging(requests_of(scenario, options.traffic, total, options.seed), total)
     print(f"{options.setup}, {options.traffic} traffic, {total:g} minutes, {len(trace):,} requests, learned headroom")
     print(
-        f"{'interval min':>12}{'K':>7}{'lead s':>8}{'plan USD/h':>12}{'init.':>8}{'in an hour':>11}{'rent USD/h':>12}{'started':>9}"
-        f"{'goodput':>10}{'met TTFT':>10}{'met TPOT':>10}{'both':>8}{'startup':>9}"
+        f"{'interval min':>12}{'K':>7}{'lead s':>8}{'plan USD/h':>12}{'init.':>8}{'in an hour':>11}{'rent USD/h':>12}"
+        f"{'started':>9}{'goodput':>10}{'met TTFT':>10}{'met TPOT':>10}{'both':>8}{'startup':>9}"
     )
     for minutes in (6, 15, 60) if options.quick else (3, 6, 12, 30, 60, 120):
         for lead in (0.0,) if options.quick else (0.0, 170.0):
