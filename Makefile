@@ -4,13 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow test-vllm lint types benchmark-throughput clean
+.PHONY: help plan test test-slow test-torch test-vllm lint types benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json"
 	@echo "make test        set up, then lint, check types and run the tests"
 	@echo "make test-slow   the long property tests"
-	@echo "make test-vllm   the runtime with a real vLLM on CPU; VLLM=PATH names the program"
+	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
+	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
 	@echo "make clean       remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -38,10 +39,17 @@ types: $(VENV)/.installed-dev
 test: lint types
 	$(BIN)/python -m pytest -q -m "not slow"
 
-# vLLM's CPU build needs an environment of its own: VLLM names its program, see docs/runtime.md.
-VLLM ?= vllm
+# vLLM's CPU build gets an environment of its own, 3.5 GB; VLLM names the program of another one, see docs/runtime.md.
+VLLM_VENV ?= .venv-vllm
+VLLM ?=
 test-vllm: $(VENV)/.installed-dev
-	CORALOPT_VLLM=$(VLLM) $(BIN)/python -m pytest -q -s tests/vllm
+	@test -n "$(VLLM)" || $(BIN)/python tests/vllm/make_environment.py $(VLLM_VENV)
+	CORALOPT_VLLM=$(abspath $(or $(VLLM),$(VLLM_VENV)/bin/vllm)) $(BIN)/python -m pytest -q -s tests/vllm
+
+# torch is large: TORCH_PYTHON names an interpreter that has it and transformers.
+TORCH_PYTHON ?= $(BIN)/python
+test-torch: $(VENV)/.installed-dev
+	CORALOPT_TORCH_PYTHON=$(TORCH_PYTHON) $(BIN)/python -m pytest -q tests/runtime/test_reference.py tests/runtime/test_profile.py
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coralopt.allocation.supply import rent_by_region
 from coralopt.solving.problem import Check
 
 if TYPE_CHECKING:
     from coralopt.allocation.problem import Allocation, AllocationProblem
 
+#: (template, region, count) of an allocation that makes sense.
+_Item = tuple[int, int, int]
+
 
 def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Check:
-    """Capacity, demand and cost of an allocation; shares no code with any formulation.
+    """Capacity, demand, side rows and cost of an allocation; shares no code with any formulation.
 
-    The cost is the paper's objective: provisioning plus K times the price of every added instance.
+    The cost is the paper's objective, provisioning plus K times the list price of every added instance, with nodes at the
+    prices of their supply classes, cheapest first, plus the price of unmet demand.
     """
     templates, regions, configurations, phases = problem.shape
     violations: list[str] = []
@@ -24,9 +30,9 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
     if len(size) != 1:
         return Check(False, float("nan"), ("template, region and count have different lengths",))
     used = [[0] * configurations for _ in range(regions)]
-    served = [Fraction(0)] * phases
-    cost = Fraction(0)
+    penalty = Fraction(0)
     seen: set[tuple[int, int]] = set()
+    items: list[_Item] = []
     # A range holds whole numbers only, so this also refuses NaN and fractions.
     known_templates, known_regions = range(templates), range(regions)
     for t, r, n in zip(
@@ -39,18 +45,13 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
         if (t, r) in seen:
             violations.append(f"template {t} in {problem.region_names[r]} is listed twice")
         seen.add((t, r))
-        price = Fraction(0)
+        items.append((t, r, n))
         for c in np.flatnonzero(problem.usage[t]).tolist():
-            nodes = int(problem.usage[t, c])
-            used[r][c] += nodes * n
-            if np.isnan(problem.price[r, c]):
-                if n:
-                    violations.append(f"{problem.configuration_names[c]} has no price in {problem.region_names[r]}")
-            else:
-                price += nodes * Fraction(float(problem.price[r, c]))
-        served[int(problem.phase[t])] += n * Fraction(float(problem.throughput[t]))
+            used[r][c] += int(problem.usage[t, c]) * n
+            if np.isnan(problem.price[r, c]) and n:
+                violations.append(f"{problem.configuration_names[c]} has no price in {problem.region_names[r]}")
         running = 0 if problem.running is None else int(problem.running[t, r])
-        cost += n * price + max(0, n - running) * price * Fraction(float(problem.penalty))
+        penalty += max(0, n - running) * _listed(problem, t, r) * Fraction(float(problem.penalty))
     for r in range(regions):
         for c in range(configurations):
             if used[r][c] > int(problem.availability[r, c]):
@@ -58,9 +59,104 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
                     f"{used[r][c]} nodes of {problem.configuration_names[c]} in {problem.region_names[r]}, "
                     f"{int(problem.availability[r, c])} are available"
                 )
+    rent = rent_by_region(problem, used)
+    unmet = unmet_demand(problem, items)
+    cost = sum(rent, Fraction(0)) + penalty
     for p in range(phases):
-        if served[p] < Fraction(float(problem.demand[p])):
-            violations.append(
-                f"{problem.phase_names[p]} gets {float(served[p])!r} tokens/s, its demand is {float(problem.demand[p])!r}"
-            )
+        price = math.inf if problem.shortfall_price is None else float(problem.shortfall_price[p])
+        if math.isfinite(price):
+            cost += unmet[p] * Fraction(price)
+        elif unmet[p] > 0:
+            demand = Fraction(float(problem.demand[p]))
+            served = _served(problem, items, p, range(regions))
+            if served < demand:
+                violations.append(
+                    f"{problem.phase_names[p]} gets {float(served)!r} tokens/s, its demand is {float(demand)!r}"
+                )
+    violations.extend(_side_rows(problem, items, rent))
     return Check(not violations, float(cost), tuple(violations))
+
+
+def unmet_demand(problem: AllocationProblem, items: list[_Item]) -> list[Fraction]:
+    """Tokens/s of every model phase that an allocation leaves unmet, exactly.
+
+    Where a share x must survive the loss of a region, what counts as served is at most what survives over x.
+    Phases that go unmet together do so in equal shares.
+    """
+    regions = range(len(problem.region_names))
+    unmet = []
+    for p, demand in enumerate(problem.demand.tolist()):
+        level = _served(problem, items, p, regions)
+        for row in problem.rows:
+            if row.measure == "tokens_s" and row.phases == (p,) and row.bound > 0:
+                left = _served(problem, items, p, regions if row.regions is None else row.regions)
+                level = min(level, left / Fraction(float(row.bound)))
+        unmet.append(max(Fraction(0), Fraction(float(demand)) - level))
+    for together in problem.unmet_together:
+        if math.isfinite(problem.unmet_price()[together[0]]):
+            demands = {p: Fraction(float(problem.demand[p])) for p in together}
+            share = max((unmet[p] / demands[p] for p in together if demands[p]), default=Fraction(0))
+            for p in together:
+                unmet[p] = share * demands[p]
+    return unmet
+
+
+def _served(problem: AllocationProblem, items: list[_Item], phase: int, regions: range | tuple[int, ...]) -> Fraction:
+    return sum(
+        (
+            n * Fraction(float(problem.throughput[t]))
+            for t, r, n in items
+            if int(problem.phase[t]) == phase and r in regions
+        ),
+        Fraction(0),
+    )
+
+
+def _listed(problem: AllocationProblem, t: int, r: int) -> Fraction:
+    """List price of one instance, USD/h."""
+    return sum(
+        (
+            int(problem.usage[t, c]) * Fraction(float(problem.price[r, c]))
+            for c in np.flatnonzero(problem.usage[t]).tolist()
+            if not np.isnan(problem.price[r, c])
+        ),
+        Fraction(0),
+    )
+
+
+def _side_rows(problem: AllocationProblem, items: list[_Item], rent: list[Fraction]) -> list[str]:
+    violations = []
+    for row in problem.rows:
+        if row.measure == "tokens_s":
+            assert row.phases is not None
+            phase, share = row.phases[0], Fraction(float(row.bound))
+            if problem.shortfall_price is not None and math.isfinite(problem.shortfall_price[phase]):
+                # What does not survive counts as unmet and is paid for.
+                continue
+            total = _served(problem, items, phase, range(len(rent)) if row.regions is None else row.regions)
+            limit, unit = share * Fraction(float(problem.demand[phase])), "tokens/s"
+        else:
+            total, limit = Fraction(0), Fraction(float(row.bound))
+            unit = {"usd_h": "USD/h", "nodes": "nodes", "instances": "instances"}[row.measure]
+            if row.measure == "usd_h" and row.phases is None:
+                total = sum((rent[r] for r in (range(len(rent)) if row.regions is None else row.regions)), Fraction(0))
+            else:
+                for t, r, n in items:
+                    kinds = row.configurations
+                    if (
+                        (row.phases is not None and int(problem.phase[t]) not in row.phases)
+                        or (row.regions is not None and r not in row.regions)
+                        or (kinds is not None and not any(problem.usage[t, c] for c in kinds))
+                    ):
+                        continue
+                    if row.measure == "usd_h":
+                        total += n * _listed(problem, t, r)
+                    elif row.measure == "nodes":
+                        nodes = problem.usage[t] if kinds is None else problem.usage[t, list(kinds)]
+                        total += n * int(nodes.sum())
+                    elif row.sense == "most" or problem.throughput[t] > 0:
+                        total += n
+        if (total > limit) if row.sense == "most" else (total < limit):
+            word = "at most" if row.sense == "most" else "at least"
+            violations.append(f"{row.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for")
+    return violations

@@ -62,13 +62,13 @@ def improved(
         own = np.flatnonzero(open_columns & (counts > 0))
         chosen = np.unique(np.concatenate([own, *(near[p] for p in picked)]))
         fixed = np.where(open_columns, 0, counts)
-        found = _round(problem, columns, chosen, fixed, picked, backend, asked, deadline)
+        found = _round(problem, columns, chosen, fixed, backend, asked, deadline)
         idle += 1
-        if found is not None and float(columns.cost @ (found - counts)) < -1e-9 * cost:
+        if found is not None and (found != counts).any():
             answer = _allocation(columns, found)
             check = problem.check(answer)
             # An answer that lives on the back end's tolerances is no answer.
-            if check.feasible and check.objective < cost:
+            if check.feasible and check.objective < cost * (1 - 1e-9):
                 best, counts, cost, idle = answer, found, check.objective, 0
         # A neighbourhood of all phases has nothing more to say the second time.
         if idle > 2 * len(phases) or size == len(phases):
@@ -81,20 +81,18 @@ def _round(
     columns: Columns,
     chosen: Ints,
     fixed: Ints,
-    picked: Ints,
     backend: Any,
     asked: SolveOptions,
     deadline: float,
 ) -> Ints | None:
     """Counts of all columns after re-optimising the picked phases over the chosen columns."""
-    kept = np.flatnonzero(fixed)
-    left = problem.availability.copy()
-    used = problem.usage[columns.template[kept]].astype(np.int64) * fixed[kept, None]
-    np.subtract.at(left, columns.region[kept], used)
-    demand = np.zeros_like(problem.demand)
-    demand[picked] = problem.demand[picked]
-    rest = replace(problem, availability=left, demand=demand, price=np.nan_to_num(problem.price))
-    matrix = restricted_matrix(rest, columns, chosen, np.zeros(len(demand)), 0.0, integer=True)
+    # What is not re-optimised stays as a constant, so that every row sees it.
+    both = np.union1d(chosen, np.flatnonzero(fixed))
+    matrix = restricted_matrix(problem, columns, both, None, integer=True)
+    held = np.flatnonzero(fixed[both] > 0)
+    lower, upper = matrix.lower.copy(), matrix.upper.copy()
+    lower[held] = upper[held] = fixed[both][held]
+    matrix = replace(matrix, lower=lower, upper=upper)
     seconds = deadline - time.perf_counter()
     options = SolveOptions(
         rel_gap=min(1e-4, asked.rel_gap / 2),
@@ -107,7 +105,7 @@ def _round(
     if result.x is None:
         return None
     counts = fixed.copy()
-    counts[chosen] = np.rint(result.x[: len(chosen)]).astype(np.int64)
+    counts[both] = np.rint(result.x[: len(both)]).astype(np.int64)
     return counts
 
 

@@ -13,6 +13,11 @@ The knapsack is solved on a grid of G steps of T_m / G tokens/s with every throu
 relaxation, so the bound stays valid, and a fine grid costs little: every instance is
 rounded up by less than one step of it.
 
+Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
+demand at its price is one more item of the knapsack, one step large and without limit; and side rows move into the
+objective at prices mu >= 0 of their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing
+are scaled down until none does.
+
 Fixing: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the remaining
 demand covered at best. Where that exceeds the cost one is willing to pay, the column is 0 in every such solution.
 """
@@ -26,6 +31,8 @@ import numpy.typing as npt
 
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.relaxation import Columns
+from coralopt.allocation.side_rows import rent_factor, row_terms, rows_worth, shortfall_worth
+from coralopt.allocation.supply import segments
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,14 +56,34 @@ class LagrangianBound:
 
 
 def lagrangian_bound(
-    problem: AllocationProblem, columns: Columns, capacity_prices: Floats, grid: int = 400_000
+    problem: AllocationProblem,
+    columns: Columns,
+    capacity_prices: Floats,
+    grid: int = 400_000,
+    side_prices: Floats | None = None,
 ) -> LagrangianBound:
-    """The bound of the module docstring, and what every single column would cost at least."""
+    """The bound of the module docstring, and what every single column would cost at least.
+
+    Args:
+        problem: The problem.
+        columns: Its columns.
+        capacity_prices: float64 (R, C), USD/h per node.
+        grid: Steps of every demand.
+        side_prices: float64 (S,), of the side rows; 0 when ``None``.
+    """
     prices = np.maximum(capacity_prices, 0.0)
     burden = problem.usage.astype(np.float64) @ prices.T
     weight = columns.cost + burden[columns.template, columns.region]
+    unmet = problem.unmet_price()
+    constant = -segments(problem).worth(prices, np.ones(len(problem.region_names)))
+    if side_prices is not None and side_prices.any():
+        side = np.maximum(side_prices, 0.0)
+        terms, relief = row_terms(problem, columns.template, columns.region, side), shortfall_worth(problem, side)
+        share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
+        weight, unmet, side = np.maximum(weight + share * terms, 0.0), unmet - share * relief, share * side
+        constant = rows_worth(problem, side) - segments(problem).worth(prices, rent_factor(problem, side))
+    unmet = np.maximum(unmet, 0.0)
     phase_of = problem.phase[columns.template]
-    constant = -float((prices * problem.availability).sum())
     steps = np.zeros(len(columns), dtype=np.int64)
     covers: list[Floats] = []
     for p, demand in enumerate(problem.demand):
@@ -68,7 +95,10 @@ def lagrangian_bound(
         size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12))
         steps[mine] = np.clip(size, 1, grid).astype(np.int64)
         fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
-        cover = _cover(steps[fresh], weight[fresh], grid)
+        sizes, weights = steps[fresh], weight[fresh]
+        if np.isfinite(unmet[p]):
+            sizes, weights = np.append(sizes, 1), np.append(weights, unmet[p] * demand / grid)
+        cover = covering_table(sizes, weights, grid)
         for k in kept.tolist():
             allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
         covers.append(cover)
@@ -79,11 +109,22 @@ def lagrangian_bound(
         if np.isfinite(cover[grid]):
             forced[mine] = total - cover[grid] + weight[mine] + cover[grid - steps[mine]]
     # Rounding of the sums above must never lift the bound over a true cost.
-    slack = 1e-9 * (abs(total) + 2 * abs(constant)) if np.isfinite(total) else 0.0
+    size = (
+        abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())
+    )
+    slack = 1e-9 * (abs(total) + 2 * size) if np.isfinite(total) else 0.0
     return LagrangianBound(total - slack, forced - slack, weight, tuple(covers))
 
 
-def _cover(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
+def scaled_share(weights: Floats, terms: Floats) -> float:
+    """Largest share in [0, 1] of the terms that leaves every weight at 0 or above."""
+    falls = np.flatnonzero(terms < 0)
+    if not len(falls):
+        return 1.0
+    return float(min(1.0, (weights[falls] / -terms[falls]).min()))
+
+
+def covering_table(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
     """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
     cover = np.full(grid + 1, np.inf)
     cover[0] = 0.0

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from coralopt.allocation.check import check_allocation
 from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.allocation.side_rows import SideRow
 from coralopt.solving import Check
 
 #: Largest share of a demand that back ends may miss within their feasibility tolerances.
@@ -61,15 +62,26 @@ class Part(AllocationProblem):
         demand = plain.demand * (1 + self.margin)
         alone = plain.throughput >= plain.demand[plain.phase]
         throughput = np.where(alone, np.maximum(plain.throughput, demand[plain.phase]), plain.throughput)
-        return replace(plain, demand=demand, throughput=throughput)
+        return replace(plain, demand=demand, throughput=throughput, rows=eased_rows(plain.rows, -self.margin))
 
     def formulations(self) -> Mapping[str, Any]:
         """The formulations of the plain problem, with the floor as one more row."""
         return {name: _Floored(name, inner) for name, inner in super().formulations().items()}
 
     def check(self, answer: Allocation) -> Check:
-        """The exact check with every demand lowered by ``TOLERANCE``."""
-        return check_allocation(replace(self, demand=self.demand * (1 - TOLERANCE)), answer)
+        """Feasibility with every demand and limit on USD/h eased by ``TOLERANCE``; the true cost."""
+        eased = replace(self, demand=self.demand * (1 - TOLERANCE), rows=eased_rows(self.rows, TOLERANCE))
+        found = check_allocation(eased, answer)
+        return (
+            found
+            if self.shortfall_price is None
+            else replace(found, objective=check_allocation(self, answer).objective)
+        )
+
+
+def eased_rows(rows: tuple[SideRow, ...], share: float) -> tuple[SideRow, ...]:
+    """Limits on USD/h moved by a share; nodes and instances are whole numbers, tokens/s move with the demand."""
+    return tuple(replace(row, bound=row.bound * (1 + share)) if row.measure == "usd_h" else row for row in rows)
 
 
 @dataclass(frozen=True)

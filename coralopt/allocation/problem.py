@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.side_rows import SideRow, banned, refuse_bad_rows
+from coralopt.allocation.supply import SupplyClass, refuse_bad_supply
 from coralopt.errors import SolverError
 
 if TYPE_CHECKING:
@@ -48,6 +50,11 @@ class Allocation:
 class AllocationProblem:
     """Meet every demand at least cost from what the regions offer (paper section 4.3).
 
+    Beyond the paper: nodes may come in supply classes (:mod:`coralopt.allocation.supply`), named side rows hold
+    (:mod:`coralopt.allocation.side_rows`), and demand may go unmet at a price. Requests that are not served need none
+    of their phases, so phases that belong together share one column: with sigma_g in [0, 1] the unmet share of group g the
+    demand rows are ``sum T nu + T_m sigma_g(m) >= T_m`` and the cost has ``sum_m price_m T_m sigma_g(m)`` on top.
+
     Attributes:
         usage: int16 (T, C), nodes of each configuration a template needs, U_c.
         throughput: float64 (T,), tokens/s of a template.
@@ -60,6 +67,11 @@ class AllocationProblem:
         phase_names: P names for messages.
         region_names: R names.
         configuration_names: C names.
+        supply: Classes of nodes at prices of their own; the rest of the availability is on demand at ``price``.
+        rows: Side rows.
+        shortfall_price: float64 (P,), USD/h for one token/s of unmet demand, infinite where all must be met; or ``None``
+            when all must be met everywhere.
+        unmet_together: Groups of model phases whose demand goes unmet in equal shares; others go alone.
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -76,6 +88,10 @@ class AllocationProblem:
     phase_names: tuple[str, ...]
     region_names: tuple[str, ...]
     configuration_names: tuple[str, ...]
+    supply: tuple[SupplyClass, ...] = ()
+    rows: tuple[SideRow, ...] = ()
+    shortfall_price: npt.NDArray[np.float64] | None = None
+    unmet_together: tuple[tuple[int, ...], ...] = ()
 
     kind: ClassVar[str] = "allocation"
     sense: ClassVar[Literal["min", "max"]] = "min"
@@ -145,6 +161,21 @@ class AllocationProblem:
             )
         if not np.isfinite(self.penalty) or self.penalty < 0:
             raise SolverError(f"penalty K is {self.penalty}; it must be a number of at least 0")
+        if self.shortfall_price is not None:
+            self._set("shortfall_price", np.asarray(self.shortfall_price, dtype=np.float64))
+            if self.shortfall_price.shape != (phases,) or not (self.shortfall_price >= 0).all():
+                raise SolverError(
+                    f"shortfall_price is {self.shortfall_price.tolist()}; it must be {phases} numbers of at least 0"
+                )
+        together = [p for group in self.unmet_together for p in group]
+        if len(set(together)) < len(together) or not all(0 <= p < phases for p in together):
+            raise SolverError(f"unmet_together is {self.unmet_together}; each phase of 0..{phases - 1} once at most")
+        for group in self.unmet_together:
+            if len({bool(np.isfinite(self.unmet_price()[p])) for p in group}) > 1:
+                names = ", ".join(self.phase_names[p] for p in group)
+                raise SolverError(f"{names} go unmet together, so all or none of them must have a price")
+        refuse_bad_supply(self)
+        refuse_bad_rows(self)
 
     def _set(self, name: str, value: object) -> None:
         # The dataclass is frozen; the arrays it was given only change their dtype.
@@ -155,15 +186,35 @@ class AllocationProblem:
         """(templates, regions, configurations, model phases)."""
         return len(self.throughput), *self.price.shape, len(self.demand)
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is the paper's problem: one class of nodes, no side rows but bans, all demand met."""
+        return not self.supply and self.shortfall_price is None and all(row.is_ban for row in self.rows)
+
+    def unmet_price(self) -> npt.NDArray[np.float64]:
+        """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
+        return np.full(len(self.demand), np.inf) if self.shortfall_price is None else self.shortfall_price
+
+    def unmet_groups(self) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """Groups of model phases whose demand may go unmet, and USD/h of all of it; one column each."""
+        price = self.unmet_price()
+        grouped = {p for group in self.unmet_together for p in group}
+        groups = [*self.unmet_together, *((p,) for p in range(len(self.demand)) if p not in grouped)]
+        return tuple(
+            (group, float(sum(price[p] * self.demand[p] for p in group)))
+            for group in sorted(groups)
+            if group and np.isfinite(price[group[0]])
+        )
+
     def template_price(self) -> npt.NDArray[np.float64]:
-        """float64 (T, R): p_r(tau), USD/h; NaN where a needed configuration has no price in the region."""
+        """float64 (T, R): p_r(tau) at list prices, USD/h; NaN where a needed configuration has no price in the region."""
         known = np.nan_to_num(self.price, nan=0.0)
         total = self.usage.astype(np.float64) @ known.T
         missing = (self.usage > 0).astype(np.float64) @ np.isnan(self.price).astype(np.float64).T > 0
         return np.where(missing, np.nan, total)
 
     def most_instances(self) -> npt.NDArray[np.int64]:
-        """int64 (T, R): instances of one template that the region's availability alone would allow."""
+        """int64 (T, R): instances of one template that the region's availability alone would allow; 0 where banned."""
         templates, regions = len(self.throughput), len(self.region_names)
         most = np.full((templates, regions), np.iinfo(np.int64).max, dtype=np.int64)
         for c in range(self.usage.shape[1]):
@@ -171,6 +222,8 @@ class AllocationProblem:
             if len(used):
                 fit = self.availability[:, c][None, :] // self.usage[used, c].astype(np.int64)[:, None]
                 most[used] = np.minimum(most[used], fit)
+        if any(row.is_ban for row in self.rows):
+            most[banned(self)] = 0
         return most
 
     def formulations(self) -> Mapping[str, Any]:

@@ -4,6 +4,8 @@ Columns are (template, region) pairs at price (1 + K) p_r(tau) and, where instan
 restricted linear programme starts with the cheapest columns per token and grows by the columns of negative reduced
 cost until none is left; then its optimum is that of the whole relaxation. Demand rows carry a shortfall column, so that
 the restricted programme always has a solution; shortfall left at the end means that no allocation meets the demand.
+Side rows that ask for "least" have such a column, too. Where unmet demand has a price of its own, its column is a part of
+the problem, and no shortfall in this sense.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.side_rows import open_rows, rent_factor, row_terms, rows_worth, shortfall_worth
+from coralopt.allocation.supply import segments
 from coralopt.errors import SolverError
 from coralopt.solving import MilpMatrix, SolveOptions, solve_matrix
 
@@ -35,6 +39,7 @@ class Columns:
         cost: float64 (N,), USD/h of one instance, the penalty included.
         upper: float64 (N,), running instances for a kept column, what the region's availability allows for a new one.
         kept: bool (N,).
+        paid: Whether money counts; surcharges of supply classes are 0 otherwise.
     """
 
     template: Ints
@@ -42,6 +47,7 @@ class Columns:
     cost: Floats
     upper: Floats
     kept: npt.NDArray[np.bool_]
+    paid: bool = True
 
     def __len__(self) -> int:
         return len(self.template)
@@ -51,21 +57,21 @@ class Columns:
         """The usable columns of a problem."""
         from coralopt.allocation.formulations.rows import usable
 
-        template, region, price = usable(problem)
+        template, region, rent, fresh = usable(problem)
         runs = np.zeros(len(template), dtype=np.int64) if problem.running is None else problem.running[template, region]
         kept = np.flatnonzero(runs > 0)
         most = problem.most_instances()[template, region].astype(np.float64)
         return Columns(
             template=np.concatenate([template, template[kept]]),
             region=np.concatenate([region, region[kept]]),
-            cost=np.concatenate([(1 + problem.penalty) * price, price[kept]]),
+            cost=np.concatenate([fresh, rent[kept]]),
             upper=np.concatenate([most, np.minimum(runs[kept].astype(np.float64), most[kept])]),
             kept=np.concatenate([np.zeros(len(template), dtype=np.bool_), np.ones(len(kept), dtype=np.bool_)]),
         )
 
     def without_cost(self) -> Columns:
         """The same columns, all for free: what is left to minimise is shortfall."""
-        return replace(self, cost=np.zeros(len(self)))
+        return replace(self, cost=np.zeros(len(self)), paid=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +82,9 @@ class Relaxation:
         objective: USD/h; the shortfall's price not included.
         demand_duals: float64 (P,), USD/h for one more token/s, at least 0.
         capacity_prices: float64 (R, C), what one more node would save, USD/h, at least 0.
-        shortfall: float64 (P,), tokens/s that no fractional allocation can serve.
+        side_prices: float64 (S,), USD/h by which one more unit of every side row's bound would help, at least 0.
+        shortfall: float64 (P + L,), share of each demand, then of each "least" side row, that no fractional allocation can
+            reach; 0 where unmet demand has a price.
         rounds: Restricted programmes solved.
         columns: Columns in the last of them.
         x: float64 (N,), value of every column.
@@ -85,6 +93,7 @@ class Relaxation:
     objective: float
     demand_duals: Floats
     capacity_prices: Floats
+    side_prices: Floats
     shortfall: Floats
     rounds: int
     columns: int
@@ -92,27 +101,38 @@ class Relaxation:
 
 
 def reduced_costs(
-    problem: AllocationProblem, columns: Columns, demand_duals: Floats, capacity_prices: Floats
+    problem: AllocationProblem,
+    columns: Columns,
+    demand_duals: Floats,
+    capacity_prices: Floats,
+    side_prices: Floats | None = None,
 ) -> Floats:
-    """float64 (N,): cost + capacity used at its prices - demand served at its duals."""
+    """float64 (N,): cost + capacity and side rows used at their prices - demand served at its duals."""
     burden = problem.usage.astype(np.float64) @ capacity_prices.T
     worth = problem.throughput * demand_duals[problem.phase]
-    return np.asarray(
-        columns.cost + burden[columns.template, columns.region] - worth[columns.template], dtype=np.float64
-    )
+    total = columns.cost + burden[columns.template, columns.region] - worth[columns.template]
+    if side_prices is not None and side_prices.any():
+        total = total + row_terms(problem, columns.template, columns.region, side_prices)
+    return np.asarray(total, dtype=np.float64)
 
 
 def dual_bound(problem: AllocationProblem, columns: Columns, relaxation: Relaxation, prices: Floats) -> float:
     """USD/h that every allocation costs at least, by weak duality at the relaxation's prices.
 
-    For demand duals y >= 0 and capacity prices l >= 0: ``y d - l A + sum_j min(0, rc_j) upper_j`` with the reduced cost
-    of every column, so that the bound holds even where the column generation stopped early.
+    For demand duals y >= 0, capacity prices l >= 0 and side prices m >= 0:
+    ``y d - l A -+ m b + sum_j min(0, rc_j) upper_j`` with the reduced cost of every column, so that the bound holds even
+    where the column generation stopped early. Supply classes change what ``l A`` is, unmet demand is a column like any
+    other with reduced cost price - y - m x and at most d.
     """
-    earned = float(relaxation.demand_duals @ problem.demand)
-    paid = float((relaxation.capacity_prices * problem.availability).sum())
+    side = relaxation.side_prices
+    earned = float(relaxation.demand_duals @ problem.demand) + rows_worth(problem, side)
+    paid = segments(problem).worth(relaxation.capacity_prices, rent_factor(problem, side))
     lost = float((np.minimum(prices, 0.0) * columns.upper).sum())
+    over = relaxation.demand_duals + shortfall_worth(problem, side) - problem.unmet_price()
+    for together, _ in problem.unmet_groups():
+        lost -= max(0.0, float(over[list(together)] @ problem.demand[list(together)]))
     # Rounding of these sums must never lift the bound over a true cost.
-    return earned - paid + lost - 1e-9 * (earned + paid - lost)
+    return earned - paid + lost - 1e-9 * (abs(earned) + paid - lost)
 
 
 def solve_relaxation(
@@ -136,21 +156,26 @@ def solve_relaxation(
     active = _cheapest(problem, columns, density, batch) | columns.kept
     dear = np.zeros(len(problem.demand))
     np.maximum.at(dear, phase_of, density)
-    dear = 10.0 * (1.0 + dear)
-    found, active = _generate(problem, columns, dear, np.inf, active, solver, batch, most_rounds)
-    if (found.shortfall <= SHORTFALL * problem.demand).all():
+    dear = 10.0 * (1.0 + dear) * np.where(problem.demand > 0, problem.demand, 1.0)
+    # A missed side row must be as dear as the dearest demand, per share of it.
+    weights = np.concatenate([dear, np.full(_least_rows(problem), float(dear.max(initial=1.0)))])
+    found, active = _generate(problem, columns, weights, True, active, solver, batch, most_rounds)
+    if (found.shortfall <= SHORTFALL).all():
         return found
     least, enough = _least_shortfall(problem, columns, solver, batch, most_rounds)
-    if (least.shortfall > SHORTFALL * problem.demand).any():
+    if (least.shortfall > SHORTFALL).any():
         return least
     active |= enough
-    return _generate(problem, columns, dear, 0.0, active, solver, batch, most_rounds)[0]
+    return _generate(problem, columns, weights, False, active, solver, batch, most_rounds)[0]
 
 
 def least_shortfall(
     problem: AllocationProblem, columns: Columns, solver: Any, batch: int = 400, most_rounds: int = 200
 ) -> Relaxation:
-    """The relaxation that minimises the sum of the unserved shares of the demands and asks for no money."""
+    """The relaxation that minimises the sum of the missing shares of demands and "least" side rows, whatever money costs.
+
+    Demand whose shortfall has a price may stay unmet for free.
+    """
     return _least_shortfall(problem, columns, solver, batch, most_rounds)[0]
 
 
@@ -159,8 +184,26 @@ def _least_shortfall(
 ) -> tuple[Relaxation, npt.NDArray[np.bool_]]:
     nodes = problem.usage.sum(axis=1) / np.maximum(problem.throughput, 1e-300)
     active = _cheapest(problem, columns, nodes[columns.template], batch)
-    share = 1.0 / np.where(problem.demand > 0, problem.demand, 1.0)
-    return _generate(problem, columns.without_cost(), share, np.inf, active, solver, batch, most_rounds)
+    weights = np.ones(len(problem.demand) + _least_rows(problem))
+    return _generate(problem, columns.without_cost(), weights, True, active, solver, batch, most_rounds)
+
+
+def least_common_shortfall(
+    problem: AllocationProblem, columns: Columns, solver: Any, batch: int = 400, most_rounds: int = 200
+) -> Relaxation:
+    """The relaxation that minimises the one share of every demand that is not served; money counts in limits only.
+
+    Its objective is that share. ``shortfall`` is above 0 where even then some side row is missed.
+    """
+    nodes = problem.usage.sum(axis=1) / np.maximum(problem.throughput, 1e-300)
+    active = _cheapest(problem, columns, nodes[columns.template], batch)
+    # All of every demand together misses a share of 1, so a side row that can be reached is.
+    weights = np.full(len(problem.demand) + _least_rows(problem), 10.0)
+    return _generate(problem, columns.without_cost(), weights, True, active, solver, batch, most_rounds, common=True)[0]
+
+
+def _least_rows(problem: AllocationProblem) -> int:
+    return sum(row.sense == "least" for row in open_rows(problem))
 
 
 def _cheapest(problem: AllocationProblem, columns: Columns, density: Floats, batch: int) -> npt.NDArray[np.bool_]:
@@ -176,34 +219,35 @@ def _cheapest(problem: AllocationProblem, columns: Columns, density: Floats, bat
 def _generate(
     problem: AllocationProblem,
     columns: Columns,
-    shortfall_price: Floats,
-    most_shortfall: float,
+    weights: Floats,
+    elastic: bool,
     active: npt.NDArray[np.bool_],
     solver: Any,
     batch: int,
     most_rounds: int,
+    common: bool = False,
 ) -> tuple[Relaxation, npt.NDArray[np.bool_]]:
     """Column generation from the active columns, and the columns active at its end."""
     regions, configurations = problem.price.shape
-    phases = len(problem.demand)
+    phases, cells = len(problem.demand), problem.price.size
     phase_of = problem.phase[columns.template]
-    scale = max(
-        float(np.abs(columns.cost).max(initial=0.0)), float((shortfall_price * problem.demand).max(initial=0.0)) * 1e-3
-    )
+    scale = max(float(np.abs(columns.cost).max(initial=0.0)), float(weights.max(initial=0.0)) * 1e-3)
     tolerance = 1e-9 * scale
     active = active.copy()
+    sign = np.array([row.sign for row in open_rows(problem)])
     for rounds in range(1, most_rounds + 1):
         chosen = np.flatnonzero(active)
-        matrix = restricted_matrix(problem, columns, chosen, shortfall_price, most_shortfall)
+        matrix = restricted_matrix(problem, columns, chosen, weights if elastic else None, common=common)
         result = solve_matrix(matrix, solver, SolveOptions(threads=1))
         if result.x is None or result.row_duals is None:
             raise SolverError(
                 f"the linear relaxation could not be solved: {result.termination.reason.value} "
                 f"({result.termination.raw}); try another solver"
             )
-        capacity = np.maximum(0.0, -result.row_duals[: regions * configurations]).reshape(regions, configurations)
-        demand = np.maximum(0.0, result.row_duals[regions * configurations :])
-        prices = reduced_costs(problem, columns, demand, capacity)
+        capacity = np.maximum(0.0, -result.row_duals[:cells]).reshape(regions, configurations)
+        demand = np.maximum(0.0, result.row_duals[cells : cells + phases])
+        side = np.maximum(0.0, -sign * result.row_duals[cells + phases :])
+        prices = reduced_costs(problem, columns, demand, capacity, side)
         prices[active] = 0.0
         fresh = []
         for p in range(phases):
@@ -215,11 +259,14 @@ def _generate(
         if not len(added) or rounds == most_rounds:
             x = np.zeros(len(columns))
             x[chosen] = result.x[: len(chosen)]
+            shortfall = np.maximum(0.0, result.x[len(chosen) : len(chosen) + len(weights)]) / missing_units(problem)
+            shortfall[:phases][np.isfinite(problem.unmet_price())] = 0.0
             return Relaxation(
-                objective=float(columns.cost @ x),
+                objective=result.objective - float(weights @ shortfall),
                 demand_duals=demand,
                 capacity_prices=capacity,
-                shortfall=np.maximum(0.0, result.x[len(chosen) :]),
+                side_prices=side,
+                shortfall=shortfall,
                 rounds=rounds,
                 columns=len(chosen),
                 x=x,
@@ -228,55 +275,123 @@ def _generate(
     raise AssertionError("unreachable: the last round returns")
 
 
+def missing_units(problem: AllocationProblem) -> Floats:
+    """float64 (P + L,): the whole of every demand, then of every "least" side row: what a share of 1 stands for."""
+    limits = [row.limit(problem) for row in open_rows(problem) if row.sense == "least"]
+    units = np.concatenate([problem.demand, limits])
+    return np.where(units > 0, units, 1.0)
+
+
 def restricted_matrix(
     problem: AllocationProblem,
     columns: Columns,
     chosen: Ints,
-    shortfall_price: Floats,
-    most_shortfall: float,
+    missing: Floats | None,
     integer: bool = False,
+    common: bool = False,
 ) -> MilpMatrix:
-    """The relaxation over the chosen columns, with one shortfall column a model phase.
+    """The relaxation over the chosen columns; what is missing of demands and "least" side rows has columns of its own.
+
+    Columns: the chosen ones; P + L for missing demand, then missing side rows; dearer supply; ``common`` if wanted.
+    Rows: R * C capacities, P demands, side rows.
 
     Args:
         problem: The problem.
         columns: Its columns.
         chosen: int64 (k,), those that take part; they become columns 0..k-1.
-        shortfall_price: float64 (P,), USD/h for one token/s that is not served.
-        most_shortfall: tokens/s; 0 for a relaxation without any.
+        missing: float64 (P + L,), price of missing the whole of a demand or a "least" side row; ``None``: nothing may be
+            missed. Unmet demand with a price of its own may be, at that price, in any case.
         integer: Whether the chosen columns take whole numbers only.
+        common: Whether there is one more column, of cost 1: the share of *every* demand that is not served.
     """
     from scipy.sparse import csc_array, vstack
 
     _, regions, configurations, phases = problem.shape
     t, r = columns.template[chosen], columns.region[chosen]
-    count = len(chosen) + phases
+    rows, pieces = open_rows(problem), segments(problem)
+    instances, cells = len(chosen), regions * configurations
+    least = [i for i, row in enumerate(rows) if row.sense == "least"]
+    units = missing_units(problem)
+    extra = instances + phases + len(least)
+    count, shared = extra + len(pieces.cell) + common, phases if common else 0
     row, c = np.nonzero(problem.usage[t])
     capacity = csc_array(
-        (problem.usage[t][row, c].astype(np.float64), (r[row] * configurations + c, row)),
-        shape=(regions * configurations, count),
+        (
+            np.concatenate([problem.usage[t][row, c].astype(np.float64), -np.ones(len(pieces.cell))]),
+            (
+                np.concatenate([r[row] * configurations + c, pieces.cell]),
+                np.concatenate([row, extra + np.arange(len(pieces.cell))]),
+            ),
+        ),
+        shape=(cells, count),
     )
+    # One column a phase; where unmet demand has a price, the first phase of a group has the column of all of them.
+    groups = () if common else problem.unmet_groups()
+    price, priced = np.zeros(len(units)), np.zeros(len(units), dtype=np.bool_)
+    leader = np.arange(phases)
+    worth = np.ones(phases)
+    for together, cost in groups:
+        leader[list(together)], worth[list(together)] = together[0], problem.demand[list(together)]
+        priced[list(together)], price[together[0]] = True, cost
     demand = csc_array(
         (
-            np.concatenate([problem.throughput[t], np.ones(phases)]),
-            (np.concatenate([problem.phase[t], np.arange(phases)]), np.arange(count)),
+            np.concatenate([problem.throughput[t], worth, problem.demand[:shared]]),
+            (
+                np.concatenate([problem.phase[t], np.arange(phases), np.arange(shared)]),
+                np.concatenate([np.arange(instances), instances + leader, np.full(shared, count - 1)]),
+            ),
         ),
         shape=(phases, count),
     )
+    side = np.zeros((len(rows), count))
+    for i, item in enumerate(rows):
+        side[i, :instances] = item.coefficients(problem, t, r)
+        if item.sense == "least":
+            side[i, instances + phases + least.index(i)] = 1.0
+        if item.is_rent:
+            inside = np.ones(len(pieces.cell), dtype=np.bool_)
+            if item.regions is not None:
+                inside = np.isin(pieces.cell // configurations, item.regions)
+            side[i, extra : extra + len(pieces.cell)] = np.where(inside, pieces.surcharge, 0.0)
+        if item.measure == "tokens_s" and item.phases is not None:
+            side[i, instances + leader[item.phases[0]]] = item.bound * worth[item.phases[0]]
+            if common:
+                side[i, -1] = item.limit(problem)
+    limit = np.array([item.limit(problem) for item in rows], dtype=np.float64)
+    most = np.array([item.sense == "most" for item in rows], dtype=np.bool_)
+    given = np.zeros(len(units)) if missing is None else missing
     return MilpMatrix(
-        c=np.concatenate([columns.cost[chosen], shortfall_price]),
+        c=np.concatenate(
+            [
+                columns.cost[chosen],
+                np.where(priced, price if columns.paid else 0.0, given / units),
+                pieces.surcharge if columns.paid else np.zeros(len(pieces.cell)),
+                np.ones(int(common)),
+            ]
+        ),
         offset=0.0,
-        a=vstack([capacity, demand]).tocsc(),
-        row_lower=np.concatenate([np.full(regions * configurations, -np.inf), problem.demand]),
-        row_upper=np.concatenate([problem.availability.ravel().astype(np.float64), np.full(phases, np.inf)]),
+        a=vstack([capacity, demand, csc_array(side)]).tocsc(),
+        row_lower=np.concatenate([np.full(cells, -np.inf), problem.demand, np.where(most, -np.inf, limit)]),
+        row_upper=np.concatenate(
+            [pieces.first.ravel().astype(np.float64), np.full(phases, np.inf), np.where(most, limit, np.inf)]
+        ),
         lower=np.zeros(count),
         # A new column's own capacity rows bound it; only kept ones need their running count.
         upper=np.concatenate(
-            [np.where(columns.kept[chosen], columns.upper[chosen], np.inf), np.full(phases, most_shortfall)]
+            [
+                np.where(columns.kept[chosen], columns.upper[chosen], np.inf),
+                np.where(priced, np.inf, 0.0 if missing is None else np.inf),
+                pieces.nodes.astype(np.float64),
+                np.ones(int(common)),
+            ]
         ),
-        integer=np.arange(count) < (len(chosen) if integer else 0),
+        integer=np.arange(count) < (instances if integer else 0),
         maximize=False,
-        column_names=[f"column[{k}]" for k in chosen] + [f"shortfall[{p}]" for p in range(phases)],
+        column_names=[f"column[{k}]" for k in chosen]
+        + [f"missing[{k}]" for k in range(len(units))]
+        + [f"extra[{k}]" for k in range(len(pieces.cell))]
+        + ["unserved_share"] * common,
         row_names=[f"capacity[{i},{j}]" for i in range(regions) for j in range(configurations)]
-        + [f"demand[{p}]" for p in range(phases)],
+        + [f"demand[{p}]" for p in range(phases)]
+        + [f"side[{i}]" for i in range(len(rows))],
     )

@@ -39,19 +39,26 @@ def rounded(problem: AllocationProblem, columns: Columns, x: Floats, reduced: Fl
         mine = np.flatnonzero(phase == p)
         near.append(mine[np.argsort(reduced[mine], kind="stable")[:CANDIDATES]])
     demand = np.where(problem.demand > 0, problem.demand, np.inf)
+    unmet = problem.unmet_price()
+    open_phases = np.ones(len(demand), dtype=np.bool_)
     # Floating-point sums are good enough to steer by; the exact check at the end has the last word.
     while True:
-        p = int(np.argmax(missing / demand))
-        if missing[p] <= 0:
+        p = int(np.argmax(np.where(open_phases, missing / demand, -np.inf)))
+        if missing[p] <= 0 or not open_phases[p]:
             break
         mine = near[p]
         fits = (usage[columns.template[mine]] <= left[columns.region[mine]]).all(axis=1)
         mine = mine[fits & (counts[mine] < columns.upper[mine])]
-        if not len(mine):
+        if not len(mine) and np.isinf(unmet[p]):
             return None
         value = np.minimum(speed[mine], missing[p])
         # Dearer by the capacity it takes from others: reduced cost plus what the served tokens are worth.
-        best = int(mine[np.argmin((columns.cost[mine] + np.maximum(reduced[mine], 0.0)) / value)])
+        dear = (columns.cost[mine] + np.maximum(reduced[mine], 0.0)) / value
+        if dear.min(initial=np.inf) >= unmet[p]:
+            # The rest costs less unmet.
+            open_phases[p] = False
+            continue
+        best = int(mine[np.argmin(dear)])
         counts[best] += 1
         left[columns.region[best]] -= usage[columns.template[best]]
         missing[p] -= speed[best]

@@ -117,7 +117,7 @@ class AllocationSession:
         """Template, region and whether it is a kept one, of every column."""
         from coralopt.allocation.formulations.rows import usable
 
-        template, region, _ = usable(self._wide)
+        template, region, _, _ = usable(self._wide)
         kept = np.flatnonzero(self._running(template, region) > 0)
         return (
             np.concatenate([template, template[kept]]),

@@ -55,6 +55,7 @@ from coralopt.allocation.reductions import Reduction, reduce_problem
 from coralopt.allocation.relaxation import SHORTFALL, Columns, Floats, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.restriction import Restriction
 from coralopt.allocation.rounding import rounded
+from coralopt.allocation.side_rows import open_rows
 from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError, WrongAnswerError
 from coralopt.solving import (
     Capability,
@@ -158,6 +159,8 @@ def solve_allocation(
     most_columns: int = MOST_COLUMNS,
     restrict: int | None = None,
     state: AllocationState | None = None,
+    start: Allocation | None = None,
+    explained: bool = True,
 ) -> AllocationResult:
     """Allocate at least cost, with a proven bound (paper section 4.3).
 
@@ -173,6 +176,8 @@ def solve_allocation(
             proven over all columns. For back ends whose licence stops at a size; needs ``reductions``.
         state: ``state`` of the result of a similar problem over the same regions and configurations, the last
             epoch's, say. The answer is as exact as without, and quicker; one that does not help does no harm.
+        start: An allocation to begin with, no worse than which the answer is; one that is not feasible does no harm.
+        explained: Whether an :class:`InfeasibleError` says why, which takes time.
 
     Raises:
         InfeasibleError: No allocation meets every demand; carries an :class:`Explanation`.
@@ -188,22 +193,24 @@ def solve_allocation(
         raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
     if restrict is not None and (not reductions or restrict < 1):
         raise OptionError(f"restrict is {restrict}; it must be at least 1, and needs the reductions")
-    search = _Search(problem, backend, formulation, asked, restrict)
+    search = _Search(problem, backend, formulation, asked, restrict, explained)
+    if start is not None and problem.check(start).feasible:
+        search.start = start
     if not reductions:
         return search.full_model()
-    start: Floats | None = None
-    if state is not None and state.capacity_prices.shape == problem.price.shape:
-        start = state.capacity_prices
-    elif len(problem.throughput) > MANY_TEMPLATES:
-        start = np.zeros_like(problem.price)
+    near: Floats | None = None
+    if state is not None and state.capacity_prices.shape == problem.price.shape and not open_rows(problem):
+        near = state.capacity_prices
+    elif len(problem.throughput) > MANY_TEMPLATES and not open_rows(problem):
+        near = np.zeros_like(problem.price)
     for _ in range(MOST_TRIES):
-        if start is None:
+        if near is None:
             break
-        quick = search.near(start, most_columns)
+        quick = search.near(near, most_columns)
         if quick is not None:
             return quick
         # The prices of that try are better ones, since they come from all phases together.
-        start, search = search.prices, search.again()
+        near, search = search.prices, search.again()
     return search.with_reductions(most_columns)
 
 
@@ -215,10 +222,17 @@ class _Search:
     """One call of :func:`solve_allocation`: what is known so far, and the clock."""
 
     def __init__(
-        self, problem: AllocationProblem, backend: Any, formulation: str, asked: SolveOptions, restrict: int | None
+        self,
+        problem: AllocationProblem,
+        backend: Any,
+        formulation: str,
+        asked: SolveOptions,
+        restrict: int | None,
+        explained: bool,
     ) -> None:
         self.problem, self.backend, self.formulation, self.asked = problem, backend, formulation, asked
-        self.restrict = restrict
+        self.restrict, self.explained = restrict, explained
+        self.start: Allocation | None = None
         self.seconds: dict[str, float] = {}
         self.solutions: list[Solution[Allocation]] = []
         self.best: Allocation | None = None
@@ -280,8 +294,14 @@ class _Search:
         """A search that knows nothing yet, within what is left of the time."""
         left = None if math.isinf(self.deadline) else self.left()
         other = _Search(
-            self.problem, self.backend, self.formulation, replace(self.asked, time_limit=left), self.restrict
+            self.problem,
+            self.backend,
+            self.formulation,
+            replace(self.asked, time_limit=left),
+            self.restrict,
+            self.explained,
         )
+        other.start = self.start
         other.seconds, other.looked_at = dict(self.seconds), self.looked_at
         return other
 
@@ -296,7 +316,9 @@ class _Search:
 
     def with_reductions(self, most_columns: int, known: Floats | None = None) -> AllocationResult:
         """The steps of the module docstring."""
-        reduced = reduce_problem(self.problem, known, self.looked_at)
+        reduced = reduce_problem(
+            self.problem, known, self.looked_at, None if self.start is None else self.start.template
+        )
         small, self.target = reduced.problem, reduced.target
         # Templates that once looked good stay in the next try, so that its prices can only be better.
         self.looked_at = reduced.kept
@@ -309,23 +331,32 @@ class _Search:
         lp_solver = self.backend if able else get_backend("highs")
         relaxation = solve_relaxation(small, columns, lp_solver)
         self.lap("relaxation")
-        if (relaxation.shortfall > SHORTFALL * small.demand).any():
+        if (relaxation.shortfall > SHORTFALL).any():
             if not math.isinf(self.target):
                 raise InfeasibleError("nothing near the last prices meets every demand")
             raise self.infeasible()
         self.prices = relaxation.capacity_prices
-        prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
+        side = relaxation.side_prices
+        prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, side)
         dual = dual_bound(small, columns, relaxation, prices)
-        lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices)
+        lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices, side_prices=side)
         forced = np.maximum(lagrangian.forced, dual + np.maximum(prices, 0.0))
         self.bound = max(0.0, dual, lagrangian.bound)
         self.lap("lagrangian")
+        if self.start is not None and np.isin(self.start.template, reduced.kept).all():
+            known_one = replace(self.start, template=np.searchsorted(reduced.kept, self.start.template))
+            if small.check(known_one).feasible:
+                self.best, self.cost = known_one, small.check(known_one).objective
         first = rounded(small, columns, relaxation.x, prices)
-        if first is not None:
+        if first is not None and small.check(first).objective < self.cost:
             self.best, self.cost = first, small.check(first).objective
         self.lap("rounding")
         survivors = len(columns)
-        if len(columns) > DIRECT_COLUMNS and not self.done():
+        if len(columns) > DIRECT_COLUMNS and not self.done() and not small.plain:
+            # Coverings know nothing of side rows, supply classes and unmet demand: bound, improve, fix, hand over.
+            if self.best is not None:
+                self.improve(small, columns, prices)
+        elif len(columns) > DIRECT_COLUMNS and not self.done():
             start = relaxation.capacity_prices if known is None else known
             lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)
@@ -541,6 +572,8 @@ class _Search:
         return check.feasible
 
     def infeasible(self) -> InfeasibleError:
+        if not self.explained:
+            return InfeasibleError("no allocation meets every demand")
         explanation: Explanation = explain(self.problem, self.backend, self.asked)
         return InfeasibleError(str(explanation), explanation)
 

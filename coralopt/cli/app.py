@@ -11,11 +11,14 @@ from coralopt._version import __version__
 from coralopt.cli import (
     adapt,
     bench,
+    compare,
     launch,
     library,
     model,
     place,
     plan,
+    profile,
+    reference,
     scenario,
     show,
     simulate,
@@ -49,6 +52,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command()(plan.plan)
+    app.command()(compare.compare)
     app.command()(adapt.adapt)
     app.command()(templates.templates)
     app.command()(place.place)
@@ -57,6 +61,8 @@ def make_app() -> typer.Typer:
     app.command()(simulate.simulate)
     app.command()(launch.launch)
     app.command()(launch.route)
+    app.command()(reference.reference)
+    app.command()(profile.profile)
     app.command()(solvers.solvers)
     app.command()(model.export)
     app.command("solve")(model.solve_file)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from coralopt.cli.console import JsonFlag, print_json, print_rich, say
+from coralopt.cli.place_by import place_by
 
 
 def place(
@@ -19,6 +20,10 @@ def place(
     frontier: Annotated[bool, typer.Option(help="The best placement for every limit on the stages.")] = False,
     solver: Annotated[str, typer.Option(help="MILP back end; see `coralopt solvers`.")] = "highs",
     time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds a placement; keeps the best so far.")] = None,
+    planner: Annotated[str, typer.Option(help="coral, helix or hexgen; see docs/planners.md.")] = "coral",
+    start: Annotated[str, typer.Option(help="What helix begins with: heuristics, pool or none.")] = "heuristics",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of helix and hexgen.")] = 0,
+    generations: Annotated[int, typer.Option(min=0, help="Generations of hexgen's search.")] = 300,
     json_output: JsonFlag = False,
 ) -> None:
     """Place one model on POOL for most tokens/s, proven: some 10 to 1,000 nodes, of which some may stay idle."""
@@ -27,6 +32,11 @@ def place(
     from coralopt.report import stages_text
 
     loaded = load_pool(pool)
+    if planner != "coral":
+        if frontier or max_stages is not None:
+            raise OptionError("--frontier and --max-stages limit the stages of coral's placements; leave them out")
+        place_by(loaded, planner, stages, solver, time_limit, start, seed, generations, json_output)
+        return
     if frontier and stages is not None:
         raise OptionError("--frontier tries every limit on the stages; leave out --stages")
     limits: list[int | None] = [max_stages]

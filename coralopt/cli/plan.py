@@ -17,6 +17,8 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.placing import ExecutableBy, with_rules
+from coralopt.cli.plan_by import plan_by
 from coralopt.cli.plan_simulate import plan_by_simulation
 from coralopt.cli.traffic import (
     DurationOption,
@@ -43,8 +45,32 @@ def plan(
     restrict: Annotated[
         int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
     ] = None,
+    on_infeasible: Annotated[
+        str,
+        typer.Option(
+            metavar="explain|scale|shortfall",
+            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
+        ),
+    ] = "explain",
+    budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent, USD/h.")] = None,
+    min_replicas: Annotated[int | None, typer.Option(help="Least instances of every model phase.")] = None,
+    survive_region_loss: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of every demand left when any one region is lost.")
+    ] = None,
+    forbid: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL:GPU", help="A GPU or configuration not to use; may be repeated.")
+    ] = None,
+    unmet_price: Annotated[
+        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
+    ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    executable_by: ExecutableBy = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
+    planner: Annotated[str, typer.Option(help="Planner; see docs/planners.md.")] = "coral",
+    planner_option: Annotated[
+        list[str] | None,
+        typer.Option("--planner-option", metavar="NAME=VALUE", help="Setting of another planner; may be repeated."),
+    ] = None,
     simulate: Annotated[
         bool,
         typer.Option("--simulate", help="Play requests against the plan and correct it until it keeps its promise."),
@@ -62,28 +88,38 @@ def plan(
     rate: RateOption = None,
     duration: DurationOption = None,
     traffic: TrafficOption = "poisson",
-    seed: Annotated[int, typer.Option(help="With --simulate: seed of the requests.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what --simulate or a --planner draws.")] = 0,
     length_cv: LengthCvOption = 1.0,
     json_output: JsonFlag = False,
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
     from coralopt.plan.verify import verify_plan
-    from coralopt.planners import plan_with_report
+    from coralopt.planners import parse_forbidden, plan_with_report
     from coralopt.report import plan_view
-    from coralopt.scenario import load_scenario
+    from coralopt.scenario import load_scenario, with_operations
 
     options: dict[str, Any] = parse_options(option)
     if time_limit is not None:
         options["time_limit"] = time_limit
     if rel_gap is not None:
         options["rel_gap"] = rel_gap
-    resolved = load_scenario(scenario)
+    resolved = with_operations(
+        with_rules(load_scenario(scenario), executable_by),
+        budget_usd_h=budget,
+        min_replicas=min_replicas,
+        survive_region_loss=survive_region_loss,
+        forbidden=parse_forbidden(forbid or []),
+        unmet_usd_mtok=unmet_price,
+    )
     if simulate:
-        if formulation != "split" or not reductions or restrict is not None:
+        if formulation != "split" or not reductions or restrict is not None or on_infeasible != "explain":
             raise OptionError(
-                "--simulate plans with the default formulation and all reductions; leave those options out"
+                "--simulate plans with the default formulation and all reductions, and for the whole demand; leave out "
+                "--formulation, --no-reductions, --restrict and --on-infeasible"
             )
+        if planner != "coral":
+            raise OptionError("--simulate corrects plans of coral; for others see coralopt compare --simulate")
         plan_by_simulation(
             resolved,
             traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv),
@@ -100,6 +136,22 @@ def plan(
         return
     if trace is not None:
         raise OptionError("a --trace is played with --simulate only")
+    if planner != "coral":
+        plan_by(
+            planner,
+            resolved,
+            settings=parse_options(planner_option),
+            solver=solver,
+            options=options,
+            library=library,
+            seed=seed,
+            output=output,
+            pipelines=pipelines,
+            json_output=json_output,
+        )
+        return
+    if planner_option:
+        raise OptionError("--planner-option is for other planners than coral; give --planner")
     with library_progress(quiet=json_output) as progress:
         document, report = plan_with_report(
             resolved,
@@ -108,6 +160,7 @@ def plan(
             formulation=formulation,
             reductions=reductions,
             restrict=restrict,
+            on_infeasible=on_infeasible,  # type: ignore[arg-type]
             library=library,
             progress=progress,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
+from coralopt.cli.placing import with_rules
 
 
 def templates(
@@ -34,7 +35,13 @@ def templates(
     sample: Annotated[int | None, typer.Option(min=1, help="Only this many node sets, drawn by --seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of --sample.")] = 0,
     engine: Annotated[
-        str | None, typer.Option(help="Limits of the engine: any, same-tp, one-node-stages, equal-replicas, vllm.")
+        str | None,
+        typer.Option(
+            "--executable-by",
+            "--engine",
+            metavar="ENGINE",
+            help="Only placements that this engine runs: any, same-tp, one-node-stages, equal-replicas, vllm.",
+        ),
     ] = None,
     budget_units: Annotated[
         int | None, typer.Option(min=1, help="Free latency budgets on a grid of so many units for each stage.")
@@ -54,7 +61,7 @@ def templates(
     from coralopt.scenario import load_scenario
     from coralopt.templates import BuildMethod, content_digest, default_library_path, obtain_library
 
-    resolved = _with_rules(load_scenario(scenario), engine, budget_units, network)
+    resolved = with_rules(load_scenario(scenario), engine, budget_units, network)
     method = None
     if solver is not None or sample is not None or formulation is not None or option:
         method = BuildMethod(solver or "dp", formulation, parse_options(option), sample, seed)
@@ -108,17 +115,3 @@ def templates(
     if library.method.get("largest_gap"):
         say(f"largest proven gap of a template: {library.method['largest_gap']:.2e}")
     say(f"{'read' if reused else 'built'} in {seconds:.2f} s: {path}")
-
-
-def _with_rules(scenario: Any, engine: str | None, budget_units: int | None, network: str | None) -> Any:
-    """The scenario with what the command line says of placements."""
-    from coralopt.scenario import scenario_from_mapping
-
-    said: dict[str, Any] = {"engine": engine, "network": network, "budget_units": budget_units}
-    said = {name: value for name, value in said.items() if value is not None}
-    if not said:
-        return scenario
-    if budget_units is not None:
-        said["latency_budgets"] = "free"
-    placement = {**scenario.document.get("placement", {}), **said}
-    return scenario_from_mapping({**scenario.document, "placement": placement}, source=scenario.name)

@@ -37,6 +37,9 @@ class PlannedStage(_Part):
     last_layer: int = Field(ge=0, description="Last layer held, inclusive.")
     nodes: tuple[PlannedNode, ...] = Field(min_length=1)
     tokens_s: float = Field(gt=0, description="Sum of the stage's node throughputs, tokens/s.")
+    latency_budget_ms: float | None = Field(
+        default=None, gt=0, description="Longest time of a micro-batch in this stage, ms; null: SLO / number of stages."
+    )
 
     @property
     def layers(self) -> int:
@@ -54,7 +57,7 @@ class PlannedInstance(_Part):
     kept: int = Field(ge=0, description="How many of them run already.")
     stages: tuple[PlannedStage, ...] = Field(min_length=1)
     tokens_s: float = Field(gt=0, description="Throughput of one instance: that of its slowest stage, tokens/s.")
-    price_usd_h: float = Field(ge=0, description="Price of one instance, USD/h.")
+    price_usd_h: float = Field(ge=0, description="List price of one instance, USD/h.")
 
     def nodes(self) -> dict[str, int]:
         """Nodes of one instance by configuration."""
@@ -75,6 +78,30 @@ class PlannedDemand(_Part):
     planned_tokens_s: float
     cost_usd_h: float
     throughput_sources: dict[str, str] = Field(description="Configuration used -> where its figures come from.")
+    unmet_tokens_s: float = Field(default=0.0, ge=0, description="Demand that the plan does not promise to serve.")
+
+
+class PlannedOption(_Part):
+    """One limit or rule that the scenario asks for, and where the plan stands."""
+
+    option: str = Field(description="Its place in the scenario.")
+    sense: Literal["most", "least"]
+    unit: str = Field(description="USD/h, nodes, instances or tokens/s.")
+    asked: float
+    planned: float
+    binding: bool = Field(
+        description="most: not one more of the planned instances would fit; least: not one of them can go."
+    )
+
+
+class PlannedNodeClass(_Part):
+    """Nodes of one supply class: equal nodes are taken from the cheapest class first."""
+
+    region: str
+    configuration: str
+    node_class: str = Field(description="reserved, spot or on-demand.")
+    nodes: int = Field(ge=1)
+    usd_h: float = Field(ge=0, description="USD per node-hour, preemptions included.")
 
 
 class SimulatedPhase(_Part):
@@ -121,16 +148,26 @@ class Plan(_Part):
     solver_version: str
     formulation: str
     status: str = Field(description="optimal (gap within the one asked for) or feasible.")
-    cost_usd_h: float = Field(description="Provisioning and initialization cost, the objective.")
+    cost_usd_h: float = Field(description="Provisioning, initialization and unmet demand, the objective.")
     provisioning_usd_h: float
     initialization_usd_h: float
     lower_bound_usd_h: float = Field(description="No allocation of this library can cost less.")
     gap: float = Field(description="(cost - lower bound) / cost.")
     requested_gap: float
+    on_infeasible: Literal["met", "scale", "shortfall"] = Field(
+        default="met", description="met: all demand is; else what was done since the pool cannot meet it."
+    )
+    served_factor: float = Field(default=1.0, ge=0, le=1, description="scale: this share of every demand is served.")
+    served_factor_bound: float = Field(default=1.0, ge=0, le=1, description="scale: no larger share can be, proven.")
+    unmet_usd_h: float = Field(default=0.0, ge=0, description="shortfall: price of unmet demand, part of the cost.")
     scenario_digest: str
     library_digest: str
     demands: tuple[PlannedDemand, ...]
     instances: tuple[PlannedInstance, ...]
+    options: tuple[PlannedOption, ...] = ()
+    node_classes: tuple[PlannedNodeClass, ...] = Field(
+        default=(), description="Nodes by supply class; empty when all are on demand."
+    )
     simulated: Simulated | None = Field(default=None, description="Played against requests, and how that ended.")
     scenario: dict[str, Any] = Field(description="The validated scenario, so that the plan can be checked anywhere.")
 

@@ -9,15 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
+
+import numpy as np
 
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
-from coralopt.placement import Placement, PlacementProblem, Stage, best_placement, engine_limits
+from coralopt.placement import Budgets, Links, Placement, Stage, best_placement, engine_limits, problem_of
 from coralopt.plan.document import Plan, PlannedInstance
+from coralopt.plan.verify_operations import operations, rent, served, unmet_usd_h
 from coralopt.scenario import scenario_from_mapping
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.throughput import ThroughputTables, build_tables, stage_role, throughput_source
+from coralopt.scenario.resolved import ModelPhase, ModelRules, ResolvedScenario
+from coralopt.throughput import (
+    LayerTimeSource,
+    ThroughputTables,
+    budget_tables,
+    build_tables,
+    engine_runs,
+    link_tables,
+    only_executable,
+    stage_role,
+    throughput_source,
+)
 
+#: Planners whose placements are not meant to be the best of their nodes; they must still not claim more than the best.
+OTHER_PLACEMENTS = ("hexgen",)
 #: Relative difference up to which two figures computed in a different order count as equal.
 TOLERANCE = 1e-9
 
@@ -50,10 +66,7 @@ def verify_plan(plan: Plan) -> Verification:
     try:
         scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
         source = throughput_source(scenario.throughput_source)
-        tables = {
-            phase.key: build_tables(source, phase, scenario.configurations, scenario.max_nodes)
-            for phase in scenario.model_phases
-        }
+        tables = _Tables(scenario, source)
     except CoraloptError as error:
         return Verification((("scenario", 1),), (str(error),))
     checks: list[tuple[str, int]] = []
@@ -65,11 +78,73 @@ def verify_plan(plan: Plan) -> Verification:
         ("prices", len(plan.instances), _prices(plan, scenario)),
         ("capacity", scenario.availability.size, _capacity(plan, scenario)),
         ("demand", len(scenario.model_phases), _demand(plan, scenario)),
+        ("options", len(plan.options), operations(plan, scenario, list(_known(plan, scenario)))),
         ("cost and gap", 5, _money(plan, scenario)),
     ):
         violations.extend(found)
         checks.append((name, count))
     return Verification(tuple(checks), tuple(violations))
+
+
+class _Tables:
+    """Throughput tables by model phase, and by what a stage may take of its time or link; each is made once."""
+
+    def __init__(self, scenario: ResolvedScenario, source: LayerTimeSource) -> None:
+        self.scenario, self.source = scenario, source
+        self.phases = {phase.key: phase for phase in scenario.model_phases}
+        self.made: dict[tuple[Any, ...], ThroughputTables] = {}
+        for key in self.phases:
+            self.plain(key)
+
+    def plain(self, key: str, **how: Any) -> ThroughputTables:
+        """Of a model phase with SLO / S for every stage and its own network, or as ``how`` says."""
+        name = (key, *how.items())
+        if name not in self.made:
+            phase, hosts = self.phases[key], self.scenario.configurations
+            made = build_tables(self.source, phase, hosts, self.scenario.max_nodes, **how)
+            self.made[name] = only_executable(made, self.scenario.placement.engine, phase, hosts)
+        return self.made[name]
+
+    def of_stage(self, phase: ModelPhase, instance: PlannedInstance, position: int) -> ThroughputTables | str:
+        """What holds for this stage, or the sentence that says what is off."""
+        rules, stage = self.scenario.placement, instance.stages[position]
+        if rules.link_network and position + 1 < len(instance.stages):
+            speed = {host.name: host.network_gb_s for host in self.scenario.configurations}
+            slowest = min(speed[node.configuration] for node in instance.stages[position + 1].nodes)
+            return self.plain(phase.key, receiver_gb_s=slowest)
+        if rules.budget_units is None:
+            if stage.latency_budget_ms is None:
+                return self.plain(phase.key)
+            return "has a latency budget of its own, but the scenario splits the SLO equally"
+        unit_ms = phase.budget_ms / (rules.budget_units * len(instance.stages))
+        given = unit_ms * rules.budget_units if stage.latency_budget_ms is None else stage.latency_budget_ms
+        units = round(given / unit_ms)
+        if units < 1 or _differs(units * unit_ms, given):
+            return f"has a latency budget of {given!r} ms, no whole number of units of {unit_ms!r} ms"
+        return self.plain(phase.key, budget_units=(units, rules.budget_units))
+
+    def problem(self, phase: ModelPhase, nodes: dict[str, int]) -> Any:
+        """The placement problem of these nodes."""
+        scenario, rules = self.scenario, self.scenario.placement
+        coupling: Budgets | Links | None = None
+        hosts, values = scenario.configurations, self.plain(phase.key).values
+        if rules.budget_units is not None:
+            values = budget_tables(self.source, phase, hosts, scenario.max_nodes, rules.budget_units)
+            coupling = Budgets(rules.budget_units)
+        elif rules.link_network:
+            values, classes = link_tables(self.source, phase, hosts, scenario.max_nodes)
+            coupling = Links(classes)
+        if coupling is not None:
+            runs = engine_runs(rules.engine, phase, hosts, scenario.max_nodes)
+            values = np.where(runs[:, None, :, None, None], values, 0.0)
+        return problem_of(
+            values,
+            tuple(nodes.get(host.name, 0) for host in hosts),
+            tuple(host.name for host in hosts),
+            coupling,
+            engine_limits(rules.engine),
+            tuple(host.count for host in hosts),
+        )
 
 
 def _differs(first: float, second: float) -> bool:
@@ -105,10 +180,10 @@ def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         yield f"{name}: the name occurs more than once"
 
 
-def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, ThroughputTables]) -> Iterator[str]:
+def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[str]:
     index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
     for instance, phase in _known(plan, scenario):
-        table = tables[phase.key]
+        table = tables.plain(phase.key)
         count = len(instance.stages)
         nodes = sum(instance.nodes().values())
         if nodes > scenario.max_nodes:
@@ -138,21 +213,25 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, Throug
             expected_first = stage.last_layer + 1
             if not 1 <= stage.layers <= table.layers:
                 continue
+            stage_table = tables.of_stage(phase, instance, position)
+            if isinstance(stage_table, str):
+                yield f"{where} {stage_table}"
+                continue
             role, total, stage_ms = stage_role(position, count), 0.0, 0.0
             for node in stage.nodes:
                 c = index[node.configuration]
-                speed = float(table.values[count - 1, role, c, stage.layers])
+                speed = float(stage_table.values[count - 1, role, c, stage.layers])
                 if speed <= 0:
-                    yield f"{where}: {node.configuration} cannot hold {stage.layers} layers within SLO/{count}"
+                    yield f"{where}: {node.configuration} cannot hold {stage.layers} layers within its latency budget"
                 elif _differs(speed, node.tokens_s):
                     yield f"{where}: {node.configuration} is given {node.tokens_s!r} tokens/s, recomputed {speed!r}"
-                if node.batch != int(table.batch[count - 1, role, c, stage.layers]):
+                if node.batch != int(stage_table.batch[count - 1, role, c, stage.layers]):
                     yield f"{where}: {node.configuration} is given batch {node.batch}, recomputed another"
                 instance_type = scenario.instance_types[scenario.regions.index(instance.region)][c]
                 if node.instance_type != instance_type:
                     yield f"{where}: {node.configuration} is called {node.instance_type}, the scenario says {instance_type}"
                 total += node.count * speed
-                stage_ms = max(stage_ms, float(table.stage_ms[count - 1, role, c, stage.layers]))
+                stage_ms = max(stage_ms, float(stage_table.stage_ms[count - 1, role, c, stage.layers]))
             for node in stage.nodes:
                 if total > 0 and _differs(node.traffic_share, node.tokens_s / total):
                     yield f"{where}: {node.configuration} has traffic share {node.traffic_share!r}, not its share of T"
@@ -163,24 +242,22 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: dict[str, Throug
             yield f"{instance.name}: the stages hold {expected_first} layers, the model has {phase.model.layers}"
         if _differs(slowest, instance.tokens_s):
             yield f"{instance.name} is given {instance.tokens_s!r} tokens/s, its slowest stage has {slowest!r}"
-        if latency_ms > phase.budget_ms * (1 + TOLERANCE):
-            room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
-            yield f"{instance.name}: its stages take {latency_ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms{room}"
+        room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
+        budgets = [stage.latency_budget_ms for stage in instance.stages]
+        given_ms = sum(phase.budget_ms / count if budget is None else budget for budget in budgets)
+        for what, ms in (("latency budgets add up to", given_ms), ("stages take", latency_ms)):
+            if ms > phase.budget_ms * (1 + TOLERANCE):
+                yield f"{instance.name}: its {what} {ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms{room}"
 
 
-def _optimality(plan: Plan, scenario: ResolvedScenario, tables: dict[str, ThroughputTables]) -> Iterator[str]:
+def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[str]:
     for instance, phase in _known(plan, scenario):
         nodes = instance.nodes()
         if sum(nodes.values()) > scenario.max_nodes:
             continue
-        problem = PlacementProblem(
-            values=tables[phase.key].values,
-            node_set=tuple(nodes.get(configuration.name, 0) for configuration in scenario.configurations),
-            configurations=tuple(configuration.name for configuration in scenario.configurations),
-            limits=engine_limits(scenario.placement.engine),
-            gpus=tuple(configuration.count for configuration in scenario.configurations),
-        )
-        best = best_placement(problem, solver="dp").objective
+        best = best_placement(tables.problem(phase, nodes), solver="dp").objective
+        if plan.planner in OTHER_PLACEMENTS and instance.tokens_s <= best * (1 + TOLERANCE):
+            continue
         if _differs(best, instance.tokens_s):
             yield f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
 
@@ -215,12 +292,24 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         instances = [i for i, p in _known(plan, scenario) if p.key == phase.key]
         planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
         item = listed[phase.key]
-        if planned < Fraction(phase.needed_tokens_s):
+        rule = dict(scenario.operations.models).get(phase.model.name, ModelRules())
+        demand = Fraction(phase.needed_tokens_s)
+        level = served(rule, scenario, list(_known(plan, scenario)), phase)
+        # What is not promised is a rounded figure; what must be met in full is met to the last bit.
+        hair = demand * Fraction(TOLERANCE) if item.unmet_tokens_s else Fraction(0)
+        if level < demand - Fraction(item.unmet_tokens_s) - hair:
             room = f" and {phase.throughput_headroom:.0%} headroom" if phase.throughput_headroom else ""
             yield (
-                f"{phase.key}: the plan gives {float(planned):.3f} tokens/s, "
-                f"the demand is {phase.demand_tokens_s:.3f} tokens/s{room}"
+                f"{phase.key}: the plan gives {float(level):.3f} tokens/s, "
+                f"the demand is {phase.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s{room}"
             )
+        share = Fraction(0)
+        for other in scenario.model_phases:
+            if other.model.name == phase.model.name and other.needed_tokens_s > 0:
+                # A request that is not served needs none of its model's phases.
+                level = served(rule, scenario, list(_known(plan, scenario)), other)
+                share = max(share, 1 - level / Fraction(other.needed_tokens_s))
+        yield from _unmet(plan, item.unmet_tokens_s, phase, share)
         if _differs(item.demand_tokens_s, phase.demand_tokens_s) or _differs(item.planned_tokens_s, float(planned)):
             yield f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed"
         if _differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
@@ -229,26 +318,52 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
             yield f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}"
 
 
+def _unmet(plan: Plan, stated: float, phase: ModelPhase, share: Fraction) -> Iterator[str]:
+    """Whether unmet demand is what the plan's way of dealing with it allows."""
+    demand = phase.needed_tokens_s
+    expected = 0.0
+    if plan.on_infeasible == "scale":
+        expected = demand * (1 - plan.served_factor)
+    elif plan.on_infeasible == "shortfall":
+        expected = float(share * Fraction(demand))
+    if abs(stated - expected) > TOLERANCE * max(1.0, demand):
+        yield f"{phase.key}: unmet_tokens_s is {stated!r}, {plan.on_infeasible} gives {expected!r}"
+
+
 def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
     running: dict[tuple[str, str, tuple[tuple[str, int], ...]], int] = {}
     for entry in scenario.running:
         place = (entry.key, entry.region, tuple(sorted((k, v) for k, v in entry.nodes.items() if v)))
         running[place] = running.get(place, 0) + entry.count
-    provisioning, initialization = Fraction(0), Fraction(0)
+    provisioning, initialization, unmet = Fraction(0), Fraction(0), Fraction(0)
+    provisioning = sum(rent(scenario, list(_known(plan, scenario))).values(), Fraction(0))
+    rules = dict(scenario.operations.models)
+    for item in plan.demands if plan.on_infeasible == "shortfall" else ():
+        missing = Fraction(item.unmet_tokens_s)
+        for phase in scenario.model_phases:
+            if phase.key == f"{item.model}/{item.phase}" and missing:
+                price = unmet_usd_h(rules.get(phase.model.name, ModelRules()), phase, missing)
+                if price is None:
+                    yield f"{phase.key}: {item.unmet_tokens_s!r} tokens/s are unmet, but the scenario gives them no price"
+                unmet += price or 0
     for instance, phase in _known(plan, scenario):
         before = running.get((phase.key, instance.region, tuple(sorted(instance.nodes().items()))), 0)
         if instance.kept != min(before, instance.count):
             yield f"{instance.name}: kept is {instance.kept}, but {before} run already and {instance.count} are planned"
         price = Fraction(instance.price_usd_h)
-        provisioning += instance.count * price
         initialization += max(0, instance.count - before) * price * Fraction(scenario.initialization_penalty)
     for name, stored, computed in (
         ("provisioning_usd_h", plan.provisioning_usd_h, provisioning),
         ("initialization_usd_h", plan.initialization_usd_h, initialization),
-        ("cost_usd_h", plan.cost_usd_h, provisioning + initialization),
+        ("unmet_usd_h", plan.unmet_usd_h, unmet),
+        ("cost_usd_h", plan.cost_usd_h, provisioning + initialization + unmet),
     ):
         if _differs(stored, float(computed)):
             yield f"{name} is {stored!r}, the instances sum to {float(computed)!r}"
+    if plan.served_factor > plan.served_factor_bound * (1 + TOLERANCE):
+        yield f"served_factor {plan.served_factor!r} is above served_factor_bound {plan.served_factor_bound!r}"
+    if plan.on_infeasible != "scale" and plan.served_factor != 1:
+        yield f"served_factor is {plan.served_factor!r}, but demand was not scaled"
     if plan.lower_bound_usd_h > plan.cost_usd_h * (1 + TOLERANCE):
         yield f"lower_bound_usd_h {plan.lower_bound_usd_h!r} is above cost_usd_h {plan.cost_usd_h!r}"
     gap = abs(plan.cost_usd_h - plan.lower_bound_usd_h) / max(abs(plan.cost_usd_h), 1e-9)

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from coralopt._version import __version__
-from coralopt.allocation import AllocationProblem, AllocationResult, solve_allocation
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationResult,
+    LargestFactor,
+    OnInfeasible,
+    largest_factor,
+    solve_allocation,
+    solve_or_serve_less,
+    unmet_demand,
+)
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement import Placement
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
+from coralopt.planners.operators import operator_terms, planned_classes, planned_options, unmet_prices
+from coralopt.planners.stage_tables import StageTables
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import SolveOptions, backend_version
 from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
@@ -49,6 +61,7 @@ def plan_scenario(
     formulation: str | None = None,
     reductions: bool = True,
     restrict: int | None = None,
+    on_infeasible: OnInfeasible = "explain",
     library: Path | None = None,
     progress: Progress | None = None,
     on_step: Callable[[str], None] | None = None,
@@ -61,6 +74,7 @@ def plan_scenario(
         formulation=formulation,
         reductions=reductions,
         restrict=restrict,
+        on_infeasible=on_infeasible,
         library=library,
         progress=progress,
         on_step=on_step,
@@ -75,6 +89,7 @@ def plan_with_report(
     formulation: str | None = None,
     reductions: bool = True,
     restrict: int | None = None,
+    on_infeasible: OnInfeasible = "explain",
     library: Path | None = None,
     progress: Progress | None = None,
     on_step: Callable[[str], None] | None = None,
@@ -89,6 +104,8 @@ def plan_with_report(
         reductions: Whether the exact reductions run ahead of the solver.
         restrict: Most columns to hand to the solver at once, for licences that stop at a size; the gap stays proven
             over all columns.
+        on_infeasible: What to do when the demand cannot be met: ``"explain"`` raises and says why, ``"scale"`` serves the
+            largest common share of all demands, ``"shortfall"`` leaves demand unmet at the scenario's prices.
         library: Template library file; the user's cache directory when ``None``.
         progress: Told about the library's progress.
         on_step: Told when a step begins.
@@ -99,7 +116,6 @@ def plan_with_report(
         LibraryError: The library file is stale, foreign or corrupt.
         SolverError: The solver is unknown, not installed, or answered wrongly.
     """
-    _refuse_cells(scenario)
     say = on_step or (lambda _: None)
     started = time.perf_counter()
     say("templates")
@@ -109,17 +125,19 @@ def plan_with_report(
     problem = allocation_problem(scenario, templates)
     chosen = solver or scenario.solver
     asked = SolveOptions.from_mapping({**scenario.solver_options, **(options or {})})
-    result = solve_allocation(
-        problem,
-        solver=chosen,
-        options=asked,
+    served = solve_or_serve_less(
+        replace(problem, shortfall_price=unmet_prices(scenario)),
+        on_infeasible,
+        chosen,
+        asked,
         formulation=formulation or "split",
         reductions=reductions,
         restrict=restrict,
     )
+    result = served.result
     solved = time.perf_counter()
     say("plan")
-    plan = make_plan(scenario, templates, problem, result, chosen, asked.rel_gap)
+    plan = make_plan(scenario, templates, served.problem, result, chosen, asked.rel_gap, factor=served.factor)
     report = PlanningReport(
         seconds={"library": built - started, "allocation": solved - built, "plan": time.perf_counter() - solved},
         templates=len(templates),
@@ -128,17 +146,6 @@ def plan_with_report(
         allocation=result,
     )
     return plan, report
-
-
-def _refuse_cells(scenario: ResolvedScenario) -> None:
-    """A plan states T_j(g) under SLO / S and the node's own network; it has no words yet for anything else."""
-    rules = scenario.placement
-    if rules.budget_units is not None or rules.link_network:
-        name = "latency_budgets: free" if rules.budget_units is not None else "network: link"
-        hint = "such libraries can be built, checked, ranked and compared (coralopt templates, coralopt library)"
-        raise ScenarioError(
-            scenario.name, [Mistake(place="placement", problem=f"plans cannot be made with {name} yet", hint=hint)]
-        )
 
 
 def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> AllocationProblem:
@@ -181,17 +188,30 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
         phase_names=tuple(phase.key for phase in scenario.model_phases),
         region_names=scenario.regions,
         configuration_names=library.configurations,
+        **operator_terms(scenario, library.configurations),
     )
 
 
 def planned_stages(
-    scenario: ResolvedScenario, placement: Placement, table: ThroughputTables, region: int
+    scenario: ResolvedScenario,
+    placement: Placement,
+    tables: Sequence[ThroughputTables],
+    region: int,
+    budgets_ms: Sequence[float | None] | None = None,
 ) -> tuple[PlannedStage, ...]:
-    """A placement as the plan shows it: layer ranges, nodes, their throughput and share of traffic."""
+    """A placement as the plan shows it: layer ranges, nodes, their throughput and share of traffic.
+
+    Args:
+        scenario: Names of configurations and instance types.
+        placement: The stages.
+        tables: The throughput tables that hold for each stage.
+        region: Position of the region.
+        budgets_ms: Latency budget of each stage where it is not SLO / S.
+    """
     stages = []
     first = 0
     total = len(placement.stages)
-    for position, stage in enumerate(placement.stages):
+    for position, (stage, table) in enumerate(zip(placement.stages, tables, strict=True)):
         cell = (total - 1, stage_role(position, total))
         speeds = table.values[cell][:, stage.layers]
         stage_tokens_s = float(sum(count * speeds[c] for c, count in enumerate(stage.nodes) if count))
@@ -208,7 +228,13 @@ def planned_stages(
             if count
         )
         stages.append(
-            PlannedStage(first_layer=first, last_layer=first + stage.layers - 1, nodes=nodes, tokens_s=stage_tokens_s)
+            PlannedStage(
+                first_layer=first,
+                last_layer=first + stage.layers - 1,
+                nodes=nodes,
+                tokens_s=stage_tokens_s,
+                latency_budget_ms=None if budgets_ms is None else budgets_ms[position],
+            )
         )
         first += stage.layers
     return tuple(stages)
@@ -228,15 +254,31 @@ def make_plan(
     solver: str,
     requested_gap: float,
     made: Sequence[ThroughputTables] | None = None,
+    factor: LargestFactor | None = None,
 ) -> Plan:
-    """The allocation made concrete: instances with their stages, nodes, instance types and shares of traffic."""
-    tables = {table.key: table for table in (scenario_tables(scenario) if made is None else made)}
+    """The allocation made concrete: instances with their stages, nodes, instance types and shares of traffic.
+
+    ``problem`` is the one that ``result`` solves: with less demand than the scenario where ``factor`` says so, with a price
+    of unmet demand where that was allowed.
+    """
+    of_stages = StageTables(scenario, scenario_tables(scenario) if made is None else made)
+    tables = of_stages.plain
     phases = {phase.key: phase for phase in scenario.model_phases}
     instances: list[PlannedInstance] = []
     planned: dict[str, float] = dict.fromkeys(phases, 0.0)
     spent: dict[str, float] = dict.fromkeys(phases, 0.0)
     provisioning = 0.0
     allocation = result.allocation
+    classes = planned_classes(problem, allocation)
+    unmet = np.array([phase.needed_tokens_s for phase in scenario.model_phases]) - problem.demand
+    unmet_usd_h = 0.0
+    if problem.shortfall_price is not None:
+        items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
+        missing = unmet_demand(problem, items)
+        unmet = np.array([float(lack) for lack in missing])
+        unmet_usd_h = float(
+            sum(Fraction(float(c)) * m for c, m in zip(problem.shortfall_price, missing, strict=True) if m)
+        )
     for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
         templates, local = library.locate(int(row))
         phase = phases[templates.key]
@@ -245,6 +287,8 @@ def make_plan(
         running = 0 if problem.running is None else int(problem.running[row, region])
         region_name = scenario.regions[region]
         nodes = {library.configurations[c]: int(n) for c, n in enumerate(usage) if n}
+        placement = templates.placement(local)
+        by_stage, budgets_ms = of_stages.of(phase.key, placement)
         instances.append(
             PlannedInstance(
                 name=instance_name(phase, region_name, nodes),
@@ -253,7 +297,7 @@ def make_plan(
                 region=region_name,
                 count=int(count),
                 kept=min(running, int(count)),
-                stages=planned_stages(scenario, templates.placement(local), tables[phase.key], int(region)),
+                stages=planned_stages(scenario, placement, by_stage, int(region), budgets_ms),
                 tokens_s=float(templates.throughput[local]),
                 price_usd_h=price,
             )
@@ -274,9 +318,15 @@ def make_plan(
                 for name, line in zip(tables[key].configurations, tables[key].provenance, strict=True)
                 if any(name in item.nodes() for item in instances if f"{item.model}/{item.phase}" == key)
             },
+            unmet_tokens_s=max(0.0, float(lack)),
         )
-        for key, phase in phases.items()
+        for (key, phase), lack in zip(phases.items(), unmet, strict=True)
     )
+    if classes:
+        provisioning = sum(item.nodes * item.usd_h for item in classes)
+    done: Literal["met", "scale", "shortfall"] = "met"
+    if problem.shortfall_price is not None or factor is not None:
+        done = "shortfall" if factor is None else "scale"
     return Plan(
         planner="coral",
         coralopt_version=__version__,
@@ -286,14 +336,20 @@ def make_plan(
         status="optimal" if result.gap <= requested_gap else "feasible",
         cost_usd_h=result.cost_usd_h,
         provisioning_usd_h=provisioning,
-        initialization_usd_h=max(0.0, result.cost_usd_h - provisioning),
+        initialization_usd_h=max(0.0, result.cost_usd_h - provisioning - unmet_usd_h),
         lower_bound_usd_h=result.bound_usd_h,
         gap=result.gap,
         requested_gap=requested_gap,
+        on_infeasible=done,
+        served_factor=1.0 if factor is None else float(factor.factor),
+        served_factor_bound=1.0 if factor is None else factor.bound,
+        unmet_usd_h=unmet_usd_h,
         scenario_digest=scenario.digest,
         library_digest=library.digest,
         demands=demands,
         instances=tuple(instances),
+        options=planned_options(problem, allocation),
+        node_classes=classes,
         scenario=dict(scenario.document),
     )
 
@@ -313,7 +369,16 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if library.digest != plan.library_digest:
         violations.append(f"library_digest is {plan.library_digest[:12]}, rebuilt {library.digest[:12]}")
     asked = SolveOptions.from_mapping({**scenario.solver_options, "rel_gap": plan.requested_gap})
-    result = solve_allocation(allocation_problem(scenario, library), solver=scenario.solver, options=asked)
+    problem = allocation_problem(scenario, library)
+    if plan.on_infeasible == "scale":
+        violations += _factor_violations(plan, problem, scenario.solver, asked)
+        unmet = {f"{item.model}/{item.phase}": item.unmet_tokens_s for item in plan.demands}
+        promised = [phase.needed_tokens_s - unmet[phase.key] for phase in scenario.model_phases]
+        # A hair less: what was proven for the demand served holds for a smaller one.
+        problem = replace(problem, demand=np.maximum(0.0, np.array(promised) * (1 - 1e-12)))
+    elif plan.on_infeasible == "shortfall":
+        problem = replace(problem, shortfall_price=unmet_prices(scenario))
+    result = solve_allocation(problem, solver=scenario.solver, options=asked)
     if plan.lower_bound_usd_h > result.cost_usd_h * (1 + 1e-9):
         violations.append(
             f"lower_bound_usd_h is {plan.lower_bound_usd_h!r}, but an allocation of {result.cost_usd_h!r} USD/h exists"
@@ -324,3 +389,15 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if plan.status == "optimal" and rederived > plan.requested_gap * (1 + 1e-6) + 1e-9:
         violations.append(f"the re-derived bound leaves a gap of {rederived:.3e}, {plan.requested_gap:.3e} is claimed")
     return tuple(violations)
+
+
+def _factor_violations(plan: Plan, problem: AllocationProblem, solver: str, asked: SolveOptions) -> list[str]:
+    found = largest_factor(problem, solver, asked)
+    violations = []
+    if float(found.factor) > plan.served_factor_bound * (1 + 1e-9):
+        violations.append(
+            f"served_factor_bound is {plan.served_factor_bound!r}, but {float(found.factor)!r} of every demand can be served"
+        )
+    if plan.served_factor > found.bound * (1 + 1e-9):
+        violations.append(f"served_factor is {plan.served_factor!r}, above the re-derived bound {found.bound!r}")
+    return violations

@@ -2,6 +2,7 @@
 
 from coralopt.runtime.engine import Command, Engine, NodeJob
 from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch, Reason, Slice, Verdict
+from coralopt.runtime.loop import LoopEpoch, Servers, follow_demand, measured_demand
 from coralopt.runtime.lower import Addresses, OneNodeEach, check, lower
 from coralopt.runtime.unzip import unzip
 from coralopt.runtime.vllm import VllmEngine
@@ -11,16 +12,20 @@ __all__ = [
     "Command",
     "Engine",
     "Launch",
+    "LoopEpoch",
     "NodeJob",
     "NodeLaunch",
     "OneNodeEach",
     "Pipeline",
     "PipelineLaunch",
     "Reason",
+    "Servers",
     "Slice",
     "Verdict",
     "VllmEngine",
     "check",
+    "follow_demand",
     "lower",
+    "measured_demand",
     "unzip",
 ]

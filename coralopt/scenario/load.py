@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from coralopt.scenario.document import Document
 from coralopt.scenario.explain import existing, explain, plain_path
+from coralopt.scenario.measured import include_measurements
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.read import parse_text, plain_data, read_file
 from coralopt.scenario.resolve import resolve
@@ -54,6 +55,7 @@ def load_scenario(name_or_path: str | FilePath) -> ResolvedScenario:
         mistakes.add((), "no such file or built-in scenario", suggest(str(name_or_path), _BUILTINS, "a file or"))
         mistakes.raise_any()
     data, lines = read_file(file)
+    include_measurements(data, file)
     return _scenario(data, str(file), lines, file.stem)
 
 

@@ -106,6 +106,125 @@ class PlacementRules:
 
 
 @dataclass(frozen=True)
+class MeasuredTimesGrid:
+    """Times of one phase of one model on one node configuration.
+
+    Attributes:
+        tokens: Prompt lengths or contexts, ascending.
+        batch: Prompts or sequences, ascending.
+        layer_ms: One layer, ms: a row a token count, a column a batch.
+        other_ms: What is not a layer, ms, in the same shape.
+    """
+
+    tokens: tuple[float, ...]
+    batch: tuple[float, ...]
+    layer_ms: tuple[tuple[float, ...], ...]
+    other_ms: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class MeasuredNodeTimes:
+    """Measured times of one model on one node configuration.
+
+    Attributes:
+        model: Name of the model or of its checkpoint.
+        configuration: Node configuration.
+        weight_format: Format of the weights that were measured.
+        measured_with: Engine, versions and device.
+        prefill: Whole prompts.
+        decode: One token a sequence.
+    """
+
+    model: str
+    configuration: str
+    weight_format: str
+    measured_with: str
+    prefill: MeasuredTimesGrid
+    decode: MeasuredTimesGrid
+
+
+@dataclass(frozen=True)
+class MeasuredSourceChoice:
+    """A throughput source that needs the scenario's own measurements.
+
+    Attributes:
+        name: ``"measured"``: these and nothing else; ``"auto"``: these first, then what ``auto`` takes.
+        nodes: The measurements.
+    """
+
+    name: str
+    nodes: tuple[MeasuredNodeTimes, ...]
+
+
+@dataclass(frozen=True)
+class RentLimits:
+    """The most that may be rented.
+
+    Attributes:
+        max_nodes: Nodes, ``None`` for any number.
+        max_usd_h: USD/h, ``None`` for any sum.
+    """
+
+    max_nodes: int | None = None
+    max_usd_h: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelRules:
+    """What an operator asks for a model beyond its demand.
+
+    Attributes:
+        limits: On its nodes and their list prices.
+        min_replicas: Least serving instances of each phase.
+        survive_region_loss: Share of the demand that any one region's loss must leave served.
+        forbidden: Names of node configurations of the pool that it must not use.
+        unmet_usd_mtok: USD per million input and output tokens that are not served; ``None`` when all must be.
+    """
+
+    limits: RentLimits = RentLimits()
+    min_replicas: int = 0
+    survive_region_loss: float = 0.0
+    forbidden: tuple[str, ...] = ()
+    unmet_usd_mtok: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class NodeClass:
+    """Nodes of one configuration in one region that have a price of their own; part of the availability.
+
+    Attributes:
+        name: ``"reserved"`` or ``"spot"``.
+        region: Region name.
+        configuration: Node configuration name.
+        nodes: How many.
+        usd_h: USD per node-hour, preemptions included; 0 for reserved ones.
+    """
+
+    name: Literal["reserved", "spot"]
+    region: str
+    configuration: str
+    nodes: int
+    usd_h: float
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What operators ask for beyond SLOs, demand and pool; the defaults ask for nothing.
+
+    Attributes:
+        limits: On the whole plan; its USD/h is the budget.
+        regions: Region name -> limits there, where there are any.
+        models: Model name -> its rules, where there are any.
+        classes: Reserved and spot nodes.
+    """
+
+    limits: RentLimits = RentLimits()
+    regions: tuple[tuple[str, RentLimits], ...] = ()
+    models: tuple[tuple[str, ModelRules], ...] = ()
+    classes: tuple[NodeClass, ...] = ()
+
+
+@dataclass(frozen=True)
 class ResolvedScenario:
     """Everything the planner needs, with names replaced by facts.
 
@@ -120,7 +239,7 @@ class ResolvedScenario:
         instance_types: R x C nested tuples of cloud instance names, ``None`` where none exists.
         max_nodes: N_max, most nodes in one template.
         memory_ratio: rho, node sets hold less than this many times the model's weight bytes.
-        throughput_source: Name of the source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``.
+        throughput_source: The source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``; or a name and measured times.
         initialization_penalty: K, dimensionless.
         running: Instances that run already.
         solver: Solver name for the allocation.
@@ -128,6 +247,7 @@ class ResolvedScenario:
         digest: SHA-256 hex of everything that decides the template libraries and the plan.
         document: The validated document itself as plain JSON data.
         placement: What placements may look like.
+        operations: Limits, replicas, supply classes and prices of unmet demand. Spot nodes are part of ``availability``.
     """
 
     name: str
@@ -140,7 +260,7 @@ class ResolvedScenario:
     instance_types: tuple[tuple[str | None, ...], ...]
     max_nodes: int
     memory_ratio: float
-    throughput_source: str
+    throughput_source: str | MeasuredSourceChoice
     initialization_penalty: float
     running: tuple[RunningInstances, ...]
     solver: str
@@ -148,3 +268,4 @@ class ResolvedScenario:
     digest: str
     document: Mapping[str, Any] = field(repr=False)
     placement: PlacementRules = PlacementRules()
+    operations: Operations = Operations()

@@ -14,7 +14,7 @@ from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.export import read_model, write_model
 from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
-from coralopt.solving.options import SolveOptions, unknown_option
+from coralopt.solving.options import SolveOptions, checked_native, unknown_option
 from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation
 from coralopt.solving.registry import (
     backend_version,
@@ -51,6 +51,7 @@ __all__ = [
     "StartingFormulation",
     "Termination",
     "backend_version",
+    "checked_native",
     "compile_problem",
     "fast_build",
     "find_conflict",

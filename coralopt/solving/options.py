@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -92,3 +92,33 @@ def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), choices, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(choices[:40])}"
     return f"unknown {what} {name!r}; {hint}"
+
+
+def checked_native(
+    solver: str, native: Mapping[str, Any], known: Iterable[str], current: Callable[[str], Any]
+) -> dict[str, Any]:
+    """Native options held against the solver's own, with whole numbers made fractional where it wants those.
+
+    Solvers treat a wrong name or type in their own ways, down to ignoring it; here both are errors.
+
+    Args:
+        solver: Its name in messages, ``"HiGHS"``.
+        native: Options asked for.
+        known: Names of all its options.
+        current: The value that an option has now, which tells its type.
+
+    Raises:
+        OptionError: An unknown name (the nearest ones are given) or a value of the wrong type.
+    """
+    names = list(known)
+    checked: dict[str, Any] = {}
+    for name, value in native.items():
+        if name not in names:
+            raise OptionError(unknown_option(f"{solver} option", name, names))
+        expected = type(current(name))
+        if expected is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not expected:
+            raise OptionError(f"{solver} option {name!r} takes a {expected.__name__}, not {value!r}")
+        checked[name] = value
+    return checked

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coralopt.errors import LibraryError, Mistake, ScenarioError
 from coralopt.placement import Budgets, Links, engine_limits
-from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.executors import make_executor
 from coralopt.templates.library import FORMAT, PhaseTemplates, TemplateLibrary, load_library, save_library
@@ -26,8 +26,10 @@ from coralopt.throughput import (
     ThroughputTables,
     budget_tables,
     build_tables,
+    engine_runs,
     explain_infeasible,
     link_tables,
+    only_executable,
     throughput_source,
 )
 
@@ -36,14 +38,16 @@ Progress = Callable[[str, int, int], None]
 
 
 def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
-    """Throughput tables of every model phase of the scenario.
+    """Throughput tables of every model phase of the scenario, 0 where its engine cannot run a node.
 
     Raises:
         CoraloptError: The throughput source does not cover a model or a GPU.
     """
     source = throughput_source(scenario.throughput_source)
+    nodes, engine = scenario.configurations, scenario.placement.engine
     return tuple(
-        build_tables(source, phase, scenario.configurations, scenario.max_nodes) for phase in scenario.model_phases
+        only_executable(build_tables(source, phase, nodes, scenario.max_nodes), engine, phase, nodes)
+        for phase in scenario.model_phases
     )
 
 
@@ -58,16 +62,21 @@ def placement_tables(
     if rules.budget_units is None and not rules.link_network:
         return tuple(table.values for table in tables), None
     source = throughput_source(scenario.throughput_source)
+    nodes, most = scenario.configurations, scenario.max_nodes
+
+    def executable(values: npt.NDArray[np.float64], phase: ModelPhase) -> npt.NDArray[np.float64]:
+        runs = engine_runs(rules.engine, phase, nodes, most)
+        return np.where(runs[:, None, :, None, None], values, 0.0)
+
     if rules.budget_units is not None:
         made = tuple(
-            budget_tables(source, phase, scenario.configurations, scenario.max_nodes, rules.budget_units)
+            executable(budget_tables(source, phase, nodes, most, rules.budget_units), phase)
             for phase in scenario.model_phases
         )
         return made, Budgets(rules.budget_units)
-    linked = [
-        link_tables(source, phase, scenario.configurations, scenario.max_nodes) for phase in scenario.model_phases
-    ]
-    return tuple(values for values, _ in linked), Links(linked[0][1])
+    linked = [link_tables(source, phase, nodes, most) for phase in scenario.model_phases]
+    made = tuple(executable(values, phase) for (values, _), phase in zip(linked, scenario.model_phases, strict=True))
+    return made, Links(linked[0][1])
 
 
 def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> str:
@@ -86,14 +95,30 @@ def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables
 
 
 def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> None:
-    """Refuse SLOs that no node of the pool can meet, all of them at once.
+    """Refuse SLOs that no node of the pool can meet, and models that the engine cannot run on any, all of them at once.
 
     Raises:
-        ScenarioError: Names each SLO and the smallest time that could be met.
+        ScenarioError: Names each SLO and the smallest time that could be met, or the model and the engine.
     """
     mistakes = []
+    engine = scenario.placement.engine
     for phase, table in zip(scenario.model_phases, tables, strict=True):
         if phase.demand_tokens_s > 0 and not (table.values > 0).any():
+            if not engine_runs(engine, phase, scenario.configurations, scenario.max_nodes).all():
+                source = throughput_source(scenario.throughput_source)
+                if (build_tables(source, phase, scenario.configurations, scenario.max_nodes).values > 0).any():
+                    mistakes.append(
+                        Mistake(
+                            place=f"models.{phase.model.name}",
+                            problem=f"no node of the pool runs its {phase.phase} under the engine {engine!r}",
+                            hint="decode takes one node that holds the whole model, with BF16 and GPUs that divide the "
+                            "attention heads; add larger nodes, use mode mixed, or the engine 'any'"
+                            if phase.phase == "decode"
+                            else "it takes nodes with BF16 and GPUs that divide the attention heads; add such nodes, or "
+                            "use the engine 'any'",
+                        )
+                    )
+                    continue
             field = "prefill_ms" if phase.phase == "prefill" else "decode_ms"
             room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
             mistakes.append(
@@ -112,6 +137,7 @@ def build_library(
     tables: Sequence[ThroughputTables] | None = None,
     *,
     method: BuildMethod | None = None,
+    node_sets: Sequence[npt.NDArray[np.int8]] | None = None,
     executor: str = "local",
     workers: int | None = None,
     keep_parts_for: Path | None = None,
@@ -123,6 +149,8 @@ def build_library(
         scenario: The resolved scenario.
         tables: Its throughput tables if already made.
         method: Solver, formulation and sample; the dynamic programme over every node set when ``None``.
+        node_sets: int8 (M, C) node sets for each model phase instead of all; closed under taking a node away. The digest
+            is then that of a part.
         executor: ``"local"`` or ``"ray"``.
         workers: Threads of the sweep, processes, or tasks at a time; all cores when ``None``. The result of the
             dynamic programme is the same for any number and executor.
@@ -139,13 +167,13 @@ def build_library(
     tables = scenario_tables(scenario) if tables is None else tables
     check_slos(scenario, tables)
     method = method or BuildMethod()
-    families = scenario_node_sets(scenario)
+    families = scenario_node_sets(scenario) if node_sets is None else list(node_sets)
     tasks = cut_into_tasks(families, method)
     digest = library_digest(scenario, tables)
     parts = None if keep_parts_for is None else Parts(keep_parts_for, f"{digest};{method.key()};{len(tasks)}")
     results = _run(scenario, tables, tasks, method, executor, workers, parts, progress)
     return TemplateLibrary(
-        digest=digest if method.sample is None else f"sample-{digest}",
+        digest=digest if method.sample is None and node_sets is None else f"sample-{digest}",
         scenario=scenario.name,
         configurations=tuple(configuration.name for configuration in scenario.configurations),
         phases=tuple(

@@ -1,5 +1,6 @@
 """Throughput tables T_j(g): layer times measured or modelled, turned into tokens/s under memory and latency limits."""
 
+from coralopt.throughput.engines import NO_BF16, engine_runs, heads_fit, only_executable
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
 from coralopt.throughput.sources import budget_tables, build_tables, link_tables, throughput_source
 from coralopt.throughput.summary import NodeSummary, explain_infeasible, falls_in_layers, per_node_summary
@@ -9,15 +10,19 @@ __all__ = [
     "FIRST",
     "LAST",
     "MIDDLE",
+    "NO_BF16",
     "LayerTimeSource",
     "LayerTimes",
     "NodeSummary",
     "ThroughputTables",
     "budget_tables",
     "build_tables",
+    "engine_runs",
     "explain_infeasible",
     "falls_in_layers",
+    "heads_fit",
     "link_tables",
+    "only_executable",
     "per_node_summary",
     "stage_role",
     "throughput_source",

@@ -10,35 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.throughput.grid import TimeGrid
 from coralopt.throughput.layer_times import Floats
 
 #: GPU type of the catalog -> name of the measured system.
 SYSTEMS = {"L40S": "l40s", "A100": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
-
-
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """Times on a rectangle of (tokens, batch)."""
-
-    tokens: Floats
-    batch: Floats
-    per_layer: Floats
-    nonlayer: Floats
-
-    def at(self, batch: Floats, tokens: float) -> tuple[Floats, Floats]:
-        """Bilinear in tokens and batch; outside the rectangle the edge's slope in tokens goes on, batch is not asked."""
-        if len(self.tokens) > 1:
-            low = int(np.clip(np.searchsorted(self.tokens, tokens) - 1, 0, len(self.tokens) - 2))
-            weight = (tokens - self.tokens[low]) / (self.tokens[low + 1] - self.tokens[low])
-            # Below the smallest length the time would tend to a negative number for steep rows: stay on the edge.
-            weight = max(weight, 0.0)
-        else:
-            low, weight = 0, 0.0
-        result = []
-        for table in (self.per_layer, self.nonlayer):
-            row = table[low] if len(self.tokens) == 1 else (1 - weight) * table[low] + weight * table[low + 1]
-            result.append(np.interp(batch, self.batch, row))
-        return result[0], result[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +24,8 @@ class SiliconTimes:
     provenance: str
     #: False where aiconfigurator itself only estimates (gpt-oss on A100).
     measured: bool
-    prefill: _Grid
-    decode: _Grid
+    prefill: TimeGrid
+    decode: TimeGrid
 
     @property
     def most_prompts(self) -> int:
@@ -113,7 +89,7 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
                 grid = np.full(shape, np.nan)
                 grid[at] = number[name][rows]
                 tables[name] = grid
-            grids[phase] = _Grid(tokens, batch, tables["per_layer_ms"], tables["nonlayer_ms"])
+            grids[phase] = TimeGrid(tokens, batch, tables["per_layer_ms"], tables["nonlayer_ms"])
         first = phases["decode"][0]
         note = f" ({columns['note'][first]})" if columns["note"][first] else ""
         measured = "estimate" not in note

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
+from coralopt.throughput.measured import MeasuredSource
 from coralopt.throughput.nodes import node_throughput
 from coralopt.throughput.roofline import RooflineSource
 from coralopt.throughput.silicon import SiliconSource
@@ -40,12 +41,14 @@ class AutoSource:
 SOURCES: dict[str, Any] = {"auto": AutoSource, "silicon": SiliconSource, "roofline": RooflineSource}
 
 
-def throughput_source(name: str) -> LayerTimeSource:
-    """The source of this name.
+def throughput_source(name: str | MeasuredSourceChoice) -> LayerTimeSource:
+    """The source of this name, or the one that uses a scenario's own measurements.
 
     Raises:
         CoraloptError: Unknown name.
     """
+    if isinstance(name, MeasuredSourceChoice):
+        return MeasuredSource(name.nodes, AutoSource() if name.name == "auto" else None)
     if name not in SOURCES:
         raise CoraloptError(f"unknown throughput source {name!r}; choose one of: {', '.join(SOURCES)}")
     source: LayerTimeSource = SOURCES[name]()
@@ -53,9 +56,23 @@ def throughput_source(name: str) -> LayerTimeSource:
 
 
 def build_tables(
-    source: LayerTimeSource, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int
+    source: LayerTimeSource,
+    phase: ModelPhase,
+    configurations: Sequence[NodeConfiguration],
+    max_stages: int,
+    *,
+    budget_units: tuple[int, int] = (1, 1),
+    receiver_gb_s: float = float("inf"),
 ) -> ThroughputTables:
     """T_j(g) of one model phase on every configuration for 1..``max_stages`` stages.
+
+    Args:
+        source: Layer times.
+        phase: The model phase.
+        configurations: Node configurations, C of them.
+        max_stages: S.
+        budget_units: (g, u): every stage may take g / u of the equal share SLO / S.
+        receiver_gb_s: Bandwidth of the slowest node that takes the activations, 1e9 bytes/s; the slower end decides.
 
     Raises:
         CoraloptError: The source has no figures for some pair; names them.
@@ -64,9 +81,9 @@ def build_tables(
     if missing:
         raise CoraloptError(
             f"throughput source {source.name!r} has no figures for {phase.model.name} on {', '.join(missing)}; "
-            "use source 'auto' or 'roofline', or leave these configurations out"
+            "use source 'auto' or 'roofline', measure them with `coralopt profile`, or leave these configurations out"
         )
-    return _filled(source, phase, configurations, max_stages)
+    return _filled(source, phase, configurations, max_stages, budget_units=budget_units, receiver_gb_s=receiver_gb_s)
 
 
 def _filled(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import NodeConfiguration
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase
 from coralopt.throughput.layer_times import LayerTimes
 from coralopt.throughput.nodes import node_throughput
 from coralopt.throughput.sources import throughput_source
@@ -70,7 +70,10 @@ def per_node_summary(tables: ThroughputTables) -> tuple[NodeSummary, ...]:
 
 
 def explain_infeasible(
-    phase: ModelPhase, configurations: Sequence[NodeConfiguration], source_name: str = "auto", max_stages: int = 6
+    phase: ModelPhase,
+    configurations: Sequence[NodeConfiguration],
+    source_name: str | MeasuredSourceChoice = "auto",
+    max_stages: int = 6,
 ) -> str:
     """The smallest SLO that some pipeline of these nodes could meet, in words, or that memory is what lacks.
 

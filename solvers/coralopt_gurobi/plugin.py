@@ -20,7 +20,7 @@ from coralopt.solving import (
     RawResult,
     Reason,
     SolveOptions,
-    unknown_option,
+    checked_native,
 )
 from coralopt.solving.matrix import Floats
 
@@ -214,15 +214,7 @@ def _set_options(gurobipy: Any, model: Any, options: SolveOptions) -> dict[str, 
     if options.presolve is not None:
         wanted["Presolve"] = -1 if options.presolve else 0
     known = [name for name in dir(gurobipy.GRB.Param) if not name.startswith("_")]
-    for name, value in options.native.items():
-        if name not in known:
-            raise OptionError(unknown_option("Gurobi option", name, known))
-        expected = type(model.getParamInfo(name)[2])
-        if expected is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not expected:
-            raise OptionError(f"Gurobi option {name!r} takes a {expected.__name__}, not {value!r}")
-        wanted[name] = value
+    wanted.update(checked_native("Gurobi", options.native, known, lambda name: model.getParamInfo(name)[2]))
     for name, value in wanted.items():
         try:
             model.setParam(name, value)

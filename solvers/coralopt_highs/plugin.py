@@ -23,7 +23,7 @@ from coralopt.solving import (
     RawResult,
     Reason,
     SolveOptions,
-    unknown_option,
+    checked_native,
 )
 from coralopt.solving.matrix import Floats
 
@@ -172,31 +172,20 @@ def _set_options(highspy: Any, solver: Any, options: SolveOptions) -> dict[str, 
         wanted["mip_max_nodes"] = options.node_limit
     if options.presolve is not None:
         wanted["presolve"] = "on" if options.presolve else "off"
-    wanted.update(_native(highspy, solver, options.native))
+    wanted.update(_native(solver, options.native))
     for name, value in wanted.items():
         if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
             raise OptionError(f"HiGHS does not take {value!r} for its option {name!r}")
     return wanted
 
 
-def _native(highspy: Any, solver: Any, native: Mapping[str, Any]) -> dict[str, Any]:
-    """Native options with their types checked: HiGHS itself ignores a wrong one but for a line in its log."""
+def _native(solver: Any, native: Mapping[str, Any]) -> dict[str, Any]:
+    """HiGHS itself ignores a wrong option but for a line in its log."""
     if not native:
         return {}
     defaults = solver.getOptions()
     known = [name for name in dir(defaults) if not name.startswith("_") and not callable(getattr(defaults, name))]
-    checked: dict[str, Any] = {}
-    for name, value in native.items():
-        if name not in known:
-            raise OptionError(unknown_option("HiGHS option", name, known))
-        status, current = solver.getOptionValue(name)
-        expected = type(current)
-        if expected is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if status != highspy.HighsStatus.kOk or type(value) is not expected:
-            raise OptionError(f"HiGHS option {name!r} takes a {expected.__name__}, not {value!r}")
-        checked[name] = value
-    return checked
+    return checked_native("HiGHS", native, known, lambda name: solver.getOptionValue(name)[1])
 
 
 def _pass_model(highspy: Any, solver: Any, matrix: MilpMatrix) -> None:

@@ -21,7 +21,7 @@ from coralopt.solving import (
     RawResult,
     Reason,
     SolveOptions,
-    unknown_option,
+    checked_native,
 )
 from coralopt.solving.matrix import Floats
 
@@ -186,15 +186,7 @@ def _set_options(pyscipopt: Any, model: Any, options: SolveOptions, plain: bool)
         model.setHeuristics(pyscipopt.SCIP_PARAMSETTING.OFF)
         model.disablePropagation()
     known = model.getParams()
-    for name, value in options.native.items():
-        if name not in known:
-            raise OptionError(unknown_option("SCIP option", name, known))
-        expected = type(known[name])
-        if expected is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not expected:
-            raise OptionError(f"SCIP option {name!r} takes a {expected.__name__}, not {value!r}")
-        wanted[name] = value
+    wanted.update(checked_native("SCIP", options.native, known, known.__getitem__))
     for name, value in wanted.items():
         try:
             model.setParam(name, value)

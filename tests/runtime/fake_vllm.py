@@ -3,7 +3,7 @@
 Strict where vLLM is: unknown options, a layer partition that does not fit, missing ranks. Stages meet at the master port.
 Answers depend on the prompt only, so any server gives the same tokens. Environment: FAKE_START_S delays the start,
 FAKE_TOKEN_S is the time of a token, FAKE_FAIL=RANK ends that rank's process at once with an error, FAKE_STUCK keeps
-/health from answering.
+/health from answering, FAKE_LIFE_S ends a server by itself after it served so long.
 """
 
 from __future__ import annotations
@@ -107,10 +107,11 @@ class Handler(BaseHTTPRequestHandler):
         words = tokens(prompt, int(body.get("max_tokens", 8)))
         pause = float(os.environ.get("FAKE_TOKEN_S", "0"))
         layout = f"fake-pp{options.pipeline_parallel_size}-tp{options.tensor_parallel_size}"
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(words)}
         if not body.get("stream"):
             time.sleep(pause * len(words))
             document = {"choices": [{"text": "".join(words)}], "system_fingerprint": layout}
-            document["usage"] = {"prompt_tokens": len(prompt), "completion_tokens": len(words)}
+            document["usage"] = usage
             if self.server.role == "kv_producer":
                 document["kv_transfer_params"] = {"do_remote_prefill": True, "remote_port": options.port}
             return self._json(200, document)
@@ -121,6 +122,8 @@ class Handler(BaseHTTPRequestHandler):
         for word in words:
             self._chunk(f"data: {json.dumps({'choices': [{'text': word}], 'system_fingerprint': layout})}\n\n")
             time.sleep(pause)
+        if (body.get("stream_options") or {}).get("include_usage"):
+            self._chunk(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n")
         self._chunk("data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
         return None
@@ -174,8 +177,10 @@ def main() -> None:
     server = Server(options)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     print(f"serving on {options.port} with {len(others)} other stages", flush=True)
+    death = time.monotonic() + float(os.environ.get("FAKE_LIFE_S", "inf"))
     while not stop.wait(0.05):
-        pass
+        if time.monotonic() > death:
+            os._exit(9)
     server.stopping = True
     limit = time.monotonic() + options.shutdown_timeout
     while server.busy and time.monotonic() < limit:

@@ -9,6 +9,7 @@ import pytest
 
 from coralopt import load_scenario
 from coralopt.errors import ScenarioError
+from coralopt.plan import Plan
 from coralopt.plan.verify import verify_plan
 from coralopt.planners import plan_scenario
 from coralopt.scenario import scenario_from_mapping
@@ -63,8 +64,6 @@ def test_libraries_with_cells_are_checked(placement: dict[str, Any]) -> None:
     library = build_library(tiny(**placement))
     result = check_library(library, solver="highs", sample=5, seed=4, workers=1)
     assert result.ok, result.violations
-    with pytest.raises(ScenarioError, match="plans"):
-        plan_scenario(tiny(**placement))
 
 
 def test_every_rule_has_its_own_digest() -> None:
@@ -83,6 +82,31 @@ def test_plans_of_a_restricted_engine_are_verified() -> None:
     plan = plan_scenario(tiny(engine="vllm"))
     assert verify_plan(plan).ok
     assert plan.cost_usd_h >= plan_scenario(tiny()).cost_usd_h * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("rules", [{"latency_budgets": "free", "budget_units": 3}, {"network": "link"}])
+def test_plans_with_cells_are_verified(rules: dict[str, Any]) -> None:
+    """Plans with free latency budgets or real links stand up to verification; free budgets never cost more."""
+    plan = plan_scenario(tiny(**rules))
+    result = verify_plan(plan)
+    assert result.ok, result.violations
+    paper = plan_scenario(tiny()).cost_usd_h
+    if "network" in rules:
+        assert plan.cost_usd_h >= paper * (1 - 1e-9)
+    else:
+        assert plan.cost_usd_h <= paper * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("field", "factor", "words"), [("latency_budget_ms", 1.5, "whole number"), ("latency_budget_ms", 4.0, "add up")]
+)
+def test_latency_budgets_of_a_plan_are_doubted(field: str, factor: float, words: str) -> None:
+    """A budget off the grid, or budgets beyond the SLO, must not pass."""
+    scenario = tiny(latency_budgets="free", budget_units=1)
+    data = plan_scenario(scenario).model_dump(mode="json")
+    stages = max((item["stages"] for item in data["instances"]), key=len)
+    stages[0][field] *= factor
+    assert any(words in text for text in verify_plan(Plan.model_validate(data)).violations)
 
 
 def test_budgets_and_links_exclude_each_other() -> None:

@@ -9,7 +9,8 @@
          nu integer >= 0, I >= 0
 
 ``nu[tau,r]``: instances of template tau in region r; ``I``: its initialization penalty in USD/h. Pairs that do not fit
-into the region once, or use a configuration without a price there, have nu = 0 and no column.
+into the region once, or use a configuration without a price there, have nu = 0 and no column. Supply classes, side rows and
+unmet demand add what :mod:`coralopt.allocation.formulations.rows` says.
 """
 
 from __future__ import annotations
@@ -31,29 +32,30 @@ class PaperFormulation:
         import pyomo.environ as pyo
         from pyomo.core.expr.numeric_expr import LinearExpression
 
-        template, region, price = usable(problem)
+        template, region, rent, _ = usable(problem)
+        listed = problem.template_price()
         pairs = list(zip(template.tolist(), region.tolist(), strict=True))
         model = pyo.ConcreteModel(name="allocation_paper")
         model.nu = pyo.Var(pairs, domain=pyo.NonNegativeIntegers)
         model.I = pyo.Var(pairs, domain=pyo.NonNegativeReals)
-        add_rows(model, problem, [(t, r, model.nu[t, r]) for t, r in pairs])
+        costs, paid = add_rows(model, problem, [(t, r, model.nu[t, r]) for t, r in pairs])
         model.initialization = pyo.Constraint(pairs)
-        for (t, r), p in zip(pairs, price.tolist(), strict=True):
+        for t, r in pairs:
             running = 0 if problem.running is None else int(problem.running[t, r])
-            rate = p * problem.penalty
+            rate = float(listed[t, r]) * problem.penalty
             body = LinearExpression(constant=0, linear_coefs=[1.0, -rate], linear_vars=[model.I[t, r], model.nu[t, r]])
             model.initialization[t, r] = body >= -running * rate
         model.objective = pyo.Objective(
             expr=LinearExpression(
                 constant=0,
-                linear_coefs=[*price.tolist(), *([1.0] * len(pairs))],
-                linear_vars=[*(model.nu[pair] for pair in pairs), *(model.I[pair] for pair in pairs)],
+                linear_coefs=[*rent.tolist(), *([1.0] * len(pairs)), *costs],
+                linear_vars=[*(model.nu[pair] for pair in pairs), *(model.I[pair] for pair in pairs), *paid],
             )
         )
         return model
 
     def read(self, problem: AllocationProblem, value: Callable[[str, Any], float]) -> Allocation:
         """The allocation that ``nu`` says."""
-        template, region, _ = usable(problem)
+        template, region, _, _ = usable(problem)
         pairs = zip(template.tolist(), region.tolist(), strict=True)
         return Allocation.of({pair: round(value("nu", pair)) for pair in pairs})

@@ -1,10 +1,14 @@
 """Drop templates that no region can host once, or whose model phase needs nothing.
 
 Lossless: such a template's count is 0 in every feasible allocation; one of a phase without demand is 0 in some optimal
-allocation, since taking it away frees capacity and lowers the cost.
+allocation, since taking it away frees capacity and lowers the cost. Bans count as not fitting.
+
+A model phase without demand that must have a replica gets some demand first: :func:`with_replica_demand`.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,3 +20,28 @@ def reachable(problem: AllocationProblem) -> npt.NDArray[np.bool_]:
     """bool (T,): templates that fit into some region once, and serve a model phase with demand."""
     fits = (problem.most_instances() > 0) & ~np.isnan(problem.template_price())
     return np.asarray(fits.any(axis=1) & (problem.demand[problem.phase] > 0) & (problem.throughput > 0))
+
+
+def with_replica_demand(problem: AllocationProblem) -> AllocationProblem:
+    """Phases without demand that must have a replica need what any single replica serves; so no step takes them for idle.
+
+    Lossless: an allocation with a replica meets that demand, whichever template it is. Of no demand no share must survive
+    the loss of a region, so such rows go.
+    """
+    demand, idle = problem.demand.copy(), set()
+    for row in problem.rows:
+        if row.sense != "least" or row.measure != "instances" or row.bound <= 0 or len(row.phases or ()) != 1:
+            continue
+        phase = (row.phases or ())[0]
+        if problem.demand[phase] <= 0:
+            mine = problem.throughput[(problem.phase == phase) & (problem.throughput > 0)]
+            demand[phase] = float(mine.min()) if len(mine) else 1.0
+            idle.add(phase)
+    if not idle:
+        return problem
+    rows = tuple(row for row in problem.rows if not (row.measure == "tokens_s" and set(row.phases or ()) <= idle))
+    price = problem.shortfall_price
+    if price is not None:
+        # It is met in any case, so its share of a group's price must stay nothing.
+        price = np.where(np.isin(np.arange(len(price)), list(idle)) & np.isfinite(price), 0.0, price)
+    return replace(problem, demand=demand, rows=rows, shortfall_price=price)

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.reductions.availability import reachable
+from coralopt.allocation.reductions.availability import reachable, with_replica_demand
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
+from coralopt.allocation.side_rows import SideRow, banned
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Reduction:
     """What one reduction did.
 
     Attributes:
-        name: ``prices``, ``availability``, ``clip`` or ``dominance``.
+        name: ``bans``, ``prices``, ``availability``, ``clip`` or ``dominance``.
         before: Templates (for ``clip``: coefficients above the demand) before.
         after: The same afterwards.
         seconds: Time it took.
@@ -63,6 +64,7 @@ def reduce_problem(
     problem: AllocationProblem,
     capacity_prices: npt.NDArray[np.float64] | None = None,
     also: npt.NDArray[np.int64] | None = None,
+    keep: npt.NDArray[np.int64] | None = None,
 ) -> Reduced:
     """Apply every reduction; the optimum over the result is the optimum of ``problem``.
 
@@ -71,16 +73,26 @@ def reduce_problem(
         capacity_prices: float64 (R, C), USD/h per node; prices that were good for a similar problem. With them, what
             is far too dear at these prices goes first, and the result has a ``target``.
         also: int64 (k,), templates that stay however dear they are at these prices.
+        keep: int64 (k,), templates of a known allocation, which stay through every step.
     """
     steps = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
     target = math.inf
 
+    if any(row.is_ban for row in problem.rows):
+        started = time.perf_counter()
+        problem, chosen = _select(problem, ~np.asarray(banned(problem).all(axis=1)))
+        problem = replace(problem, rows=_with_effect(problem))
+        steps.append(Reduction("bans", len(kept), len(chosen), time.perf_counter() - started))
+        kept = kept[chosen]
+    problem = with_replica_demand(problem)
+
     if capacity_prices is not None:
         started = time.perf_counter()
         near = near_templates(problem, capacity_prices, MARGIN, MOST_NEAR)
-        if also is not None:
-            near.mask[also] = True
+        for stays in (also, keep):
+            if stays is not None:
+                near.mask[np.isin(kept, stays)] = True
         problem, chosen = _select(problem, near.mask)
         steps.append(Reduction("prices", len(kept), len(chosen), time.perf_counter() - started))
         kept, target = kept[chosen], near.target
@@ -96,10 +108,20 @@ def reduce_problem(
     steps.append(Reduction("clip", above, 0, time.perf_counter() - started))
 
     started = time.perf_counter()
-    problem, chosen = _select(problem, undominated(problem))
+    problem, chosen = _select(problem, undominated(problem) | np.isin(kept, [] if keep is None else keep))
     steps.append(Reduction("dominance", len(kept), len(chosen), time.perf_counter() - started))
     kept = kept[chosen]
     return Reduced(problem, kept, tuple(steps), target)
+
+
+def _with_effect(problem: AllocationProblem) -> tuple[SideRow, ...]:
+    """The rows without bans of what is gone."""
+    every, regions = np.arange(len(problem.throughput), dtype=np.int64), range(len(problem.region_names))
+    return tuple(
+        row
+        for row in problem.rows
+        if not row.is_ban or any(row.covers(problem, every, np.full_like(every, r)).any() for r in regions)
+    )
 
 
 def _select(problem: AllocationProblem, mask: npt.NDArray[np.bool_]) -> tuple[AllocationProblem, npt.NDArray[np.int64]]:

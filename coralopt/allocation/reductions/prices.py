@@ -2,7 +2,8 @@ r"""Drop templates that are too dear at known capacity prices: the reduction beh
 
 At any capacity prices lambda >= 0 an allocation with an instance of a column costs at least the column's forced cost (see
 :mod:`coralopt.allocation.lagrangian`). So every allocation of cost below t uses columns of forced cost below t only, and
-the rest may go: the least cost stays what it was if it is below t, and is at least t if nothing below t is left.
+the rest may go: the least cost stays what it was if it is below t, and is at least t if nothing below t is left. Side rows
+are left out here, which only makes the bound lower; supply classes and unmet demand count as in the Lagrangian bound.
 
 Prices that were good in the last epoch are nearly so in the next. One pass over the whole library, without any
 other reduction before it, then leaves some thousands of a million templates. Those that run already stay.
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from coralopt.allocation.lagrangian import Floats, allow_copies
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.supply import segments
 
 #: Steps of the grid of the covering knapsacks: every throughput is rounded up to whole steps, so the bound holds.
 GRID = 50_000
@@ -52,8 +54,9 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
 
     prices = np.maximum(capacity_prices, 0.0)
     templates, regions, _, phases = problem.shape
-    known = np.nan_to_num(problem.price, nan=np.inf)
-    weights = (1 + problem.penalty) * known + prices
+    pieces, unmet = segments(problem), problem.unmet_price()
+    known = np.nan_to_num(pieces.base, nan=np.inf)
+    weights = known + problem.penalty * np.nan_to_num(problem.price) + prices
     nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
     best = np.full((phases, GRID + 1), np.inf)
     sweep_best(nodes, problem.throughput, problem.phase, problem.demand, problem.availability, weights, best)
@@ -62,6 +65,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         runs[np.unique(np.nonzero(problem.running)[0])] = True
     covers = np.zeros((phases, GRID + 1))
     for p in np.flatnonzero(problem.demand > 0).tolist():
+        best[p, 1] = min(best[p, 1], unmet[p] * problem.demand[p] / GRID)
         table = np.full(GRID + 1, np.inf)
         table[0] = 0.0
         sizes = np.flatnonzero(np.isfinite(best[p]))
@@ -81,13 +85,13 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
                     weight = float((use[needed] * (known[r, needed] + prices[r, needed])).sum())
                     allow_copies(table, steps, weight, copies)
         covers[p] = table
-    constant = float((prices * problem.availability).sum())
+    constant = pieces.worth(prices, np.ones(regions))
     served = problem.demand > 0
     bound = float(covers[served, GRID].sum()) - constant
     if not np.isfinite(bound):
         # Some phase cannot be covered at all; the chain says why.
         return NearTemplates(np.ones(templates, dtype=np.bool_), np.inf, 0.0)
-    slack = 1e-9 * (abs(bound) + 2 * constant)
+    slack = 1e-9 * (abs(bound) + 2 * float((prices * problem.availability).sum()))
     target = bound - slack + margin * abs(bound)
     template, region = np.empty(ROOM, dtype=np.int64), np.empty(ROOM, dtype=np.int64)
     over = np.empty(ROOM)

@@ -1,8 +1,9 @@
 """All servers of a plan on this machine, behind a router."""
 
 from coralopt.runtime.local.addresses import LocalAddresses
-from coralopt.runtime.local.client import apply_plan
+from coralopt.runtime.local.client import RemoteController, apply_plan
 from coralopt.runtime.local.cluster import LocalCluster
+from coralopt.runtime.local.controller import RestartPolicy
 from coralopt.runtime.local.reconcile import Changes, Pace, reconcile
 from coralopt.runtime.local.serve import LocalOptions, serve_locally
 
@@ -12,6 +13,8 @@ __all__ = [
     "LocalCluster",
     "LocalOptions",
     "Pace",
+    "RemoteController",
+    "RestartPolicy",
     "apply_plan",
     "reconcile",
     "serve_locally",

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from pydantic import ValidationError
 
-from coralopt.errors import LaunchError, PlanError
+from coralopt.errors import LaunchError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Engine
 from coralopt.runtime.local.addresses import require_free_port
 from coralopt.runtime.local.cluster import LocalCluster
-from coralopt.runtime.local.reconcile import Changes, Pace, reconcile, wanted
+from coralopt.runtime.local.controller import Controller, RestartPolicy
+from coralopt.runtime.local.reconcile import Pace, wanted
 from coralopt.runtime.local.state import only_controller
 from coralopt.runtime.router.app import make_app
 from coralopt.runtime.router.config import RouterConfig
@@ -37,6 +37,7 @@ class LocalOptions:
         api_key: Asked of clients when given.
         backend_key: API key of the servers themselves, if they have one.
         pace: How servers start and stop.
+        restarts: What happens to servers that die.
         limits: Fields of :class:`coralopt.runtime.router.RouterConfig`.
     """
 
@@ -46,6 +47,7 @@ class LocalOptions:
     api_key: str | None = None
     backend_key: str | None = None
     pace: Pace = field(default_factory=Pace)
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
     limits: dict[str, Any] = field(default_factory=dict)
 
 
@@ -89,7 +91,7 @@ async def serve_locally(
         for name, pipeline in cluster.running.items():
             on_event(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
         router = Router(RouterConfig(**options.limits), options.backend_key)
-        controller = _Controller(engine, cluster, router, options.pace, on_event)
+        controller = Controller(engine, cluster, router, options.pace, options.restarts, on_event)
         signals = _Signals()
         try:
             await signals.unless(controller.follow(plan))
@@ -101,33 +103,6 @@ async def serve_locally(
         finally:
             await _stop_all(cluster, signals, on_event)
             signals.close()
-
-
-class _Controller:
-    """One plan after another, never two at a time."""
-
-    def __init__(
-        self, engine: Engine, cluster: LocalCluster, router: Router, pace: Pace, on_event: Callable[[str], None]
-    ) -> None:
-        self.engine = engine
-        self.cluster = cluster
-        self.router = router
-        self.pace = pace
-        self.say = on_event
-        self.changing = asyncio.Lock()
-
-    async def follow(self, plan: Plan) -> Changes:
-        async with self.changing:
-            return await reconcile(plan, self.engine, self.cluster, self.router, self.pace, self.say)
-
-    async def apply(self, text: str) -> dict[str, Any]:
-        """Behind ``POST /router/plan``."""
-        try:
-            plan = Plan.model_validate_json(text)
-        except ValidationError as error:
-            raise PlanError(f"not a coralopt plan: {error.errors()[0]['msg']}") from error
-        changes = await self.follow(plan)
-        return {name: list(value) for name, value in vars(changes).items()}
 
 
 async def _stop_all(cluster: LocalCluster, signals: _Signals, on_event: Callable[[str], None]) -> None:
@@ -146,13 +121,13 @@ async def _stop_all(cluster: LocalCluster, signals: _Signals, on_event: Callable
 
 
 async def _route(
-    controller: _Controller,
+    controller: Controller,
     options: LocalOptions,
     signals: _Signals,
     on_ready: Callable[[str, LocalCluster, Router], None],
 ) -> None:
     router, cluster = controller.router, controller.cluster
-    app = make_app(router, options.api_key, controller.apply)
+    app = make_app(router, options.api_key, controller.apply, controller.describe)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
     await runner.setup()
     try:
@@ -163,11 +138,13 @@ async def _route(
             raise LaunchError(f"the router cannot listen on {options.host}:{options.port}: {error.strerror}") from error
         port = runner.addresses[0][1]
         on_ready(f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{port}", cluster, router)
-        while not signals.count and cluster.running:
-            if not controller.changing.locked():
-                await _bury(controller)
+        while not signals.count and not controller.hopeless:
+            await signals.unless(controller.look_after())
             await signals.wait(0.5)
+        await controller.close()
         if not cluster.running:
+            if signals.count:
+                return
             raise LaunchError("the last pipeline died; nothing is left to route to")
         signals.orderly = True
         controller.say("draining: no new requests; waiting for those in flight")
@@ -175,16 +152,6 @@ async def _route(
         await signals.unless(asyncio.wait_for(_drain(router), patience))
     finally:
         await runner.cleanup()
-
-
-async def _bury(controller: _Controller) -> None:
-    """Take pipelines of which a process died out of the router, and stop what is left of them."""
-    for pipeline in controller.cluster.failed():
-        dead = next(process for process in pipeline.processes if not process.alive)
-        controller.say(f"{dead.name} died with code {dead.code}; see {dead.log}. The rest of its pipeline is stopped")
-        if pipeline.name in controller.router.backends:
-            controller.router.remove(pipeline.name)
-        await controller.cluster.stop(pipeline.name, at_once=True)
 
 
 async def _drain(router: Router) -> None:

@@ -21,22 +21,27 @@ ROUTER = web.AppKey("router", Router)
 #: Largest request body, bytes.
 LARGEST_BODY = 32 * 2**20
 #: Paths that need no key, as in vLLM.
-_OPEN = frozenset({"/health", "/metrics"})
+_OPEN = frozenset({"/health", "/ping", "/metrics"})
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 #: Takes a plan document as JSON text, makes the servers follow it, and says what changed.
 Apply = Callable[[str], Awaitable[dict[str, Any]]]
+#: The plan that the servers follow, as JSON data.
+Describe = Callable[[], dict[str, Any]]
 
 
-def make_app(router: Router, api_key: str | None = None, apply: Apply | None = None) -> web.Application:
+def make_app(
+    router: Router, api_key: str | None = None, apply: Apply | None = None, describe: Describe | None = None
+) -> web.Application:
     """The application: OpenAI API, ``/health``, ``/metrics``, and ``/router/backends`` for whoever manages it.
 
     Args:
         router: Started and stopped with the application.
         api_key: Asked of every client when given; without one, backends are managed from this machine only.
         apply: Behind ``POST /router/plan``, where the router's process also runs the servers.
+        describe: Behind ``GET /router/plan``, likewise.
     """
 
     @web.middleware
@@ -60,11 +65,15 @@ def make_app(router: Router, api_key: str | None = None, apply: Apply | None = N
     app.cleanup_ctx.append(life)
     if apply is not None:
         app.router.add_post("/router/plan", _applying(apply))
+    if describe is not None:
+        app.router.add_get("/router/plan", _describing(describe))
     app.router.add_post("/v1/completions", _complete)
     app.router.add_post("/v1/chat/completions", _complete)
     app.router.add_get("/v1/models", _models)
     app.router.add_get("/health", _health)
+    app.router.add_get("/ping", _ping)
     app.router.add_get("/metrics", _metrics)
+    app.router.add_get("/router/demand", _demand)
     app.router.add_get("/router/backends", _backends)
     app.router.add_post("/router/backends", _add)
     app.router.add_post("/router/backends/{name}/drain", _drain)
@@ -105,8 +114,17 @@ async def _health(request: web.Request) -> web.Response:
     return web.json_response({"models": state}, status=200 if state and all(state.values()) else 503)
 
 
+async def _ping(request: web.Request) -> web.Response:
+    """Alive, whatever the backends are."""
+    return web.json_response({})
+
+
 async def _metrics(request: web.Request) -> web.Response:
     return web.Response(body=request.app[ROUTER].metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+async def _demand(request: web.Request) -> web.Response:
+    return web.json_response(request.app[ROUTER].demand.document())
 
 
 async def _backends(request: web.Request) -> web.Response:
@@ -140,6 +158,13 @@ def _applying(apply: Apply) -> Handler:
         except CoraloptError as error:
             return error_response(409, str(error), "conflict_error")
         return web.json_response(changes)
+
+    return handle
+
+
+def _describing(describe: Describe) -> Handler:
+    async def handle(_: web.Request) -> web.StreamResponse:
+        return web.json_response(describe())
 
     return handle
 

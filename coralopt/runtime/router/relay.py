@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from coralopt.runtime.router.events import EventFilter, asks_for_usage, with_usage
 from coralopt.runtime.router.legs import decode_body, prefill_body
 from coralopt.runtime.router.pool import Backend, Busy, Pool
 from coralopt.runtime.router.router import Router
@@ -51,6 +52,7 @@ async def relay(router: Router, request: web.Request, body: dict[str, Any], mode
     """Answer one request for ``model``; never raises for anything a backend does."""
     started = time.monotonic()
     journey = _Journey(router, request, body, model, started)
+    router.demand.arrived(model)
     try:
         router.admit(model)
         answer = await journey.run()
@@ -58,6 +60,7 @@ async def relay(router: Router, request: web.Request, body: dict[str, Any], mode
         router.metrics.rejected.labels(model, str(busy.status)).inc()
         answer = error_response(busy.status, str(busy), "overloaded_error", busy.retry_after_s)
     except Refused as refused:
+        router.demand.withdrawn(model)
         answer = refused.answer
     except Lost as lost:
         answer = lost.answer or error_response(502, f"instance {lost.backend.config.name}: {lost}", "upstream_error")
@@ -106,9 +109,11 @@ class _Journey:
         self._need_halves(pools)
         async with pools["prefill"].slot(failed, wait_s) as backend:
             connector = backend.config.connector
-            first = await self._prefill(backend, prefill_body(self.body, connector))
+            asked = prefill_body(self.body, connector)
+            first = await self._prefill(backend, asked)
+            place = await self._place(backend)
         async with pools["decode"].slot(failed, wait_s) as backend:
-            return await self._answer(backend, decode_body(self.body, connector, first))
+            return await self._answer(backend, decode_body(self.body, connector, asked, first, place))
 
     def _need_halves(self, pools: Any) -> None:
         for phase in ("prefill", "decode"):
@@ -133,12 +138,30 @@ class _Journey:
         self._count(backend, "ok")
         return first
 
+    async def _place(self, backend: Backend) -> dict[str, Any]:
+        """Where a Mooncake prefill server keeps caches; it says so once for all requests."""
+        url = backend.config.kv_url
+        if url is None:
+            return {}
+        if backend.engine_id is None:
+            try:
+                limit = aiohttp.ClientTimeout(total=self.router.config.health_timeout_s)
+                async with self.router.session.get(f"{url}/query", timeout=limit) as answer:
+                    answer.raise_for_status()
+                    told = await answer.json()
+                    backend.engine_id = str(next(iter(told.values()))["engine_id"])
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise self._lost(backend, error) from error
+            except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+                raise self._lost(backend, ValueError(f"{url}/query does not name an engine")) from error
+        return {"remote_engine_id": backend.engine_id, "remote_bootstrap_addr": url}
+
     async def _answer(self, backend: Backend, body: dict[str, Any]) -> web.StreamResponse:
         """The leg whose answer the client reads. Before its first byte everything can be tried elsewhere."""
         limits = self.router.config
         stream: web.StreamResponse | None = None
         try:
-            async with self._post(backend, body, self._timeout(None, limits.idle_timeout_s)) as answer:
+            async with self._post(backend, with_usage(body), self._timeout(None, limits.idle_timeout_s)) as answer:
                 if answer.status >= 400 or "text/event-stream" not in answer.headers.get("Content-Type", ""):
                     # Nothing reaches the client before the whole answer is here, so all of it may be tried again.
                     async with asyncio.timeout(limits.first_token_timeout_s):
@@ -146,7 +169,7 @@ class _Journey:
                     self._look_at(backend, answer, content)
                     self._seen_first_byte()
                     self._count(backend, "ok")
-                    self._usage(content)
+                    self._count_tokens(_usage_of(content))
                     return web.Response(
                         body=content,
                         status=answer.status,
@@ -155,9 +178,10 @@ class _Journey:
                             INSTANCE_HEADER: backend.config.name,
                         },
                     )
+                events = EventFilter(asks_for_usage(self.body))
                 async with asyncio.timeout(limits.first_token_timeout_s):
-                    chunk = await answer.content.readany()
-                if not chunk:
+                    passed = await _next(answer, events)
+                if not passed:
                     raise aiohttp.ClientPayloadError("the stream ended before its first token")
                 stream = web.StreamResponse(
                     headers={
@@ -169,16 +193,14 @@ class _Journey:
                 )
                 await self._to_client(stream.prepare(self.request))
                 self._seen_first_byte()
-                tail = b""
-                while chunk:
-                    await self._to_client(stream.write(chunk))
-                    tail = (tail + chunk)[-8192:]
-                    chunk = await answer.content.readany()
-                if b"[DONE]" not in tail:
+                while passed:
+                    await self._to_client(stream.write(passed))
+                    passed = await _next(answer, events)
+                if not events.done:
                     raise aiohttp.ClientPayloadError("the stream ended before its last token")
                 await self._to_client(stream.write_eof())
                 self._count(backend, "ok")
-                self._usage_of_stream(tail)
+                self._count_tokens(events.usage)
                 return stream
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if stream is None or not stream.prepared:
@@ -250,19 +272,32 @@ class _Journey:
     def _seen_first_byte(self) -> None:
         self.router.metrics.first_byte.labels(self.model).observe(time.monotonic() - self.started)
 
-    def _usage_of_stream(self, tail: bytes) -> None:
-        for line in reversed(tail.split(b"\n")):
-            if line.startswith(b"data: {") and b'"usage"' in line:
-                self._usage(line.removeprefix(b"data: "))
-                return
-
-    def _usage(self, content: bytes) -> None:
+    def _count_tokens(self, usage: dict[str, Any] | None) -> None:
+        told = usage or {}
         try:
-            usage = json.loads(content).get("usage") or {}
-            self.router.metrics.prompt_tokens.labels(self.model).inc(int(usage.get("prompt_tokens") or 0))
-            self.router.metrics.completion_tokens.labels(self.model).inc(int(usage.get("completion_tokens") or 0))
-        except (ValueError, TypeError, AttributeError):
-            pass
+            prompt, completion = int(told.get("prompt_tokens") or 0), int(told.get("completion_tokens") or 0)
+        except (TypeError, ValueError):
+            return
+        self.router.metrics.prompt_tokens.labels(self.model).inc(prompt)
+        self.router.metrics.completion_tokens.labels(self.model).inc(completion)
+        if usage is not None:
+            self.router.demand.answered(self.model, prompt, completion)
+
+
+async def _next(answer: aiohttp.ClientResponse, events: EventFilter) -> bytes:
+    """What the client gets next of a stream; empty at its end."""
+    while chunk := await answer.content.readany():
+        if passed := events.feed(chunk):
+            return passed
+    return events.flush()
+
+
+def _usage_of(content: bytes) -> dict[str, Any] | None:
+    try:
+        usage = json.loads(content).get("usage")
+    except (ValueError, AttributeError):
+        return None
+    return usage if isinstance(usage, dict) else None
 
 
 class _ClientGone(ConnectionError):

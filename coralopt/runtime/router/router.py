@@ -9,6 +9,7 @@ import aiohttp
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router.config import BackendConfig, RouterConfig
+from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.pool import Backend, Busy, Pool
 
@@ -24,6 +25,7 @@ class Router:
     def __init__(self, config: RouterConfig, backend_key: str | None = None) -> None:
         self.config = config
         self.metrics = Metrics()
+        self.demand = DemandMeter()
         self.backends: dict[str, Backend] = {}
         self._pools: dict[tuple[str, str], Pool] = {}
         self._headers = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
@@ -142,6 +144,8 @@ class Router:
         if backend.healthy:
             backend.healthy = False
             backend.failures = self.config.unhealthy_after
+            # A server that comes back under its name is another engine.
+            backend.engine_id = None
             # It may have been removed while it answered.
             if self.backends.get(backend.config.name) is backend:
                 self._pool(backend).wake()
@@ -162,6 +166,8 @@ class Router:
         except (aiohttp.ClientError, TimeoutError, OSError):
             good = False
         was = backend.healthy
+        if not good:
+            backend.engine_id = None
         backend.failures = 0 if good else backend.failures + 1
         backend.healthy = good or (was and backend.failures < self.config.unhealthy_after)
         if backend.healthy != was and self.backends.get(backend.config.name) is backend:

@@ -1,0 +1,263 @@
+"""Simulator fidelity: one trace against a real vLLM on this machine's CPU and against the simulator (paper, section 5.2).
+
+    python benchmarks/simulator_fidelity.py --vllm PROGRAM -o DIR
+
+1. makes a tiny seeded model; 2. profiles it with vLLM's own bench (`coralopt profile`); 3. plans with the measured times;
+4. launches the plan with `coralopt launch`, router included; 5. replays a trace; 6. simulates the same trace; 7. compares
+the distributions of TTFT and TPOT. Steps whose files lie in DIR already are not done again. Needs about ten minutes and a
+quiet machine; PROGRAM is vLLM's CPU build with pandas beside it (docs/fidelity.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from coralopt import Plan, load_scenario, plan_scenario
+from coralopt.runtime.profiling import (
+    ProfileOptions,
+    architecture_of,
+    measured_node,
+    profile_with_vllm,
+    save_measurements,
+)
+from coralopt.runtime.replay import Replay, replay
+from coralopt.simulation import simulate
+from coralopt.simulation.fidelity import deviation
+from coralopt.throughput import build_tables, throughput_source
+from coralopt.workload import Trace
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Mean lengths of the trace, tokens; lognormal with the coefficient of variation 0.5, cut at the ends.
+INPUT, OUTPUT, CV = 160.0, 32.0, 0.5
+INPUT_ENDS, OUTPUT_ENDS = (32, 480), (4, 96)
+PROFILE = ProfileOptions(
+    layers=(4, 8),
+    prompts=(1, 2),
+    prompt_tokens=(32, 128, 512),
+    sequences=(1, 4, 16),
+    contexts=(128, 512),
+    repeats=8,
+    device="cpu",
+    threads=1,
+)
+#: As `coralopt launch --cpu` starts it, so that the profile is of the same engine.
+FLAGS = ("--enforce-eager", "--kv-cache-memory-bytes", "256M")
+
+
+def main() -> None:
+    """All steps in order."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vllm", required=True, help="vLLM's CPU build")
+    parser.add_argument("--python", help="interpreter beside it that has torch; for the model only")
+    parser.add_argument("-o", "--output", type=Path, default=Path("fidelity"))
+    parser.add_argument(
+        "--load", type=float, default=0.5, help="share of the plan's throughput that the trace asks for"
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="length of the trace")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plot", type=Path, help="write the CDFs here (PNG)")
+    arguments = parser.parse_args()
+    folder: Path = arguments.output
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / "model"
+    if not (model / "config.json").exists():
+        python = arguments.python or str(Path(arguments.vllm).with_name("python"))
+        clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        script = ROOT / "tests" / "vllm" / "make_model.py"
+        subprocess.run([python, str(script), str(model)], check=True, env=clean, stdout=subprocess.DEVNULL)
+    measured = folder / "measured.json"
+    if not measured.exists():
+        print("profiling, several minutes", flush=True)
+        points, note = profile_with_vllm(str(model.absolute()), PROFILE, arguments.vllm, FLAGS, keep=folder / "bench")
+        save_measurements(measured, measured_node(architecture_of("tiny", model), "1xCPU", note, points))
+    plan, rate = make_plan(folder, arguments.load)
+    trace = make_trace(rate, arguments.seconds, arguments.seed)
+    answered = folder / f"replay-{arguments.load:g}-{arguments.seed}.json"
+    if not answered.exists():
+        record = run_servers(folder, plan, arguments.vllm, model, trace, arguments.seed)
+        answered.write_text(json.dumps(record))
+    record = json.loads(answered.read_text())
+    result = simulate(plan, trace)
+    report(plan, rate, trace, record, result, folder, arguments)
+
+
+def make_plan(folder: Path, load: float) -> tuple[Plan, float]:
+    """The plan for one CPU node, and the request rate that is ``load`` of its throughput."""
+    document: dict[str, Any] = {
+        "name": "fidelity",
+        "mode": "mixed",
+        "models": {
+            "tiny": {
+                "model": {
+                    "layers": 8,
+                    "hidden": 256,
+                    "heads": 8,
+                    "kv_heads": 4,
+                    "head_dim": 32,
+                    "vocab": 512,
+                    "intermediate": 512,
+                    "weight_format": "bf16",
+                    "max_position": 2048,
+                },
+                "slo": {"prefill_ms": 3000, "decode_ms": 150},
+                "demand": {"requests_s": 0.01, "input_tokens": INPUT, "output_tokens": OUTPUT},
+            }
+        },
+        "gpus": {"CPU": {"memory_gib": 4, "bandwidth_gb_s": 10, "bf16_tflops": 0.1, "link_gb_s": 10}},
+        "nodes": {"1xCPU": {"gpu": "CPU", "count": 1, "network_gb_s": 1}},
+        "pool": {"regions": {"here": {"configurations": {"1xCPU": {"available": 1, "price_usd_h": 1}}}}},
+        "pruning": {"max_nodes": 1, "memory_ratio": 1000},
+        "throughput": {"source": "measured", "measured": ["measured.json"]},
+    }
+    path = folder / "scenario.json"
+    path.write_text(json.dumps(document))
+    scenario = load_scenario(path)
+    source = throughput_source(scenario.throughput_source)
+    throughput = float(build_tables(source, scenario.model_phases[0], scenario.configurations, 1).values[0, 0, 0, -1])
+    rate = load * throughput / OUTPUT
+    document["models"]["tiny"]["demand"]["requests_s"] = rate
+    path.write_text(json.dumps(document))
+    plan = plan_scenario(load_scenario(path))
+    plan.save(folder / "plan.json")
+    return plan, rate
+
+
+def make_trace(rate: float, seconds: float, seed: int) -> Trace:
+    """Poisson arrivals, lognormal lengths."""
+    draw = np.random.default_rng(seed)
+    arrivals = np.cumsum(draw.exponential(1 / rate, int(rate * seconds * 2) + 50))
+    arrivals = arrivals[arrivals < seconds]
+    sigma = np.sqrt(np.log(1 + CV * CV))
+
+    def lengths(mean: float, ends: tuple[int, int]) -> Any:
+        drawn = np.rint(draw.lognormal(np.log(mean) - sigma * sigma / 2, sigma, len(arrivals)))
+        return np.clip(drawn, *ends).astype(np.int64)
+
+    return Trace(arrivals, lengths(INPUT, INPUT_ENDS), lengths(OUTPUT, OUTPUT_ENDS))
+
+
+def run_servers(folder: Path, plan: Plan, vllm: str, model: Path, trace: Trace, seed: int) -> dict[str, Any]:
+    """Launch the plan, replay, stop; what came of every request and of the probes before and after."""
+    arguments = [sys.executable, "-m", "coralopt", "launch", "plan.json", "--cpu", "--vllm", vllm, "--json"]
+    arguments += ["--kv-cache", "256M", "--max-model-len", "1024", "--model-path", f"tiny={model.absolute()}"]
+    arguments += ["--vllm-option=--no-enable-prefix-caching", "--port", "0", "-o", "run"]
+    # The launcher gives a step at least 512 tokens; the plan, and so the simulator, counts on fewer.
+    batch = plan.instances[0].stages[0].nodes[0].batch
+    planned = str(batch + math.ceil(batch * INPUT / OUTPUT))
+    arguments += ["--vllm-option=--max-num-batched-tokens", f"--vllm-option={planned}"]
+    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    with (folder / "said").open("w") as said:
+        controller = subprocess.Popen(
+            arguments, cwd=folder, env={**os.environ, **quiet}, stdout=subprocess.PIPE, stderr=said, text=True
+        )
+    try:
+        assert controller.stdout is not None
+        lines = []
+        for line in controller.stdout:
+            lines.append(line)
+            if line == "}\n":
+                break
+        url = json.loads("".join(lines))["router"]
+        print(f"replaying {len(trace.arrival_s)} requests against {url}", flush=True)
+        probe = Trace(np.linspace(0.0, 7.5, 6), np.full(6, 112), np.full(6, 33))
+        asyncio.run(replay(url, "tiny", Trace(np.zeros(4), np.full(4, 100), np.full(4, 8)), 512, seed=seed + 1))
+        before = asyncio.run(replay(url, "tiny", probe, 512, seed=seed + 2))
+        load_before = os.getloadavg()[0]
+        found = asyncio.run(replay(url, "tiny", trace, 512, seed=seed))
+        load_after = os.getloadavg()[0]
+        after = asyncio.run(replay(url, "tiny", probe, 512, seed=seed + 3))
+    finally:
+        controller.send_signal(signal.SIGINT)
+        try:
+            controller.wait(180)
+        except subprocess.TimeoutExpired:
+            controller.kill()
+    return {
+        "replay": _plain(found),
+        "probe_before_ms": float(np.nanmedian(before.tpot_ms)),
+        "probe_after_ms": float(np.nanmedian(after.tpot_ms)),
+        "load_average": [load_before, load_after],
+        "when": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _plain(found: Replay) -> dict[str, Any]:
+    data = dataclasses.asdict(found)
+    return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in data.items()}
+
+
+def report(
+    plan: Plan, rate: float, trace: Trace, record: dict[str, Any], result: Any, folder: Path, arguments: Any
+) -> None:
+    """Print the comparison, write the requests, draw the CDFs."""
+    found = record["replay"]
+    node = json.loads((folder / "measured.json").read_text())["nodes"][0]
+    alone = node["decode"]["other_ms"][0][0] + 8 * node["decode"]["layer_ms"][0][0]
+    planned = plan.instances[0]
+    print(f"profile: {node['measured_with']}")
+    print("         points within " + ", ".join(f"{k} {v:.1%}" for k, v in node["fit_error"].items()) + " of c0 + c1 j")
+    print(
+        f"plan: {planned.count} instance of {len(planned.stages)} stage, batch {planned.stages[0].nodes[0].batch}, "
+        f"{planned.tokens_s:.1f} tokens/s; trace: {len(trace.arrival_s)} requests at {rate:.2f}/s "
+        f"({arguments.load:.0%} of it)"
+    )
+    print(
+        f"one sequence, ms a token: profile {alone:.2f}, before the replay {record['probe_before_ms']:.2f}, "
+        f"after {record['probe_after_ms']:.2f}; "
+        f"load average {record['load_average'][0]:.1f} to {record['load_average'][1]:.1f}"
+    )
+    print(f"failed requests: {len(found['errors'])}")
+    columns = {"arrival_s": trace.arrival_s, "input_tokens": trace.input_tokens, "output_tokens": trace.output_tokens}
+    print(
+        f"{'':6}{'latency dev.':>13}{'CDF dev.':>10}{'bias':>8}{'a request':>11}   p50, p90, p99 ms: real / simulated"
+    )
+    for name in ("ttft_ms", "tpot_ms"):
+        real, simulated = np.array(found[name], dtype=np.float64), np.asarray(result.requests[name], dtype=np.float64)
+        columns |= {f"real_{name}": real, f"simulated_{name}": simulated}
+        off = deviation(real, simulated)
+        tails = " / ".join(", ".join(f"{value:.1f}" for value in side) for side in (off.real_ms, off.simulated_ms))
+        print(f"{name[:4].upper():6}{off.latency:13.1%}{off.cdf:10.1%}{off.bias:+8.1%}{off.request:11.1%}   {tails}")
+    pq.write_table(pa.table(columns), folder / f"requests-{arguments.load:g}-{arguments.seed}.parquet")
+    if arguments.plot is not None:
+        draw(columns, arguments.plot)
+
+
+def draw(columns: dict[str, Any], path: Path) -> None:
+    """Two panels of CDFs."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for axis, name, title in zip(
+        axes, ("ttft_ms", "tpot_ms"), ("time to first token", "time per output token"), strict=True
+    ):
+        for kind, style in (("real", "-"), ("simulated", "--")):
+            values = np.sort(columns[f"{kind}_{name}"][np.isfinite(columns[f"{kind}_{name}"])])
+            axis.step(values, np.arange(1, values.size + 1) / values.size, style, where="post", label=kind)
+        axis.set(xlabel=f"{title}, ms", ylabel="share of requests", ylim=(0, 1))
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.3)
+        axis.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

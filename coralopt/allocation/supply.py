@@ -1,0 +1,184 @@
+r"""Classes of supply: reserved, spot and on-demand nodes of one configuration in one region.
+
+Equal nodes are equal to a serving instance, whoever rents them out, so which node is of which class is no decision of
+its own: the cheapest are taken first. What u nodes of configuration c in region r cost together is a convex function of
+u, its slopes the prices of the classes in ascending order. With q the lowest price, A_1 nodes at that price, and the other
+classes k with A_k nodes at q + s_k::
+
+    u <= A_1 + sum_k extra_k,   0 <= extra_k <= A_k,   cost q u + sum_k s_k extra_k
+
+``extra`` needs no integrality: at whole u some optimum has whole ``extra``, since the slopes ascend. A reserved node has
+price 0, for it is paid already; a spot node has its spot price plus the price of preemptions.
+
+At capacity prices lambda >= 0 of these rows every extra_k is at 0 or A_k, so that the rows are worth::
+
+    lambda A_1 + sum_k A_k max(0, lambda - s_k)
+
+instead of lambda A: the only thing that bounds have to know about classes. The initialization penalty stays on the list
+price of a node, whichever class it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import SolverError
+
+if TYPE_CHECKING:
+    from coralopt.allocation.problem import AllocationProblem
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+#: What nodes that belong to no other class are called.
+ON_DEMAND = "on-demand"
+
+
+@dataclass(frozen=True, eq=False)
+class SupplyClass:
+    """Some of the available nodes, at a price of their own.
+
+    Attributes:
+        name: ``"reserved"``, ``"spot"`` or any other name but ``"on-demand"``.
+        nodes: int64 (R, C), nodes of this class; part of the problem's availability.
+        price: float64 (R, C), USD per node-hour; only where ``nodes`` is above 0 it counts.
+    """
+
+    name: str
+    nodes: Ints
+    price: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The convex cost of the nodes of every region and configuration, in pieces.
+
+    Attributes:
+        base: float64 (R, C), lowest price, USD per node-hour; NaN where nothing is sold.
+        first: int64 (R, C), nodes at that price.
+        cell: int64 (E,), region times C plus configuration of every dearer piece.
+        nodes: int64 (E,), nodes of the piece.
+        surcharge: float64 (E,), its price above the lowest, USD per node-hour.
+    """
+
+    base: Floats
+    first: Ints
+    cell: Ints
+    nodes: Ints
+    surcharge: Floats
+
+    def worth(self, capacity_prices: Floats, rent_factor: Floats) -> float:
+        """USD/h: what the capacity rows subtract from a Lagrangian bound at these prices.
+
+        Args:
+            capacity_prices: float64 (R, C), USD/h per node, at least 0.
+            rent_factor: float64 (R,), 1 plus the prices of the rent limits that hold in a region.
+        """
+        paid = float((capacity_prices * self.first).sum())
+        if len(self.cell):
+            factor = rent_factor[self.cell // self.base.shape[1]]
+            above = np.maximum(0.0, capacity_prices.ravel()[self.cell] - self.surcharge * factor)
+            paid += float(above @ self.nodes)
+        return paid
+
+
+def segments(problem: AllocationProblem) -> Segments:
+    """The pieces of a problem's supply; one each where it has no classes."""
+    none = np.zeros(0, dtype=np.int64)
+    if not problem.supply:
+        return Segments(problem.price, problem.availability, none, none, np.zeros(0))
+    configurations = problem.price.shape[1]
+    base, first = problem.price.copy(), problem.availability.copy()
+    cells: list[tuple[int, int, float]] = []
+    touched = np.zeros(problem.price.shape, dtype=np.bool_)
+    for item in problem.supply:
+        touched |= item.nodes > 0
+    for r, c in np.argwhere(touched).tolist():
+        pieces = pieces_of(problem, r, c)
+        lowest = pieces[0][1]
+        base[r, c] = lowest
+        first[r, c] = sum(nodes for _, price, nodes in pieces if price == lowest)
+        cells += [(r * configurations + c, nodes, price - lowest) for _, price, nodes in pieces if price > lowest]
+    return Segments(
+        base,
+        first,
+        np.array([cell for cell, _, _ in cells], dtype=np.int64),
+        np.array([nodes for _, nodes, _ in cells], dtype=np.int64),
+        np.array([surcharge for _, _, surcharge in cells], dtype=np.float64),
+    )
+
+
+def pieces_of(problem: AllocationProblem, region: int, configuration: int) -> list[tuple[str, float, int]]:
+    """(class, USD per node-hour, nodes) of one region and configuration, cheapest first; classes without nodes left out."""
+    found = [
+        (item.name, float(item.price[region, configuration]), int(item.nodes[region, configuration]))
+        for item in problem.supply
+    ]
+    rest = int(problem.availability[region, configuration]) - sum(nodes for _, _, nodes in found)
+    found.append((ON_DEMAND, float(problem.price[region, configuration]), rest))
+    return sorted((piece for piece in found if piece[2] > 0), key=lambda piece: piece[1])
+
+
+def taken(pieces: Sequence[tuple[str, float, int]], used: int) -> list[tuple[str, float, int]]:
+    """(class, USD per node-hour, nodes taken) when ``used`` nodes are taken from the pieces, cheapest first."""
+    found = []
+    for name, price, nodes in pieces:
+        count = min(used, nodes)
+        if count > 0:
+            found.append((name, price, count))
+            used -= count
+    return found
+
+
+def rent_by_region(problem: AllocationProblem, used: Sequence[Sequence[int]]) -> list[Fraction]:
+    """USD/h of the nodes used in every region, exactly; nodes beyond what is available cost the list price."""
+    _, regions, configurations, _ = problem.shape
+    totals = []
+    for r in range(regions):
+        total = Fraction(0)
+        for c in range(configurations):
+            count = used[r][c]
+            if not count:
+                continue
+            for _, price, nodes in taken(pieces_of(problem, r, c), count):
+                total += nodes * Fraction(price)
+                count -= nodes
+            listed = float(problem.price[r, c])
+            total += count * (Fraction(0) if np.isnan(listed) else Fraction(listed))
+        totals.append(total)
+    return totals
+
+
+def refuse_bad_supply(problem: AllocationProblem) -> None:
+    """Classes that do not fit the problem.
+
+    Raises:
+        SolverError: Says which value, where.
+    """
+    shape = problem.price.shape
+    total = np.zeros(shape, dtype=np.int64)
+    for item in problem.supply:
+        if not item.name or item.name == ON_DEMAND or [other.name for other in problem.supply].count(item.name) > 1:
+            raise SolverError(f"supply class {item.name!r} needs a name of its own, other than {ON_DEMAND!r}")
+        if item.nodes.shape != shape or item.price.shape != shape:
+            raise SolverError(f"supply class {item.name!r} has shapes {item.nodes.shape} and {item.price.shape}")
+        bad = (item.nodes < 0) | ((item.nodes > 0) & ~(np.isfinite(item.price) & (np.nan_to_num(item.price) >= 0)))
+        if bad.any():
+            r, c = np.argwhere(bad)[0]
+            raise SolverError(
+                f"{item.name} {problem.configuration_names[c]} in {problem.region_names[r]}: {item.nodes[r, c]} nodes at "
+                f"{item.price[r, c]} USD/h; both must be numbers of at least 0"
+            )
+        total += item.nodes
+    if (total > problem.availability).any():
+        r, c = np.argwhere(total > problem.availability)[0]
+        raise SolverError(
+            f"{total[r, c]} nodes of {problem.configuration_names[c]} in {problem.region_names[r]} belong to supply "
+            f"classes, but {problem.availability[r, c]} are available in all"
+        )

@@ -1,0 +1,258 @@
+"""Melange's integer programme: load buckets, GPU types, one type a replica.
+
+Requests are sorted into buckets of (input length, output length). A replica of GPU type g serves ``tput[g, b]`` requests/s
+of bucket b within its SLO, so that one request/s of it is a load of 1 / tput[g, b] on that type. Each bucket's rate is cut
+into ``slice_factor`` equal slices, and every slice goes to one type (Griggs et al., "Melange: Cost Efficient Large Language
+Model Serving by Exploiting GPU Heterogeneity", 2024; its release's solver, commit d46ab43)::
+
+    min  sum_g cost[g] y[g]
+    s.t. sum_g x[s, g] = 1                                  for every slice s
+         sum_s rate_s / tput[g, b(s)] x[s, g] <= y[g]       for every GPU type g
+         x binary, y integer >= 0
+
+The formulation ``published`` is that, letter for letter. ``grouped`` counts the slices of a bucket on a type instead, since
+slices of one bucket are interchangeable. Without a slice factor, ``grouped`` splits buckets at will, as a router
+with weights can. Published, there is no limit on how many GPUs exist; ``available`` adds it
+(aibrix issue 637 asks for just that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import SolverError
+from coralopt.solving import Check
+
+#: Relative slack allowed to a replica count and to shares, a solver's own feasibility tolerance.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class MelangeAnswer:
+    """How many replicas of each type, and which share of each bucket they take.
+
+    Attributes:
+        replicas: int64 (G,).
+        share: float64 (G, I, O), shares of a bucket; they sum to 1 over the types where the bucket has requests.
+    """
+
+    replicas: npt.NDArray[np.int64]
+    share: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MelangeProblem:
+    """Serve one model's requests at least cost with replicas of single GPU types.
+
+    Attributes:
+        tput: float64 (G, I, O), requests/s of one replica by type and bucket; 0: not within the SLO. The published
+            solver divides by it and fails there; here such a pair is left out.
+        cost: float64 (G,), USD/h of a replica.
+        distribution: float64 (I, O), share of requests by bucket, summing to 1.
+        rate: requests/s in all.
+        slice_factor: Slices a bucket, or ``None`` for any split.
+        available: int64 (G,), replicas that can be had, or ``None`` for no limit, as published.
+        types: Names of the types.
+
+    Raises:
+        SolverError: The parts do not fit together.
+    """
+
+    tput: npt.NDArray[np.float64]
+    cost: npt.NDArray[np.float64]
+    distribution: npt.NDArray[np.float64]
+    rate: float
+    slice_factor: int | None = 1
+    available: npt.NDArray[np.int64] | None = None
+    types: tuple[str, ...] = ()
+
+    kind: ClassVar[str] = "melange"
+    sense: ClassVar[Literal["min", "max"]] = "min"
+    default_formulation: ClassVar[str] = "grouped"
+
+    def __post_init__(self) -> None:
+        if self.tput.ndim != 3 or self.tput.shape[1:] != self.distribution.shape:
+            raise SolverError(
+                f"tput has shape {self.tput.shape}, expected (types, *{self.distribution.shape}): one value a bucket"
+            )
+        if self.cost.shape != self.tput.shape[:1]:
+            raise SolverError(f"cost has shape {self.cost.shape}, tput knows {len(self.tput)} GPU types")
+        for name, values in (("tput", self.tput), ("cost", self.cost), ("distribution", self.distribution)):
+            if not (np.isfinite(values).all() and (values >= 0).all()):
+                raise SolverError(f"{name} holds a negative or non-finite number; use 0 for what is not possible")
+        if abs(float(self.distribution.sum()) - 1) > 1e-6:
+            raise SolverError(f"distribution sums to {float(self.distribution.sum())!r}; it must sum to 1")
+        if not (np.isfinite(self.rate) and self.rate >= 0):
+            raise SolverError(f"rate is {self.rate}; it must be a number of requests/s, at least 0")
+        if self.slice_factor is not None and self.slice_factor < 1:
+            raise SolverError(f"slice_factor is {self.slice_factor}; it must be at least 1, or None for any split")
+
+    def buckets(self) -> list[tuple[int, int]]:
+        """Buckets that have requests."""
+        return [(int(i), int(o)) for i, o in np.argwhere(self.distribution * self.rate > 0)]
+
+    def load(self, g: int, bucket: tuple[int, int]) -> float | None:
+        """Replicas of type g that the whole bucket takes, or ``None`` where it cannot serve the bucket."""
+        speed = float(self.tput[g][bucket])
+        return None if speed <= 0 else float(self.rate * self.distribution[bucket]) / speed
+
+    def formulations(self) -> Mapping[str, Any]:
+        """Formulations by name."""
+        return {"grouped": GroupedFormulation(), "published": PublishedFormulation()}
+
+    def check(self, answer: MelangeAnswer) -> Check:
+        """Every bucket served whole, no type overloaded, and the cost."""
+        wrong = []
+        if answer.replicas.shape != self.cost.shape or answer.share.shape != self.tput.shape:
+            return Check(False, float("nan"), ("replicas and share have the wrong shape",))
+        names = self.types or tuple(map(str, range(len(self.cost))))
+        if (answer.replicas < 0).any() or (answer.share < -TOLERANCE).any():
+            wrong.append("a count or a share is negative")
+        for bucket in self.buckets():
+            total = float(sum(Fraction(float(answer.share[g][bucket])) for g in range(len(self.cost))))
+            if abs(total - 1) > TOLERANCE:
+                wrong.append(f"bucket {bucket} is served {total:.6f} times")
+            for g, name in enumerate(names):
+                share = float(answer.share[g][bucket])
+                if share > TOLERANCE and self.tput[g][bucket] <= 0:
+                    wrong.append(f"bucket {bucket} goes to {name}, which cannot serve it")
+                whole = share * (self.slice_factor or 1)
+                if self.slice_factor is not None and abs(whole - round(whole)) > TOLERANCE:
+                    wrong.append(f"bucket {bucket} gives {name} a part of a slice")
+        for g, name in enumerate(names):
+            need = Fraction(0)
+            for bucket in self.buckets():
+                if self.tput[g][bucket] > 0:
+                    need += (
+                        Fraction(float(answer.share[g][bucket]))
+                        * Fraction(float(self.rate))
+                        * Fraction(float(self.distribution[bucket]))
+                        / Fraction(float(self.tput[g][bucket]))
+                    )
+            if need > int(answer.replicas[g]) * (1 + TOLERANCE) + TOLERANCE:
+                wrong.append(f"{name} carries a load of {float(need):.6f} with {int(answer.replicas[g])} replicas")
+            if self.available is not None and answer.replicas[g] > self.available[g]:
+                wrong.append(f"{int(answer.replicas[g])} replicas of {name}, {int(self.available[g])} can be had")
+        cost = sum(int(n) * Fraction(float(c)) for n, c in zip(answer.replicas, self.cost, strict=True))
+        return Check(not wrong, float(cost), tuple(wrong))
+
+
+def _replicas(model: Any, problem: MelangeProblem) -> None:
+    """Variables y, their limits, and the objective: common to both formulations."""
+    import pyomo.environ as pyo
+
+    types = range(len(problem.cost))
+    available = problem.available
+    model.y = pyo.Var(
+        types,
+        domain=pyo.NonNegativeIntegers,
+        bounds=lambda _, g: (0, None if available is None else int(available[g])),
+    )
+    model.objective = pyo.Objective(expr=sum(float(problem.cost[g]) * model.y[g] for g in types))
+
+
+class PublishedFormulation:
+    """One binary variable for each slice and type, as published."""
+
+    name: ClassVar[str] = "published"
+
+    def build(self, problem: MelangeProblem) -> Any:
+        """Pyomo model with ``x`` and ``y``.
+
+        Raises:
+            SolverError: The problem has no slice factor.
+        """
+        import pyomo.environ as pyo
+
+        slices = problem.slice_factor
+        if slices is None:
+            raise SolverError("formulation 'published' needs a slice_factor; 'grouped' splits buckets at will")
+        model = pyo.ConcreteModel(name="melange_published")
+        _replicas(model, problem)
+        types = range(len(problem.cost))
+        pairs = [
+            (i, o, s, g)
+            for i, o in problem.buckets()
+            for s in range(slices)
+            for g in types
+            if problem.load(g, (i, o)) is not None
+        ]
+        model.x = pyo.Var(pairs, domain=pyo.Binary)
+        model.whole = pyo.ConstraintList()
+        model.nowhere = pyo.Var(bounds=(0, 0))
+        for i, o in problem.buckets():
+            for s in range(slices):
+                able = [model.x[i, o, s, g] for g in types if (i, o, s, g) in model.x]
+                model.whole.add((sum(able) if able else model.nowhere) == 1)
+        model.carried = pyo.Constraint(
+            types,
+            rule=lambda _, g: (
+                sum((problem.load(g, (i, o)) or 0.0) / slices * model.x[i, o, s, h] for i, o, s, h in pairs if h == g)
+                <= model.y[g]
+            ),
+        )
+        return model
+
+    def read(self, problem: MelangeProblem, value: Callable[[str, Any], float]) -> MelangeAnswer:
+        """Replicas and shares."""
+        slices = problem.slice_factor or 1
+        share = np.zeros(problem.tput.shape)
+        for i, o in problem.buckets():
+            for g in range(len(problem.cost)):
+                if problem.load(g, (i, o)) is not None:
+                    share[g, i, o] = sum(round(value("x", (i, o, s, g))) for s in range(slices)) / slices
+        return MelangeAnswer(_counts(problem, value), share)
+
+
+class GroupedFormulation:
+    """Slices of a bucket on a type, counted; or any share without a slice factor."""
+
+    name: ClassVar[str] = "grouped"
+
+    def build(self, problem: MelangeProblem) -> Any:
+        """Pyomo model with ``x`` (slices, or the share) and ``y``."""
+        import pyomo.environ as pyo
+
+        slices = problem.slice_factor
+        model = pyo.ConcreteModel(name="melange_grouped")
+        _replicas(model, problem)
+        types = range(len(problem.cost))
+        pairs = [(i, o, g) for i, o in problem.buckets() for g in types if problem.load(g, (i, o)) is not None]
+        model.x = pyo.Var(
+            pairs,
+            domain=pyo.NonNegativeReals if slices is None else pyo.NonNegativeIntegers,
+            bounds=(0, slices or 1),
+        )
+        model.nowhere = pyo.Var(bounds=(0, 0))
+        model.whole = pyo.ConstraintList()
+        for i, o in problem.buckets():
+            able = [model.x[i, o, g] for g in types if (i, o, g) in model.x]
+            model.whole.add((sum(able) if able else model.nowhere) == (slices or 1))
+        model.carried = pyo.Constraint(
+            types,
+            rule=lambda _, g: (
+                sum((problem.load(g, (i, o)) or 0.0) / (slices or 1) * model.x[i, o, h] for i, o, h in pairs if h == g)
+                <= model.y[g]
+            ),
+        )
+        return model
+
+    def read(self, problem: MelangeProblem, value: Callable[[str, Any], float]) -> MelangeAnswer:
+        """Replicas and shares."""
+        share = np.zeros(problem.tput.shape)
+        for i, o in problem.buckets():
+            for g in range(len(problem.cost)):
+                if problem.load(g, (i, o)) is not None:
+                    x = value("x", (i, o, g))
+                    share[g, i, o] = x if problem.slice_factor is None else round(x) / problem.slice_factor
+        return MelangeAnswer(_counts(problem, value), share)
+
+
+def _counts(problem: MelangeProblem, value: Callable[[str, Any], float]) -> npt.NDArray[np.int64]:
+    return np.array([round(value("y", g)) for g in range(len(problem.cost))], dtype=np.int64)

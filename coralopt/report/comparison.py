@@ -1,0 +1,111 @@
+"""Plans of several planners as one table and one picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from coralopt.errors import CoraloptError
+from coralopt.planners.compare import Row
+
+
+def comparison_table(rows: Sequence[Row], title: str) -> Table:
+    """Cost, lower bound, demand met, generated tokens per USD, seconds, gap; simulated figures where there are any."""
+    simulated = any(row.simulated for row in rows)
+    table = Table(title=title)
+    table.add_column("planner")
+    heads = ["cost USD/h", "above lower bound", "demand met", "ktokens/USD", "own gap", "seconds", "plan"]
+    if simulated:
+        heads[4:4] = ["SLO met", "goodput tokens/s", "simulated ktokens/USD"]
+    for head in heads:
+        table.add_column(head, justify="right")
+    for row in rows:
+        if row.plan is None:
+            table.add_row(row.label, *["-"] * (len(heads) - 2), f"{row.seconds:.1f}", "none")
+            continue
+        cells = [
+            f"{row.cost_usd_h:,.4f}",
+            _percent(row.above_bound),
+            # Nothing below 1 may look like 1.
+            f"{math.floor(row.demand_met * 1000) / 10:g} %",
+            f"{row.tokens_usd / 1000:,.1f}",
+        ]
+        if simulated:
+            cells += [
+                _percent(row.simulated.get("attainment", math.nan)),
+                f"{row.simulated.get('goodput_tokens_s', math.nan):,.1f}",
+                f"{row.simulated.get('tokens_usd', math.nan) / 1000:,.1f}",
+            ]
+        cells.append("-" if row.own_gap is None else f"{row.own_gap * 100:.3f} %")
+        table.add_row(row.label, *cells, f"{row.seconds:.1f}", "verified" if row.verified else "WRONG")
+    return table
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value * 100:.1f} %"
+
+
+def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
+    """Write bars of cost by model, the proven lower bound, and generated tokens per USD.
+
+    Raises:
+        CoraloptError: matplotlib is not installed, no row has a plan, or the file cannot be written.
+    """
+    planned = [row for row in rows if row.plan is not None]
+    if not planned:
+        raise CoraloptError("there is nothing to draw: no planner made a plan")
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        # Equal figures give equal files.
+        matplotlib.rcParams["svg.hashsalt"] = "coralopt"
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise CoraloptError(f"plots need matplotlib ({error}); pip install 'coralopt[plot]'") from error
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11, 1.2 + 0.55 * len(planned)), layout="constrained", sharey=True
+    )
+    places = list(range(len(planned)))
+    _costs(left, planned, places)
+    right.barh(places, [row.tokens_usd / 1000 for row in planned], height=0.38, label="promised", color="#8da0cb")
+    if any(row.simulated for row in planned):
+        values = [row.simulated.get("tokens_usd", math.nan) / 1000 for row in planned]
+        right.barh([p + 0.4 for p in places], values, height=0.38, label="simulated", color="#fc8d62")
+        right.legend(fontsize="small")
+    right.set_xlabel("generated tokens within SLO per USD, thousands")
+    left.set_yticks(places, [_label(row) for row in planned])
+    left.invert_yaxis()
+    figure.suptitle(title)
+    try:
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except (OSError, ValueError) as error:
+        raise CoraloptError(f"{path}: the picture cannot be written: {error}") from error
+    finally:
+        plt.close(figure)
+
+
+def _label(row: Row) -> str:
+    return row.label if row.demand_met >= 1 else f"{row.label} ({math.floor(row.demand_met * 100)} % of demand)"
+
+
+def _costs(axes: Any, rows: Sequence[Row], places: Sequence[int]) -> None:
+    plans = [row.plan for row in rows if row.plan is not None]
+    models = list(dict.fromkeys(demand.model for plan in plans for demand in plan.demands))
+    start = [0.0] * len(rows)
+    for model in models:
+        widths = [sum(d.cost_usd_h for d in plan.demands if d.model == model) for plan in plans]
+        axes.barh(places, widths, left=start, label=model)
+        start = [a + b for a, b in zip(start, widths, strict=True)]
+    axes.barh(
+        places, [plan.initialization_usd_h for plan in plans], left=start, label="initialization", color="#999999"
+    )
+    bounds = [row.bound_usd_h for row in rows if not math.isnan(row.bound_usd_h)]
+    if bounds:
+        axes.axvline(bounds[0], color="black", linestyle="--", label="proven lower bound")
+    axes.set_xlabel("USD/h")
+    axes.legend(fontsize="x-small")

@@ -1,0 +1,233 @@
+"""The loop of the paper, closed: measured demand makes the next epoch's plan, and running servers follow it (section 5.1).
+
+At the end of every epoch the router is asked what clients wanted. A forecast turns that, and the epochs before, into the
+next epoch's demand; it is planned with what runs at that moment, so that the initialization penalty weighs what would have
+to start; and the controller reconciles its servers to the plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import InfeasibleError, LaunchError, OptionError
+from coralopt.plan import Plan
+from coralopt.planners import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_scenario
+from coralopt.planners.forecast import foretold
+from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+
+Floats = npt.NDArray[np.float64]
+#: Measured demand by epoch, a table as `coralopt adapt --demand` reads it.
+DEMAND_FILE = "demand.csv"
+#: Mean lengths that are further than this from the scenario's are reported: throughput tables count on those.
+LENGTHS_OFF = 0.25
+
+
+class Servers(Protocol):
+    """Whatever runs the servers: :class:`coralopt.runtime.local.RemoteController`, or one of your own."""
+
+    def plan(self) -> tuple[Plan | None, dict[str, int]]:
+        """The plan that is followed, and instance name -> how many of it run."""
+        ...
+
+    def demand(self) -> dict[str, Any]:
+        """Seconds, and sums by model, since some start; see :class:`coralopt.runtime.router.demand.DemandMeter`."""
+        ...
+
+    def apply(self, plan: Plan) -> dict[str, Any]:
+        """Follow ``plan``; names of pipelines ``kept``, ``started``, ``stopped``."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoopEpoch:
+    """What happened at the end of one epoch.
+
+    Attributes:
+        epoch: From 0.
+        measured_tokens_s: float64 (P,), in the order of the scenario's model phases.
+        planned_tokens_s: float64 (P,): what the next epoch was planned for.
+        plan: The plan; ``None`` when there is none for this demand.
+        changes: Pipelines ``kept``, ``started`` and ``stopped``; ``None`` when the servers go on as they are.
+        problem: Why they do.
+        remarks: What is worth knowing, in sentences.
+    """
+
+    epoch: int
+    measured_tokens_s: Floats
+    planned_tokens_s: Floats
+    plan: Plan | None
+    changes: dict[str, Any] | None
+    problem: str | None
+    remarks: tuple[str, ...] = ()
+
+
+def measured_demand(
+    scenario: ResolvedScenario, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> tuple[Floats, tuple[str, ...]]:
+    """Tokens/s that clients asked for between two looks at the router.
+
+    Requests/s times the mean tokens of answered requests; the scenario's mean lengths where none was answered. A router
+    that was started anew between the looks counts from its start.
+
+    Returns:
+        float64 (P,) tokens/s in the order of the scenario's model phases, and remarks about mean lengths.
+
+    Raises:
+        LaunchError: The looks are not what a router says.
+    """
+    try:
+        fresh = after["seconds"] < before.get("seconds", 0.0)
+        seconds = after["seconds"] - (0.0 if fresh else before.get("seconds", 0.0))
+        demand = np.zeros(len(scenario.model_phases))
+        remarks = []
+        for p, phase in enumerate(scenario.model_phases):
+            name = phase.model.name
+            now = after["models"].get(name, {})
+            then = {} if fresh else before.get("models", {}).get(name, {})
+            grown = {key: max(0, now.get(key, 0) - then.get(key, 0)) for key in _SUMS}
+            if not grown["requests"] or seconds <= 0:
+                continue
+            prompt = phase.phase == "prefill"
+            expected = phase.mean_input_tokens if prompt else phase.mean_output_tokens
+            mean = expected
+            if grown["answered"]:
+                mean = grown["prompt_tokens" if prompt else "completion_tokens"] / grown["answered"]
+                if expected > 0 and abs(mean / expected - 1) > LENGTHS_OFF:
+                    what = "input" if prompt else "output"
+                    remarks.append(
+                        f"{name}: {mean:.0f} {what} tokens a request, the scenario says {expected:.0f}; its throughput "
+                        "tables count on that"
+                    )
+            demand[p] = grown["requests"] / seconds * mean
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LaunchError(f"the router does not say what was asked of it ({error}); is it another version?") from error
+    return demand, tuple(dict.fromkeys(remarks))
+
+
+_SUMS = ("requests", "answered", "prompt_tokens", "completion_tokens")
+
+
+def follow_demand(
+    scenario: ResolvedScenario,
+    servers: Servers,
+    *,
+    every_s: float,
+    epochs: int | None = None,
+    forecast: Forecast | None = None,
+    headroom: float = 0.0,
+    floor: float = 0.01,
+    penalty: float | None = None,
+    inputs: EpochInputs | None = None,
+    solver: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    library: Path | None = None,
+    output: Path | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[LoopEpoch]:
+    """Measure, plan, apply: an iterator over epochs. Servers go on when it ends, however it ends.
+
+    Args:
+        scenario: Models, SLOs and pool.
+        servers: What runs them.
+        every_s: Length of an epoch, seconds.
+        epochs: How many; for ever when ``None``.
+        forecast: From measured epochs to the next one; the last value when ``None``.
+        headroom: Share added to what the forecast says, dimensionless.
+        floor: Least demand of a model phase that is planned for, as a share of the scenario's: a model that nobody asks
+            for keeps an instance, or it could not be asked for.
+        penalty: K; the scenario's own when ``None``.
+        inputs: Availability and prices by epoch; the last row stays. The scenario's own when ``None``.
+        solver: MILP back end; the scenario's own when ``None``.
+        options: Common solver options over the scenario's.
+        library: Template library file; the user's cache directory when ``None``.
+        output: Folder for plans and the table of measured demand; a loop goes on after the epochs it finds there.
+        wait: Lets seconds pass.
+
+    Raises:
+        LaunchError: The servers cannot be asked. A plan they cannot follow is reported, and they go on.
+        OptionError: A time that is not positive, a negative share, or a forecast that says nonsense.
+        ScenarioError, SolverError, LibraryError: As planning.
+    """
+    if not every_s > 0:
+        raise OptionError(f"an epoch of {every_s:g} s; it must be longer than 0")
+    if headroom < 0 or floor < 0:
+        raise OptionError(f"headroom {headroom:g} and floor {floor:g} must not be negative")
+    keys = [phase.key for phase in scenario.model_phases]
+    least = floor * np.array([phase.demand_tokens_s for phase in scenario.model_phases])
+    supply = inputs if inputs is not None else epoch_inputs(scenario, epochs=1)
+    history = _read_history(output, keys) if output is not None else []
+    before = servers.demand()
+    started = len(history)
+    while epochs is None or len(history) - started < epochs:
+        wait(every_s)
+        epoch = len(history)
+        after = servers.demand()
+        measured, remarks = measured_demand(scenario, before, after)
+        before = after
+        history.append(measured)
+        expected = foretold(forecast or LastValue(), np.array(history)) * (1 + headroom)
+        demand = np.maximum(expected, least)
+        followed, alive = servers.plan()
+        row = min(epoch, len(supply) - 1)
+        now = epoch_scenario(
+            scenario,
+            demand,
+            supply.availability[row],
+            supply.price[row],
+            running_instances(followed, alive),
+            penalty,
+            f"{scenario.name}-epoch-{epoch}",
+        )
+        plan, changes, problem = None, None, None
+        try:
+            plan = plan_scenario(now, solver=solver, options=options, library=library)
+            changes = servers.apply(plan)
+        except InfeasibleError as error:
+            problem = f"no plan for this demand, the servers go on as they are: {error}"
+        except LaunchError as error:
+            # The servers still answer? Then they have said why this plan cannot be followed.
+            servers.demand()
+            problem = f"the plan was not followed, the servers go on as they are: {error}"
+        if output is not None:
+            _write(output, epoch, keys, history, plan)
+        yield LoopEpoch(epoch, measured, demand, plan, changes, problem, remarks)
+
+
+def running_instances(plan: Plan | None, alive: Mapping[str, int]) -> tuple[RunningInstances, ...]:
+    """What runs, as the next plan's scenario says it."""
+    if plan is None:
+        return ()
+    return tuple(
+        RunningInstances(f"{item.model}/{item.phase}", item.region, item.nodes(), alive[item.name])
+        for item in plan.instances
+        if alive.get(item.name)
+    )
+
+
+def _read_history(folder: Path, keys: list[str]) -> list[Floats]:
+    """The epochs measured already, from the folder's own table."""
+    from coralopt.workload import read_demand
+
+    path = folder / DEMAND_FILE
+    if not path.exists():
+        return []
+    table = read_demand(path)
+    if sorted(table.keys) != sorted(keys):
+        raise OptionError(f"{path}: is about {', '.join(table.keys)}; use another folder for {', '.join(keys)}")
+    return [np.array([row[table.keys.index(key)] for key in keys]) for row in table.tokens_s]
+
+
+def _write(folder: Path, epoch: int, keys: list[str], history: list[Floats], plan: Plan | None) -> None:
+    from coralopt.workload import EpochDemand, write_demand
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if plan is not None:
+        plan.save(folder / f"epoch-{epoch:04d}.json")
+    write_demand(EpochDemand(tuple(keys), np.array(history)), folder / DEMAND_FILE)

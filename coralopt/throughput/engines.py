@@ -1,0 +1,67 @@
+"""Where an engine has no throughput at all, whatever a roofline says: nodes and stage counts that it cannot run.
+
+These rules look at one node and one stage count, so they are zeros in T_j(g) and hold for every solver, the checker and
+the verification alike. Rules about stages that go together are :class:`coralopt.placement.EngineLimits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.scenario.resolved import ModelPhase
+from coralopt.throughput.tables import ThroughputTables
+
+#: Generations whose tensor cores have no BF16; vLLM refuses bfloat16 below compute capability 8.0.
+NO_BF16 = frozenset({"Volta", "Turing"})
+
+
+def heads_fit(model: ModelArchitecture, degree: int) -> bool:
+    """Whether heads can be dealt out to ``degree`` GPUs: query heads whole, KV heads whole or copied (vLLM asserts both)."""
+    return model.heads % degree == 0 and (model.kv_heads % degree == 0 or degree % model.kv_heads == 0)
+
+
+def engine_runs(
+    engine: str, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int
+) -> npt.NDArray[np.bool_]:
+    """Which nodes may be a stage of a pipeline of s stages under this engine.
+
+    Stock vLLM needs BF16, deals out attention heads evenly, and receives KV caches over NIXL in a decode server of one
+    stage only, so that every decode instance is one node.
+
+    Args:
+        engine: A name of ``coralopt.placement.ENGINES``; only ``"vllm"`` forbids anything here.
+        phase: The model phase.
+        configurations: Length C.
+        max_stages: S.
+
+    Returns:
+        bool (S, C), row s - 1 for pipelines of s stages.
+    """
+    runs = np.ones((max_stages, len(configurations)), dtype=np.bool_)
+    if engine == "vllm":
+        fit = [c.gpu.architecture not in NO_BF16 and heads_fit(phase.model, c.count) for c in configurations]
+        runs &= np.array(fit)[None, :]
+        if phase.phase == "decode":
+            runs[1:] = False
+    return runs
+
+
+def only_executable(
+    tables: ThroughputTables, engine: str, phase: ModelPhase, configurations: Sequence[NodeConfiguration]
+) -> ThroughputTables:
+    """The tables with zeros where :func:`engine_runs` says no."""
+    runs = engine_runs(engine, phase, configurations, tables.max_stages)
+    if runs.all():
+        return tables
+    mask = runs[:, None, :, None]
+    return replace(
+        tables,
+        values=np.where(mask, tables.values, 0.0),
+        batch=np.where(mask, tables.batch, 0).astype(tables.batch.dtype),
+        stage_ms=np.where(mask, tables.stage_ms, 0.0),
+    )

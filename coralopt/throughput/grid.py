@@ -1,0 +1,41 @@
+"""Layer times on a rectangle of token counts and batches, interpolated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coralopt.throughput.layer_times import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class TimeGrid:
+    """Times on a rectangle of (tokens, batch).
+
+    Attributes:
+        tokens: float64 (n,), ascending.
+        batch: float64 (m,), ascending.
+        per_layer: float64 (n, m), ms of one layer.
+        nonlayer: float64 (n, m), ms of what is not a layer.
+    """
+
+    tokens: Floats
+    batch: Floats
+    per_layer: Floats
+    nonlayer: Floats
+
+    def at(self, batch: Floats, tokens: float) -> tuple[Floats, Floats]:
+        """Bilinear in tokens and batch; outside the rectangle the edge's slope in tokens goes on, batch is not asked."""
+        if len(self.tokens) > 1:
+            low = int(np.clip(np.searchsorted(self.tokens, tokens) - 1, 0, len(self.tokens) - 2))
+            weight = (tokens - self.tokens[low]) / (self.tokens[low + 1] - self.tokens[low])
+            # Below the smallest length the time would tend to a negative number for steep rows: stay on the edge.
+            weight = max(weight, 0.0)
+        else:
+            low, weight = 0, 0.0
+        result = []
+        for table in (self.per_layer, self.nonlayer):
+            row = table[low] if len(self.tokens) == 1 else (1 - weight) * table[low] + weight * table[low + 1]
+            result.append(np.interp(batch, self.batch, row))
+        return result[0], result[1]

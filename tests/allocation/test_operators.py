@@ -1,0 +1,175 @@
+"""What operators ask for: one optimum with reductions, without, in both formulations, and by trying everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.allocation import (
+    Allocation,
+    AllocationProblem,
+    explain,
+    largest_factor,
+    matrix_from_arrays,
+    reduce_problem,
+    solve_allocation,
+    solve_or_serve_less,
+)
+from coralopt.allocation.formulations import FORMULATIONS
+from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.side_rows import open_rows
+from coralopt.errors import InfeasibleError
+from coralopt.solving import Reason, SolveOptions, matrix_from_pyomo, solve_matrix
+from coralopt.testing.operator_strategies import (
+    KINDS,
+    allocations_within,
+    best_operated_by_enumeration,
+    largest_factor_by_enumeration,
+    operated_cost,
+    operated_problems,
+)
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "all"])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_optimum_with_and_without_reductions(kind: str, data: st.DataObject) -> None:
+    """Every option alone and all together: chain, full model and enumeration must tell the same cost."""
+    problem = data.draw(operated_problems(KINDS if kind == "all" else (kind,)))
+    truth = best_operated_by_enumeration(problem)
+    for reductions in (True, False):
+        formulation = data.draw(st.sampled_from(("split", "paper")))
+        if truth is None:
+            with pytest.raises(InfeasibleError):
+                solve_allocation(problem, options=EXACT, formulation=formulation, reductions=reductions)
+            continue
+        result = solve_allocation(problem, options=EXACT, formulation=formulation, reductions=reductions)
+        assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+        assert result.bound_usd_h <= float(truth) + 1e-9 * (1 + float(truth))
+        assert problem.check(result.allocation).objective == result.cost_usd_h
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=operated_problems(), looked=st.booleans())
+def test_every_step_of_the_chain(problem: AllocationProblem, looked: bool) -> None:
+    """Small problems skip most steps; here none is skipped, and libraries are looked at from prices of 0 first."""
+    truth = best_operated_by_enumeration(problem)
+    if truth is None:
+        return
+    with (
+        patch("coralopt.allocation.solve.DIRECT_COLUMNS", 0),
+        patch("coralopt.allocation.solve.MANY_TEMPLATES", 0 if looked else 10**9),
+    ):
+        result = solve_allocation(problem, options=EXACT)
+    assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+    assert result.bound_usd_h <= float(truth) + 1e-9 * (1 + float(truth))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=operated_problems(), seed=st.integers(0, 2**32 - 1))
+def test_checker_agrees_with_the_oracle(problem: AllocationProblem, seed: int) -> None:
+    """Any allocation within the nodes: the same verdict and the same cost from two codes that share nothing."""
+    every = [dict(counts) for counts in allocations_within(problem)]
+    rng = np.random.default_rng(seed)
+    for k in rng.integers(0, len(every), 8).tolist():
+        truth = operated_cost(problem, every[k])
+        found = problem.check(Allocation.of(every[k]))
+        assert found.feasible == (truth is not None), found.violations
+        if truth is not None:
+            assert found.objective == float(truth)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=operated_problems(), seed=st.integers(0, 2**32 - 1))
+def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> None:
+    """Capacity and side prices from the relaxation and at random: every bound lies below the optimum."""
+    small = reduce_problem(problem).problem
+    truth = best_operated_by_enumeration(small)
+    if truth is None:
+        return
+    columns = Columns.of(small)
+    relaxation = solve_relaxation(small, columns, "highs")
+    rng = np.random.default_rng(seed)
+    random = replace(
+        relaxation,
+        capacity_prices=rng.integers(0, 20, small.price.shape) / 2.0,
+        demand_duals=rng.random(len(small.demand)) * 3,
+        side_prices=rng.random(len(open_rows(small))) * rng.choice([0.0, 0.3, 3.0]),
+    )
+    for found in (relaxation, random):
+        reduced = reduced_costs(small, columns, found.demand_duals, found.capacity_prices, found.side_prices)
+        limit = float(truth) * (1 + 1e-9) + 1e-9
+        assert dual_bound(small, columns, found, reduced) <= limit
+        lagrangian = lagrangian_bound(small, columns, found.capacity_prices, 1000, found.side_prices)
+        assert lagrangian.bound <= limit
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=operated_problems())
+def test_direct_matrix_is_the_compiled_one(problem: AllocationProblem) -> None:
+    """Both routes to the matrix have one optimum."""
+    found = []
+    direct = matrix_from_arrays(problem)
+    compiled, _ = matrix_from_pyomo(FORMULATIONS["split"].build(problem))
+    for matrix in (direct, compiled):
+        if not len(matrix.c):
+            continue
+        result = solve_matrix(matrix, "highs", EXACT)
+        found.append(result.objective if result.termination.reason is Reason.OPTIMAL else np.inf)
+    if len(found) == 2:
+        assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+@settings(max_examples=120, deadline=None)
+@given(problem=operated_problems(tuple(kind for kind in KINDS if kind != "shortfall")), first=st.booleans())
+def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) -> None:
+    """Against trying everything; its demand is met by its own allocation, to the last bit."""
+    truth = largest_factor_by_enumeration(problem)
+    with patch("coralopt.allocation.scaling.FIRST_COLUMNS", 1 if first else 600):
+        if truth is None or truth == 0:
+            with pytest.raises(InfeasibleError):
+                largest_factor(problem, options=EXACT)
+            return
+        found = largest_factor(problem, options=EXACT)
+    assert float(found.factor) == pytest.approx(float(truth), abs=1e-6)
+    assert found.bound >= float(truth) * (1 - 1e-9)
+    assert found.bound - float(found.factor) <= 1e-5
+    scaled = replace(problem, demand=found.demand)
+    assert scaled.check(found.allocation).feasible
+    served = solve_or_serve_less(problem, "scale", options=EXACT)
+    if served.factor is not None:
+        assert served.result.cost_usd_h <= scaled.check(found.allocation).objective + 1e-9
+        at_factor = best_operated_by_enumeration(served.problem)
+        assert at_factor is not None
+        assert served.result.cost_usd_h == pytest.approx(float(at_factor), abs=1e-6)
+    else:
+        assert truth == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=operated_problems())
+def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
+    """Without the rows it names, demand can be met; without any single one of them, too; without the others, it cannot."""
+    strict = replace(problem, shortfall_price=None)
+    if best_operated_by_enumeration(strict) is not None:
+        return
+    found = explain(strict)
+    assert found.shortfalls or found.missed
+    assert str(found)
+    free = best_operated_by_enumeration(replace(strict, rows=())) is not None
+    assert bool(found.conflict) == free
+    rows = {row.name: row for row in strict.rows}
+    for name in found.conflict:
+        rest = tuple(rows[other] for other in found.conflict if other != name)
+        assert best_operated_by_enumeration(replace(strict, rows=rest)) is not None
+    if free:
+        named = tuple(rows[name] for name in found.conflict)
+        assert best_operated_by_enumeration(replace(strict, rows=named)) is None
