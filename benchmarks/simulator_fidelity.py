@@ -46,8 +46,9 @@ ROOT = Path(__file__).resolve().parents[1]
 INPUT, OUTPUT, CV = 160.0, 32.0, 0.5
 INPUT_ENDS, OUTPUT_ENDS = (32, 480), (4, 96)
 PROFILE = ProfileOptions(
-    layers=(4, 8),
-    prompts=(1, 2),
+    layers=(2, 8),
+    # A mixed instance computes prompts one by one, in chunks.
+    prompts=(1,),
     prompt_tokens=(32, 128, 512),
     sequences=(1, 4, 16),
     contexts=(128, 512),

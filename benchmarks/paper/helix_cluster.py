@@ -8,7 +8,8 @@ Two comparisons that answer different questions.
    layout, its programme run here, its SWARM start, HexGen, and coral's exact placement in stages reach on the same nodes;
    with at most 12 stages (Helix's paths have 15 nodes on average); and without the nodes that the paper's coral leaves idle.
 2. This project's figures: coral and the baselines rent from the same nodes (paper: 4 requests/s, 2090 and 730 ms), by the
-   roofline model, at list prices in us-east-2. Where 4 requests/s cannot be had, the largest percent of them that can.
+   roofline model, at list prices in us-east-2. Where 4 requests/s cannot be had, the largest percent of them that can. Each
+   plan is then simulated; and coral's, with room to spare, at the load that Helix's online run was offered.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.paper.experiment import cost_of, goodput_of, run, save, show
+from benchmarks.paper.experiment import cost_of, goodput_of, run, save, show, with_rates
 from coralopt.placement import PlacementPool, load_pool, place_pool
 from coralopt.planners.helix_starts import swarm_layout
 from coralopt.planners.hexgen import hexgen_search
 from coralopt.planners.place_helix import helix_problem, place_helix
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
+from coralopt.simulation import SimulationConfig, simulate
+from coralopt.workload import poisson_for_scenario
 
 #: Static tokens/s and seconds of Helix's programme (Gurobi 11, 20 threads), as its artifact ships them.
 HELIX = (4137.5476, 3002.0)
@@ -39,6 +42,8 @@ NODES = {
     "T4x4": ("T4", 4),
 }
 CATALOG = {"A100": "A100-40", "V100": "V100", "L4": "L4", "T4": "T4"}
+#: Simulated seconds: long beside the minutes that a request of this model takes.
+SECONDS = 3600.0
 #: Nodes that the paper's coral leaves idle.
 IDLE = {"V100": 6, "T4": 1}
 
@@ -100,10 +105,12 @@ def static(pool: PlacementPool, seconds: float, seed: int) -> list[dict[str, obj
 
 def cluster(pool: PlacementPool) -> ResolvedScenario:
     """The paper's set-up as a scenario: the pool's nodes, Llama 70B, 4 requests/s, SLOs 2090 and 730 ms."""
-    offered = {}
+    offered, unknown = {}, {}
     for name, count in zip(pool.configurations, pool.counts, strict=True):
         gpu, size = NODES[name]
         offered[f"{size}x{CATALOG[gpu]}"] = {"available": count, "price_usd_h": PRICES[gpu] * size}
+        if gpu != "L4":  # the catalog has the nodes of L4; the others get Helix's links of 1e9 bytes/s
+            unknown[f"{size}x{CATALOG[gpu]}"] = {"gpu": CATALOG[gpu], "count": size, "network_gb_s": 1.0}
     return scenario_from_mapping(
         {
             "name": "helix-cluster",
@@ -115,6 +122,7 @@ def cluster(pool: PlacementPool) -> ResolvedScenario:
                 }
             },
             "pool": {"regions": {"us-east-2": {"configurations": offered}}},
+            "nodes": unknown,
             "throughput": {"source": "roofline"},
             "initialization_penalty": 0,
         },
@@ -124,16 +132,53 @@ def cluster(pool: PlacementPool) -> ResolvedScenario:
 
 def rented(pool: PlacementPool, seed: int, seconds: float) -> list[dict[str, object]]:
     """What coral and the baselines rent from the pool."""
-    show(f"\n{'rented from the pool':<26}{'USD/h':>8}{'/ pool':>8}{'of 4 req/s':>12}{'decode tok/s':>14}{'/ 459.8':>9}")
+    heads = f"\n{'rented from the pool':<22}{'USD/h':>8}{'/ pool':>8}{'of 4 req/s':>12}{'promised tok/s':>16}"
+    show(f"{heads}{'simulated':>11}{'/ 459.8':>9}{'SLO met':>9}")
     figures: list[dict[str, object]] = []
-    for row in run(cluster(pool), ["coral", "homo", "cauchy", "melange"], seconds, seed):
+    scenario = cluster(pool)
+    for row in run(scenario, ["coral", "homo", "cauchy", "melange"], seconds, seed):
+        if row.plan is None:
+            show(f"{row.label:<22}{row.error}")
+            continue
+        # Each plan gets the rate that it was made for: Poisson arrivals, lengths spread with coefficient of variation 1.
+        requests = poisson_for_scenario(scenario_from_mapping(row.plan.scenario), None, SECONDS, seed)
+        played = simulate(row.plan, requests, config=SimulationConfig(seed=seed))
+        decode = next(item for item in played.outcomes if item.kind == "decode")
         cost, goodput = cost_of(row), goodput_of(row)
         show(
-            f"{row.label:<26}{cost:>8.2f}{cost / price(pool):>8.2f}{row.demand_met:>12.0%}{goodput:>14.1f}"
-            f"{goodput / 459.8:>9.2f}"
+            f"{row.label:<22}{cost:>8.2f}{cost / price(pool):>8.2f}{row.demand_met:>12.0%}{goodput:>16.1f}"
+            f"{decode.achieved_tokens_s:>11.1f}{decode.achieved_tokens_s / 459.8:>9.2f}{played.attainment:>9.0%}"
         )
-        figures.append({"what": row.label, "usd_h": cost, "share": row.demand_met, "decode_tokens_s": goodput})
+        figures.append(
+            {"what": row.label, "usd_h": cost, "share": row.demand_met, "decode_tokens_s": goodput}
+            | {"simulated_tokens_s": decode.achieved_tokens_s, "attainment": played.attainment}
+        )
     show(f"the whole pool costs {price(pool):.2f} USD/h; Helix's online run gave 459.8 decode tokens/s (offline 645.6)")
+    return figures + same_load(pool, seed, seconds)
+
+
+def same_load(pool: PlacementPool, seed: int, seconds: float) -> list[dict[str, object]]:
+    """Coral's plans at the load of Helix's online run: 2,150 tokens/s in requests of 994 tokens, 2.16 requests/s."""
+    scenario = cluster(pool)
+    figures: list[dict[str, object]] = []
+    show(f"\n{'at 2.16 requests/s,':<20}{'':>16}{'equal lengths':>22}{'lengths spread (cv 1)':>24}")
+    show(f"{'coral, planned for':<20}{'USD/h':>8}{'/ pool':>8}" + f"{'decode tok/s':>14}{'SLO met':>8}" * 2)
+    offered = scenario_from_mapping(with_rates(scenario, {"llama3-70b": 2.16 / 4}).document)
+    for rate in (2.16, 2.7, 3.24, 3.78):
+        row = run(with_rates(scenario, {"llama3-70b": rate / 4}), ["coral"], seconds, seed)[0]
+        if row.plan is None or row.demand_met < 1:
+            continue
+        line = f"{rate:>12.2f} req/s  {cost_of(row):>8.2f}{cost_of(row) / price(pool):>8.2f}"
+        for variation in (0.0, 1.0):
+            requests = poisson_for_scenario(offered, None, SECONDS, seed, variation)
+            played = simulate(row.plan, requests, config=SimulationConfig(seed=seed))
+            decode = next(item for item in played.outcomes if item.kind == "decode")
+            line += f"{decode.achieved_tokens_s:>14.1f}{played.attainment:>8.0%}"
+            figures.append(
+                {"what": f"coral for {rate} req/s at 2.16", "usd_h": cost_of(row), "length_cv": variation}
+                | {"simulated_tokens_s": decode.achieved_tokens_s, "attainment": played.attainment}
+            )
+        show(line)
     return figures
 
 

@@ -79,8 +79,11 @@ def main() -> None:
         for label, values in sums.items():
             if label == "coral":
                 continue
-            cost = np.nansum(ours[::2]) / np.nansum(values[::2])
-            goodput = np.nansum(ours[1::2]) / max(float(np.nansum(values[1::2])), 1e-9)
+            # Epochs in which the baseline has no plan at all count towards goodput and not towards cost.
+            had = [k for k, cost in enumerate(values[::2]) if np.isfinite(cost)]
+            cost = sum(ours[2 * k] for k in had) / max(sum(values[2 * k] for k in had), 1e-9) if had else np.nan
+            theirs = sum(values[1::2])
+            goodput = sum(ours[1::2]) / theirs if theirs > 0 else np.inf
             printed = PAPER.get((setup, label.partition(":")[0]))
             words = (f"{printed[0]:.2f}", f"{printed[1]:.2f}") if printed else ("-", "-")
             show(f"{label:<33}{cost:>8.3f}{words[0]:>8}{goodput:>9.3f}{words[1]:>8}")

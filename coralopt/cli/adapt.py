@@ -39,6 +39,7 @@ def adapt(
         float | None,
         typer.Option(metavar="S", min=0, help="Node initialization time; K is this over the epoch length of a trace."),
     ] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort a trace whose times fall.")] = False,
     trace_model: Annotated[str | None, typer.Option(help="The model of a trace that names none.")] = None,
     availability: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,count.")] = None,
     prices: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,usd_h.")] = None,
@@ -121,6 +122,7 @@ def adapt(
             options=options,
             library=library,
             output=output,
+            on_infeasible=on_infeasible,
             json_output=json_output,
         )
         return
@@ -134,13 +136,15 @@ def adapt(
             "several values of --epoch compare adjustment intervals over one trace: leave out --penalty, --output, "
             "--epochs and the tables"
         )
+    if by_length and apply is not None:
+        raise OptionError("several values of --epoch are for comparing; --apply carries out the plans of one")
     if penalty is not None and initialization is not None:
         raise OptionError("--initialization gives K, and so does --penalty; choose one")
     offered = None if availability is None else read_availability(availability)
     priced = None if prices is None else read_prices(prices)
     cases: list[tuple[float, Any, float | None]] = []
     for length in lengths:
-        needed = None if demand is None else read_demand_or_trace(demand, resolved, length, trace_model)
+        needed = None if demand is None else read_demand_or_trace(demand, resolved, length, trace_model, sort)
         for remark in () if needed is None or json_output else needed.remarks:
             say(f"note: {remark}")
         count = epochs

@@ -93,7 +93,7 @@ def demand_of_trace(
 
 
 def read_demand_or_trace(
-    path: str | Path, scenario: ResolvedScenario, epoch_s: float, model: str | None = None
+    path: str | Path, scenario: ResolvedScenario, epoch_s: float, model: str | None = None, sort: bool = False
 ) -> TraceDemand:
     """Demand from a table ``epoch,model,phase,tokens_s`` or from a request trace; see :func:`demand_of_trace`.
 
@@ -102,4 +102,4 @@ def read_demand_or_trace(
     """
     if is_demand_table(path):
         return TraceDemand(read_demand(path), ())
-    return demand_of_trace(read_trace(path), scenario, epoch_s, model, str(path))
+    return demand_of_trace(read_trace(path, sort=sort or None), scenario, epoch_s, model, str(path))

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run ``coralopt`` in its own process with its cache below ``cwd``."""
@@ -21,6 +23,17 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The same command inside this process, which is quicker: exit code, standard output, standard error."""
+    from coralopt.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["coralopt", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    printed = capsys.readouterr()
+    return int(stopped.value.code or 0), printed.out, printed.err
 
 
 def test_compare_prints_writes_and_simulates(tmp_path: Path) -> None:
@@ -51,22 +64,22 @@ def test_misspelt_planners_exit_2(tmp_path: Path) -> None:
         assert "Traceback" not in failed.stderr
 
 
-def test_place_by_others(tmp_path: Path) -> None:
+def test_place_by_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Helix says its gap, HexGen its pipelines; neither pretends a proof."""
-    helix = run(
-        "place", "helix-10", "--planner", "helix", "--start", "pool", "--time-limit", "1", "--json", cwd=tmp_path
-    )
-    assert helix.returncode == 0, helix.stderr
-    document = json.loads(helix.stdout)
+    helix = ("place", "helix-10", "--planner", "helix", "--start", "pool", "--time-limit", "1", "--json")
+    code, output, errors = here(monkeypatch, capsys, *helix)
+    assert code == 0, errors
+    document = json.loads(output)
     assert document["tokens_s"] > 286.5
     assert document["proven"] is False
     assert len(document["ranges"]) == 10
-    hexgen = run("place", "helix-10", "--planner", "hexgen", "--generations", "5", cwd=tmp_path)
-    assert hexgen.returncode == 0, hexgen.stderr
-    assert "286.587 tokens/s in all" in hexgen.stderr
-    wrong = run("place", "helix-10", "--planner", "homo", cwd=tmp_path)
-    assert wrong.returncode == 2
-    assert "choose coral, helix or hexgen" in wrong.stderr
+    hexgen = ("place", "helix-10", "--planner", "hexgen", "--generations", "5")
+    code, _, errors = here(monkeypatch, capsys, *hexgen)
+    assert code == 0
+    assert "286.587 tokens/s in all" in errors
+    code, _, errors = here(monkeypatch, capsys, "place", "helix-10", "--planner", "homo")
+    assert code == 2
+    assert "choose coral, helix or hexgen" in errors
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:

@@ -332,6 +332,16 @@ def test_running_instances_are_kept_where_homogeneous() -> None:
     assert verify_plan(mixed).ok
 
 
+def test_hexgen_may_place_worse_than_the_best_but_not_claim_more() -> None:
+    """Its pipelines have one node a stage; verification forgives that, and nothing else."""
+    plan = get_planner("hexgen").plan(PlanRequest(load_scenario("tiny"))).plan
+    assert all(len(s.nodes) == 1 and s.nodes[0].count == 1 for i in plan.instances for s in i.stages)
+    first = plan.instances[0]
+    doctored = first.model_copy(update={"tokens_s": first.tokens_s * 1.01})
+    found = verify_plan(plan.model_copy(update={"instances": (doctored, *plan.instances[1:])})).violations
+    assert any("a placement of these nodes reaches" in line for line in found)
+
+
 def test_comparison_gives_every_contestant_a_row_and_the_proven_bound() -> None:
     """One that fails has its reason; the others are measured against coral's bound."""
     rows = compare(load_scenario("tiny"), [Contestant.parse(t) for t in ("homo:homogeneous=node", "helix", "coral")])

@@ -104,6 +104,17 @@ def test_demand_drives_the_plans(tmp_path: Path) -> None:
     assert (tmp_path / "loop" / "epoch-0005.json").exists()
 
 
+def test_more_demand_than_the_pool_holds_may_be_served_in_part() -> None:
+    """`on_infeasible="scale"`: all nodes of the pool rather than the plan before."""
+    one = capacity()
+    (epoch,) = follow_demand(
+        scenario(), Servers([50 * one]), every_s=1, epochs=1, on_infeasible="scale", wait=lambda s: None
+    )
+    assert epoch.problem is None
+    assert epoch.plan is not None
+    assert [item.count for item in epoch.plan.instances] == [12]
+
+
 def test_a_plan_that_is_refused_is_reported() -> None:
     """The controller's own words, and the loop goes on with the plan before."""
     one = capacity()

@@ -317,7 +317,7 @@ for s in serve:
         ms = (5 + 2 * j) * b["max_concurrency"] + b["random_input_len"] / 100
         rows.append({**b, "hf_overrides": s["hf_overrides"], "completed": n, "failed": 0,
             "total_input_tokens": n * b["random_input_len"] + j // 2, "total_output_tokens": n * out,
-            "median_ttft_ms": ms, "median_tpot_ms": ms})
+            "median_ttft_ms": ms, "median_e2el_ms": ms * out, "kv_transfer_config": s.get("kv_transfer_config", "")})
         print("[END BENCHMARK]", flush=True)
 folder = pathlib.Path(option["-o"]) / "20260101"
 folder.mkdir(parents=True)

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_backends import Client, FakeBackend, count, with_router
 
@@ -122,6 +122,7 @@ def test_demand_is_what_clients_asked_for() -> None:
     with_router([backend], test, queue_size=1)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 40), max_size=30), st.booleans(), st.sampled_from(["\n\n", "\r\n\r\n"]))
 def test_streams_survive_any_cutting(cuts: list[int], shown: bool, end: str) -> None:
     """However the network cuts a stream, the client gets the same events, less the usage it did not ask for."""

@@ -184,8 +184,12 @@ def _serve_point(row: Mapping[str, Any], where: str, layers: int | None) -> Poin
         # through together or in turns.
         ms = _number(row, "median_ttft_ms", where)
         return Point("prefill", count, batch, float(round(prompt)), ms)
-    # Not the distances of single tokens: a client that is late reads several at once.
-    ms = _number(row, "median_tpot_ms", where)
+    if "DecodeBenchConnector" in str(row.get("kv_transfer_config") or ""):
+        # No prompt was computed: the whole answer is decode steps. A busy client reads several tokens at once, which
+        # spoils every figure that hangs on the first one.
+        ms = _number(row, "median_e2el_ms", where) / answer
+    else:
+        ms = _number(row, "median_tpot_ms", where)
     return Point("decode", count, batch, float(round(prompt + answer / 2)), ms)
 
 
