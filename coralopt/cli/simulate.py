@@ -16,6 +16,7 @@ from coralopt.cli.traffic import (
     RateOption,
     TraceOption,
     TrafficOption,
+    remark_on_ticks,
     traffic_from_options,
     walk_requests,
     walk_schedule,
@@ -107,6 +108,9 @@ def simulate(
         print_json(_document(result) | {"traffic": what})
         return
     say(f"requests: {what}")
+    remark = remark_on_ticks(requests) if trace is not None else None
+    if remark is not None:
+        say(remark)
     print_rich(simulation_view(result))
     if output is not None:
         say(f"{len(result.requests['status']):,} requests written to {output}")

@@ -56,6 +56,22 @@ def traffic_from_options(
     return Traffic("trace" if trace is not None else traffic, trace, model, rate, duration, seed, length_cv)
 
 
+def remark_on_ticks(trace: Trace) -> str | None:
+    """A remark on requests that share their instant with the one before: a coarse clock, or rows that came twice."""
+    import numpy as np
+
+    same = np.diff(trace.arrival_s) == 0
+    if not same.any():
+        return None
+    twice = (
+        same & (np.diff(trace.input_tokens) == 0) & (np.diff(trace.output_tokens) == 0) & (np.diff(trace.model) == 0)
+    )
+    return (
+        f"{int(same.sum()):,} of {len(trace):,} requests arrive at the same instant as the one before, "
+        f"{int(twice.sum()):,} of these are equal to it; all are played, in the order of the file"
+    )
+
+
 def walk_schedule(folder: Path, epoch_s: float, lead_s: float = 0.0) -> list[tuple[float, Plan]]:
     """(start in s, plan) of every epoch that ``coralopt adapt -o`` left in a folder, each put into force ``lead_s`` ahead.
 

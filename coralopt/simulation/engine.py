@@ -163,7 +163,9 @@ def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str
     names = trace.models
     if not trace.is_named:
         if len(models) > 1:
-            raise CoraloptError(f"the trace names no model; say which of {', '.join(models)} its requests ask for")
+            raise CoraloptError(
+                f"the trace names no model; say which of {', '.join(models)} its requests ask for (--model)"
+            )
         names = models
     missing = [name for m, name in enumerate(names) if name not in models and (model == m).any()]
     if missing:

@@ -58,6 +58,16 @@ def test_trace_and_epochs(folder: Path) -> None:
     assert "200" in said.stdout
 
 
+def test_equal_times_are_remarked_on(folder: Path) -> None:
+    """A coarse clock is no mistake, rows that came twice may be one: both are counted."""
+    rows = "1,5,3,phi4-14b\n1,5,3,phi4-14b\n1,6,3,phi4-14b\n"
+    (folder / "ticks.csv").write_text("arrival_s,input_tokens,output_tokens,model\n" + rows)
+    said = run("simulate", "plan.json", "--trace", "ticks.csv", cwd=folder)
+    assert said.returncode == 0
+    assert "2 of 3 requests arrive at the same instant" in said.stderr
+    assert "1 of these are equal" in said.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,103 @@
+"""What the scripts that play walks share: requests of an experiment, the demand of its epochs, walk, simulation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt import Plan, load_scenario, scenario_from_mapping
+from coralopt.planners import adapt, epoch_inputs
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.simulation import SimulationConfig, SimulationResult, simulate
+from coralopt.workload import EpochAvailability, Trace, Traffic, epoch_demand
+
+#: Node initialization, s, from which K follows (the paper's K is this over the interval; 6 minutes there).
+INITIALIZATION_S = 360.0
+
+Rooms = Mapping[str, Mapping[str, float]]
+#: Headroom that `coralopt plan core --simulate --attainment 0.95` learned; see docs/concepts/simulation.md.
+LEARNED: dict[str, Rooms] = {
+    "core": {
+        "qwen3-32b/prefill": {"throughput": 0.21, "latency": 0.0},
+        "gpt-oss-20b/prefill": {"throughput": 0.95, "latency": 0.0},
+        "gpt-oss-20b/decode": {"throughput": 1.09, "latency": 0.2},
+        "phi4-14b/prefill": {"throughput": 0.68, "latency": 0.0},
+    }
+}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A played walk.
+
+    Attributes:
+        plans: One an epoch.
+        result: What became of the requests.
+        initialization_usd_h: Mean over the epochs after the first of the cost of starting, USD/h.
+        cost_usd_h: Mean over the same epochs of the planned cost, initialization included, USD/h.
+        started: Instances started in these epochs.
+        served_share: Least planned share of the demand.
+    """
+
+    plans: tuple[Plan, ...]
+    result: SimulationResult
+    initialization_usd_h: float
+    cost_usd_h: float
+    started: int
+    served_share: float
+
+
+def setup(name: str, rooms: Rooms | None = None, factor: float = 1.0) -> ResolvedScenario:
+    """A built-in scenario with every model's rate times ``factor``, and this headroom."""
+    document = copy.deepcopy(dict(load_scenario(name).document))
+    for model in document["models"].values():
+        model["demand"]["requests_s"] *= factor
+    if rooms:
+        document["headroom"] = {key: dict(room) for key, room in rooms.items()}
+    return scenario_from_mapping(document, source=name)
+
+
+def requests_of(scenario: ResolvedScenario, kind: str, minutes: float, seed: int) -> Trace:
+    """The requests of an experiment."""
+    return Traffic(kind, duration_s=60 * minutes, seed=seed).requests(scenario)
+
+
+def walk(
+    scenario: ResolvedScenario,
+    trace: Trace,
+    epoch_s: float,
+    epochs: int,
+    penalty: float,
+    availability: EpochAvailability | None = None,
+    config: SimulationConfig | None = None,
+    lead_s: float = 0.0,
+    time_limit: float = 60.0,
+) -> Walk:
+    """Plan every epoch for what arrives in it, and play the requests against the plans."""
+    demand = epoch_demand(trace, epoch_s, epochs=epochs, models=[m.model.name for m in scenario.model_phases][::2])
+    inputs = epoch_inputs(scenario, demand, availability)
+    found = list(adapt(scenario, inputs, penalty=penalty, options={"time_limit": time_limit}))
+    schedule = [(max(0.0, e * epoch_s - lead_s), epoch.plan) for e, epoch in enumerate(found)]
+    result = simulate(schedule, trace, config=config, duration_s=epoch_s * epochs, epoch_s=epoch_s)
+    # The first epoch starts from nothing in every system.
+    later = found[1:] or found
+    return Walk(
+        tuple(epoch.plan for epoch in found),
+        result,
+        float(np.mean([epoch.summary.initialization_usd_h for epoch in later])),
+        float(np.mean([epoch.summary.cost_usd_h for epoch in later])),
+        sum(epoch.summary.start for epoch in later),
+        min(epoch.summary.served_share for epoch in found),
+    )
+
+
+def goodput(result: SimulationResult) -> tuple[float, float]:
+    """(generated tokens/s of requests that met their decode SLO, and of those that met both)."""
+    tokens: npt.NDArray[np.int64] = result.requests["output_tokens"]
+    decode = result.requests["met_tpot"]
+    both = decode & result.requests["met_ttft"]
+    return float(tokens[decode].sum()) / result.window_s, float(tokens[both].sum()) / result.window_s
