@@ -29,10 +29,12 @@ import pyarrow.parquet as pq
 
 from coralopt import Plan, load_scenario, plan_scenario
 from coralopt.runtime.profiling import (
+    Point,
     ProfileOptions,
     architecture_of,
     measured_node,
     profile_with_vllm,
+    read_bench_files,
     save_measurements,
 )
 from coralopt.runtime.replay import Replay, replay
@@ -83,8 +85,7 @@ def main() -> None:
         subprocess.run([python, str(script), str(model)], check=True, env=clean, stdout=subprocess.DEVNULL)
     measured = folder / "measured.json"
     if not measured.exists():
-        print("profiling, several minutes", flush=True)
-        points, note = profile_with_vllm(str(model.absolute()), PROFILE, arguments.vllm, FLAGS, keep=folder / "bench")
+        points, note = profile(folder, model, arguments.vllm)
         save_measurements(measured, measured_node(architecture_of("tiny", model), "1xCPU", note, points))
     plan, rate = make_plan(folder, arguments.load)
     trace = make_trace(rate, arguments.seconds, arguments.seed)
@@ -95,6 +96,18 @@ def main() -> None:
     record = json.loads(answered.read_text())
     result = simulate(plan, trace)
     report(plan, rate, trace, record, result, folder, arguments)
+
+
+def profile(folder: Path, model: Path, vllm: str) -> tuple[list[Point], str]:
+    """Measured points; vLLM's bench files of an earlier run that could not be fitted are read again."""
+    said = folder / "measured-with.txt"
+    summaries = sorted((folder / "bench").rglob("summary.csv"))
+    if summaries and said.exists():
+        return read_bench_files(summaries[-1:])[0], said.read_text()
+    print("profiling, several minutes", flush=True)
+    points, note = profile_with_vllm(str(model.absolute()), PROFILE, vllm, FLAGS, keep=folder / "bench")
+    said.write_text(note)
+    return points, note
 
 
 def make_plan(folder: Path, load: float) -> tuple[Plan, float]:
