@@ -11,7 +11,7 @@ help:
 	@echo "make test        set up, then lint, check types and run the tests"
 	@echo "make test-slow   the long property tests"
 	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
-	@echo "make test-vllm   the runtime with a real vLLM on CPU; VLLM=PATH names the program"
+	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
 	@echo "make clean       remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -39,10 +39,12 @@ types: $(VENV)/.installed-dev
 test: lint types
 	$(BIN)/python -m pytest -q -m "not slow"
 
-# vLLM's CPU build needs an environment of its own: VLLM names its program, see docs/runtime.md.
-VLLM ?= vllm
+# vLLM's CPU build gets an environment of its own, 3.5 GB; VLLM names the program of another one, see docs/runtime.md.
+VLLM_VENV ?= .venv-vllm
+VLLM ?=
 test-vllm: $(VENV)/.installed-dev
-	CORALOPT_VLLM=$(VLLM) $(BIN)/python -m pytest -q -s tests/vllm
+	@test -n "$(VLLM)" || $(BIN)/python tests/vllm/make_environment.py $(VLLM_VENV)
+	CORALOPT_VLLM=$(abspath $(or $(VLLM),$(VLLM_VENV)/bin/vllm)) $(BIN)/python -m pytest -q -s tests/vllm
 
 # torch is large: TORCH_PYTHON names an interpreter that has it and transformers.
 TORCH_PYTHON ?= $(BIN)/python

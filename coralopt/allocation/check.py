@@ -81,6 +81,7 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item]) -> list[Fractio
     """Tokens/s of every model phase that an allocation leaves unmet, exactly.
 
     Where a share x must survive the loss of a region, what counts as served is at most what survives over x.
+    Phases that go unmet together do so in equal shares.
     """
     regions = range(len(problem.region_names))
     unmet = []
@@ -91,6 +92,12 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item]) -> list[Fractio
                 left = _served(problem, items, p, regions if row.regions is None else row.regions)
                 level = min(level, left / Fraction(float(row.bound)))
         unmet.append(max(Fraction(0), Fraction(float(demand)) - level))
+    for together in problem.unmet_together:
+        if math.isfinite(problem.unmet_price()[together[0]]):
+            demands = {p: Fraction(float(problem.demand[p])) for p in together}
+            share = max((unmet[p] / demands[p] for p in together if demands[p]), default=Fraction(0))
+            for p in together:
+                unmet[p] = share * demands[p]
     return unmet
 
 

@@ -25,6 +25,19 @@ def cover(sizes: Ints, weights: Floats, table: Floats) -> Floats:
 
 
 @njit(cache=True)
+def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
+    """Least weight of one item and what ``table`` says of the rest, for every amount."""
+    found = np.full(len(table), np.inf)
+    for amount in range(len(table)):
+        for item in range(len(sizes)):
+            rest = amount - sizes[item]
+            value = weights[item] + table[rest if rest > 0 else 0]
+            if value < found[amount]:
+                found[amount] = value
+    return found
+
+
+@njit(cache=True)
 def cover_with_choice(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
     """The same, and ``choice[d]``: the item taken last, -1 where none helps."""
     for amount in range(1, len(table)):

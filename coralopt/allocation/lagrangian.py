@@ -14,8 +14,9 @@ relaxation, so the bound stays valid, and a fine grid costs little: every instan
 rounded up by less than one step of it.
 
 Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
-demand at its price is one more item of the knapsack, one step large and without limit; and side rows move into the
-objective at prices mu >= 0 of their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing
+demand at its price is one more item of the knapsack, one step large and without limit; replicas of a phase stay in its
+knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side rows move into the objective at prices mu >= 0 of
+their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing
 are scaled down until none does.
 
 Fixing: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the remaining
@@ -31,7 +32,7 @@ import numpy.typing as npt
 
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.relaxation import Columns
-from coralopt.allocation.side_rows import rent_factor, row_terms, rows_worth, shortfall_worth
+from coralopt.allocation.side_rows import open_rows, rent_factor, row_terms, rows_worth, shortfall_worth
 from coralopt.allocation.supply import segments
 
 Floats = npt.NDArray[np.float64]
@@ -77,7 +78,9 @@ def lagrangian_bound(
     unmet = problem.unmet_price()
     constant = -segments(problem).worth(prices, np.ones(len(problem.region_names)))
     if side_prices is not None and side_prices.any():
-        side = np.maximum(side_prices, 0.0)
+        # Replicas of one phase stay in its knapsack, whole.
+        inside = np.array([row.is_replicas for row in open_rows(problem)], dtype=np.bool_)
+        side = np.where(inside, 0.0, np.maximum(side_prices, 0.0))
         terms, relief = row_terms(problem, columns.template, columns.region, side), shortfall_worth(problem, side)
         share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
         weight, unmet, side = np.maximum(weight + share * terms, 0.0), unmet - share * relief, share * side
@@ -86,10 +89,17 @@ def lagrangian_bound(
     phase_of = problem.phase[columns.template]
     steps = np.zeros(len(columns), dtype=np.int64)
     covers: list[Floats] = []
+    # What is left to cover once one instance is there.
+    rests: list[Floats] = []
+    replicas: dict[int, int] = {}
+    for row in open_rows(problem):
+        if row.is_replicas and row.phases is not None:
+            replicas[row.phases[0]] = max(replicas.get(row.phases[0], 0), int(np.ceil(row.bound)))
     for p, demand in enumerate(problem.demand):
         mine = np.flatnonzero(phase_of == p)
         if demand <= 0:
             covers.append(np.zeros(grid + 1))
+            rests.append(covers[-1])
             continue
         # The hair of slack keeps rounding up on the safe side of floating-point division.
         size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12))
@@ -101,19 +111,32 @@ def lagrangian_bound(
         cover = covering_table(sizes, weights, grid)
         for k in kept.tolist():
             allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
+        rests.append(cover)
+        for _ in range(replicas.get(p, 0)):
+            rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
         covers.append(cover)
     total = constant + sum(float(cover[grid]) for cover in covers)
     forced = np.full(len(columns), -np.inf)
-    for p, cover in enumerate(covers):
+    for p, (cover, rest) in enumerate(zip(covers, rests, strict=True)):
         mine = np.flatnonzero(phase_of == p)
         if np.isfinite(cover[grid]):
-            forced[mine] = total - cover[grid] + weight[mine] + cover[grid - steps[mine]]
+            forced[mine] = total - cover[grid] + weight[mine] + rest[grid - steps[mine]]
     # Rounding of the sums above must never lift the bound over a true cost.
     size = (
         abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())
     )
     slack = 1e-9 * (abs(total) + 2 * size) if np.isfinite(total) else 0.0
     return LagrangianBound(total - slack, forced - slack, weight, tuple(covers))
+
+
+def _one_more(steps: npt.NDArray[np.int64], weight: Floats, table: Floats) -> Floats:
+    """float64 (G + 1,): least weight of one item and a rest; the copies of kept items are not counted here."""
+    from coralopt.allocation.kernels import cheapest_by_size, one_more
+
+    if not len(steps):
+        return np.full_like(table, np.inf)
+    front = cheapest_by_size(steps, weight, len(table) - 1)
+    return np.asarray(one_more(steps[front], weight[front], table))
 
 
 def scaled_share(weights: Floats, terms: Floats) -> float:

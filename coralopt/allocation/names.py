@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.side_rows import open_rows
 from coralopt.solving import MilpMatrix
 
 _NAME = re.compile(r"(\w+)\[([\d,]+)\](.*)", re.S)
@@ -19,6 +20,7 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
     Templates are told by their nodes, ``2x1xA100`` being two nodes of configuration 1xA100; names that stay alike get the
     template's number.
     """
+    sides, groups = open_rows(problem), problem.unmet_groups()
     places = (problem.region_names, problem.configuration_names)
 
     def nodes(t: int) -> str:
@@ -34,6 +36,12 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
             return f"capacity[{places[0][index[0]]},{places[1][index[1]]}]{rest}"
         if kind == "demand":
             return f"demand[{problem.phase_names[index[0]]}]{rest}"
+        if kind == "side":
+            return f"side[{sides[index[0]].name}]{rest}"
+        if kind == "shortfall":
+            return f"shortfall[{'+'.join(problem.phase_names[p] for p in groups[index[0]][0])}]{rest}"
+        if kind == "extra":
+            return f"extra[{places[0][index[0]]},{places[1][index[1]]},{index[2]}]{rest}"
         t, r = index
         return f"{kind}[{problem.phase_names[problem.phase[t]]},{places[0][r]},{nodes(t)}]{rest}"
 

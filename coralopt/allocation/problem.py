@@ -51,8 +51,9 @@ class AllocationProblem:
     """Meet every demand at least cost from what the regions offer (paper section 4.3).
 
     Beyond the paper: nodes may come in supply classes (:mod:`coralopt.allocation.supply`), named side rows hold
-    (:mod:`coralopt.allocation.side_rows`), and demand may go unmet at a price. With s_m in [0, T_m] tokens/s of unmet
-    demand the demand rows are ``sum T nu + s_m >= T_m`` and the cost has ``sum_m price_m s_m`` on top.
+    (:mod:`coralopt.allocation.side_rows`), and demand may go unmet at a price. Requests that are not served need none
+    of their phases, so phases that belong together share one column: with sigma_g in [0, 1] the unmet share of group g the
+    demand rows are ``sum T nu + T_m sigma_g(m) >= T_m`` and the cost has ``sum_m price_m T_m sigma_g(m)`` on top.
 
     Attributes:
         usage: int16 (T, C), nodes of each configuration a template needs, U_c.
@@ -70,6 +71,7 @@ class AllocationProblem:
         rows: Side rows.
         shortfall_price: float64 (P,), USD/h for one token/s of unmet demand, infinite where all must be met; or ``None``
             when all must be met everywhere.
+        unmet_together: Groups of model phases whose demand goes unmet in equal shares; others go alone.
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -89,6 +91,7 @@ class AllocationProblem:
     supply: tuple[SupplyClass, ...] = ()
     rows: tuple[SideRow, ...] = ()
     shortfall_price: npt.NDArray[np.float64] | None = None
+    unmet_together: tuple[tuple[int, ...], ...] = ()
 
     kind: ClassVar[str] = "allocation"
     sense: ClassVar[Literal["min", "max"]] = "min"
@@ -164,6 +167,13 @@ class AllocationProblem:
                 raise SolverError(
                     f"shortfall_price is {self.shortfall_price.tolist()}; it must be {phases} numbers of at least 0"
                 )
+        together = [p for group in self.unmet_together for p in group]
+        if len(set(together)) < len(together) or not all(0 <= p < phases for p in together):
+            raise SolverError(f"unmet_together is {self.unmet_together}; each phase of 0..{phases - 1} once at most")
+        for group in self.unmet_together:
+            if len({bool(np.isfinite(self.unmet_price()[p])) for p in group}) > 1:
+                names = ", ".join(self.phase_names[p] for p in group)
+                raise SolverError(f"{names} go unmet together, so all or none of them must have a price")
         refuse_bad_supply(self)
         refuse_bad_rows(self)
 
@@ -184,6 +194,17 @@ class AllocationProblem:
     def unmet_price(self) -> npt.NDArray[np.float64]:
         """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
         return np.full(len(self.demand), np.inf) if self.shortfall_price is None else self.shortfall_price
+
+    def unmet_groups(self) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """Groups of model phases whose demand may go unmet, and USD/h of all of it; one column each."""
+        price = self.unmet_price()
+        grouped = {p for group in self.unmet_together for p in group}
+        groups = [*self.unmet_together, *((p,) for p in range(len(self.demand)) if p not in grouped)]
+        return tuple(
+            (group, float(sum(price[p] * self.demand[p] for p in group)))
+            for group in sorted(groups)
+            if group and np.isfinite(price[group[0]])
+        )
 
     def template_price(self) -> npt.NDArray[np.float64]:
         """float64 (T, R): p_r(tau) at list prices, USD/h; NaN where a needed configuration has no price in the region."""

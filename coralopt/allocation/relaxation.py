@@ -129,7 +129,8 @@ def dual_bound(problem: AllocationProblem, columns: Columns, relaxation: Relaxat
     paid = segments(problem).worth(relaxation.capacity_prices, rent_factor(problem, side))
     lost = float((np.minimum(prices, 0.0) * columns.upper).sum())
     over = relaxation.demand_duals + shortfall_worth(problem, side) - problem.unmet_price()
-    lost -= float(np.maximum(over, 0.0) @ problem.demand)
+    for together, _ in problem.unmet_groups():
+        lost -= max(0.0, float(over[list(together)] @ problem.demand[list(together)]))
     # Rounding of these sums must never lift the bound over a true cost.
     return earned - paid + lost - 1e-9 * (abs(earned) + paid - lost)
 
@@ -324,12 +325,20 @@ def restricted_matrix(
         ),
         shape=(cells, count),
     )
+    # One column a phase; where unmet demand has a price, the first phase of a group has the column of all of them.
+    groups = () if common else problem.unmet_groups()
+    price, priced = np.zeros(len(units)), np.zeros(len(units), dtype=np.bool_)
+    leader = np.arange(phases)
+    worth = np.ones(phases)
+    for together, cost in groups:
+        leader[list(together)], worth[list(together)] = together[0], problem.demand[list(together)]
+        priced[list(together)], price[together[0]] = True, cost
     demand = csc_array(
         (
-            np.concatenate([problem.throughput[t], np.ones(phases), problem.demand[:shared]]),
+            np.concatenate([problem.throughput[t], worth, problem.demand[:shared]]),
             (
                 np.concatenate([problem.phase[t], np.arange(phases), np.arange(shared)]),
-                np.concatenate([np.arange(instances + phases), np.full(shared, count - 1)]),
+                np.concatenate([np.arange(instances), instances + leader, np.full(shared, count - 1)]),
             ),
         ),
         shape=(phases, count),
@@ -345,19 +354,17 @@ def restricted_matrix(
                 inside = np.isin(pieces.cell // configurations, item.regions)
             side[i, extra : extra + len(pieces.cell)] = np.where(inside, pieces.surcharge, 0.0)
         if item.measure == "tokens_s" and item.phases is not None:
-            side[i, instances + item.phases[0]] = item.bound
+            side[i, instances + leader[item.phases[0]]] = item.bound * worth[item.phases[0]]
             if common:
                 side[i, -1] = item.limit(problem)
     limit = np.array([item.limit(problem) for item in rows], dtype=np.float64)
     most = np.array([item.sense == "most" for item in rows], dtype=np.bool_)
-    priced = np.concatenate([np.isfinite(problem.unmet_price()) & (not common), np.zeros(len(least), dtype=np.bool_)])
-    own = np.concatenate([problem.unmet_price(), np.zeros(len(least))])
     given = np.zeros(len(units)) if missing is None else missing
     return MilpMatrix(
         c=np.concatenate(
             [
                 columns.cost[chosen],
-                np.where(priced, own if columns.paid else 0.0, given / units),
+                np.where(priced, price if columns.paid else 0.0, given / units),
                 pieces.surcharge if columns.paid else np.zeros(len(pieces.cell)),
                 np.ones(int(common)),
             ]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from coralopt.allocation.formulations import FORMULATIONS
 from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.errors import UnsupportedError
 from coralopt.solving import Compiled, Solution, SolveOptions, compile_problem, solve_compiled
 
 
@@ -36,6 +37,11 @@ class AllocationSession:
         solver: Any = "highs",
         options: SolveOptions | Mapping[str, Any] | None = None,
     ) -> None:
+        if not problem.plain:
+            raise UnsupportedError(
+                "a session moves demand, prices and availability only; solve problems with supply classes, side rows or "
+                "unmet demand by solve_allocation"
+            )
         self.problem, self.builds = problem, 0
         self._solver, self._options = solver, options
         self._compiled: Compiled | None = None

@@ -85,6 +85,17 @@ class SideRow:
         return self.measure == "usd_h" and self.phases is None
 
     @property
+    def is_replicas(self) -> bool:
+        """Whether it asks for instances of one model phase, wherever they are."""
+        return (
+            self.sense == "least"
+            and self.measure == "instances"
+            and self.phases is not None
+            and len(self.phases) == 1
+            and self.regions is None
+        )
+
+    @property
     def sign(self) -> float:
         """1 for "most", -1 for "least": how its price enters a reduced cost."""
         return 1.0 if self.sense == "most" else -1.0

@@ -585,7 +585,12 @@ class _Search:
             last = self.solutions[-1]
             raise NoSolutionError(
                 f"solver {self.backend.name!r} found no allocation within its limits "
-                f"({last.termination.reason.value}: {last.termination.raw}); raise time_limit or lower the demand",
+                f"({last.termination.reason.value}: {last.termination.raw}); raise time_limit, lower the demand"
+                + (
+                    f", or ease {', '.join(row.name for row in open_rows(self.problem)[:6])}"
+                    if self.problem.rows
+                    else ""
+                ),
                 last,
             )
         check = self.problem.check(self.best)

@@ -25,7 +25,22 @@ from coralopt.cli.placing import ExecutableBy, with_rules
 
 def adapt(
     scenario: ScenarioArgument,
-    demand: Annotated[Path | None, typer.Option(help="Table epoch,model,phase,tokens_s.")] = None,
+    demand: Annotated[
+        Path | None,
+        typer.Option(help="Table epoch,model,phase,tokens_s; or a request trace (arrival time, input, output tokens)."),
+    ] = None,
+    epoch: Annotated[
+        str,
+        typer.Option(
+            metavar="S[,S...]", help="Epoch length of a trace, s; several print cost and churn against the interval."
+        ),
+    ] = "3600",
+    initialization: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0, help="Node initialization time; K is this over the epoch length of a trace."),
+    ] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort a trace whose times fall.")] = False,
+    trace_model: Annotated[str | None, typer.Option(help="The model of a trace that names none.")] = None,
     availability: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,count.")] = None,
     prices: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,usd_h.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs to walk through; all by default.")] = None,
@@ -45,6 +60,17 @@ def adapt(
     option: OptionList = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each epoch's allocation.")] = None,
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
+    on_infeasible: Annotated[
+        str,
+        typer.Option(
+            metavar="explain|scale|shortfall",
+            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
+        ),
+    ] = "explain",
+    budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent in every epoch, USD/h.")] = None,
+    unmet_price: Annotated[
+        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
+    ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     executable_by: ExecutableBy = None,
     apply: ApplyTo = None,
@@ -55,10 +81,10 @@ def adapt(
     """Walk SCENARIO through epochs: keep what runs where that is cheaper, charge K for what is started."""
     from coralopt.errors import OptionError
     from coralopt.planners import adapt as walk
-    from coralopt.planners import epoch_inputs, forecast_named
-    from coralopt.scenario import load_scenario
+    from coralopt.planners import epoch_inputs, forecast_named, is_demand_table, read_demand_or_trace
+    from coralopt.scenario import load_scenario, with_operations
     from coralopt.templates import obtain_library
-    from coralopt.workload import read_availability, read_demand, read_prices
+    from coralopt.workload import read_availability, read_prices
 
     options: dict[str, Any] = parse_options(option)
     if time_limit is not None:
@@ -71,7 +97,9 @@ def adapt(
     if len(penalties) > 1 and apply is not None:
         raise OptionError("several values of --penalty are for comparing; --apply carries out the plans of one")
     hook = forecast_named(forecast)
-    resolved = with_rules(load_scenario(scenario), executable_by)
+    resolved = with_operations(
+        with_rules(load_scenario(scenario), executable_by), budget_usd_h=budget, unmet_usd_mtok=unmet_price
+    )
     if apply is not None and demand is None:
         supply = None
         if availability is not None or prices is not None:
@@ -94,20 +122,42 @@ def adapt(
             options=options,
             library=library,
             output=output,
+            on_infeasible=on_infeasible,
             json_output=json_output,
         )
         return
-    inputs = epoch_inputs(
-        resolved,
-        None if demand is None else read_demand(demand),
-        None if availability is None else read_availability(availability),
-        None if prices is None else read_prices(prices),
-        epochs,
-    )
+    lengths = _numbers("--epoch", epoch, 1.0, 1e7)
+    by_length = len(lengths) > 1
+    cut = demand is not None and not is_demand_table(demand)
+    if not cut and (by_length or initialization is not None or trace_model is not None):
+        raise OptionError("--epoch, --initialization and --trace-model are for a trace in --demand; tables have epochs")
+    if by_length and (len(penalties) > 1 or penalty or output or availability or prices or epochs):
+        raise OptionError(
+            "several values of --epoch compare adjustment intervals over one trace: leave out --penalty, --output, "
+            "--epochs and the tables"
+        )
+    if by_length and apply is not None:
+        raise OptionError("several values of --epoch are for comparing; --apply carries out the plans of one")
+    if penalty is not None and initialization is not None:
+        raise OptionError("--initialization gives K, and so does --penalty; choose one")
+    offered = None if availability is None else read_availability(availability)
+    priced = None if prices is None else read_prices(prices)
+    cases: list[tuple[float, Any, float | None]] = []
+    for length in lengths:
+        needed = None if demand is None else read_demand_or_trace(demand, resolved, length, trace_model, sort)
+        for remark in () if needed is None or json_output else needed.remarks:
+            say(f"note: {remark}")
+        count = epochs
+        if cut and needed is not None and epochs is None:
+            # A trace is as long as it is; the tables beside it may end earlier.
+            count = min(len(table) for table in (needed.demand, offered, priced) if table is not None)
+        inputs = epoch_inputs(resolved, None if needed is None else needed.demand, offered, priced, count)
+        seconds = 360.0 if by_length and initialization is None else initialization
+        cases += [(length, inputs, k if seconds is None else seconds / length) for k in penalties]
     with library_progress(quiet=json_output) as progress:
         templates, _ = obtain_library(resolved, library, progress=progress)
     walks = []
-    for k in penalties:
+    for length, inputs, k in cases:
         found = []
         started = time.perf_counter()
         epochs_to_come = walk(
@@ -122,44 +172,50 @@ def adapt(
             library=templates,
             output=output,
             restart=restart,
+            on_infeasible=on_infeasible,  # type: ignore[arg-type]
         )
-        for epoch in epochs_to_come if apply is None else apply_walk(epochs_to_come, apply, every):
-            found.append(epoch)
+        for planned in epochs_to_come if apply is None else apply_walk(epochs_to_come, apply, every):
+            found.append(planned)
             if not json_output:
-                _tell(epoch, len(inputs), time.perf_counter() - started, len([e for e in found if not e.resumed]))
-        walks.append((resolved.initialization_penalty if k is None else k, found))
+                _tell(planned, len(inputs), time.perf_counter() - started, len([e for e in found if not e.resumed]))
+        walks.append((length, resolved.initialization_penalty if k is None else k, found))
     if json_output:
         print_json(
             {
                 "walks": [
                     {
                         "penalty": k,
-                        "mean": _means([epoch.summary for epoch in found]),
-                        "epochs": [asdict(epoch.summary) | {"resumed": epoch.resumed} for epoch in found],
+                        "epoch_s": length if cut else None,
+                        "mean": _means([item.summary for item in found]),
+                        "epochs": [asdict(item.summary) | {"resumed": item.resumed} for item in found],
                     }
-                    for k, found in walks
+                    for length, k, found in walks
                 ]
             }
         )
         return
-    print_rich(_epoch_table(walks[0][1], walks[0][0]) if len(walks) == 1 else _churn_table(walks))
+    print_rich(_epoch_table(walks[0][2], walks[0][1]) if len(walks) == 1 else _churn_table(walks, by_length))
     if output is not None:
         say(f"plans and changes written to {output}")
 
 
 def _penalties(text: str | None) -> list[float | None]:
-    from coralopt.errors import OptionError
-
     if text is None:
         return [None]
-    values: list[float | None] = []
+    return list(_numbers("--penalty", text, 0.0, 1000.0))
+
+
+def _numbers(option: str, text: str, least: float, most: float) -> list[float]:
+    from coralopt.errors import OptionError
+
+    values = []
     for part in text.split(","):
         try:
             value = float(part)
         except ValueError:
             value = -1.0
-        if not 0 <= value <= 1000:
-            raise OptionError(f"--penalty {text!r}: {part!r} is not a number from 0 to 1000; for example 0,0.1,0.5")
+        if not least <= value <= most:
+            raise OptionError(f"{option} {text!r}: {part!r} is not a number from {least:g} to {most:g}")
         values.append(value)
     return values
 
@@ -250,11 +306,12 @@ def _epoch_table(found: list[Any], penalty: float) -> Any:
     return table
 
 
-def _churn_table(walks: list[tuple[float, list[Any]]]) -> Any:
+def _churn_table(walks: list[tuple[float, float, list[Any]]], by_length: bool) -> Any:
     from rich.table import Table
 
     table = Table(title="Churn against cost, means over epochs after the first")
     for head in (
+        *(["epoch s"] if by_length else []),
         "K",
         "cost USD/h",
         "provisioning",
@@ -266,10 +323,11 @@ def _churn_table(walks: list[tuple[float, list[Any]]]) -> Any:
         "seconds",
     ):
         table.add_column(head, justify="right")
-    for k, found in walks:
+    for length, k, found in walks:
         # Epoch 0 starts everything, whatever K is.
         mean = _means([epoch.summary for epoch in found[1:]] or [epoch.summary for epoch in found])
         table.add_row(
+            *([f"{length:g}"] if by_length else []),
             f"{k:g}",
             f"{mean['cost_usd_h']:,.4f}",
             f"{mean['provisioning_usd_h']:,.4f}",

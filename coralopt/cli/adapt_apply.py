@@ -64,6 +64,7 @@ def run_loop(
     options: Mapping[str, Any],
     library: Path | None,
     output: Path | None,
+    on_infeasible: Any,
     json_output: bool,
 ) -> None:
     """Measure, plan and apply until Ctrl-C, or for so many epochs; a line an epoch, or one JSON document at the end."""
@@ -88,6 +89,7 @@ def run_loop(
         options=options,
         library=library,
         output=output,
+        on_infeasible=on_infeasible,
     ):
         measured = dict(zip(keys, epoch.measured_tokens_s.tolist(), strict=True))
         planned = dict(zip(keys, epoch.planned_tokens_s.tolist(), strict=True))

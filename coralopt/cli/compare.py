@@ -33,7 +33,7 @@ def compare(
     ] = DEFAULT,
     solver: Annotated[str | None, typer.Option(help="MILP back end for all; see `coralopt solvers`.")] = None,
     option: OptionList = None,
-    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds for each integer programme.")] = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="Seconds for each plan; the best so far is kept.")] = 60.0,
     shrink: Annotated[
         bool, typer.Option(help="Where all demand cannot be met, plan for the largest percent of it that can.")
     ] = True,
@@ -56,9 +56,7 @@ def compare(
     from coralopt.scenario import load_scenario
 
     contestants = [Contestant.parse(text) for text in planners.split(",") if text.strip()]
-    options: dict[str, Any] = parse_options(option)
-    if time_limit is not None:
-        options["time_limit"] = time_limit
+    options: dict[str, Any] = {"time_limit": time_limit, **parse_options(option)}
     resolved = load_scenario(scenario)
     requests = _requests(resolved, trace, duration, seed) if simulate or trace is not None else None
     rows: list[Row] = []

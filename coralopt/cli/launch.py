@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,8 +45,14 @@ def launch(
         bool, typer.Option("--check", help="Only say which instances the engine runs, and why not.")
     ] = False,
     partial: Annotated[bool, typer.Option(help="Go on when some instances cannot run.")] = False,
-    connector: Annotated[str, typer.Option(help="KV transfer: auto, nixl, nixl-push or example.")] = "auto",
+    connector: Annotated[
+        str, typer.Option(help="KV transfer: auto, nixl, nixl-push, mooncake, lmcache or example.")
+    ] = "auto",
     kv_directory: Annotated[Path | None, typer.Option(help="Shared directory of the connector `example`.")] = None,
+    kv_server: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="LMCache server, as every node reaches its own (connector `lmcache`)."),
+    ] = "localhost:5555",
     virtual_nodes: Annotated[bool, typer.Option(help="Run ragged tensor parallelism as parts of nodes.")] = False,
     expert_parallel: Annotated[bool, typer.Option(help="Whole experts on single GPUs.")] = False,
     model_path: Annotated[
@@ -74,12 +81,18 @@ def launch(
     restarts: Annotated[
         int, typer.Option(min=0, help="local: times a pipeline that died is started again within ten minutes.")
     ] = 3,
+    any_gpu: Annotated[
+        bool, typer.Option("--any-gpu", help="local: GPUs of another type than planned will do.")
+    ] = False,
     drain_first: Annotated[bool, typer.Option(help="local: stop old servers before new ones start.")] = False,
-    hosts: Annotated[Path | None, typer.Option(help="shell: JSON file, machine name -> address.")] = None,
+    hosts: Annotated[Path | None, typer.Option(help="shell, skypilot: JSON file, machine name -> address.")] = None,
     cloud: Annotated[
         list[str] | None, typer.Option(metavar="REGION=CLOUD", help="skypilot: cloud of a region; may be repeated.")
     ] = None,
     image: Annotated[str | None, typer.Option(help="kubernetes: container image.")] = None,
+    router_image: Annotated[
+        str | None, typer.Option(help="kubernetes: image with coralopt in it, for the router.")
+    ] = None,
     namespace: Annotated[str | None, typer.Option(help="kubernetes: namespace.")] = None,
     leader_worker_set: Annotated[
         bool, typer.Option(help="kubernetes: LeaderWorkerSet where the shape allows.")
@@ -102,6 +115,7 @@ def launch(
         model_paths=_pairs("--model-path", model_path, {instance.model for instance in document.instances}),
         connector=connector,
         kv_directory=None if kv_directory is None else str(kv_directory.absolute()),
+        kv_server=kv_server,
         virtual_nodes=virtual_nodes,
         max_model_len=max_model_len,
         kv_cache_bytes=kv_cache,
@@ -133,9 +147,10 @@ def launch(
             drain_first,
             partial,
             restarts,
+            any_gpu,
         )
         return
-    files = _files(target, document, engine, hosts, cloud, image, namespace, leader_worker_set)
+    files = _files(target, document, engine, hosts, cloud, image, router_image, namespace, leader_worker_set)
     if dry_run or output is None:
         if json_output:
             print_json(files)
@@ -161,13 +176,27 @@ def route(
     config: Annotated[Path, typer.Argument(metavar="ROUTER_JSON", help="router.json as `coralopt launch` writes it.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    vllm_router: Annotated[
+        bool,
+        typer.Option(
+            "--vllm-router", help="Print the commands of vLLM's own router instead, where no weights are needed."
+        ),
+    ] = False,
 ) -> None:
     """Route requests to running servers, by the weights of their plan."""
-    need_runtime_extra()
-    from coralopt.runtime.router import RouterConfig
-    from coralopt.runtime.router.run import run_router
+    from coralopt.runtime.router import RouterConfig, vllm_router_commands
 
     loaded = RouterConfig.load(config)
+    if vllm_router:
+        from coralopt.runtime.targets.quoting import command_lines
+
+        for model, argv in vllm_router_commands(loaded, host, port or 8000).items():
+            typer.echo(f"# {model}")
+            typer.echo(command_lines(argv))
+        return
+    need_runtime_extra()
+    from coralopt.runtime.router.run import run_router
+
     _warn_open(host)
     keys = {"api_key": os.environ.get(ROUTER_KEY), "backend_key": os.environ.get(SERVER_KEY)}
     run_router(loaded, host, port, **keys, on_event=say)
@@ -186,6 +215,7 @@ def _local(
     drain_first: bool,
     partial: bool,
     restarts: int,
+    any_gpu: bool,
 ) -> None:
     import asyncio
 
@@ -207,7 +237,7 @@ def _local(
             _print_commands(lowered)
         return
     _warn_open(host)
-    pace = Pace(ready_timeout, starts_at_once, drain_first, needs_gpus=not engine.cpu, partial=partial)
+    pace = Pace(ready_timeout, starts_at_once, drain_first, needs_gpus=not engine.cpu, any_gpu=any_gpu, partial=partial)
     options = LocalOptions(
         directory=output or Path("coralopt-run"),
         host=host,
@@ -262,6 +292,7 @@ def _files(
     hosts: Path | None,
     cloud: list[str] | None,
     image: str | None,
+    router_image: str | None,
     namespace: str | None,
     leader_worker_set: bool,
 ) -> dict[str, str]:
@@ -280,12 +311,14 @@ def _files(
     if target is Target.SKYPILOT:
         market = document.scenario.get("pool", {}).get("market", "on-demand")
         lowered = lower(document, engine, SkyPilotAddresses())
-        return skypilot_files(lowered, spot=market == "spot", clouds=_pairs("--cloud", cloud, None))
+        return skypilot_files(
+            lowered, spot=market == "spot", clouds=_pairs("--cloud", cloud, None), addresses=_addresses(hosts)
+        )
     options = KubernetesOptions(namespace=namespace, leader_worker_set=leader_worker_set)
     if image is not None:
-        from dataclasses import replace
-
         options = replace(options, image=image)
+    if router_image is not None:
+        options = replace(options, router_image=router_image)
     return kubernetes_files(lower(document, engine, KubernetesAddresses()), options)
 
 

@@ -19,6 +19,16 @@ from coralopt.cli.console import (
 )
 from coralopt.cli.placing import ExecutableBy, with_rules
 from coralopt.cli.plan_by import plan_by
+from coralopt.cli.plan_simulate import plan_by_simulation
+from coralopt.cli.traffic import (
+    DurationOption,
+    LengthCvOption,
+    ModelOption,
+    RateOption,
+    TraceOption,
+    TrafficOption,
+    traffic_from_options,
+)
 
 
 def plan(
@@ -35,6 +45,24 @@ def plan(
     restrict: Annotated[
         int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
     ] = None,
+    on_infeasible: Annotated[
+        str,
+        typer.Option(
+            metavar="explain|scale|shortfall",
+            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
+        ),
+    ] = "explain",
+    budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent, USD/h.")] = None,
+    min_replicas: Annotated[int | None, typer.Option(help="Least instances of every model phase.")] = None,
+    survive_region_loss: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of every demand left when any one region is lost.")
+    ] = None,
+    forbid: Annotated[
+        list[str] | None, typer.Option(metavar="MODEL:GPU", help="A GPU or configuration not to use; may be repeated.")
+    ] = None,
+    unmet_price: Annotated[
+        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
+    ] = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     executable_by: ExecutableBy = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
@@ -43,22 +71,71 @@ def plan(
         list[str] | None,
         typer.Option("--planner-option", metavar="NAME=VALUE", help="Setting of another planner; may be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of planners that draw at random.")] = 0,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Play requests against the plan and correct it until it keeps its promise."),
+    ] = False,
+    attainment: Annotated[
+        float, typer.Option(help="With --simulate: share of the requests of each model phase that must meet its SLO.")
+    ] = 0.99,
+    attainment_of: Annotated[
+        str,
+        typer.Option(help="With --simulate: all requests, or the possible ones that some node could serve in time."),
+    ] = "all",
+    rounds: Annotated[int, typer.Option(help="With --simulate: most plans to make and play.")] = 16,
+    trace: TraceOption = None,
+    model: ModelOption = None,
+    rate: RateOption = None,
+    duration: DurationOption = None,
+    traffic: TrafficOption = "poisson",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what --simulate or a --planner draws.")] = 0,
+    length_cv: LengthCvOption = 1.0,
     json_output: JsonFlag = False,
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
     from coralopt.plan.verify import verify_plan
-    from coralopt.planners import plan_with_report
+    from coralopt.planners import parse_forbidden, plan_with_report
     from coralopt.report import plan_view
-    from coralopt.scenario import load_scenario
+    from coralopt.scenario import load_scenario, with_operations
 
     options: dict[str, Any] = parse_options(option)
     if time_limit is not None:
         options["time_limit"] = time_limit
     if rel_gap is not None:
         options["rel_gap"] = rel_gap
-    resolved = with_rules(load_scenario(scenario), executable_by)
+    resolved = with_operations(
+        with_rules(load_scenario(scenario), executable_by),
+        budget_usd_h=budget,
+        min_replicas=min_replicas,
+        survive_region_loss=survive_region_loss,
+        forbidden=parse_forbidden(forbid or []),
+        unmet_usd_mtok=unmet_price,
+    )
+    if simulate:
+        if formulation != "split" or not reductions or restrict is not None or on_infeasible != "explain":
+            raise OptionError(
+                "--simulate plans with the default formulation and all reductions, and for the whole demand; leave out "
+                "--formulation, --no-reductions, --restrict and --on-infeasible"
+            )
+        if planner != "coral":
+            raise OptionError("--simulate corrects plans of coral; for others see coralopt compare --simulate")
+        plan_by_simulation(
+            resolved,
+            traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv),
+            target=attainment,
+            over=attainment_of,
+            rounds=rounds,
+            solver=solver,
+            options=options,
+            library=library,
+            output=output,
+            pipelines=pipelines,
+            json_output=json_output,
+        )
+        return
+    if trace is not None:
+        raise OptionError("a --trace is played with --simulate only")
     if planner != "coral":
         plan_by(
             planner,
@@ -83,6 +160,7 @@ def plan(
             formulation=formulation,
             reductions=reductions,
             restrict=restrict,
+            on_infeasible=on_infeasible,  # type: ignore[arg-type]
             library=library,
             progress=progress,
         )

@@ -16,7 +16,7 @@ from coralopt.cli.traffic import (
     RateOption,
     TraceOption,
     TrafficOption,
-    requests_from_options,
+    traffic_from_options,
     walk_requests,
     walk_schedule,
 )
@@ -45,6 +45,9 @@ def simulate(
         float | None,
         typer.Option(help="Length of an epoch, s: of the report (by default one a plan), and of --epochs (360)."),
     ] = None,
+    lead: Annotated[
+        float, typer.Option(help="With --epochs: seconds before its epoch that a plan is put into force.")
+    ] = 0.0,
     traffic: TrafficOption = "poisson",
     seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and noise.")] = 0,
     length_cv: LengthCvOption = 1.0,
@@ -72,25 +75,25 @@ def simulate(
     if (plan is None) == (epochs is None):
         raise OptionError("give either plans, or --epochs with the folder of `coralopt adapt`")
     if epochs is not None:
-        schedule = walk_schedule(epochs, EPOCH_S if epoch is None else epoch)
+        epoch = EPOCH_S if epoch is None else epoch
+        schedule = walk_schedule(epochs, epoch, lead)
     else:
         schedule = [_planned(text) for text in plan or ()]
     config = SimulationConfig(
         seed=seed, noise=noise, kv_gb_s=kv_gb_s, kv_latency_ms=kv_latency_ms, warm_start=not cold_start
     )
-    if epochs is not None and trace is None:
+    if lead and epochs is None:
+        raise OptionError("--lead goes with --epochs")
+    if epochs is not None and epoch is not None and trace is None:
         if rate is not None or duration is not None:
             raise OptionError(
                 "--epochs without a --trace plays each epoch's own demand; leave --rate and --duration out"
             )
-        requests, duration, what = walk_requests(
-            schedule, EPOCH_S if epoch is None else epoch, traffic, seed, length_cv
-        )
+        requests, duration, what = walk_requests(schedule, epoch, traffic, seed, length_cv)
     else:
         scenario = scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario")
-        requests, duration, what = requests_from_options(
-            scenario, trace, model, rate, duration, traffic, seed, length_cv
-        )
+        chosen = traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv)
+        requests, duration, what = chosen.requests(scenario), chosen.window_s, chosen.words
     with library_progress(quiet=json_output, title="simulation") as progress:
         result = play(schedule, requests, config=config, duration_s=duration, epoch_s=epoch, progress=progress)
     if output is not None:

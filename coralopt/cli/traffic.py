@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
-    from coralopt.scenario.resolved import ResolvedScenario
-    from coralopt.workload import Trace
+    from coralopt.workload import Trace, Traffic
 
 TraceOption = Annotated[
     Path | None,
@@ -38,12 +36,8 @@ LengthCvOption = Annotated[
     float, typer.Option("--length-cv", help="With Poisson traffic: coefficient of variation of the lengths.")
 ]
 
-#: Seconds of arrivals where nothing says how many.
-DEFAULT_DURATION_S = 300.0
 
-
-def requests_from_options(
-    scenario: ResolvedScenario,
+def traffic_from_options(
     trace: Path | None,
     model: str | None,
     rate: float | None,
@@ -51,42 +45,19 @@ def requests_from_options(
     traffic: str,
     seed: int,
     length_cv: float,
-) -> tuple[Trace, float | None, str]:
-    """The requests, the length of the window in s (``None``: the whole trace), and what they are, in words.
+) -> Traffic:
+    """What the options ask for.
 
     Raises:
-        OptionError: Options that do not go together.
-        WorkloadError: The trace or a figure cannot be used.
+        WorkloadError: Options that do not go together, or are out of range.
     """
-    from coralopt.errors import OptionError
-    from coralopt.workload import Trace, generate_for_scenario, poisson_for_scenario, read_trace, scale_to_rate
+    from coralopt.workload import Traffic
 
-    if trace is not None:
-        found = read_trace(trace)
-        if model is not None:
-            found = Trace(found.arrival_s, found.input_tokens, found.output_tokens, models=(model,))
-        if rate is not None:
-            found = scale_to_rate(found, rate * len(found.models), found.last_arrival_s or None)
-        what = f"trace {trace.name}, sha256 {_digest(found)[:16]}" + (
-            "" if rate is None else f", at {rate:g} requests/s"
-        )
-        return found, duration, what
-    if model is not None:
-        raise OptionError("--model names the model of a trace's requests; give a --trace, too")
-    seconds = DEFAULT_DURATION_S if duration is None else duration
-    at = "" if rate is None else f", {rate:g} requests/s a model"
-    if traffic == "poisson":
-        made = poisson_for_scenario(scenario, rate, seconds, seed, length_cv)
-        return made, seconds, f"Poisson arrivals, lengths with cv {length_cv:g}{at}, {seconds:g} s, seed {seed}"
-    if traffic != "dataset":
-        raise OptionError(f"--traffic {traffic!r}: choose poisson or dataset")
-    models = len({phase.model.name for phase in scenario.model_phases})
-    made = generate_for_scenario(scenario, seconds, seed, rate_s=None if rate is None else rate * models)
-    return made, seconds, f"generators of the data sets{at}, {seconds:g} s, seed {seed}"
+    return Traffic("trace" if trace is not None else traffic, trace, model, rate, duration, seed, length_cv)
 
 
-def walk_schedule(folder: Path, epoch_s: float) -> list[tuple[float, Plan]]:
-    """(start in s, plan) of every epoch that ``coralopt adapt -o`` left in a folder.
+def walk_schedule(folder: Path, epoch_s: float, lead_s: float = 0.0) -> list[tuple[float, Plan]]:
+    """(start in s, plan) of every epoch that ``coralopt adapt -o`` left in a folder, each put into force ``lead_s`` ahead.
 
     Raises:
         OptionError: No finished epoch there, one is missing, or the length of an epoch is not positive.
@@ -99,30 +70,32 @@ def walk_schedule(folder: Path, epoch_s: float) -> list[tuple[float, Plan]]:
 
     if not (math.isfinite(epoch_s) and epoch_s > 0):
         raise OptionError(f"--epoch {epoch_s!r}: give a positive number of seconds")
+    if not 0 <= lead_s < epoch_s:
+        raise OptionError(f"--lead {lead_s!r}: give 0 or more seconds, less than an epoch of {epoch_s:g}")
     files = sorted(file for file in folder.glob("epoch-*.json") if not file.stem.endswith("-changes"))
     if not files:
         raise OptionError(f"{folder}: holds no epoch-0000.json; give the folder that `coralopt adapt -o` wrote")
     for e, file in enumerate(files):
         if file.name != f"epoch-{e:04d}.json":
             raise OptionError(f"{folder}: epoch-{e:04d}.json is missing; run `coralopt adapt` again")
-    return [(e * epoch_s, Plan.load(file)) for e, file in enumerate(files)]
+    return [(max(0.0, e * epoch_s - lead_s), Plan.load(file)) for e, file in enumerate(files)]
 
 
 def walk_requests(
     schedule: Sequence[tuple[float, Plan]], epoch_s: float, traffic: str, seed: int, length_cv: float
 ) -> tuple[Trace, float, str]:
-    """Generated requests of every epoch at its own demand, one after the other; as :func:`requests_from_options`."""
+    """Generated requests of every epoch at its own demand, one after the other."""
     import numpy as np
 
     from coralopt.scenario import scenario_from_mapping
     from coralopt.workload import Trace
 
-    parts, what = [], ""
-    for e, (start_s, plan) in enumerate(schedule):
+    parts = []
+    for e, (_, plan) in enumerate(schedule):
         scenario = scenario_from_mapping(plan.scenario, source=f"the scenario of epoch {e}")
         own = int(np.random.SeedSequence([seed, e]).generate_state(1)[0])
-        part, _, what = requests_from_options(scenario, None, None, None, epoch_s, traffic, own, length_cv)
-        parts.append((start_s, part))
+        made = traffic_from_options(None, None, None, epoch_s, traffic, own, length_cv)
+        parts.append((e * epoch_s, made.requests(scenario)))
     names = tuple(dict.fromkeys(name for _, part in parts for name in part.models))
     places = [np.array([names.index(name) for name in part.models], dtype=np.int32) for _, part in parts]
     joined = Trace.in_order(
@@ -132,17 +105,5 @@ def walk_requests(
         np.concatenate([place[part.model] for place, (_, part) in zip(places, parts, strict=True)]),
         names,
     )
-    kind = what.split(",", maxsplit=1)[0]
-    return (
-        joined,
-        epoch_s * len(schedule),
-        f"{kind} at each epoch's demand, {len(schedule)} epochs of {epoch_s:g} s, seed {seed}",
-    )
-
-
-def _digest(trace: Trace) -> str:
-    """SHA-256 hex of what a trace holds; equal for equal requests whatever the file's format."""
-    digest = hashlib.sha256("\n".join(trace.models).encode())
-    for column in (trace.arrival_s, trace.input_tokens, trace.output_tokens, trace.model):
-        digest.update(column.tobytes())
-    return digest.hexdigest()
+    what = f"{traffic} traffic at each epoch's demand, {len(schedule)} epochs of {epoch_s:g} s, seed {seed}"
+    return joined, epoch_s * len(schedule), what

@@ -15,6 +15,9 @@ def verify(
     prove: Annotated[
         bool, typer.Option("--prove", help="Also re-derive the lower bound: rebuild the library and solve again.")
     ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="The trace file that the plan was played against, to play it again.")
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Recompute every figure of PLAN from the scenario inside it; exit 1 with the reasons when anything is off."""
@@ -22,6 +25,7 @@ def verify(
 
     from coralopt.plan import Plan
     from coralopt.plan.verify import verify_plan
+    from coralopt.report.verified import simulated_table
 
     document = Plan.load(plan)
     result = verify_plan(document)
@@ -32,6 +36,11 @@ def verify(
         with library_progress(quiet=json_output) as progress:
             violations.extend(prove_bound(document, progress=progress))
         checks.append(("lower bound and library", 2))
+    if document.simulated is not None and not violations and (trace is not None or document.simulated.kind != "trace"):
+        from coralopt.planners import play_again
+
+        violations.extend(play_again(document, trace))
+        checks.append(("requests played again", document.simulated.requests))
     if json_output:
         print_json({"plan": str(plan), "ok": not violations, "checks": dict(checks), "violations": violations})
     else:
@@ -41,6 +50,11 @@ def verify(
         for name, count in checks:
             table.add_row(name, f"{count:,}")
         print_rich(table)
+        shown = simulated_table(document)
+        if shown is not None:
+            print_rich(shown)
+        if document.simulated is not None and document.simulated.kind == "trace" and trace is None:
+            typer.echo(f"not played again: give --trace with the file {document.simulated.trace}")
         for violation in violations:
             typer.echo(f"  - {violation}")
         typer.echo("the plan holds" if not violations else f"the plan does NOT hold: {len(violations)} violations")

@@ -17,8 +17,9 @@ from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
 from coralopt.placement import Budgets, Links, Placement, Stage, best_placement, engine_limits, problem_of
 from coralopt.plan.document import Plan, PlannedInstance
+from coralopt.plan.verify_operations import operations, rent, served, unmet_usd_h
 from coralopt.scenario import scenario_from_mapping
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, ModelRules, ResolvedScenario
 from coralopt.throughput import (
     LayerTimeSource,
     ThroughputTables,
@@ -77,6 +78,7 @@ def verify_plan(plan: Plan) -> Verification:
         ("prices", len(plan.instances), _prices(plan, scenario)),
         ("capacity", scenario.availability.size, _capacity(plan, scenario)),
         ("demand", len(scenario.model_phases), _demand(plan, scenario)),
+        ("options", len(plan.options), operations(plan, scenario, list(_known(plan, scenario)))),
         ("cost and gap", 5, _money(plan, scenario)),
     ):
         violations.extend(found)
@@ -290,12 +292,24 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         instances = [i for i, p in _known(plan, scenario) if p.key == phase.key]
         planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
         item = listed[phase.key]
-        if planned < Fraction(phase.needed_tokens_s):
+        rule = dict(scenario.operations.models).get(phase.model.name, ModelRules())
+        demand = Fraction(phase.needed_tokens_s)
+        level = served(rule, scenario, list(_known(plan, scenario)), phase)
+        # What is not promised is a rounded figure; what must be met in full is met to the last bit.
+        hair = demand * Fraction(TOLERANCE) if item.unmet_tokens_s else Fraction(0)
+        if level < demand - Fraction(item.unmet_tokens_s) - hair:
             room = f" and {phase.throughput_headroom:.0%} headroom" if phase.throughput_headroom else ""
             yield (
-                f"{phase.key}: the plan gives {float(planned):.3f} tokens/s, "
-                f"the demand is {phase.demand_tokens_s:.3f} tokens/s{room}"
+                f"{phase.key}: the plan gives {float(level):.3f} tokens/s, "
+                f"the demand is {phase.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s{room}"
             )
+        share = Fraction(0)
+        for other in scenario.model_phases:
+            if other.model.name == phase.model.name and other.needed_tokens_s > 0:
+                # A request that is not served needs none of its model's phases.
+                level = served(rule, scenario, list(_known(plan, scenario)), other)
+                share = max(share, 1 - level / Fraction(other.needed_tokens_s))
+        yield from _unmet(plan, item.unmet_tokens_s, phase, share)
         if _differs(item.demand_tokens_s, phase.demand_tokens_s) or _differs(item.planned_tokens_s, float(planned)):
             yield f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed"
         if _differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
@@ -304,26 +318,52 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
             yield f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}"
 
 
+def _unmet(plan: Plan, stated: float, phase: ModelPhase, share: Fraction) -> Iterator[str]:
+    """Whether unmet demand is what the plan's way of dealing with it allows."""
+    demand = phase.needed_tokens_s
+    expected = 0.0
+    if plan.on_infeasible == "scale":
+        expected = demand * (1 - plan.served_factor)
+    elif plan.on_infeasible == "shortfall":
+        expected = float(share * Fraction(demand))
+    if abs(stated - expected) > TOLERANCE * max(1.0, demand):
+        yield f"{phase.key}: unmet_tokens_s is {stated!r}, {plan.on_infeasible} gives {expected!r}"
+
+
 def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
     running: dict[tuple[str, str, tuple[tuple[str, int], ...]], int] = {}
     for entry in scenario.running:
         place = (entry.key, entry.region, tuple(sorted((k, v) for k, v in entry.nodes.items() if v)))
         running[place] = running.get(place, 0) + entry.count
-    provisioning, initialization = Fraction(0), Fraction(0)
+    provisioning, initialization, unmet = Fraction(0), Fraction(0), Fraction(0)
+    provisioning = sum(rent(scenario, list(_known(plan, scenario))).values(), Fraction(0))
+    rules = dict(scenario.operations.models)
+    for item in plan.demands if plan.on_infeasible == "shortfall" else ():
+        missing = Fraction(item.unmet_tokens_s)
+        for phase in scenario.model_phases:
+            if phase.key == f"{item.model}/{item.phase}" and missing:
+                price = unmet_usd_h(rules.get(phase.model.name, ModelRules()), phase, missing)
+                if price is None:
+                    yield f"{phase.key}: {item.unmet_tokens_s!r} tokens/s are unmet, but the scenario gives them no price"
+                unmet += price or 0
     for instance, phase in _known(plan, scenario):
         before = running.get((phase.key, instance.region, tuple(sorted(instance.nodes().items()))), 0)
         if instance.kept != min(before, instance.count):
             yield f"{instance.name}: kept is {instance.kept}, but {before} run already and {instance.count} are planned"
         price = Fraction(instance.price_usd_h)
-        provisioning += instance.count * price
         initialization += max(0, instance.count - before) * price * Fraction(scenario.initialization_penalty)
     for name, stored, computed in (
         ("provisioning_usd_h", plan.provisioning_usd_h, provisioning),
         ("initialization_usd_h", plan.initialization_usd_h, initialization),
-        ("cost_usd_h", plan.cost_usd_h, provisioning + initialization),
+        ("unmet_usd_h", plan.unmet_usd_h, unmet),
+        ("cost_usd_h", plan.cost_usd_h, provisioning + initialization + unmet),
     ):
         if _differs(stored, float(computed)):
             yield f"{name} is {stored!r}, the instances sum to {float(computed)!r}"
+    if plan.served_factor > plan.served_factor_bound * (1 + TOLERANCE):
+        yield f"served_factor {plan.served_factor!r} is above served_factor_bound {plan.served_factor_bound!r}"
+    if plan.on_infeasible != "scale" and plan.served_factor != 1:
+        yield f"served_factor is {plan.served_factor!r}, but demand was not scaled"
     if plan.lower_bound_usd_h > plan.cost_usd_h * (1 + TOLERANCE):
         yield f"lower_bound_usd_h {plan.lower_bound_usd_h!r} is above cost_usd_h {plan.cost_usd_h!r}"
     gap = abs(plan.cost_usd_h - plan.lower_bound_usd_h) / max(abs(plan.cost_usd_h), 1e-9)

@@ -2,10 +2,14 @@
 
 from coralopt.planners.adapt import Epoch, EpochSummary, adapt
 from coralopt.planners.coral import PlanningReport, allocation_problem, plan_scenario, plan_with_report, prove_bound
+from coralopt.planners.demand_file import TraceDemand, demand_of_trace, is_demand_table, read_demand_or_trace
 from coralopt.planners.epochs import EpochInputs, epoch_inputs, epoch_scenario
 from coralopt.planners.forecast import Forecast, LastValue, MovingAverage, Seasonal, forecast_named
+from coralopt.planners.headroom import queueing_headroom
 from coralopt.planners.interface import Planner, PlanOutcome, PlanRequest, demand_met
+from coralopt.planners.operators import operator_terms, parse_forbidden, unmet_prices
 from coralopt.planners.registry import get_planner, planner_names
+from coralopt.planners.verified import Round, VerifiedPlanning, plan_verified, play_again
 
 __all__ = [
     "Epoch",
@@ -18,16 +22,28 @@ __all__ = [
     "PlanRequest",
     "Planner",
     "PlanningReport",
+    "Round",
     "Seasonal",
+    "TraceDemand",
+    "VerifiedPlanning",
     "adapt",
     "allocation_problem",
     "demand_met",
+    "demand_of_trace",
     "epoch_inputs",
     "epoch_scenario",
     "forecast_named",
     "get_planner",
+    "is_demand_table",
+    "operator_terms",
+    "parse_forbidden",
     "plan_scenario",
+    "plan_verified",
     "plan_with_report",
     "planner_names",
+    "play_again",
     "prove_bound",
+    "queueing_headroom",
+    "read_demand_or_trace",
+    "unmet_prices",
 ]

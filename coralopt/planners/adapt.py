@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, AllocationState, solve_allocation
+from coralopt.allocation import AllocationProblem, AllocationState, OnInfeasible, solve_or_serve_less
 from coralopt.errors import InfeasibleError, PlanError
 from coralopt.plan import InstanceChange, Plan, PlanDifference, difference
 from coralopt.plan.files import write_text
 from coralopt.planners.coral import allocation_problem, instance_name, make_plan
 from coralopt.planners.epochs import EpochInputs, epoch_scenario
 from coralopt.planners.forecast import Forecast, foretold
+from coralopt.planners.operators import operator_terms, unmet_prices
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 from coralopt.solving import SolveOptions
@@ -108,6 +109,7 @@ def adapt(
     output: Path | None = None,
     restart: bool = False,
     warm: bool = True,
+    on_infeasible: OnInfeasible = "explain",
     progress: Progress | None = None,
 ) -> Iterator[Epoch]:
     """Plan every epoch in turn; an iterator, so that each one can be used as soon as it is there.
@@ -125,6 +127,8 @@ def adapt(
         output: Folder for plans and differences; an interrupted walk with the same inputs goes on there.
         restart: Begin anew in a folder that holds another walk.
         warm: Whether an epoch begins from the capacity prices of the last one; the answer is proven either way.
+        on_infeasible: What to do in an epoch whose demand cannot be met; see
+            :func:`coralopt.planners.plan_with_report`.
         progress: Told about the library's progress.
 
     Raises:
@@ -135,7 +139,7 @@ def adapt(
     chosen = solver or scenario.solver
     asked = SolveOptions.from_mapping({**scenario.solver_options, **(options or {})})
     k = scenario.initialization_penalty if penalty is None else penalty
-    walk = _digest(scenario, k, forecast_name, headroom, chosen, asked, warm)
+    walk = _digest(scenario, k, forecast_name, headroom, chosen, asked, warm, on_infeasible)
     folder = None if output is None else _Folder(output, walk, inputs, restart)
     templates = (
         library if isinstance(library, TemplateLibrary) else obtain_library(scenario, library, progress=progress)[0]
@@ -160,13 +164,20 @@ def adapt(
         problem = _problem(base, now, templates)
         started = time.perf_counter()
         try:
-            result = solve_allocation(problem, chosen, asked, state=state if warm else None)
+            served = solve_or_serve_less(
+                replace(problem, shortfall_price=unmet_prices(now)),
+                on_infeasible,
+                chosen,
+                asked,
+                state=state if warm else None,
+            )
         except InfeasibleError as error:
             raise InfeasibleError(f"epoch {e}: {error}", error.explanation) from error
+        result = served.result
         if result.interrupted:
             raise KeyboardInterrupt
         seconds = time.perf_counter() - started
-        plan = make_plan(now, templates, problem, result, chosen, asked.rel_gap, tables)
+        plan = make_plan(now, templates, served.problem, result, chosen, asked.rel_gap, tables, served.factor)
         if not (now.availability > 0).any(axis=0).all():
             # Read anywhere else, the epoch's scenario has fewer configurations, so its library is a part of this one.
             alone = scenario_from_mapping(now.document)
@@ -221,6 +232,7 @@ def _problem(base: AllocationProblem, now: ResolvedScenario, templates: Template
         price=now.price_usd_h,
         running=running,
         penalty=now.initialization_penalty,
+        **operator_terms(now, templates.configurations),
     )
 
 
@@ -271,9 +283,12 @@ def _digest(
     solver: str,
     asked: SolveOptions,
     warm: bool,
+    on_infeasible: str,
 ) -> str:
     """What decides the plans, but for the tables: those are compared epoch by epoch, so that a walk can be made longer."""
     facts = [scenario.digest, repr(penalty), forecast, repr(headroom), solver, repr(asked.to_mapping()), repr(warm)]
+    if on_infeasible != "explain":
+        facts.append(on_infeasible)
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 

@@ -17,6 +17,7 @@ from coralopt.planners.interface import PlanOutcome, PlanRequest, setting
 from coralopt.planners.strategies import Strategies
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.solving import Reason, Solution, SolveOptions, solve
+from coralopt.templates import TemplateLibrary
 
 
 class CauchyPlanner:
@@ -45,6 +46,9 @@ class CauchyPlanner:
         "candidates": 40,
     }
 
+    def __init__(self) -> None:
+        self._libraries: dict[str, TemplateLibrary] = {}
+
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """A plan of combos; the candidates are doubled until they can meet every demand."""
         scenario = request.scenario
@@ -65,7 +69,7 @@ class CauchyPlanner:
                 raise OptionError(f"{name} is {value!r}; it must be a whole number of at least 1")
         objective = setting(self, request, "objective")
         started = time.perf_counter()
-        strategies = Strategies.homogeneous(scenario, setting(self, request, "homogeneous"))
+        strategies = Strategies.homogeneous(scenario, setting(self, request, "homogeneous"), self._libraries)
         made = time.perf_counter()
         combos = all_combos(strategies, most)
         solver = request.solver or scenario.solver

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +22,8 @@ from coralopt.scenario.resolved import ResolvedScenario
 
 #: Shares of the demand that are tried where all of it cannot be met are whole percents.
 PERCENT = 100
+#: Gap and seconds of a look whether a share can be met.
+PROBE_GAP, PROBE_SECONDS = 0.05, 20.0
 #: Phases whose tokens are the answer.
 GENERATING = ("decode", "mixed")
 
@@ -166,7 +170,7 @@ def _row(contestant: Contestant, request: PlanRequest, shrink: bool) -> Row:
     try:
         try:
             outcome = contestant.planner.plan(request)
-        except InfeasibleError:
+        except (InfeasibleError, NoSolutionError):
             if not shrink:
                 raise
             found = largest_share(contestant.planner, request)
@@ -211,19 +215,27 @@ def _finished(
 def largest_share(planner: Planner, request: PlanRequest) -> tuple[float, PlanOutcome] | None:
     """The largest whole percent of every demand that a planner can meet, by bisection, and its plan; ``None`` if none.
 
-    A greedy planner may fail at some share and meet a larger one; the bisection then finds a share it can meet, perhaps
-    not the largest.
+    A share counts as not met, too, where no plan was found in ``PROBE_SECONDS``. A greedy planner may fail at some share
+    and meet a larger one; the bisection then finds a share it can meet, perhaps not the largest.
     """
+    # Whether a share can be met at all is asked with a wide gap and little time; only the last plan has to be good.
+    limit = {**request.scenario.solver_options, **request.options}.get("time_limit")
+    probe = {**request.options, "rel_gap": PROBE_GAP, "time_limit": min(limit or math.inf, PROBE_SECONDS)}
     low, high = 0, PERCENT
     best: PlanOutcome | None = None
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            best = planner.plan(replace(request, scenario=scaled(request.scenario, middle / PERCENT)))
+            there = scaled(request.scenario, middle / PERCENT)
+            best = planner.plan(replace(request, scenario=there, options=probe))
             low = middle
-        except InfeasibleError:
+        except (InfeasibleError, NoSolutionError):
             high = middle
-    return None if best is None else (low / PERCENT, best)
+    if best is None:
+        return None
+    with suppress(NoSolutionError):  # the probe's plan stands then
+        best = planner.plan(replace(request, scenario=scaled(request.scenario, low / PERCENT)))
+    return low / PERCENT, best
 
 
 def scaled(scenario: ResolvedScenario, share: float) -> ResolvedScenario:

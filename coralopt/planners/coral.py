@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from coralopt._version import __version__
-from coralopt.allocation import AllocationProblem, AllocationResult, solve_allocation
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationResult,
+    LargestFactor,
+    OnInfeasible,
+    largest_factor,
+    solve_allocation,
+    solve_or_serve_less,
+    unmet_demand,
+)
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement import Placement
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
+from coralopt.planners.operators import operator_terms, planned_classes, planned_options, unmet_prices
 from coralopt.planners.stage_tables import StageTables
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import SolveOptions, backend_version
@@ -50,6 +61,7 @@ def plan_scenario(
     formulation: str | None = None,
     reductions: bool = True,
     restrict: int | None = None,
+    on_infeasible: OnInfeasible = "explain",
     library: Path | None = None,
     progress: Progress | None = None,
     on_step: Callable[[str], None] | None = None,
@@ -62,6 +74,7 @@ def plan_scenario(
         formulation=formulation,
         reductions=reductions,
         restrict=restrict,
+        on_infeasible=on_infeasible,
         library=library,
         progress=progress,
         on_step=on_step,
@@ -76,6 +89,7 @@ def plan_with_report(
     formulation: str | None = None,
     reductions: bool = True,
     restrict: int | None = None,
+    on_infeasible: OnInfeasible = "explain",
     library: Path | None = None,
     progress: Progress | None = None,
     on_step: Callable[[str], None] | None = None,
@@ -90,6 +104,8 @@ def plan_with_report(
         reductions: Whether the exact reductions run ahead of the solver.
         restrict: Most columns to hand to the solver at once, for licences that stop at a size; the gap stays proven
             over all columns.
+        on_infeasible: What to do when the demand cannot be met: ``"explain"`` raises and says why, ``"scale"`` serves the
+            largest common share of all demands, ``"shortfall"`` leaves demand unmet at the scenario's prices.
         library: Template library file; the user's cache directory when ``None``.
         progress: Told about the library's progress.
         on_step: Told when a step begins.
@@ -109,17 +125,19 @@ def plan_with_report(
     problem = allocation_problem(scenario, templates)
     chosen = solver or scenario.solver
     asked = SolveOptions.from_mapping({**scenario.solver_options, **(options or {})})
-    result = solve_allocation(
-        problem,
-        solver=chosen,
-        options=asked,
+    served = solve_or_serve_less(
+        replace(problem, shortfall_price=unmet_prices(scenario)),
+        on_infeasible,
+        chosen,
+        asked,
         formulation=formulation or "split",
         reductions=reductions,
         restrict=restrict,
     )
+    result = served.result
     solved = time.perf_counter()
     say("plan")
-    plan = make_plan(scenario, templates, problem, result, chosen, asked.rel_gap)
+    plan = make_plan(scenario, templates, served.problem, result, chosen, asked.rel_gap, factor=served.factor)
     report = PlanningReport(
         seconds={"library": built - started, "allocation": solved - built, "plan": time.perf_counter() - solved},
         templates=len(templates),
@@ -170,6 +188,7 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
         phase_names=tuple(phase.key for phase in scenario.model_phases),
         region_names=scenario.regions,
         configuration_names=library.configurations,
+        **operator_terms(scenario, library.configurations),
     )
 
 
@@ -235,8 +254,13 @@ def make_plan(
     solver: str,
     requested_gap: float,
     made: Sequence[ThroughputTables] | None = None,
+    factor: LargestFactor | None = None,
 ) -> Plan:
-    """The allocation made concrete: instances with their stages, nodes, instance types and shares of traffic."""
+    """The allocation made concrete: instances with their stages, nodes, instance types and shares of traffic.
+
+    ``problem`` is the one that ``result`` solves: with less demand than the scenario where ``factor`` says so, with a price
+    of unmet demand where that was allowed.
+    """
     of_stages = StageTables(scenario, scenario_tables(scenario) if made is None else made)
     tables = of_stages.plain
     phases = {phase.key: phase for phase in scenario.model_phases}
@@ -245,6 +269,16 @@ def make_plan(
     spent: dict[str, float] = dict.fromkeys(phases, 0.0)
     provisioning = 0.0
     allocation = result.allocation
+    classes = planned_classes(problem, allocation)
+    unmet = np.array([phase.needed_tokens_s for phase in scenario.model_phases]) - problem.demand
+    unmet_usd_h = 0.0
+    if problem.shortfall_price is not None:
+        items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
+        missing = unmet_demand(problem, items)
+        unmet = np.array([float(lack) for lack in missing])
+        unmet_usd_h = float(
+            sum(Fraction(float(c)) * m for c, m in zip(problem.shortfall_price, missing, strict=True) if m)
+        )
     for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
         templates, local = library.locate(int(row))
         phase = phases[templates.key]
@@ -284,9 +318,15 @@ def make_plan(
                 for name, line in zip(tables[key].configurations, tables[key].provenance, strict=True)
                 if any(name in item.nodes() for item in instances if f"{item.model}/{item.phase}" == key)
             },
+            unmet_tokens_s=max(0.0, float(lack)),
         )
-        for key, phase in phases.items()
+        for (key, phase), lack in zip(phases.items(), unmet, strict=True)
     )
+    if classes:
+        provisioning = sum(item.nodes * item.usd_h for item in classes)
+    done: Literal["met", "scale", "shortfall"] = "met"
+    if problem.shortfall_price is not None or factor is not None:
+        done = "shortfall" if factor is None else "scale"
     return Plan(
         planner="coral",
         coralopt_version=__version__,
@@ -296,14 +336,20 @@ def make_plan(
         status="optimal" if result.gap <= requested_gap else "feasible",
         cost_usd_h=result.cost_usd_h,
         provisioning_usd_h=provisioning,
-        initialization_usd_h=max(0.0, result.cost_usd_h - provisioning),
+        initialization_usd_h=max(0.0, result.cost_usd_h - provisioning - unmet_usd_h),
         lower_bound_usd_h=result.bound_usd_h,
         gap=result.gap,
         requested_gap=requested_gap,
+        on_infeasible=done,
+        served_factor=1.0 if factor is None else float(factor.factor),
+        served_factor_bound=1.0 if factor is None else factor.bound,
+        unmet_usd_h=unmet_usd_h,
         scenario_digest=scenario.digest,
         library_digest=library.digest,
         demands=demands,
         instances=tuple(instances),
+        options=planned_options(problem, allocation),
+        node_classes=classes,
         scenario=dict(scenario.document),
     )
 
@@ -323,7 +369,16 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if library.digest != plan.library_digest:
         violations.append(f"library_digest is {plan.library_digest[:12]}, rebuilt {library.digest[:12]}")
     asked = SolveOptions.from_mapping({**scenario.solver_options, "rel_gap": plan.requested_gap})
-    result = solve_allocation(allocation_problem(scenario, library), solver=scenario.solver, options=asked)
+    problem = allocation_problem(scenario, library)
+    if plan.on_infeasible == "scale":
+        violations += _factor_violations(plan, problem, scenario.solver, asked)
+        unmet = {f"{item.model}/{item.phase}": item.unmet_tokens_s for item in plan.demands}
+        promised = [phase.needed_tokens_s - unmet[phase.key] for phase in scenario.model_phases]
+        # A hair less: what was proven for the demand served holds for a smaller one.
+        problem = replace(problem, demand=np.maximum(0.0, np.array(promised) * (1 - 1e-12)))
+    elif plan.on_infeasible == "shortfall":
+        problem = replace(problem, shortfall_price=unmet_prices(scenario))
+    result = solve_allocation(problem, solver=scenario.solver, options=asked)
     if plan.lower_bound_usd_h > result.cost_usd_h * (1 + 1e-9):
         violations.append(
             f"lower_bound_usd_h is {plan.lower_bound_usd_h!r}, but an allocation of {result.cost_usd_h!r} USD/h exists"
@@ -334,3 +389,15 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if plan.status == "optimal" and rederived > plan.requested_gap * (1 + 1e-6) + 1e-9:
         violations.append(f"the re-derived bound leaves a gap of {rederived:.3e}, {plan.requested_gap:.3e} is claimed")
     return tuple(violations)
+
+
+def _factor_violations(plan: Plan, problem: AllocationProblem, solver: str, asked: SolveOptions) -> list[str]:
+    found = largest_factor(problem, solver, asked)
+    violations = []
+    if float(found.factor) > plan.served_factor_bound * (1 + 1e-9):
+        violations.append(
+            f"served_factor_bound is {plan.served_factor_bound!r}, but {float(found.factor)!r} of every demand can be served"
+        )
+    if plan.served_factor > found.bound * (1 + 1e-9):
+        violations.append(f"served_factor is {plan.served_factor!r}, above the re-derived bound {found.bound!r}")
+    return violations

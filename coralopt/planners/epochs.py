@@ -14,7 +14,7 @@ import numpy.typing as npt
 from coralopt import catalog
 from coralopt.errors import WorkloadError
 from coralopt.scenario import scenario_from_mapping
-from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.scenario.resolved import NodeClass, ResolvedScenario, RunningInstances
 from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
 
 Floats = npt.NDArray[np.float64]
@@ -100,6 +100,10 @@ def epoch_inputs(
         offered = np.zeros_like(offered)
         place = _place(scenario.regions, names, availability.regions, availability.configurations)
         offered[:, place[0], place[1]] = availability.count[:epochs]
+        # Tables speak of nodes on demand; spot nodes stay as the scenario has them.
+        for item in scenario.operations.classes:
+            if item.name == "spot":
+                offered[:, scenario.regions.index(item.region), names.index(item.configuration)] += item.nodes
     empty = np.flatnonzero(~(offered > 0).any(axis=(1, 2)))
     if len(empty):
         raise WorkloadError(f"epoch {empty[0]}: no node of the scenario is available in any region; offer some")
@@ -171,7 +175,14 @@ def epoch_scenario(
     for r, region in enumerate(scenario.regions):
         offered: dict[str, Any] = {}
         for c, configuration in enumerate(scenario.configurations):
-            entry: dict[str, Any] = {"available": int(availability[r, c])}
+            reserved, spot = (_class_of(scenario, name, region, configuration.name) for name in ("reserved", "spot"))
+            spots = 0 if spot is None else min(spot.nodes, int(availability[r, c]))
+            entry: dict[str, Any] = {"available": int(availability[r, c]) - spots}
+            if reserved is not None:
+                entry["reserved"] = min(reserved.nodes, entry["available"])
+            if spot is not None and spots:
+                # The price holds what preemptions cost.
+                entry["spot"] = {"available": spots, "price_usd_h": spot.usd_h}
             if not math.isnan(price[r, c]):
                 entry["price_usd_h"] = float(price[r, c])
             elif region not in catalog.regions():
@@ -180,7 +191,8 @@ def epoch_scenario(
             if scenario.instance_types[r][c] is not None:
                 entry["instance_type"] = scenario.instance_types[r][c]
             offered[configuration.name] = entry
-        document["pool"]["regions"][region] = {"configurations": offered}
+        document["pool"]["regions"][region] = {**document["pool"]["regions"][region], "configurations": offered}
+        document["pool"]["regions"][region].pop("available", None)
     there = {c.name for c, some in zip(scenario.configurations, availability.sum(axis=0).tolist(), strict=True) if some}
     possible = tuple(
         entry for entry in running if entry.count and all(node in there for node, count in entry.nodes.items() if count)
@@ -210,4 +222,12 @@ def epoch_scenario(
         running=now.running,
         digest=now.digest,
         document=now.document,
+        operations=now.operations,
     )
+
+
+def _class_of(scenario: ResolvedScenario, name: str, region: str, configuration: str) -> NodeClass | None:
+    for item in scenario.operations.classes:
+        if (item.name, item.region, item.configuration) == (name, region, configuration):
+            return item
+    return None

@@ -11,6 +11,7 @@ import numpy as np
 from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.planners.interface import PlanOutcome, PlanRequest, setting
 from coralopt.planners.strategies import Strategies, short_of
+from coralopt.templates import TemplateLibrary
 
 
 class HomoPlanner:
@@ -27,10 +28,13 @@ class HomoPlanner:
     source = "the paper, section 5.1; SkyServe (Mao et al., EuroSys 2025), SageServe (Jaiswal et al., 2025)"
     settings: Mapping[str, Any] = {"homogeneous": "configuration", "clip": True}
 
+    def __init__(self) -> None:
+        self._libraries: dict[str, TemplateLibrary] = {}
+
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """A plan of homogeneous replicas; see :func:`greedy` and :class:`~coralopt.planners.interface.Planner`."""
         started = time.perf_counter()
-        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"))
+        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"), self._libraries)
         made = time.perf_counter()
         allocation = greedy(strategies.problem, clip=bool(setting(self, request, "clip")))
         solved = time.perf_counter()

@@ -17,6 +17,7 @@ from coralopt.planners.interface import PlanOutcome, PlanRequest, setting
 from coralopt.planners.melange import MelangeProblem
 from coralopt.planners.strategies import Strategies
 from coralopt.solving import Reason, SolveOptions, solve
+from coralopt.templates import TemplateLibrary
 
 
 class MelangePlanner:
@@ -35,6 +36,9 @@ class MelangePlanner:
     source = "Melange (Griggs et al., 2024); its release's solver, commit d46ab43"
     settings: Mapping[str, Any] = {"homogeneous": "configuration", "slice_factor": 8, "types": "strategies"}
 
+    def __init__(self) -> None:
+        self._libraries: dict[str, TemplateLibrary] = {}
+
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """A plan with one programme a model phase; ``slice_factor: 0`` splits at will."""
         slices = setting(self, request, "slice_factor")
@@ -45,7 +49,7 @@ class MelangePlanner:
             raise OptionError(f"types is {each!r}; choose strategies or configuration")
         scenario = request.scenario
         started = time.perf_counter()
-        strategies = Strategies.homogeneous(scenario, setting(self, request, "homogeneous"))
+        strategies = Strategies.homogeneous(scenario, setting(self, request, "homogeneous"), self._libraries)
         made = time.perf_counter()
         solver = request.solver or scenario.solver
         asked = SolveOptions.from_mapping({**scenario.solver_options, **request.options})

@@ -12,6 +12,7 @@ from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.errors import OptionError
 from coralopt.planners.interface import PlanOutcome, PlanRequest, setting
 from coralopt.planners.strategies import Strategies, short_of
+from coralopt.templates import TemplateLibrary
 
 
 class RandomPlanner:
@@ -22,13 +23,16 @@ class RandomPlanner:
     source = "a floor; no publication"
     settings: Mapping[str, Any] = {"homogeneous": "configuration", "tries": 50}
 
+    def __init__(self) -> None:
+        self._libraries: dict[str, TemplateLibrary] = {}
+
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """A random plan; the same for the same seed. See :func:`random_draw`."""
         tries = setting(self, request, "tries")
         if not isinstance(tries, int) or tries < 1:
             raise OptionError(f"tries is {tries!r}; it must be a whole number of at least 1")
         started = time.perf_counter()
-        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"))
+        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"), self._libraries)
         made = time.perf_counter()
         allocation = random_draw(strategies.problem, request.seed, tries)
         solved = time.perf_counter()

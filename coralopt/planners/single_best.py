@@ -12,6 +12,7 @@ import numpy as np
 from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.planners.interface import PlanOutcome, PlanRequest, setting
 from coralopt.planners.strategies import Strategies, short_of
+from coralopt.templates import TemplateLibrary
 
 
 class SingleBestPlanner:
@@ -25,10 +26,13 @@ class SingleBestPlanner:
     source = "single-GPU-type baseline of Melange (Griggs et al., 2024)"
     settings: Mapping[str, Any] = {"homogeneous": "configuration"}
 
+    def __init__(self) -> None:
+        self._libraries: dict[str, TemplateLibrary] = {}
+
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """A plan with one template a model phase; see :func:`single_best`."""
         started = time.perf_counter()
-        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"))
+        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"), self._libraries)
         made = time.perf_counter()
         allocation = single_best(strategies.problem)
         solved = time.perf_counter()

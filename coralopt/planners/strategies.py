@@ -45,7 +45,12 @@ class Strategies:
         self.problem: AllocationProblem = allocation_problem(_with_known_running(scenario, library), library)
 
     @classmethod
-    def homogeneous(cls, scenario: ResolvedScenario, kind: str = "configuration") -> Strategies:
+    def homogeneous(
+        cls,
+        scenario: ResolvedScenario,
+        kind: str = "configuration",
+        made: dict[str, TemplateLibrary] | None = None,
+    ) -> Strategies:
         """Every homogeneous strategy of the scenario within its limits on node sets.
 
         Args:
@@ -53,6 +58,9 @@ class Strategies:
                 are not kept.
             kind: ``"configuration"``: all nodes of a replica have one configuration, as in the paper; ``"node"``: a
                 replica is one node; ``"gpu"``: one GPU type, in nodes of several sizes.
+
+            made: Libraries made before, by digest; this one is looked up there and added. Demand, supply and prices do not
+                decide a library, so a planner that is asked again and again keeps one.
 
         Raises:
             OptionError: No such kind.
@@ -62,6 +70,10 @@ class Strategies:
             raise OptionError(f"homogeneous is {kind!r}; choose one of: {', '.join(KINDS)}")
         refuse_cells(scenario)
         tables = scenario_tables(scenario)
+        made = {} if made is None else made
+        key = f"{kind};{library_digest(scenario, tables)}"
+        if key in made:
+            return cls(scenario, tables, made[key])
         families = []
         for sets in scenario_node_sets(scenario):
             present = sets > 0
@@ -74,7 +86,9 @@ class Strategies:
                 types = np.stack([present[:, [g == name for g in gpus]].any(axis=1) for name in sorted(set(gpus))])
                 alike = types.sum(axis=0) == 1
             families.append(sets[alike])
-        return cls(scenario, tables, build_library(scenario, tables, node_sets=families))
+        # One thread: these families are small, and handing work to threads would take longer than the work.
+        made[key] = build_library(scenario, tables, node_sets=families, workers=1)
+        return cls(scenario, tables, made[key])
 
     def phase_rows(self, phase: int) -> npt.NDArray[np.int64]:
         """Templates of one model phase, rows of the problem."""

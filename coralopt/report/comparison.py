@@ -101,8 +101,11 @@ def _costs(axes: Any, rows: Sequence[Row], places: Sequence[int]) -> None:
         widths = [sum(d.cost_usd_h for d in plan.demands if d.model == model) for plan in plans]
         axes.barh(places, widths, left=start, label=model)
         start = [a + b for a, b in zip(start, widths, strict=True)]
+    axes.barh(
+        places, [plan.initialization_usd_h for plan in plans], left=start, label="initialization", color="#999999"
+    )
     bounds = [row.bound_usd_h for row in rows if not math.isnan(row.bound_usd_h)]
     if bounds:
         axes.axvline(bounds[0], color="black", linestyle="--", label="proven lower bound")
-    axes.set_xlabel("USD/h, initialization apart")
+    axes.set_xlabel("USD/h")
     axes.legend(fontsize="x-small")

@@ -15,6 +15,7 @@ from coralopt.simulation.causes import BURST_S, CAUSES
 _MEANING = {
     "length": "would miss alone on an idle cluster of these nodes, too: no headroom in throughput helps",
     "instance": "no instance served",
+    "startup": "waited while instances of the plan in force were still starting",
     "memory": "waited for KV memory",
     "burst": f"waited for others while more tokens arrived in {BURST_S:g} s than the plan promises",
     "queue": "waited for others though no more arrived than promised",

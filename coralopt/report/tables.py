@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.report.verified import simulated_table
 
 
 def plan_summary(plan: Plan) -> Table:
@@ -16,6 +17,11 @@ def plan_summary(plan: Plan) -> Table:
     table.add_column(justify="right")
     table.add_row("cost", f"{plan.cost_usd_h:,.4f} USD/h")
     table.add_row("of it initialization", f"{plan.initialization_usd_h:,.4f} USD/h")
+    if plan.on_infeasible == "shortfall":
+        table.add_row("of it unmet demand", f"{plan.unmet_usd_h:,.4f} USD/h")
+    if plan.on_infeasible == "scale":
+        bound = f" (proven: at most {plan.served_factor_bound * 100:.4f} %)"
+        table.add_row("served of every demand", f"{plan.served_factor * 100:.4f} %{bound}")
     table.add_row("proven lower bound", f"{plan.lower_bound_usd_h:,.4f} USD/h")
     table.add_row("gap", f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)")
     table.add_row("status", plan.status)
@@ -30,7 +36,8 @@ def demand_table(plan: Plan) -> Table:
     """Demand against planned throughput for every model phase."""
     table = Table(title="Demand")
     table.add_column("model phase")
-    for head in ("SLO ms", "demand tokens/s", "planned tokens/s", "cost USD/h"):
+    unmet = any(item.unmet_tokens_s for item in plan.demands)
+    for head in ("SLO ms", "demand tokens/s", "planned tokens/s", "cost USD/h", *(["unmet tokens/s"] * unmet)):
         table.add_column(head, justify="right")
     for item in plan.demands:
         table.add_row(
@@ -39,7 +46,39 @@ def demand_table(plan: Plan) -> Table:
             f"{item.demand_tokens_s:,.1f}",
             f"{item.planned_tokens_s:,.1f}",
             f"{item.cost_usd_h:,.4f}",
+            *([f"{item.unmet_tokens_s:,.1f}"] * unmet),
         )
+    for key, room in plan.scenario.get("headroom", {}).items():
+        line = f"{key}: {room['throughput']:.1%} more tokens/s, {room['latency']:.0%} of the SLO kept free"
+        table.caption = line if table.caption is None else f"{table.caption}\n{line}"
+    return table
+
+
+def option_table(plan: Plan) -> Table:
+    """What the scenario asks for beyond demand, where the plan stands, and what binds."""
+    table = Table(title="Options")
+    table.add_column("option")
+    for head in ("planned", "asked for"):
+        table.add_column(head, justify="right")
+    table.add_column("unit")
+    table.add_column("binding")
+    for item in plan.options:
+        sign = "<=" if item.sense == "most" else ">="
+        table.add_row(
+            item.option, f"{item.planned:,.4g}", f"{sign} {item.asked:,.4g}", item.unit, "yes" if item.binding else ""
+        )
+    return table
+
+
+def node_class_table(plan: Plan) -> Table:
+    """Nodes by supply class."""
+    table = Table(title="Nodes by supply class")
+    for head in ("region", "configuration", "class"):
+        table.add_column(head)
+    for head in ("nodes", "USD/h each"):
+        table.add_column(head, justify="right")
+    for item in plan.node_classes:
+        table.add_row(item.region, item.configuration, item.node_class, str(item.nodes), f"{item.usd_h:,.4f}")
     return table
 
 
@@ -90,6 +129,10 @@ def pipeline_drawing(instance: PlannedInstance) -> Text:
 def plan_view(plan: Plan, pipelines: bool = True) -> RenderableType:
     """All tables of a plan and, if wanted, a drawing of every instance."""
     parts: list[RenderableType] = [plan_summary(plan), demand_table(plan), instance_table(plan)]
+    if plan.options:
+        parts.append(option_table(plan))
+    if plan.node_classes:
+        parts.append(node_class_table(plan))
     missing = sorted(
         {
             node.configuration
@@ -105,6 +148,9 @@ def plan_view(plan: Plan, pipelines: bool = True) -> RenderableType:
                 f"No instance type is known for these node configurations (pro-rata or own prices): {', '.join(missing)}"
             )
         )
+    played = simulated_table(plan)
+    if played is not None:
+        parts.append(played)
     if pipelines:
         parts.append(Text("\nPipelines (layers held, nodes with their share of the stage's traffic)"))
         parts.extend(pipeline_drawing(instance) for instance in plan.instances)

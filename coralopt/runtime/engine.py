@@ -21,7 +21,7 @@ class NodeJob:
         model_phase: Model and phase it serves.
         bind: Address that the HTTP server of the head binds to.
         head: Address of the head, for the others to meet at.
-        ports: TCP ports by use; every rank has ``rendezvous``, the head also ``http``, and ``kv`` with a connector.
+        ports: TCP ports by use: the head's ``rendezvous``, its ``kv`` with a connector, and on the head ``http``.
         several_on_machine: Whether other processes share this node's GPUs.
     """
 

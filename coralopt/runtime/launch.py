@@ -170,8 +170,16 @@ class PipelineLaunch:
     @property
     def url(self) -> str:
         """Base URL of its OpenAI API, without a trailing slash."""
+        return self._at("http")
+
+    @property
+    def kv_url(self) -> str | None:
+        """Base URL under which the head says where its KV caches are; ``None`` for connectors that need none."""
+        return self._at("kv") if self.connector == "MooncakeConnector" and self.phase == "prefill" else None
+
+    def _at(self, use: str) -> str:
         host = f"[{self.head.host}]" if ":" in self.head.host else self.head.host
-        return f"http://{host}:{self.head.ports['http']}"
+        return f"http://{host}:{self.head.ports[use]}"
 
 
 @dataclass(frozen=True)

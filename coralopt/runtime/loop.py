@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation import OnInfeasible
 from coralopt.errors import InfeasibleError, LaunchError, OptionError
 from coralopt.plan import Plan
 from coralopt.planners import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_scenario
@@ -129,6 +130,7 @@ def follow_demand(
     options: Mapping[str, Any] | None = None,
     library: Path | None = None,
     output: Path | None = None,
+    on_infeasible: OnInfeasible = "explain",
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[LoopEpoch]:
     """Measure, plan, apply: an iterator over epochs. Servers go on when it ends, however it ends.
@@ -148,6 +150,8 @@ def follow_demand(
         options: Common solver options over the scenario's.
         library: Template library file; the user's cache directory when ``None``.
         output: Folder for plans and the table of measured demand; a loop goes on after the epochs it finds there.
+        on_infeasible: What is planned for a demand that the pool cannot meet, as in :func:`coralopt.plan_scenario`; with
+            ``"explain"`` the reasons are reported and the servers go on as they are.
         wait: Lets seconds pass.
 
     Raises:
@@ -187,7 +191,7 @@ def follow_demand(
         )
         plan, changes, problem = None, None, None
         try:
-            plan = plan_scenario(now, solver=solver, options=options, library=library)
+            plan = plan_scenario(now, solver=solver, options=options, library=library, on_infeasible=on_infeasible)
             changes = servers.apply(plan)
         except InfeasibleError as error:
             problem = f"no plan for this demand, the servers go on as they are: {error}"

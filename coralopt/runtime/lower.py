@@ -33,8 +33,8 @@ class Addresses(Protocol):
         """A port of ``machine`` that nothing else of the launch listens on."""
         ...
 
-    def devices(self, machine: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
-        """Device indices that stand for the planned node's ``gpus`` on the machine at hand."""
+    def devices(self, machine: str, gpus: tuple[int, ...], gpu: str) -> tuple[int, ...]:
+        """Device indices that stand for the planned node's ``gpus``, of type ``gpu``, on the machine at hand."""
         ...
 
     def crowded(self) -> bool:
@@ -66,7 +66,7 @@ class OneNodeEach:
         self._taken[machine, use] = taken + 1
         return BASE_PORTS[use] + taken
 
-    def devices(self, machine: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
+    def devices(self, machine: str, gpus: tuple[int, ...], gpu: str) -> tuple[int, ...]:
         return gpus
 
     def crowded(self) -> bool:
@@ -105,6 +105,7 @@ def lower(
     scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
     places: Addresses = OneNodeEach() if addresses is None else addresses
     phases = {phase.key: phase for phase in scenario.model_phases}
+    kinds = {configuration.name: configuration.gpu.name for configuration in scenario.configurations}
     verdicts = engine.judge(plan, scenario)
     names: list[str] = []
     pipelines: list[PipelineLaunch] = []
@@ -116,7 +117,7 @@ def lower(
                 names.append(name)
                 if only(name):
                     phase = phases[f"{instance.model}/{instance.phase}"]
-                    pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places))
+                    pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places, kinds))
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
@@ -124,7 +125,13 @@ def lower(
 
 
 def _lower_pipeline(
-    name: str, instance: PlannedInstance, pipeline: Pipeline, phase: ModelPhase, engine: Engine, places: Addresses
+    name: str,
+    instance: PlannedInstance,
+    pipeline: Pipeline,
+    phase: ModelPhase,
+    engine: Engine,
+    places: Addresses,
+    kinds: dict[str, str],
 ) -> PipelineLaunch:
     parts_of = [[part for part in pipeline.slices if part.machine == m] for m in range(pipeline.machines)]
     machines = [f"{name}-s{m}" for m in range(pipeline.machines)]
@@ -135,6 +142,7 @@ def _lower_pipeline(
     head_machine = machines[0]
     http = places.port(head_machine, "http")
     rendezvous = places.port(head_machine, "rendezvous") if len(labels) > 1 else None
+    kv = places.port(head_machine, "kv") if pipeline.connector is not None else None
     nodes = []
     for rank, part in enumerate(pipeline.slices):
         machine = machines[part.machine]
@@ -143,11 +151,9 @@ def _lower_pipeline(
         if rendezvous is not None:
             meets["rendezvous"] = rendezvous
         if rank == 0:
-            listens = {"http": http, **meets}
-            if pipeline.connector is not None:
-                listens["kv"] = places.port(machine, "kv")
+            listens = {"http": http, **meets} | ({} if kv is None else {"kv": kv})
         crowded = places.crowded() or len(parts_of[part.machine]) > 1
-        shown = places.devices(machine, part.gpus)
+        shown = places.devices(machine, part.gpus, kinds[part.configuration])
         slices = tuple(replace(other, gpus=shown) if other is part else other for other in pipeline.slices)
         job = NodeJob(
             replace(pipeline, slices=slices),
@@ -155,7 +161,7 @@ def _lower_pipeline(
             phase,
             places.bind(hosts[0]),
             hosts[0],
-            {**meets, **listens},
+            {**meets, **listens} | ({} if kv is None else {"kv": kv}),
             crowded,
         )
         command = engine.command(job)

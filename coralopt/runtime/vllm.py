@@ -22,9 +22,11 @@ class VllmEngine:
     Attributes:
         program: How to call vLLM, ``("vllm",)``.
         model_paths: Model name -> checkpoint name or directory; the published checkpoint by default.
-        connector: ``"auto"``: NIXL, pushing where a prefill side is pipelined; ``"nixl"``, ``"nixl-push"``, or
-            ``"example"`` (files in ``kv_directory``, for tests).
+        connector: ``"auto"``: NIXL, pushing where a prefill side is pipelined; ``"nixl"``, ``"nixl-push"``,
+            ``"mooncake"``, ``"lmcache"`` (servers of yours at ``kv_server``), or ``"example"`` (files in
+            ``kv_directory``, for tests).
         kv_directory: Shared directory of the connector ``"example"``.
+        kv_server: HOST:PORT of the LMCache server, as every node reaches its own.
         virtual_nodes: Run nodes with more GPUs than the common tensor-parallel degree as several stages. The
             plan's throughput no longer holds.
         memory_share: Share of GPU memory vLLM takes; the planner counts on 0.9.
@@ -37,13 +39,14 @@ class VllmEngine:
         extra: Further arguments of every ``vllm serve``.
 
     Raises:
-        LaunchError: An unknown connector, or ``"example"`` without a directory.
+        LaunchError: An unknown connector, ``"example"`` without a directory, or a ``kv_server`` that is no address.
     """
 
     program: tuple[str, ...] = ("vllm",)
     model_paths: Mapping[str, str] = field(default_factory=dict)
     connector: str = "auto"
     kv_directory: str | None = None
+    kv_server: str = "localhost:5555"
     virtual_nodes: bool = False
     memory_share: float = MEMORY_SHARE
     max_model_len: int | None = None
@@ -64,6 +67,9 @@ class VllmEngine:
             )
         if self.connector == "example" and not self.kv_directory:
             raise LaunchError("connector 'example' passes KV caches as files: name a shared directory (kv_directory)")
+        host, _, port = self.kv_server.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise LaunchError(f"kv_server {self.kv_server!r}: expected HOST:PORT, for example localhost:5555")
 
     def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[Verdict, ...]:
         """Verdicts by the rules of docs/concepts/runtime.md; see :class:`coralopt.runtime.Engine`."""
@@ -113,6 +119,9 @@ class VllmEngine:
         config: dict[str, object] = {"kv_connector": connector, "kv_role": role}
         if connector == "ExampleConnector":
             config["kv_connector_extra_config"] = {"shared_storage_path": self.kv_directory}
+        elif connector == "LMCacheMPConnector":
+            host, _, port = self.kv_server.rpartition(":")
+            config["kv_connector_extra_config"] = {"lmcache.mp.host": f"tcp://{host}", "lmcache.mp.port": int(port)}
         elif self.cpu:
             config["kv_buffer_device"] = "cpu"
         return json.dumps(config, separators=(",", ":"))
@@ -129,6 +138,9 @@ class VllmEngine:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in part.gpus)
         if (pipeline.connector or "").startswith("Nixl") and job.rank == 0:
             env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(job.ports["kv"])
+        if pipeline.connector == "MooncakeConnector" and job.phase == "prefill":
+            # Every stage registers at the head, where decode servers look it up.
+            env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] = str(job.ports["kv"])
         if self.cpu:
             env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         return env

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from coralopt.catalog.types import GIB, NodeConfiguration
@@ -20,7 +20,18 @@ from coralopt.throughput import NO_BF16, heads_fit, stage_role
 from coralopt.throughput.nodes import MEMORY_SHARE, cache_bytes, free_bytes
 
 #: Connectors by the names of the option, as vLLM's registry calls them.
-CONNECTORS = {"nixl": "NixlConnector", "nixl-push": "NixlPushConnector", "example": "ExampleConnector"}
+CONNECTORS = {
+    "nixl": "NixlConnector",
+    "nixl-push": "NixlPushConnector",
+    "mooncake": "MooncakeConnector",
+    "lmcache": "LMCacheMPConnector",
+    "example": "ExampleConnector",
+}
+#: Connectors whose rules are read from vLLM's code, with no transfer seen to work here.
+UNSEEN = {
+    "mooncake": "no transfer over Mooncake was seen to work here: its engine needs a GPU; rules from vLLM 0.32's code",
+    "lmcache": "needs an LMCache server on every node, with storage that they share; coralopt starts none",
+}
 
 
 @dataclass(frozen=True)
@@ -280,6 +291,15 @@ def _connect(plan: Plan, members: list[int], verdicts: list[Verdict], rules: Rul
             reasons.append(
                 Reason("example-connector-tp", f"ExampleConnector keeps one file a layer; {degree} GPUs would collide")
             )
+        others = [
+            pipeline
+            for m in members
+            if plan.instances[m].phase in ("prefill", "decode") and plan.instances[m].phase != instance.phase
+            for pipeline in verdicts[m].pipelines
+        ]
+        reasons += _layouts(chosen, instance.phase, verdict.pipelines, others)
+        if chosen in UNSEEN and not reasons:
+            remarks.append(Reason(f"{chosen}-unseen", UNSEEN[chosen]))
         if all(regions.values()) and regions["prefill"] != regions["decode"] and not reasons:
             remarks.append(
                 Reason(
@@ -300,6 +320,27 @@ def _connect(plan: Plan, members: list[int], verdicts: list[Verdict], rules: Rul
             else tuple(dataclasses.replace(pipeline, connector=CONNECTORS[chosen]) for pipeline in verdict.pipelines)
         )
         yield n, dataclasses.replace(verdict, reasons=tuple(reasons), remarks=tuple(remarks), pipelines=pipelines)
+
+
+def _layouts(chosen: str, phase: str, mine: Sequence[Pipeline], others: Sequence[Pipeline]) -> Iterator[Reason]:
+    """What a connector asks of both sides of a transfer together."""
+    if chosen == "mooncake" and phase == "decode":
+        for pipeline in mine:
+            counts = pipeline.layer_counts
+            if len(counts) > 1 and any(other.layer_counts != counts for other in others):
+                yield Reason(
+                    "mooncake-split",
+                    f"decode stages hold {_list(counts)} layers and prefill stages others; Mooncake pairs stages of equal "
+                    "pipelines only, or delivers to one stage",
+                )
+                return
+    if chosen == "lmcache":
+        layouts = {(len(p.slices), len(p.slices[0].gpus), p.layer_counts) for p in (*mine, *others)}
+        if len(layouts) > 1:
+            yield Reason(
+                "lmcache-layout",
+                "LMCache keeps caches by parallel layout; prefill and decode instances must have equal stages and GPUs",
+            )
 
 
 def _list(items: object) -> str:

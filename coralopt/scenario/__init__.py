@@ -8,13 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coralopt.scenario.adjust import with_operations
     from coralopt.scenario.load import builtin_scenarios, load_scenario, scenario_from_mapping, scenario_schema
     from coralopt.scenario.mistakes import LocatedMistake
-    from coralopt.scenario.resolved import ModelPhase, Phase, PlacementRules, ResolvedScenario, RunningInstances
+    from coralopt.scenario.resolved import (
+        ModelPhase,
+        Operations,
+        Phase,
+        PlacementRules,
+        ResolvedScenario,
+        RunningInstances,
+    )
 
 _HOME = {
     "LocatedMistake": "mistakes",
     "ModelPhase": "resolved",
+    "Operations": "resolved",
     "Phase": "resolved",
     "PlacementRules": "resolved",
     "ResolvedScenario": "resolved",
@@ -23,11 +32,13 @@ _HOME = {
     "load_scenario": "load",
     "scenario_from_mapping": "load",
     "scenario_schema": "load",
+    "with_operations": "adjust",
 }
 
 __all__ = [
     "LocatedMistake",
     "ModelPhase",
+    "Operations",
     "Phase",
     "PlacementRules",
     "ResolvedScenario",
@@ -36,6 +47,7 @@ __all__ = [
     "load_scenario",
     "scenario_from_mapping",
     "scenario_schema",
+    "with_operations",
 ]
 
 

@@ -118,6 +118,20 @@ def _model_form(value: Any) -> str:
     return "<inline>" if isinstance(value, Mapping | InlineModel) else "<name>"
 
 
+class Limits(Section):
+    """The most that may be rented: of the whole pool, in a region, or for a model."""
+
+    max_nodes: Count | None = Field(default=None, description="most nodes, a whole number")
+    max_usd_h: Usd | None = Field(default=None, description="most rent, in USD/h")
+
+
+class Unmet(Section):
+    """What a token that is not served costs, where demand may go unmet (--on-infeasible shortfall)."""
+
+    input_usd_mtok: Usd = Field(default=0.0, description="price of unserved input tokens, in USD per million tokens")
+    output_usd_mtok: Usd = Field(default=0.0, description="price of unserved output tokens, in USD per million tokens")
+
+
 class Model(Section):
     """One model to serve."""
 
@@ -127,6 +141,15 @@ class Model(Section):
     ) = Field(default=None, description="catalog name, checkpoint name, or an inline architecture; default: the key")
     slo: Slo = Field(description="prefill_ms and decode_ms, in ms")
     demand: Demand = Field(description="rate and mean lengths")
+    limits: Limits = Field(default_factory=Limits, description="most nodes and USD/h at list prices for this model")
+    min_replicas: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=0, description="least serving instances of each phase, a whole number"
+    )
+    survive_region_loss: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0, description="share of the demand that is still served when any one region is lost, 0 to 1"
+    )
+    forbidden: list[Name] = Field(default_factory=list, description="GPU types and node configurations not to use")
+    unmet: Unmet | None = Field(default=None, description="price of unserved tokens, in USD per million tokens")
 
 
 class CustomGpu(Section):
@@ -152,10 +175,24 @@ class CustomNode(Section):
     network_gb_s: Positive = Field(description="network of the node, one direction, in 1e9 bytes/s (Gbit/s / 8)")
 
 
+class SpotEntry(Section):
+    """Spot nodes of one configuration in one region, beside those on demand."""
+
+    available: Count = Field(description="spot nodes that can be rented, a whole number")
+    price_usd_h: Usd | None = Field(default=None, description="spot price; overrides the catalog, in USD per node-hour")
+    preemption_usd_h: Usd = Field(
+        default=0.0, description="what preemptions cost on top, on average, in USD per node-hour"
+    )
+
+
 class PoolEntry(Section):
     """Supply of one node configuration in one region."""
 
     available: Count = Field(description="nodes that can be rented, a whole number")
+    reserved: Count = Field(
+        default=0, description="how many of these are paid for already and cost nothing more, a whole number"
+    )
+    spot: SpotEntry | None = Field(default=None, description="spot nodes beside those")
     price_usd_h: Usd | None = Field(default=None, description="overrides the catalog, in USD per node-hour")
     instance_type: Text | None = Field(
         default=None, description="the cloud's name of the instance; overrides the catalog"
@@ -189,6 +226,7 @@ class Region(Section):
         description="configuration -> nodes available (a whole number, or available, price_usd_h, instance_type); "
         "or a list of configurations; or all: everything the catalog has a price for"
     )
+    limits: Limits = Field(default_factory=Limits, description="most nodes and USD/h in this region")
 
     @model_validator(mode="after")
     def _availability(self) -> Region:
@@ -339,6 +377,7 @@ class Document(Section):
     )
     models: dict[Name, Model] = Field(description="model name -> its SLO and demand")
     pool: Pool = Field(description="regions and the nodes that they offer")
+    limits: Limits = Field(default_factory=Limits, description="most nodes and USD/h (the budget) of the whole plan")
     gpus: dict[Name, CustomGpu] = Field(default_factory=dict, description="GPU types beyond the catalog")
     nodes: dict[Name, CustomNode] = Field(default_factory=dict, description="node configurations beyond the catalog")
     pruning: Pruning = Field(default_factory=Pruning, description="which node sets become templates")

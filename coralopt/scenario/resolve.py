@@ -20,6 +20,7 @@ from coralopt.scenario.document import (
     Document,
     Headroom,
     InlineModel,
+    Limits,
     MeasuredTimes,
     Model,
     PoolEntry,
@@ -31,8 +32,12 @@ from coralopt.scenario.resolved import (
     MeasuredSourceChoice,
     MeasuredTimesGrid,
     ModelPhase,
+    ModelRules,
+    NodeClass,
+    Operations,
     Phase,
     PlacementRules,
+    RentLimits,
     ResolvedScenario,
     RunningInstances,
 )
@@ -71,6 +76,7 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
                 mistakes.add(
                     where, "no region of the pool has a node of this configuration", "count nodes in use as available"
                 )
+    operations = _operations(document, nodes, used, phases, supply, mistakes)
     if len(mistakes):
         return None
     configurations = tuple(node for node in nodes.values() if node.name in used)
@@ -101,6 +107,7 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
             budget_units=document.placement.budget_units if document.placement.latency_budgets == "free" else None,
             link_network=document.placement.network == "link",
         ),
+        operations=operations,
     )
     resolved.availability.setflags(write=False)
     resolved.price_usd_h.setflags(write=False)
@@ -150,6 +157,16 @@ def _check_measured(document: Document, mistakes: MistakeList) -> None:
 def _plain(document: Document, name: str) -> dict[str, Any]:
     """The document as plain JSON data that gives the same scenario again; a null among solver options is a value."""
     plain = document.model_dump(mode="json", exclude_none=True) | {"name": document.name or name}
+    # What asks for nothing is left out: limits and rules are new to most scenarios.
+    for holder in (plain, *plain["models"].values(), *plain["pool"]["regions"].values()):
+        for key, nothing in (("limits", {}), ("min_replicas", 0), ("survive_region_loss", 0.0), ("forbidden", [])):
+            if holder.get(key) == nothing:
+                del holder[key]
+    for region in plain["pool"]["regions"].values():
+        if isinstance(region["configurations"], dict):
+            for entry in region["configurations"].values():
+                if isinstance(entry, dict) and entry.get("reserved") == 0:
+                    del entry["reserved"]
     plain["solver"]["options"] = document.model_dump(mode="json")["solver"]["options"]
     if not document.throughput.measured:
         # Plans of scenarios without measurements stay as they were, byte for byte.
@@ -162,6 +179,9 @@ class _Offered:
     available: int
     price: float
     instance_type: str | None
+    reserved: int = 0
+    spot: int = 0
+    spot_usd_h: float = 0.0
 
 
 def _nodes(document: Document, raw: Mapping[str, Any], mistakes: MistakeList) -> dict[str, NodeConfiguration]:
@@ -373,8 +393,26 @@ def _supply(
             if price is None and given.available and not custom:
                 without_price.append(configuration)
             instance_type = given.instance_type or (offer.instance_type if offer is not None else None)
+            if given.reserved > given.available:
+                problem = f"{given.reserved} reserved nodes, but {given.available} are available in all"
+                mistakes.add((*where, "reserved"), problem, "reserved nodes count as available")
+            spot, spot_usd_h = 0, 0.0
+            if given.spot is not None:
+                catalog_spot = None if offer is None else offer.spot_usd_h
+                each = catalog_spot if given.spot.price_usd_h is None else float(given.spot.price_usd_h)
+                if each is None:
+                    mistakes.add((*where, "spot"), f"no spot price is known for {configuration}", "give price_usd_h")
+                else:
+                    spot, spot_usd_h = given.spot.available, each + float(given.spot.preemption_usd_h)
+                    # Where none is sold on demand, the spot price is the only one there is.
+                    price = spot_usd_h if price is None and not given.available else price
             supply[region][configuration] = _Offered(
-                given.available, math.nan if price is None else price, instance_type
+                given.available + spot,
+                math.nan if price is None else price,
+                instance_type,
+                given.reserved,
+                spot,
+                spot_usd_h,
             )
         if without_price:
             what = f"no {document.pool.market} price is known for {', '.join(without_price)}"
@@ -456,6 +494,66 @@ def _running(
     return tuple(found)
 
 
+def _operations(
+    document: Document,
+    nodes: Mapping[str, NodeConfiguration],
+    used: set[str],
+    phases: tuple[ModelPhase, ...],
+    supply: Mapping[str, Mapping[str, _Offered]],
+    mistakes: MistakeList,
+) -> Operations:
+    """Limits, replicas, forbidden nodes and supply classes, every name looked up."""
+
+    def limits(given: Limits) -> RentLimits:
+        return RentLimits(given.max_nodes, None if given.max_usd_h is None else float(given.max_usd_h))
+
+    rules: list[tuple[str, ModelRules]] = []
+    names = list(dict.fromkeys(phase.model.name for phase in phases))
+    pool = [node for node in nodes.values() if node.name in used]
+    for key, entry in document.models.items():
+        place: Path = ("models", key)
+        forbidden: set[str] = set()
+        for position, word in enumerate(entry.forbidden):
+            hit = [node.name for node in nodes.values() if word in (node.name, node.gpu.name)]
+            if not hit:
+                known = dict.fromkeys((*(node.gpu.name for node in pool), *(node.name for node in pool)))
+                problem = f"unknown GPU or node configuration '{word}'"
+                mistakes.add((*place, "forbidden", position), problem, suggest(word, known))
+            forbidden |= set(hit) & used
+        if entry.survive_region_loss > 0 and len(supply) < 2:
+            mistakes.add(
+                (*place, "survive_region_loss"),
+                f"{entry.survive_region_loss:g} of the demand cannot survive the loss of the only region",
+                "add a region, or ask for 0",
+            )
+        unmet = None if entry.unmet is None else (float(entry.unmet.input_usd_mtok), float(entry.unmet.output_usd_mtok))
+        rule = ModelRules(
+            limits(entry.limits),
+            entry.min_replicas,
+            float(entry.survive_region_loss),
+            tuple(node.name for node in pool if node.name in forbidden),
+            unmet,
+        )
+        found = catalog.find_model(key) if entry.model is None else None
+        name = found.name if found else key
+        if rule != ModelRules() and name in names:
+            rules.append((name, rule))
+    classes: list[NodeClass] = []
+    for region, offers in supply.items():
+        for node, offer in offers.items():
+            if offer.reserved:
+                classes.append(NodeClass("reserved", region, node, offer.reserved, 0.0))
+            if offer.spot:
+                classes.append(NodeClass("spot", region, node, offer.spot, offer.spot_usd_h))
+    regions = [(region, limits(entry.limits)) for region, entry in document.pool.regions.items()]
+    return Operations(
+        limits=limits(document.limits),
+        regions=tuple((region, found) for region, found in regions if found != RentLimits()),
+        models=tuple(rules),
+        classes=tuple(classes),
+    )
+
+
 def _keys(value: Any) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, Mapping) else ()
 
@@ -498,6 +596,8 @@ def _digest(scenario: ResolvedScenario) -> str:
     }
     if scenario.placement != PlacementRules():
         facts["placement"] = dataclasses.asdict(scenario.placement)
+    if scenario.operations != Operations():
+        facts["operations"] = dataclasses.asdict(scenario.operations)
     for entry in facts["model_phases"]:
         del entry["model"]["source"]
         # Scenarios without headroom keep the digest they had before there was any.

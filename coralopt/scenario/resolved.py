@@ -157,6 +157,74 @@ class MeasuredSourceChoice:
 
 
 @dataclass(frozen=True)
+class RentLimits:
+    """The most that may be rented.
+
+    Attributes:
+        max_nodes: Nodes, ``None`` for any number.
+        max_usd_h: USD/h, ``None`` for any sum.
+    """
+
+    max_nodes: int | None = None
+    max_usd_h: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelRules:
+    """What an operator asks for a model beyond its demand.
+
+    Attributes:
+        limits: On its nodes and their list prices.
+        min_replicas: Least serving instances of each phase.
+        survive_region_loss: Share of the demand that any one region's loss must leave served.
+        forbidden: Names of node configurations of the pool that it must not use.
+        unmet_usd_mtok: USD per million input and output tokens that are not served; ``None`` when all must be.
+    """
+
+    limits: RentLimits = RentLimits()
+    min_replicas: int = 0
+    survive_region_loss: float = 0.0
+    forbidden: tuple[str, ...] = ()
+    unmet_usd_mtok: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class NodeClass:
+    """Nodes of one configuration in one region that have a price of their own; part of the availability.
+
+    Attributes:
+        name: ``"reserved"`` or ``"spot"``.
+        region: Region name.
+        configuration: Node configuration name.
+        nodes: How many.
+        usd_h: USD per node-hour, preemptions included; 0 for reserved ones.
+    """
+
+    name: Literal["reserved", "spot"]
+    region: str
+    configuration: str
+    nodes: int
+    usd_h: float
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What operators ask for beyond SLOs, demand and pool; the defaults ask for nothing.
+
+    Attributes:
+        limits: On the whole plan; its USD/h is the budget.
+        regions: Region name -> limits there, where there are any.
+        models: Model name -> its rules, where there are any.
+        classes: Reserved and spot nodes.
+    """
+
+    limits: RentLimits = RentLimits()
+    regions: tuple[tuple[str, RentLimits], ...] = ()
+    models: tuple[tuple[str, ModelRules], ...] = ()
+    classes: tuple[NodeClass, ...] = ()
+
+
+@dataclass(frozen=True)
 class ResolvedScenario:
     """Everything the planner needs, with names replaced by facts.
 
@@ -179,6 +247,7 @@ class ResolvedScenario:
         digest: SHA-256 hex of everything that decides the template libraries and the plan.
         document: The validated document itself as plain JSON data.
         placement: What placements may look like.
+        operations: Limits, replicas, supply classes and prices of unmet demand. Spot nodes are part of ``availability``.
     """
 
     name: str
@@ -199,3 +268,4 @@ class ResolvedScenario:
     digest: str
     document: Mapping[str, Any] = field(repr=False)
     placement: PlacementRules = PlacementRules()
+    operations: Operations = Operations()

@@ -6,6 +6,7 @@ cause       meaning
 ``length``  alone on an idle cluster, on the very nodes it was given, it would miss, too: too long a prompt, too short an
             answer for its KV transfer, or no instance could ever hold it
 ``instance`` no instance served
+``startup`` it waited while instances of the plan in force were still starting
 ``memory``  without the wait for KV memory it would have met
 ``burst``   it waited for others, and in the last :data:`BURST_S` seconds more tokens arrived than the plan promises
 ``queue``   it waited for others though no more tokens arrived than promised: arrivals and lengths are random
@@ -27,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 MET = "met"
-CAUSES = (MET, "length", "instance", "memory", "burst", "queue", "batch", "transfer")
+CAUSES = (MET, "length", "instance", "startup", "memory", "burst", "queue", "batch", "transfer")
 #: Seconds over which arrivals are compared with the promise.
 BURST_S = 10.0
 #: Seconds of the windows among which the worst one is looked for.
@@ -47,8 +48,24 @@ def bursts(arrival_s: Floats, tokens: npt.NDArray[np.int64], promised_tokens_s: 
     return np.asarray(arrived[1:] - arrived[first] > promised_tokens_s * BURST_S)
 
 
+def serving_tokens_s(moments_s: Floats, ready_s: Floats, gone_s: Floats, tokens_s: Floats) -> Floats:
+    """Throughput of the instances that serve at each moment, tokens/s.
+
+    Args:
+        moments_s: float64 (n,), never falling.
+        ready_s: float64 (i,), when each instance begins to serve; NaN: never.
+        gone_s: float64 (i,), when it is gone; NaN: never.
+        tokens_s: float64 (i,).
+    """
+    total = np.zeros(len(moments_s))
+    for ready, gone, tokens in zip(ready_s, gone_s, tokens_s, strict=True):
+        with np.errstate(invalid="ignore"):
+            total[(moments_s >= ready) & ~(moments_s >= gone)] += tokens
+    return total
+
+
 def prefill_causes(
-    requests: dict[str, npt.NDArray[Any]], rows: Flags, slo_ms: float, burst: Flags
+    requests: dict[str, npt.NDArray[Any]], rows: Flags, slo_ms: float, burst: Flags, starting: Flags
 ) -> npt.NDArray[np.int8]:
     """Position in :data:`CAUSES` for the time to first token of the chosen requests; int8 (n,)."""
     ttft, wait = requests["ttft_ms"][rows], requests["prefill_wait_ms"][rows]
@@ -61,15 +78,16 @@ def prefill_causes(
                 requests["met_ttft"][rows],
                 (requests["idle_ttft_ms"][rows] > slo_ms) | (requests["status"][rows] == 2),
                 unserved,
+                starting,
                 (blocked == NO_MEMORY) & (ttft - wait <= slo_ms),
             ],
-            [CAUSES.index(name) for name in (MET, "length", "instance", "memory")],
+            [CAUSES.index(name) for name in (MET, "length", "instance", "startup", "memory")],
             waited,
         ).astype(np.int8)
 
 
 def decode_causes(
-    requests: dict[str, npt.NDArray[Any]], rows: Flags, slo_ms: float, burst: Flags
+    requests: dict[str, npt.NDArray[Any]], rows: Flags, slo_ms: float, burst: Flags, starting: Flags
 ) -> npt.NDArray[np.int8]:
     """Position in :data:`CAUSES` for the time per output token of the chosen requests; int8 (n,)."""
     tpot, steps = requests["tpot_ms"][rows], np.maximum(requests["output_tokens"][rows] - 1, 1)
@@ -83,11 +101,12 @@ def decode_causes(
                 requests["met_tpot"][rows],
                 (requests["idle_tpot_ms"][rows] > slo_ms) | rejected,
                 unserved,
+                starting,
                 (blocked == NO_MEMORY) & quick,
                 requests["step_ms"][rows] > slo_ms,
                 ~quick,
             ],
-            [CAUSES.index(name) for name in (MET, "length", "instance", "memory", "batch", "transfer")],
+            [CAUSES.index(name) for name in (MET, "length", "instance", "startup", "memory", "batch", "transfer")],
             waited,
         ).astype(np.int8)
 
@@ -113,5 +132,5 @@ def worst_window(cause: npt.NDArray[np.int8], arrival_s: Floats) -> tuple[float,
         return float("nan"), float("nan")
     window = (arrival_s // WINDOW_S).astype(np.int64)
     missed, count = np.bincount(window, weights=cause > 0), np.bincount(window)
-    worst = int(missed.argmax())
+    worst = int(np.where(count > 0, missed, -1).argmax())
     return worst * WINDOW_S, float(1 - missed[worst] / count[worst])

@@ -15,6 +15,7 @@ from coralopt.simulation.causes import (
     bursts,
     decode_causes,
     prefill_causes,
+    serving_tokens_s,
     shares,
     worst_instance,
     worst_window,
@@ -98,7 +99,7 @@ def slos(
 
 def outcomes_of(
     requests: dict[str, npt.NDArray[Any]],
-    instances: Sequence[str],
+    instances: dict[str, Any],
     schedule: Sequence[tuple[float, Plan]],
     layouts: Sequence[Layout],
     models: tuple[str, ...],
@@ -119,7 +120,7 @@ def outcomes_of(
 
 def _outcome(
     requests: dict[str, npt.NDArray[Any]],
-    instances: Sequence[str],
+    instances: dict[str, Any],
     schedule: Sequence[tuple[float, Plan]],
     layouts: Sequence[Layout],
     key: str,
@@ -149,8 +150,16 @@ def _outcome(
     # Mixed instances promise output tokens, which bring their prompts with them.
     counted = requests["output_tokens"][mine] if mixed else tokens
     in_force = np.searchsorted(np.array([start for start, _ in schedule]), arrival, side="right") - 1
-    burst = bursts(arrival, counted, np.array(promised, dtype=np.float64)[in_force])
-    cause = (prefill_causes if first else decode_causes)(requests, mine, slo_ms, burst)
+    in_plan = np.array(promised, dtype=np.float64)[in_force]
+    own = np.array(
+        [f"{m}/{p}" == key for m, p in zip(instances["model"], instances["phase"], strict=True)], dtype=np.bool_
+    )
+    ready, gone, tokens_s = (instances[column][own] for column in ("ready_s", "gone_s", "tokens_s"))
+    # An answer may wait for a decode instance long after its request arrived: what counts is the first token.
+    moments = arrival if first else np.fmax.accumulate(arrival + np.nan_to_num(requests["ttft_ms"][mine] / 1e3))
+    starting = serving_tokens_s(moments, ready, gone, tokens_s) < in_plan * (1 - 1e-6)
+    burst = bursts(arrival, counted, in_plan)
+    cause = (prefill_causes if first else decode_causes)(requests, mine, slo_ms, burst, starting)
     requests["cause_ttft" if first else "cause_tpot"][mine] = cause
     feasible = met[cause != CAUSES.index("length")]
     worst, worst_share = worst_instance(cause, requests[f"{kind}_instance"][mine])
@@ -174,7 +183,7 @@ def _outcome(
         waited={word: float((blocked == reason).mean()) if len(blocked) else 0.0 for word, reason in REASONS.items()},
         attainment_feasible=float(feasible.mean()) if len(feasible) else float("nan"),
         causes=shares(cause),
-        worst_instance=instances[worst] if worst >= 0 else "",
+        worst_instance=instances["name"][worst] if worst >= 0 else "",
         worst_instance_share=worst_share,
         worst_from_s=worst_from_s,
         worst_attainment=worst_attainment,

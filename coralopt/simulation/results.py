@@ -79,9 +79,9 @@ class SimulationResult:
         nodes: Columns, one row a node that ever existed: ``instance``, ``stage``, ``label``, ``configuration``,
             ``busy_s``, ``batches``, ``prompt_tokens``, ``decode_tokens``, ``kv_capacity_bytes``, ``kv_peak_bytes``,
             ``utilisation`` (share of the time it was rented inside the window).
-        instances: Columns, one row an instance: ``name``, ``model``, ``phase``, ``region``, ``started_s``,
-            ``ready_s``, ``gone_s`` (NaN: never), ``routed``, ``inside`` (left over at the end), ``mean_inside`` over the
-            window and what came after, ``cost_usd`` inside the window.
+        instances: Columns, one row an instance: ``name``, ``model``, ``phase``, ``region``, ``tokens_s`` (planned),
+            ``started_s``, ``ready_s``, ``gone_s`` (NaN: never), ``routed``, ``inside`` (left over at the end),
+            ``mean_inside`` over the window and what came after, ``cost_usd`` inside the window.
         epochs: Columns, one row an epoch and model: ``start_s``, ``model``, ``requests``, ``prefill_goodput_tokens_s``,
             ``decode_goodput_tokens_s``, ``prefill_attainment``, ``decode_attainment``.
         epoch_utilisation: float64 (epochs, nodes), busy share of each epoch.
@@ -202,7 +202,7 @@ def collect(
         epochs=_epoch_columns(requests, epochs, lengths, fleet.models),
         epoch_utilisation=np.diff(busy, axis=0, prepend=0.0) / lengths[:, None],
         queues=queues,
-        outcomes=outcomes_of(requests, instances["name"], schedule, layouts, fleet.models, window),
+        outcomes=outcomes_of(requests, instances, schedule, layouts, fleet.models, window),
         cost_usd=float(np.sum(instances["cost_usd"])),
         events=int(state.clock["handled"][0]),
     )
@@ -271,6 +271,7 @@ def _instance_columns(fleet: Fleet, window: float) -> dict[str, Any]:
         "model": [blueprint.model for blueprint in fleet.blueprints],
         "phase": [PHASES[blueprint.phase] for blueprint in fleet.blueprints],
         "region": [blueprint.region for blueprint in fleet.blueprints],
+        "tokens_s": records["weight"].copy(),
         "started_s": records["started_at"].copy(),
         "ready_s": records["ready_at"].copy(),
         "gone_s": records["gone_at"].copy(),

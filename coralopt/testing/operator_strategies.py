@@ -69,11 +69,16 @@ def operated_problems(
             kinds_of = (int(rng.integers(configurations)),)
             rows.append(SideRow("forbidden", "most", "instances", 0.0, (phase,), where, kinds_of))
     unmet = None
+    together: tuple[tuple[int, ...], ...] = ()
     if "shortfall" in chosen:
         unmet = np.where(rng.random(phases) < 0.7, rng.integers(0, 40, phases) / 8.0, np.inf)
+        if phases > 1 and np.isfinite(unmet).all() and rng.random() < 0.7:
+            together = ((0, 1),)
     # Most pools of the plain strategy cannot meet the demand as it is.
     demand = problem.demand / draw(st.sampled_from((1.0, 2.0, 4.0)))
-    return replace(problem, demand=demand, supply=tuple(supply), rows=tuple(rows), shortfall_price=unmet)
+    return replace(
+        problem, demand=demand, supply=tuple(supply), rows=tuple(rows), shortfall_price=unmet, unmet_together=together
+    )
 
 
 def allocations_within(problem: AllocationProblem) -> Iterator[dict[tuple[int, int], int]]:
@@ -135,6 +140,7 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
             total += sum((Fraction(price) for price in sorted(single)[: int(used[r, c])]), Fraction(0))
         rent.append(total)
     cost += sum(rent, Fraction(0))
+    shares: list[Fraction] = []
     for p in range(phases):
         speeds = {r: Fraction(0) for r in range(regions)}
         for t, r, n in running:
@@ -147,10 +153,18 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
                 survives = survives and left >= Fraction(row.bound) * Fraction(float(problem.demand[p]))
                 level = min(level, left / Fraction(row.bound))
         unmet = max(Fraction(0), Fraction(float(problem.demand[p])) - level)
-        if problem.shortfall_price is not None and np.isfinite(problem.shortfall_price[p]):
-            cost += unmet * Fraction(float(problem.shortfall_price[p]))
-        elif unmet > 0 or not survives:
+        shares.append(unmet / Fraction(float(problem.demand[p])) if problem.demand[p] > 0 else Fraction(0))
+        strict = problem.shortfall_price is None or np.isinf(problem.shortfall_price[p])
+        if strict and (unmet > 0 or not survives):
             return None
+    if problem.shortfall_price is not None:
+        for p in range(phases):
+            share = shares[p]
+            for group in problem.unmet_together:
+                if p in group:
+                    share = max(shares[other] for other in group)
+            if share:
+                cost += share * Fraction(float(problem.demand[p])) * Fraction(float(problem.shortfall_price[p]))
     for row in problem.rows:
         inside = [
             (t, r, n)

@@ -46,6 +46,7 @@ from coralopt.workload.poisson import poisson_for_scenario
 from coralopt.workload.read import TraceFile, read_trace, read_trace_file
 from coralopt.workload.statistics import TraceStatistics, describe
 from coralopt.workload.trace import UNNAMED, Trace
+from coralopt.workload.traffic import Traffic, trace_digest
 from coralopt.workload.write import write_trace
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "Trace",
     "TraceFile",
     "TraceStatistics",
+    "Traffic",
     "assign_models",
     "cut",
     "cut_epochs",
@@ -93,6 +95,7 @@ __all__ = [
     "scale_to_rate",
     "scenario_demand",
     "thin",
+    "trace_digest",
     "write_availability",
     "write_demand",
     "write_prices",

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from coralopt.allocation import (
     Allocation,
     AllocationProblem,
+    SideRow,
+    SupplyClass,
     explain,
     largest_factor,
     matrix_from_arrays,
@@ -24,8 +26,8 @@ from coralopt.allocation.formulations import FORMULATIONS
 from coralopt.allocation.lagrangian import lagrangian_bound
 from coralopt.allocation.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.side_rows import open_rows
-from coralopt.errors import InfeasibleError
-from coralopt.solving import Reason, SolveOptions, matrix_from_pyomo, solve_matrix
+from coralopt.errors import InfeasibleError, SolverError
+from coralopt.solving import Reason, SolveOptions, get_backend, matrix_from_pyomo, solve_matrix
 from coralopt.testing.operator_strategies import (
     KINDS,
     allocations_within,
@@ -173,3 +175,67 @@ def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
     if free:
         named = tuple(rows[name] for name in found.conflict)
         assert best_operated_by_enumeration(replace(strict, rows=named)) is None
+
+
+@pytest.mark.parametrize("solver", ["scip", "gurobi", "pyomo:glpk", "pyomo:cbc"])
+def test_other_back_ends_agree(solver: str) -> None:
+    """Side rows, supply classes and unmet demand reach every back end, and so does the largest factor."""
+    if not get_backend(solver).probe().installed:
+        pytest.skip(f"{solver} is not installed")
+    rng = np.random.default_rng(3)
+    problem = AllocationProblem(
+        usage=rng.integers(0, 3, (12, 2)).astype(np.int16) + np.array([1, 0], dtype=np.int16),
+        throughput=rng.integers(4, 40, 12) / 4.0,
+        phase=np.arange(12, dtype=np.int32) % 2,
+        demand=np.array([14.0, 11.0]),
+        availability=np.array([[5, 4], [5, 4]]),
+        price=rng.integers(4, 30, (2, 2)) / 4.0,
+        running=None,
+        penalty=0.25,
+        phase_names=("m/prefill", "m/decode"),
+        region_names=("a", "b"),
+        configuration_names=("c", "d"),
+        supply=(SupplyClass("reserved", np.array([[2, 0], [0, 1]]), np.zeros((2, 2))),),
+        rows=(
+            SideRow("budget", "most", "usd_h", 40.0),
+            SideRow("replicas", "least", "instances", 2.0, (0,)),
+            SideRow("left", "least", "tokens_s", 0.25, (1,), (1,)),
+        ),
+        shortfall_price=np.array([1.0, 2.0]),
+        unmet_together=((0, 1),),
+    )
+    reference = solve_allocation(problem, options=EXACT)
+    assert solve_allocation(problem, solver, EXACT).cost_usd_h == pytest.approx(reference.cost_usd_h, abs=1e-6)
+    tight = replace(problem, demand=problem.demand * 3)
+    expected = largest_factor(tight, options=EXACT)
+    assert float(largest_factor(tight, solver, EXACT).factor) == pytest.approx(float(expected.factor), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        (SideRow("x", "least", "nodes", 1.0), "measure"),
+        (SideRow("x", "most", "tokens_s", 0.5, (0,)), "measure"),
+        (SideRow("x", "most", "nodes", -1.0), "bound"),
+        (SideRow("x", "least", "tokens_s", 1.5, (0,)), "share"),
+        (SideRow("x", "most", "nodes", 1.0, (7,)), "scope"),
+        (SideRow("x", "least", "instances", 1.0, None, None, (0,)), "configurations"),
+    ],
+)
+def test_rows_that_reductions_would_not_keep_are_refused(row: SideRow, word: str) -> None:
+    """A "least" row of nodes, say, would make dominance wrong; it must not be possible to ask for it."""
+    with pytest.raises(SolverError, match=word):
+        AllocationProblem(
+            usage=np.ones((1, 1), dtype=np.int16),
+            throughput=np.ones(1),
+            phase=np.zeros(1, dtype=np.int32),
+            demand=np.ones(1),
+            availability=np.ones((1, 1), dtype=np.int64),
+            price=np.ones((1, 1)),
+            running=None,
+            penalty=0.0,
+            phase_names=("m/decode",),
+            region_names=("r",),
+            configuration_names=("c",),
+            rows=(row,),
+        )

@@ -37,7 +37,14 @@ def test_walk_resumes_and_speaks_json(tmp_path: Path) -> None:
 def test_mistakes_are_said_in_words(tmp_path: Path) -> None:
     """A table with a hole, no epochs at all, several penalties with a folder: exit code 2 and no traceback."""
     (tmp_path / "holes.csv").write_text("epoch,region,configuration,usd_h\n0,us-east-2,1xL4,1\n2,us-east-2,1xL4,1\n")
+    (tmp_path / "nan.csv").write_text("epoch,region,configuration,count\n0,us-east-2,1xL4,nan\n")
+    (tmp_path / "negative.csv").write_text("epoch,region,configuration,count\n0,us-east-2,1xL4,-1\n")
+    (tmp_path / "falls.csv").write_text("arrival_s,input_tokens,output_tokens\n5,1,1\n0,1,1\n")
     for arguments in (
+        ("tiny", "--availability", "nan.csv"),
+        ("tiny", "--availability", "negative.csv"),
+        ("tiny", "--demand", "falls.csv", "--trace-model", "phi4-14b"),
+        ("tiny", "--epochs", "2", "--epoch", "600,1200"),
         ("tiny", "--prices", "holes.csv"),
         ("tiny",),
         ("tiny", "--epochs", "2", "--penalty", "0,1", "-o", "walk"),
@@ -47,3 +54,22 @@ def test_mistakes_are_said_in_words(tmp_path: Path) -> None:
         assert found.returncode == 2, found.stdout
         assert "Traceback" not in found.stderr
         assert found.stderr.startswith("error: ")
+
+
+def test_trace_intervals_and_budget(tmp_path: Path) -> None:
+    """A trace read directly, at two interval lengths; a budget that one epoch cannot meet ends with code 3 or is shared."""
+    rows = "".join(f"{k},{200 if k < 100 else 900},20\n" for k in range(0, 200, 2))
+    (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    trace = ("tiny", "--demand", "trace.csv", "--trace-model", "phi4-14b")
+    found = run(*trace, "--epoch", "50,100", "--json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    walks = json.loads(found.stdout)["walks"]
+    assert [(walk["epoch_s"], walk["penalty"], len(walk["epochs"])) for walk in walks] == [(50, 7.2, 4), (100, 3.6, 2)]
+    poor = run(*trace, "--epoch", "100", "--budget", "1", cwd=tmp_path)
+    assert poor.returncode == 3, poor.stderr
+    assert "limits.max_usd_h" in poor.stderr
+    assert "Traceback" not in poor.stderr
+    priced = run(
+        *trace, "--epoch", "100", "--budget", "1", "--on-infeasible", "shortfall", "--unmet-price", "1", cwd=tmp_path
+    )
+    assert priced.returncode == 0, priced.stderr

@@ -68,6 +68,10 @@ def test_trace_and_epochs(folder: Path) -> None:
         (["5=plan.json"], "must start at 0"),
         (["plan.json", "--trace", "trace-of-others.csv"], "gpt-5"),
         (["plan.json", "--model", "phi4-14b"], "--trace"),
+        (["plan.json", "--traffic", "storm"], "storm"),
+        (["plan.json", "--epochs", "."], "either plans, or --epochs"),
+        (["--epochs", "."], "epoch-0000.json"),
+        (["plan.json", "--lead", "5"], "--epochs"),
     ],
 )
 def test_bad_input(folder: Path, arguments: list[str], words: str) -> None:
@@ -77,3 +81,50 @@ def test_bad_input(folder: Path, arguments: list[str], words: str) -> None:
     assert said.returncode == 2
     assert words in said.stderr
     assert "Traceback" not in said.stderr
+
+
+def test_a_walk_and_its_pictures(folder: Path) -> None:
+    """Plans of `adapt` one after the other, each with its own demand, and three pictures."""
+    rows = [
+        f"{epoch},{key},{tokens * factor}"
+        for epoch, factor in enumerate((1.0, 3.0))
+        for key, tokens in (
+            ("gpt-oss-20b,prefill", 2000),
+            ("gpt-oss-20b,decode", 30),
+            ("phi4-14b,prefill", 1200),
+            ("phi4-14b,decode", 200),
+        )
+    ]
+    (folder / "demand.csv").write_text("epoch,model,phase,tokens_s\n" + "\n".join(rows) + "\n")
+    assert run("adapt", "tiny", "--demand", "demand.csv", "-o", "walk", cwd=folder).returncode == 0
+    said = run("simulate", "--epochs", "walk", "--epoch", "60", "--plot", "pictures", "--json", cwd=folder)
+    assert said.returncode == 0, said.stderr
+    document = json.loads(said.stdout)
+    assert document["window_s"] == 120.0
+    first, second = (sum(document["epochs"]["requests"][e : e + 2]) for e in (0, 2))
+    assert 2 < second / first < 4.5
+    for name in ("latency", "goodput", "utilisation"):
+        assert (folder / "pictures" / f"{name}.svg").read_text().startswith("<?xml")
+    early = run("simulate", "--epochs", "walk", "--epoch", "60", "--lead", "50", "--json", cwd=folder)
+    assert json.loads(early.stdout)["cost_usd"] > document["cost_usd"]
+
+
+def test_plan_simulate(folder: Path) -> None:
+    """A verified plan is marked, shown, and verifies; one that fails ends with exit code 1 and is marked as failed."""
+    good = run(
+        "plan", "tiny", "--simulate", "--attainment", "0.8", "--duration", "60", "-o", "good.json", "--json", cwd=folder
+    )
+    assert good.returncode == 0, good.stderr
+    assert json.loads(good.stdout)["verified"]
+    assert "VERIFIED by simulation" in run("show", "good.json", cwd=folder).stdout
+    assert "requests played again" in run("verify", "good.json", cwd=folder).stdout
+    bad = run(
+        *("plan", "tiny", "--simulate", "--attainment", "0.9999", "--rounds", "1", "--duration", "60"),
+        *("-o", "bad.json"),
+        cwd=folder,
+    )
+    assert bad.returncode == 1
+    assert "NOT VERIFIED" in bad.stderr
+    again = run("verify", "bad.json", cwd=folder)
+    assert again.returncode == 1
+    assert "fails its own simulation" in again.stdout

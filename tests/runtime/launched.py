@@ -14,6 +14,7 @@ from pathlib import Path
 from runtime_plans import instance, plan
 
 from coralopt.plan import Plan
+from coralopt.runtime.local.process import birth
 
 HERE = Path(__file__).parent
 L4 = {"1xL4": (1, 900.0)}
@@ -95,3 +96,21 @@ def ask(
         return json.loads(raw)["choices"][0]["text"], name, 200
     events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
     return "".join(event["choices"][0]["text"] if "choices" in event else "ERROR" for event in events), name, 200
+
+
+def gone(pids: list[int]) -> bool:
+    return all(birth(pid) is None for pid in pids)
+
+
+def strays(folder: Path) -> list[str]:
+    """Processes of the stand-in that were started from ``folder``."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            mine = f"PWD={folder}".encode() in entry.read_bytes()
+            line = (entry.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if mine and b"fake_vllm" in line:
+            found.append(line.decode(errors="replace"))
+    return found

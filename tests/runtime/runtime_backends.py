@@ -47,11 +47,13 @@ class FakeBackend:
     headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
     cancelled: int = 0
+    asked_who: int = 0
     _now: int = 0
 
     async def start(self) -> TestServer:
         app = web.Application()
         app.router.add_get("/health", self._health)
+        app.router.add_get("/query", self._query)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/chat/completions", self._complete)
         server = TestServer(app)
@@ -68,10 +70,16 @@ class FakeBackend:
             weight=self.weight,
             max_in_flight=self.slots,
             connector=self.connector,
+            kv_url=self.url if (self.connector, self.phase) == ("MooncakeConnector", "prefill") else None,
         )
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
+
+    async def _query(self, request: web.Request) -> web.Response:
+        """As Mooncake's bootstrap server answers."""
+        self.asked_who += 1
+        return web.json_response({"0": {"engine_id": f"engine-{self.name}", "worker_addr": {"0": {"0": "x"}}}})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -115,8 +123,10 @@ class FakeBackend:
                 return stream
             await stream.write(f"data: {json.dumps({'choices': [{'text': word}]})}\n\n".encode())
             await asyncio.sleep(self.token_s)
-        usage = {"prompt_tokens": 7, "completion_tokens": count}
-        await stream.write(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n".encode())
+        if (body.get("stream_options") or {}).get("include_usage"):
+            usage = {"prompt_tokens": 7, "completion_tokens": count}
+            await stream.write(f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n".encode())
+        await stream.write(b"data: [DONE]\n\n")
         return stream
 
 

@@ -19,15 +19,10 @@ from typing import Any
 
 import pytest
 from fake_vllm import tokens
-from launched import L4, TWO, Launched, ask
+from launched import L4, TWO, Launched, ask, gone, strays
 from runtime_plans import instance, plan
 
 from coralopt.plan import Plan
-from coralopt.runtime.local.process import birth
-
-
-def gone(pids: list[int]) -> bool:
-    return all(birth(pid) is None for pid in pids)
 
 
 def test_from_plan_to_answers_and_away(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
@@ -118,7 +113,7 @@ def test_a_start_that_fails_leaves_nothing(
     assert all(word in said for word in words), said
     assert "Traceback" not in said
     assert run.pids() == []
-    assert _strays(tmp_path) == []
+    assert strays(tmp_path) == []
 
 
 def test_ctrl_c_during_the_start(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
@@ -259,16 +254,58 @@ def test_faults_before_the_start(
 
 
 def test_gpus_this_machine_lacks(tmp_path: Path, vllm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan for two nodes on a machine with one GPU."""
+    """Too few, or of another type: what is needed, what is there, what is missing; nothing is started."""
     from coralopt.errors import LaunchError
     from coralopt.runtime import VllmEngine
-    from coralopt.runtime.local import LocalCluster, reconcile
+    from coralopt.runtime.local import LocalCluster, Pace, reconcile
     from coralopt.runtime.router import RouterConfig
     from coralopt.runtime.router.router import Router
 
-    monkeypatch.setattr(sys.modules["coralopt.runtime.local.reconcile"], "gpus_here", lambda: ("NVIDIA L4",))
-    with pytest.raises(LaunchError, match=r"needs 3 GPUs \(1xL4, 1xL40S\), this machine has 1 \(NVIDIA L4\)"):
-        asyncio.run(reconcile(TWO, VllmEngine(program=(str(vllm),)), LocalCluster(tmp_path), Router(RouterConfig())))
+    def error(products: tuple[str, ...], pace: Pace | None = None) -> str:
+        monkeypatch.setattr(sys.modules["coralopt.runtime.local.reconcile"], "gpus_here", lambda: products)
+        engine = VllmEngine(program=(str(tmp_path / "nosuch"),))
+        with pytest.raises(LaunchError) as caught:
+            asyncio.run(reconcile(TWO, engine, LocalCluster(tmp_path), Router(RouterConfig()), pace))
+        return str(caught.value)
+
+    said = error(("NVIDIA L4",))
+    assert "needs GPUs 2 x L4, 1 x L40S; this machine has 1 x NVIDIA L4." in said
+    assert "Missing: 1 x L4, 1 x L40S" in said
+    assert "Missing: 1 x L40S." in error(("NVIDIA L4",) * 3)
+    assert "this machine has none" in error(())
+    assert "Missing: 2 x L4, 1 x L40S" in error(("Radiant X9000",) * 8)
+    assert "cannot be started" in error(("NVIDIA L40S", "NVIDIA L4", "NVIDIA L4"))
+    assert "cannot be started" in error(("Radiant X9000",) * 3, Pace(any_gpu=True))
+    assert (
+        not (tmp_path / "state.json").exists() or json.loads((tmp_path / "state.json").read_text())["pipelines"] == []
+    )
+
+
+def test_devices_are_of_the_planned_type() -> None:
+    """On a machine with several types, each stage is shown its own."""
+    from coralopt.runtime import VllmEngine, lower
+    from coralopt.runtime.local import LocalAddresses
+    from coralopt.runtime.local.addresses import gpu_kind
+
+    places = LocalAddresses(kinds=["L40S", "L4", "L4", "L40S"], taken=[0])
+    launch = lower(TWO, VllmEngine(), places)
+    places.release()
+    assert {node.configuration: set() for node in launch.nodes} == {"1xL4": set(), "1xL40S": set()}
+    shown = [(node.configuration, node.env["CUDA_VISIBLE_DEVICES"]) for node in launch.nodes]
+    assert sorted(shown) == [("1xL4", "1"), ("1xL4", "2"), ("1xL40S", "3")]
+    products = {
+        "NVIDIA A100-SXM4-80GB": "A100",
+        "NVIDIA A100-SXM4-40GB": "A100-40",
+        "NVIDIA A100 80GB PCIe": "A100",
+        "NVIDIA H100 80GB HBM3": "H100",
+        "NVIDIA H200": "H200",
+        "Tesla T4": "T4",
+        "Tesla V100-SXM2-16GB": "V100",
+        "NVIDIA A10G": "A10G",
+        "NVIDIA L40S": "L40S",
+        "NVIDIA GeForce RTX 4090": None,
+    }
+    assert {product: gpu_kind(product) for product in products} == products
 
 
 def test_the_router_alone(tmp_path: Path) -> None:
@@ -316,17 +353,3 @@ def test_a_foreign_state_file_is_not_believed(tmp_path: Path) -> None:
         (tmp_path / "state.json").write_text(text)
         with pytest.raises(LaunchError, match=r"state\.json"):
             LocalCluster(tmp_path)
-
-
-def _strays(folder: Path) -> list[str]:
-    """Processes of the stand-in that were started from ``folder``."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            mine = f"PWD={folder}".encode() in entry.read_bytes()
-            line = (entry.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if mine and b"fake_vllm" in line:
-            found.append(line.decode(errors="replace"))
-    return found

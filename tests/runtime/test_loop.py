@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_vllm import tokens
-from launched import TWO, Launched, ask
+from launched import TWO, Launched, ask, gone, strays
 from runtime_plans import MODEL, instance, plan
 
 from coralopt.errors import LaunchError, OptionError
@@ -102,6 +102,17 @@ def test_demand_drives_the_plans(tmp_path: Path) -> None:
     more = next(follow_demand(scenario(), Servers([one]), every_s=1, output=tmp_path / "loop", wait=lambda s: None))
     assert more.epoch == 5
     assert (tmp_path / "loop" / "epoch-0005.json").exists()
+
+
+def test_more_demand_than_the_pool_holds_may_be_served_in_part() -> None:
+    """`on_infeasible="scale"`: all nodes of the pool rather than the plan before."""
+    one = capacity()
+    (epoch,) = follow_demand(
+        scenario(), Servers([50 * one]), every_s=1, epochs=1, on_infeasible="scale", wait=lambda s: None
+    )
+    assert epoch.problem is None
+    assert epoch.plan is not None
+    assert [item.count for item in epoch.plan.instances] == [12]
 
 
 def test_a_plan_that_is_refused_is_reported() -> None:
@@ -249,6 +260,30 @@ def test_what_keeps_dying_is_given_up(tmp_path: Path, vllm: Path, launched: list
     assert "the last pipeline died" in said
     assert "Traceback" not in said
     assert run.pids() == []
+
+
+def test_ctrl_c_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """The controller is stopped in the middle of an apply: neither old nor half-started servers are left."""
+    # Servers that start after the file exists never become ready.
+    vllm.write_text(vllm.read_text().replace("exec", f"[ -e {tmp_path}/slow ] && export FAKE_START_S=60\nexec"))
+    run = Launched(TWO, tmp_path, "--starts-at-once", "1").ready()
+    launched.append(run)
+    (tmp_path / "slow").touch()
+    more = [instance("mixed", (8, {name: (1, 300.0)})) for name in ("1xA100", "1xL40S")]
+    plan(*more).save(tmp_path / "new.json")
+    command = [sys.executable, "-m", "coralopt", "launch", "new.json", "--apply", run.url]
+    applying = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert until(lambda: len(run.pids()) == 4)
+    pids = run.pids()
+    code, said = run.interrupt()
+    assert code == 0, said
+    assert "Traceback" not in said
+    assert gone(pids)
+    assert run.pids() == []
+    _, words = applying.communicate(timeout=20)
+    assert applying.returncode == 2
+    assert "Traceback" not in words
+    assert strays(tmp_path) == []
 
 
 def test_nobody_to_apply_to(tmp_path: Path) -> None:

@@ -229,6 +229,46 @@ def test_bad_choices_are_refused() -> None:
         lower(document.model_copy(update={"instances": (instance("prefill", (8, L4)),)}), VllmEngine())
 
 
+def test_mooncake_and_lmcache() -> None:
+    """Mooncake decodes in a pipeline only opposite an equal split; LMCache wants equal layouts on both sides."""
+    two = [(3, L4), (5, L4)]
+    shapes = {
+        "equal": (instance("prefill", *two), instance("decode", *two)),
+        "other split": (instance("prefill", *two), instance("decode", (5, L4), (3, L4))),
+        "one decode stage": (instance("prefill", *two), instance("decode", (8, L4))),
+    }
+    found = {}
+    for connector in ("mooncake", "lmcache"):
+        for name, halves in shapes.items():
+            engine = VllmEngine(connector=connector, kv_server="10.0.0.1:6000")
+            launch = lower(plan(*halves), engine)
+            found[connector, name] = sorted({r.code for v in launch.verdicts for r in v.reasons})
+            if launch.refused:
+                continue
+            prefill, decode = launch.pipelines
+            transfer = json.loads(value_of(decode.head.argv, "--kv-transfer-config"))
+            assert transfer["kv_role"] == "kv_consumer"
+            if connector == "mooncake":
+                ports = {node.env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] for node in prefill.nodes}
+                assert prefill.kv_url == f"http://{prefill.head.host}:{ports.pop()}"
+                assert not ports
+                assert decode.kv_url is None
+                assert all("VLLM_MOONCAKE_BOOTSTRAP_PORT" not in node.env for node in decode.nodes)
+            else:
+                extra = {"lmcache.mp.host": "tcp://10.0.0.1", "lmcache.mp.port": 6000}
+                assert transfer["kv_connector_extra_config"] == extra
+    assert found == {
+        ("mooncake", "equal"): [],
+        ("mooncake", "other split"): ["mooncake-split"],
+        ("mooncake", "one decode stage"): [],
+        ("lmcache", "equal"): [],
+        ("lmcache", "other split"): ["lmcache-layout"],
+        ("lmcache", "one decode stage"): ["lmcache-layout"],
+    }
+    with pytest.raises(LaunchError, match="HOST:PORT"):
+        VllmEngine(connector="lmcache", kv_server="nowhere")
+
+
 def golden_launch() -> Launch:
     engine = VllmEngine(virtual_nodes=True, interface="eth0", model_paths={"tiny": "/models/tiny"})
     return lower(golden_plan(), engine)

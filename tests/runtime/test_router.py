@@ -7,10 +7,13 @@ import json
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from runtime_backends import Client, FakeBackend, count, with_router
 
 from coralopt.errors import LaunchError
-from coralopt.runtime.router import BackendConfig, RouterConfig
+from coralopt.runtime.router import BackendConfig, RouterConfig, vllm_router_commands
+from coralopt.runtime.router.events import EventFilter
 
 
 def test_weighted_shares_within_5_percent() -> None:
@@ -66,6 +69,79 @@ def test_two_legs() -> None:
         assert handed["stream"] is True
 
     with_router([prefill, decode], test)
+
+
+def test_two_legs_over_mooncake() -> None:
+    """Both legs carry one transfer number; the prefill server is asked once who it is, and again after it was ill."""
+    prefill = FakeBackend("p", phase="prefill", connector="MooncakeConnector")
+    decode = FakeBackend("d", phase="decode", connector="MooncakeConnector")
+
+    async def test(client: Client) -> None:
+        for _ in range(2):
+            assert (await client.ask())[0] == 200
+        for asked, handed in zip(prefill.bodies, decode.bodies, strict=True):
+            sent, taken = asked["kv_transfer_params"], handed["kv_transfer_params"]
+            assert (sent["do_remote_decode"], taken["do_remote_prefill"]) == (True, True)
+            assert sent["transfer_id"] == taken["transfer_id"]
+            assert taken["remote_engine_id"] == "engine-p"
+            assert taken["remote_bootstrap_addr"] == prefill.url
+        assert len({body["kv_transfer_params"]["transfer_id"] for body in prefill.bodies}) == 2
+        assert prefill.asked_who == 1
+        client.router.suspect(client.router.backends["p"])
+        await client.router.check_all()
+        assert (await client.ask())[0] == 200
+        assert prefill.asked_who == 2
+
+    with_router([prefill, decode], test)
+
+
+def test_demand_is_what_clients_asked_for() -> None:
+    """Whole answers with their tokens, streamed or not; refused for want of room counts, the client's mistakes do not."""
+    backend = FakeBackend("a", slots=1, token_s=0.02)
+
+    async def test(client: Client) -> None:
+        assert (await client.ask(tokens=3))[0] == 200
+        status, text, _ = await client.ask(stream=True, tokens=5)
+        assert status == 200
+        assert "usage" not in text
+        assert text.endswith("data: [DONE]\n\n")
+        shown = (await client.ask(stream=True, tokens=2, stream_options={"include_usage": True}))[1]
+        assert '"completion_tokens": 2' in shown
+        told = json.loads((await client.get("/router/demand"))[1])
+        sums = {"requests": 3, "answered": 3, "prompt_tokens": 21, "completion_tokens": 10}
+        assert told["models"] == {"m": sums}
+        answers = await asyncio.gather(*(client.ask(tokens=10) for _ in range(4)))
+        assert sorted(status for status, _, _ in answers) == [200, 200, 429, 429]
+        backend.answer = 400
+        assert (await client.ask())[0] == 400
+        assert (await client.ask(model="other"))[0] == 404
+        told = json.loads((await client.get("/router/demand"))[1])
+        assert told["models"] == {"m": {"requests": 7, "answered": 5, "prompt_tokens": 35, "completion_tokens": 30}}
+        assert told["seconds"] > 0
+
+    with_router([backend], test, queue_size=1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 40), max_size=30), st.booleans(), st.sampled_from(["\n\n", "\r\n\r\n"]))
+def test_streams_survive_any_cutting(cuts: list[int], shown: bool, end: str) -> None:
+    """However the network cuts a stream, the client gets the same events, less the usage it did not ask for."""
+    said = [
+        'data: {"choices": [{"text": "\\"usage\\""}]}',
+        ": ping",
+        'data: {"choices": [{"text": "x"}], "usage": null}',
+    ]
+    usage = 'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}'
+    whole = end.join([*said, usage, "data: [DONE]", ""]).encode()
+    events = EventFilter(shown)
+    passed, start = b"", 0
+    for cut in cuts:
+        passed += events.feed(whole[start : start + cut])
+        start += cut
+    passed += events.feed(whole[start:]) + events.flush()
+    wanted = [*said, *([usage] if shown else []), "data: [DONE]", ""]
+    assert passed == end.join(wanted).encode()
+    assert (events.done, events.usage) == (True, {"prompt_tokens": 7, "completion_tokens": 2})
 
 
 def test_two_legs_through_files() -> None:
@@ -413,3 +489,32 @@ def test_unreachable_backends_do_not_stop_the_router() -> None:
             client.router.add(ghost)
 
     with_router([backend], test)
+
+
+def test_vllms_own_router_where_no_weights_are_needed() -> None:
+    """A command a model when all instances of a phase are equal; else every model that needs more is named."""
+
+    def backend(name: str, phase: str = "mixed", weight: float = 100.0, **more: object) -> BackendConfig:
+        fields = {"model": "m", "url": f"http://{name}:8000", "max_in_flight": 8, **more}
+        return BackendConfig(name=name, phase=phase, weight=weight, **fields)  # type: ignore[arg-type]
+
+    equal = RouterConfig(backends=(backend("a"), backend("b", weight=104.0), backend("c", model="n")))
+    commands = vllm_router_commands(equal, port=9000)
+    assert list(commands) == ["m", "n"]
+    assert commands["m"][5:8] == ("--worker-urls", "http://a:8000", "http://b:8000")
+    ports = [argv[argv.index(flag) + 1] for argv in commands.values() for flag in ("--port", "--prometheus-port")]
+    assert sorted(ports) == ["9000", "9001", "9002", "9003"]
+    halves = (
+        backend("p", "prefill", connector="MooncakeConnector", kv_url="http://p:5600"),
+        backend("d", "decode", connector="MooncakeConnector"),
+    )
+    words = " ".join(vllm_router_commands(RouterConfig(backends=halves))["m"])
+    assert "--kv-connector mooncake --prefill http://p:8000 5600 --decode http://d:8000" in words
+    unfit = (backend("a"), backend("b", weight=300.0), backend("x", "prefill", model="n", connector="ExampleConnector"))
+    with pytest.raises(LaunchError) as caught:
+        vllm_router_commands(RouterConfig(backends=unfit))
+    assert "m: its mixed instances need weights (100, 300 tokens/s)" in str(caught.value)
+    assert "n: has only prefill instances" in str(caught.value)
+    assert "ExampleConnector" in str(caught.value)
+    with pytest.raises(LaunchError, match="no backends"):
+        vllm_router_commands(RouterConfig())

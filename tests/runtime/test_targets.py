@@ -73,7 +73,8 @@ def test_a_new_plan_writes_only_what_changed(target: str, tmp_path: Path) -> Non
     again = write_files(tmp_path, files(target, before))
     assert not [*again.added, *again.changed, *again.removed]
     second = write_files(tmp_path, files(target, after))
-    assert set(second.changed) == {"router.json", "launch.json"}
+    router = {"coralopt-router.yaml"} if target == "kubernetes" else set()
+    assert set(second.changed) == {"router.json", "launch.json"} | router
     assert all("2xl4" in name for name in second.added)
     assert all("1xl40s-1" in name or (name.count("1xl40s-0") and "1xl4-" not in name) for name in second.removed)
     assert any("1xl4-1xl40s-0" in name for name in second.unchanged)
@@ -105,15 +106,32 @@ def launches() -> list[Launch]:
 
 
 def test_kubernetes_manifests_are_valid() -> None:
-    """Strictly: every field is known to the API of several releases, and typed as it wants."""
+    """Strictly: every field is known to the API of two releases, and typed as it wants."""
     validator = pytest.importorskip("kubernetes_validate")
+    # A validation takes a quarter of a second; manifests with the same fields are all like the first of them.
+    shapes: dict[str, dict[str, Any]] = {}
     for launch in launches():
         for manifest in manifests(kubernetes_files(launch, KubernetesOptions(namespace="llm"))):
-            for version in ("1.30", "1.34"):
-                validator.validate(manifest, version, strict=True)
-            broken = {**manifest, "spec": {**manifest["spec"], "replicaz": 1}}
-            with pytest.raises(validator.ValidationError):
-                validator.validate(broken, "1.34", strict=True)
+            shapes.setdefault(f"{manifest['kind']} {fields(manifest)}", manifest)
+    assert len(shapes) >= 6
+    for manifest in shapes.values():
+        for version in ("1.30", "1.34"):
+            validator.validate(manifest, version, strict=True)
+    for manifest in {item["kind"]: item for item in shapes.values()}.values():
+        inside = "spec" if "spec" in manifest else "metadata"
+        broken = {**manifest, inside: {**manifest[inside], "replicaz": 1}}
+        with pytest.raises(validator.ValidationError):
+            validator.validate(broken, "1.34", strict=True)
+
+
+def fields(value: Any) -> Any:
+    """Names and types of all fields, without what is in them; labels and selectors may be called anything."""
+    if isinstance(value, dict):
+        free = {"labels", "matchLabels", "selector", "nodeSelector", "annotations", "data"}
+        return {name: "free" if name in free else fields(item) for name, item in sorted(value.items())}
+    if isinstance(value, list):
+        return sorted({str(fields(item)) for item in value})
+    return type(value).__name__
 
 
 def test_kubernetes_manifests_mean_what_they_should() -> None:
@@ -121,7 +139,8 @@ def test_kubernetes_manifests_mean_what_they_should() -> None:
     launch = launches()[0]
     items = manifests(kubernetes_files(launch))
     sets = {item["metadata"]["name"]: item for item in items if item["kind"] == "StatefulSet"}
-    services = {item["metadata"]["name"]: item for item in items if item["kind"] == "Service"}
+    mine = [item for item in items if "coralopt/model" in item["metadata"]["labels"]]
+    services = {item["metadata"]["name"]: item for item in mine if item["kind"] == "Service"}
     assert set(sets) == {node.machine for node in launch.nodes}
     assert set(services) == {pipeline.name for pipeline in launch.pipelines}
     for name, item in sets.items():
@@ -150,10 +169,81 @@ def test_kubernetes_manifests_mean_what_they_should() -> None:
     assert '"optional": true' in secrets
 
 
+#: The fields of LeaderWorkerSet v1 that can be set without a default of ours, and nothing else; pods are checked apart.
+LEADER_WORKER_SET: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "leaderworkerset.x-k8s.io/v1"},
+        "kind": {"const": "LeaderWorkerSet"},
+        "metadata": {"type": "object"},
+        "spec": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["leaderWorkerTemplate"],
+            "properties": {
+                "replicas": {"type": "integer", "minimum": 0},
+                "startupPolicy": {"enum": ["LeaderCreated", "LeaderReady"]},
+                "rolloutStrategy": {"type": "object"},
+                "networkConfig": {"type": "object"},
+                "leaderWorkerTemplate": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["workerTemplate", "size"],
+                    "properties": {
+                        "size": {"type": "integer", "minimum": 1},
+                        "leaderTemplate": {"type": "object", "required": ["spec"]},
+                        "workerTemplate": {"type": "object", "required": ["spec"]},
+                        "restartPolicy": {
+                            "enum": ["RecreateGroupOnPodRestart", "None", "RecreateGroupAfterStart", "Default"]
+                        },
+                        "subGroupPolicy": {"type": "object"},
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def test_the_router_in_kubernetes() -> None:
+    """It reads the router.json beside it, restarts when that changes and only then, and drains before it goes."""
+    texts = kubernetes_files(launches()[0], KubernetesOptions(router_image="mine:1", namespace="llm"))
+    config, deployment, service = yaml.safe_load_all(texts["coralopt-router.yaml"])
+    assert config["data"]["router.json"] == texts["router.json"]
+    RouterConfig.model_validate_json(texts["router.json"])
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == "mine:1"
+    (volume,), (mount,) = pod["spec"]["volumes"], container["volumeMounts"]
+    assert volume["configMap"]["name"] == config["metadata"]["name"]
+    assert container["command"][:3] == ["coralopt", "route", f"{mount['mountPath']}/router.json"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["containerPort"]
+    assert pod["spec"]["terminationGracePeriodSeconds"] > ENGINE.drain_s
+    again = kubernetes_files(launches()[0], KubernetesOptions(router_image="mine:1", namespace="llm"))
+    assert again["coralopt-router.yaml"] == texts["coralopt-router.yaml"]
+    other = next(iter(yaml.safe_load_all(kubernetes_files(launches()[1])["coralopt-router.yaml"])))
+    assert other["data"] != config["data"]
+    router = [
+        item for name, text in texts.items() if name.startswith("coralopt-router") for item in yaml.safe_load_all(text)
+    ]
+    assert {item["metadata"]["namespace"] for item in router} == {"llm"}
+
+
 def test_leader_worker_set_where_the_shape_allows() -> None:
     """One odd node in front and equal ones behind; the rank comes from the controller."""
     launch = launches()[1]
-    (item,) = manifests(kubernetes_files(launch, KubernetesOptions(leader_worker_set=True)))
+    texts = kubernetes_files(launch, KubernetesOptions(leader_worker_set=True))
+    (item,) = yaml.safe_load_all(texts[f"{launch.pipelines[0].name}.yaml"])
+    leader = f"{launch.pipelines[0].name}-0.{launch.pipelines[0].name}"
+    assert [b["url"] for b in json.loads(texts["router.json"])["backends"]] == [f"http://{leader}:8000"]
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(item, LEADER_WORKER_SET)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**item, "spec": {**item["spec"], "replicaz": 1}}, LEADER_WORKER_SET)
     spec = item["spec"]["leaderWorkerTemplate"]
     assert (item["kind"], spec["size"]) == ("LeaderWorkerSet", 3)
     worker = spec["workerTemplate"]["spec"]["containers"][0]["command"]
@@ -184,6 +274,10 @@ def test_skypilot_job_groups() -> None:
     assert all(task["resources"]["infra"] == "aws/us-east-2" for task in tasks)
     assert all(task["resources"]["use_spot"] is True for task in tasks)
     assert all('--master-addr s0-0."${SKYPILOT_JOBGROUP_NAME}"' in task["run"] for task in tasks)
+    head = launch.pipelines[0].head
+    for addresses, host in (({}, f"s0-0.{launch.pipelines[0].name}"), ({head.machine: "10.1.2.3"}, "10.1.2.3")):
+        (backend,) = json.loads(skypilot_files(launch, addresses=addresses)["router.json"])["backends"]
+        assert backend["url"] == f"http://{host}:8000"
     assert cloud_of("us-central1") == "gcp"
     assert cloud_of("basement", {"basement": "kubernetes"}) == "kubernetes"
     with pytest.raises(LaunchError, match="--cloud basement=NAME"):
@@ -191,13 +285,36 @@ def test_skypilot_job_groups() -> None:
 
 
 def test_skypilot_reads_them(tmp_path: Path) -> None:
-    """SkyPilot's own loader, where it is installed."""
-    loader = pytest.importorskip("sky.utils.dag_utils")
-    for name, text in files("skypilot", golden_plan()).items():
-        if name.endswith(".sky.yaml"):
-            (tmp_path / name).write_text(text)
-            group = loader.load_dag_from_yaml(str(tmp_path / name))
-            assert len(group.tasks) == text.count("\n---\n")
+    """SkyPilot's own loader, here or in the environment whose interpreter CORALOPT_SKYPILOT names."""
+    import importlib.util
+
+    python = os.environ.get("CORALOPT_SKYPILOT") or (sys.executable if importlib.util.find_spec("sky") else None)
+    if python is None:
+        pytest.skip("SkyPilot is not installed: pip install skypilot, or CORALOPT_SKYPILOT=the python that has it")
+    expected = {}
+    for shape in (golden_plan(), plan(instance("mixed", (2, L4), (3, L40S), (3, L40S)))):
+        for name, text in files("skypilot", shape).items():
+            if name.endswith(".sky.yaml"):
+                (tmp_path / name).write_text(text)
+                group, *tasks = yaml.safe_load_all(text)
+                expected[name] = [group["name"], [task["name"] for task in tasks]]
+    program = """
+import json, pathlib, sys
+from sky.utils import dag_utils
+found = {}
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.sky.yaml")):
+    dag = dag_utils.load_dag_from_yaml(str(path))
+    found[path.name] = [dag.name, [task.name for task in dag.tasks]]
+(pathlib.Path(sys.argv[1]) / "found.json").write_text(json.dumps(found))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads((tmp_path / "found.json").read_text()) == expected
+    broken = next(tmp_path.glob("*.sky.yaml"))
+    broken.write_text(broken.read_text().replace("use_spot", "use_spott"))
+    assert subprocess.run(command, capture_output=True, env=environment, check=False, timeout=120).returncode != 0
 
 
 def test_quoting() -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
+#: What its tokenizer was trained on; prompts are made of these.
 WORDS = [
     "the",
     "a",
@@ -30,6 +27,11 @@ WORDS = [
 
 def main(folder: str) -> None:
     """8 layers, hidden 256, seeded weights wide enough that greedy answers vary."""
+    # Here, so that tests without torch can read WORDS.
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,6 +1,6 @@
-"""The runtime with a real vLLM on CPU. Set CORALOPT_VLLM to the program of a CPU build (see docs/runtime.md); 5-10 minutes.
+"""The runtime with a real vLLM on CPU: `make test-vllm`, or CORALOPT_VLLM=the program of a CPU build; 10-20 minutes.
 
-The two tests do, with real servers, what tests/runtime/test_local.py does with a stand-in.
+The tests do, with real servers, what tests/runtime/test_local.py and test_loop.py do with a stand-in.
 """
 
 from __future__ import annotations
@@ -21,34 +21,17 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
-
-from runtime_plans import instance, plan
+from make_model import WORDS
+from runtime_plans import MODEL, instance, plan
 
 from coralopt.plan import Plan
+from coralopt.planners import plan_scenario
+from coralopt.scenario import scenario_from_mapping
 
 VLLM = os.environ.get("CORALOPT_VLLM")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not VLLM, reason="CORALOPT_VLLM does not name a vllm program")]
 
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-WORDS = [
-    "the",
-    "a",
-    "of",
-    "model",
-    "node",
-    "layer",
-    "token",
-    "server",
-    "plan",
-    "cost",
-    "region",
-    "request",
-    "answer",
-    "fast",
-    "slow",
-]
 #: Longer than two of ExampleConnector's blocks of 128 tokens.
 PROMPTS = [" ".join(WORDS[(7 * n + 3 * i * i) % len(WORDS)] for i in range(290)) for n in range(4)]
 SINGLE = instance("mixed", (8, {"1xL4": (1, 300.0)}), batch=8)
@@ -101,6 +84,10 @@ class Controller:
         with urlopen(f"{self.url}/router/backends") as answer:
             return {item["name"]: item["url"] for item in json.load(answer)["backends"]}
 
+    def health(self) -> list[bool]:
+        with urlopen(f"{self.url}/router/backends") as answer:
+            return [item["healthy"] for item in json.load(answer)["backends"]]
+
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(180) == 0, (self.folder / "said").read_text()
@@ -144,6 +131,55 @@ def complete(url: str, prompt: str, stream: bool) -> tuple[str, str]:
     return "whole", name
 
 
+class Load:
+    """Steady requests from some threads, one at a time each, for the length of the context.
+
+    Args:
+        url: Of the router.
+        workers: Threads.
+        every_s: Least seconds from one request of a thread to its next.
+    """
+
+    def __init__(self, url: str, workers: int, every_s: float = 0.0) -> None:
+        self.url = url
+        self.every_s = every_s
+        self.answers: list[tuple[str, str]] = []
+        self._stop = threading.Event()
+        self._workers = [threading.Thread(target=self._work, args=(w,)) for w in range(workers)]
+
+    def _work(self, worker: int) -> None:
+        n = 0
+        while not self._stop.is_set():
+            due = time.monotonic() + self.every_s
+            self.answers.append(complete(self.url, f"node {worker} {n}", n % 2 == 0))
+            n += 1
+            self._stop.wait(max(0.0, due - time.monotonic()))
+
+    def __enter__(self) -> Load:
+        for worker in self._workers:
+            worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for worker in self._workers:
+            worker.join()
+
+
+def coralopt(folder: Path, *arguments: str) -> Any:
+    """A command that prints JSON."""
+    command = [sys.executable, "-m", "coralopt", *arguments, "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def apply(document: Plan, folder: Path, url: str) -> Any:
+    """What the controller did to follow the plan."""
+    document.save(folder / "new.json")
+    return coralopt(folder, "launch", "new.json", "--apply", url)
+
+
 def test_uneven_layers_weights_restart_replan_and_kill(
     model: Path, tmp_path: Path, controllers: list[Controller]
 ) -> None:
@@ -171,32 +207,20 @@ def test_uneven_layers_weights_restart_replan_and_kill(
     controllers.append(run)
     assert run.state() == pids
 
-    stop = threading.Event()
-    under_load: list[tuple[str, str]] = []
-
-    def load(worker: int) -> None:
-        n = 0
-        while not stop.is_set():
-            under_load.append(complete(run.url, f"node {worker} {n}", n % 2 == 0))
-            n += 1
-
-    workers = [threading.Thread(target=load, args=(w,)) for w in range(2)]
-    for worker in workers:
-        worker.start()
-    more = instance("mixed", (8, {"1xA100": (1, 300.0)}), batch=8)
-    plan(SINGLE, more).save(tmp_path / "new.json")
-    command = [sys.executable, "-m", "coralopt", "launch", "new.json", "--apply", run.url, "--json"]
-    changed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    stop.set()
-    for worker in workers:
-        worker.join()
-    assert changed.returncode == 0, changed.stderr
-    assert json.loads(changed.stdout) == {
-        "kept": ["tiny-mixed-us-east-2-1xl4-0"],
+    with Load(run.url, 2) as load:
+        more = instance("mixed", (8, {"1xA100": (1, 300.0)}), batch=8)
+        up = apply(plan(SINGLE, UNEVEN, more), tmp_path, run.url)
+        time.sleep(3)
+        down = apply(plan(SINGLE, more), tmp_path, run.url)
+        time.sleep(3)
+    assert up == {
+        "kept": ["tiny-mixed-us-east-2-1xl4-0", "tiny-mixed-us-east-2-1xl4-1xl40s-0"],
         "started": ["tiny-mixed-us-east-2-1xa100-0"],
-        "stopped": ["tiny-mixed-us-east-2-1xl4-1xl40s-0"],
+        "stopped": [],
     }
-    assert Counter(state for state, _ in under_load) == {"whole": len(under_load)}
+    assert down["stopped"] == ["tiny-mixed-us-east-2-1xl4-1xl40s-0"]
+    assert Counter(state for state, _ in load.answers) == {"whole": len(load.answers)}
+    assert len({name for _, name in load.answers}) == 3
 
     victim = run.state()["tiny-mixed-us-east-2-1xa100-0"][0]
     with ThreadPoolExecutor(8) as pool:
@@ -206,7 +230,16 @@ def test_uneven_layers_weights_restart_replan_and_kill(
         states: Counter[Any] = Counter(future.result()[0] for future in futures)
     assert set(states) <= {"whole", "broken"}
     assert states["broken"] <= 8
-    print(f"weights: {share:.3f} of 0.25; re-plan: {len(under_load)} requests whole; kill -9: {dict(states)}")
+    killed = time.monotonic()
+    while run.health() != [True, True]:
+        assert time.monotonic() - killed < 300, (tmp_path / "said").read_text()
+        time.sleep(0.5)
+    back = time.monotonic() - killed
+    assert run.state()["tiny-mixed-us-east-2-1xa100-0"] != [victim]
+    print(
+        f"\n3 + 5 layers: tokens equal; weights: {share:.3f} of 0.25; scale up, then drain: {len(load.answers)} of "
+        f"{len(load.answers)} requests whole; kill -9: {dict(states)}, back after {back:.0f} s"
+    )
     run.interrupt()
     assert run.state() == {}
 
@@ -230,4 +263,42 @@ def test_prefill_and_decode_with_other_splits(model: Path, tmp_path: Path, contr
     moved = max(float(line.rsplit(" ", 1)[1]) for line in lines if "_total{" in line)
     assert moved >= 256 * len(PROMPTS)
     print(f"{moved:.0f} prompt tokens came through the connector")
+    run.interrupt()
+
+
+def test_measured_demand_makes_the_plan(model: Path, tmp_path: Path, controllers: list[Controller]) -> None:
+    """The closed loop: load makes `adapt --apply` start a second server, silence stops it, and no request fails."""
+    document = {
+        "mode": "mixed",
+        "models": {
+            "tiny": {
+                "model": MODEL,
+                "slo": {"prefill_ms": 1000, "decode_ms": 100},
+                "demand": {"requests_s": 1, "input_tokens": 10, "output_tokens": 8},
+            }
+        },
+        "pool": {"regions": {"us-east-2": {"configurations": {"1xL4": {"available": 2, "price_usd_h": 1.0}}}}},
+        "pruning": {"max_nodes": 1, "memory_ratio": 1e6},
+    }
+    (tmp_path / "scenario.yaml").write_text(json.dumps(document))
+    first = plan_scenario(scenario_from_mapping(document, source="test"))
+    run = Controller(first, model, tmp_path)
+    controllers.append(run)
+    # Two clients ask for 8 tokens every two seconds; with this headroom that is worth one and a half instances.
+    headroom = 1.5 * first.instances[0].tokens_s / 8 - 1
+    loop = ["adapt", "scenario.yaml", "--apply", run.url, "--every", "20", "--epochs", "1", "--headroom", f"{headroom}"]
+    with Load(run.url, 2, every_s=2) as load:
+        time.sleep(4)
+        (up,) = coralopt(tmp_path, *loop)["epochs"]
+        time.sleep(10)
+    measured = up["measured_tokens_s"]["tiny/mixed"]
+    assert up["problem"] is None
+    assert len(up["changes"]["started"]) == 1, up
+    (down,) = coralopt(tmp_path, *loop)["epochs"]
+    assert down["problem"] is None
+    assert len(down["changes"]["stopped"]) == 1, down
+    assert Counter(state for state, _ in load.answers) == {"whole": len(load.answers)}
+    assert len({name for _, name in load.answers}) == 2
+    assert len(run.state()) == 1
+    print(f"\nclosed loop: {measured:.1f} tokens/s measured; 1 -> 2 -> 1 instances, {len(load.answers)} requests whole")
     run.interrupt()

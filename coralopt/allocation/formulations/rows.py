@@ -3,12 +3,13 @@ r"""Rows that both Pyomo formulations share: capacity, demand, side rows; column
 ::
 
     sum U_c nu - sum_k extra[r,c,k] <= A_r,1(c)             every region r, configuration c
-    sum T nu + s[m] >= T_m                                   every model phase m
-    sum a nu (+ a_k extra[r,c,k]) (+ x s[m])  <= or >= b     every side row
-    0 <= extra[r,c,k] <= A_r,k(c),  0 <= s[m] <= T_m
+    sum T nu + T_m s[g(m)] >= T_m                            every model phase m
+    sum a nu (+ a_k extra[r,c,k]) (+ b s[g])  <= or >= b     every side row
+    0 <= extra[r,c,k] <= A_r,k(c),  0 <= s[g] <= 1
 
-``extra``: nodes of the dearer supply classes (:mod:`coralopt.allocation.supply`), in rent limits at their surcharge;
-``shortfall``, s: unmet demand, only where it has a price. Side rows: :mod:`coralopt.allocation.side_rows`.
+``extra``: nodes of the dearer supply classes (:mod:`coralopt.allocation.supply`), in rent limits at their surcharge.
+``shortfall``, s: unmet share of the phases of a group, only where it has a price; in rows of tokens/s with their bound.
+Side rows: :mod:`coralopt.allocation.side_rows`.
 """
 
 from __future__ import annotations
@@ -60,17 +61,17 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
         coefficients.append(-1.0)
         variables.append(paid[k])
     missing: dict[int, Any] = {}
-    priced = [p for p in range(phases) if np.isfinite(problem.unmet_price()[p])]
-    if priced:
-        model.shortfall = pyo.Var(priced, domain=pyo.NonNegativeReals)
-    for p in priced:
-        model.shortfall[p].setub(float(problem.demand[p]))
-        missing[p] = model.shortfall[p]
-        costs.append(float(problem.unmet_price()[p]))
-        paid.append(missing[p])
-        coefficients, variables = serve.setdefault(p, ([], []))
-        coefficients.append(1.0)
-        variables.append(missing[p])
+    groups = problem.unmet_groups()
+    if groups:
+        model.shortfall = pyo.Var(range(len(groups)), bounds=(0, 1))
+    for g, (together, price) in enumerate(groups):
+        costs.append(price)
+        paid.append(model.shortfall[g])
+        for p in together:
+            missing[p] = model.shortfall[g]
+            coefficients, variables = serve.setdefault(p, ([], []))
+            coefficients.append(float(problem.demand[p]))
+            variables.append(missing[p])
     model.capacity = pyo.Constraint(range(regions), range(configurations))
     for (r, c), (coefficients, variables) in sorted(usage.items()):
         body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
@@ -99,7 +100,7 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
                     coefficients.append(float(pieces.surcharge[k]))
                     variables.append(paid[k])
         if row.measure == "tokens_s" and row.phases is not None and row.phases[0] in missing and row.bound > 0:
-            coefficients.append(row.bound)
+            coefficients.append(row.limit(problem))
             variables.append(missing[row.phases[0]])
         limit = row.limit(problem)
         if variables:

@@ -115,10 +115,12 @@ def split_matrix(problem: AllocationProblem) -> MilpMatrix:
     kept = np.flatnonzero(runs > 0)
     t, r = np.concatenate([template, template[kept]]), np.concatenate([region, region[kept]])
     pieces, rows = segments(problem), open_rows(problem)
-    priced = np.flatnonzero(np.isfinite(problem.unmet_price()))
+    groups = problem.unmet_groups()
+    priced = np.array([p for together, _ in groups for p in together], dtype=np.int64)
+    group_of = np.repeat(np.arange(len(groups)), [len(together) for together, _ in groups])
     instances, cells = len(t), regions * configurations
     missing = instances + len(pieces.cell)
-    count = missing + len(priced)
+    count = missing + len(groups)
     used_row, used_c = np.nonzero(problem.usage[t])
     capacity = csc_array(
         (
@@ -132,10 +134,10 @@ def split_matrix(problem: AllocationProblem) -> MilpMatrix:
     )
     demand = csc_array(
         (
-            np.concatenate([problem.throughput[t], np.ones(len(priced))]),
+            np.concatenate([problem.throughput[t], problem.demand[priced]]),
             (
                 np.concatenate([problem.phase[t], priced]),
-                np.concatenate([np.arange(instances), np.arange(missing, count)]),
+                np.concatenate([np.arange(instances), missing + group_of]),
             ),
         ),
         shape=(phases, count),
@@ -149,7 +151,7 @@ def split_matrix(problem: AllocationProblem) -> MilpMatrix:
                 inside = np.isin(pieces.cell // configurations, row.regions)
             side[i, instances:missing] = np.where(inside, pieces.surcharge, 0.0)
         if row.measure == "tokens_s" and row.phases is not None:
-            side[i, missing:] = np.where(np.isin(priced, row.phases), row.bound, 0.0)
+            side[i, missing + group_of[np.isin(priced, row.phases)]] = row.limit(problem)
     limit = np.array([row.limit(problem) for row in rows], dtype=np.float64)
     most = np.array([row.sense == "most" for row in rows], dtype=np.bool_)
     lower = np.concatenate([np.full(cells, -np.inf), problem.demand, np.where(most, -np.inf, limit)])
@@ -162,7 +164,7 @@ def split_matrix(problem: AllocationProblem) -> MilpMatrix:
     names = [f"capacity[{r},{c}]" for r in range(regions) for c in range(configurations)]
     names += [f"demand[{p}]" for p in range(phases)] + [f"side[{i}]" for i in range(len(rows))]
     return MilpMatrix(
-        c=np.concatenate([fresh, rent[kept], pieces.surcharge, problem.unmet_price()[priced]]),
+        c=np.concatenate([fresh, rent[kept], pieces.surcharge, [price for _, price in groups]]),
         offset=0.0,
         a=a[keep].tocsc(),
         row_lower=lower[keep],
@@ -173,7 +175,7 @@ def split_matrix(problem: AllocationProblem) -> MilpMatrix:
                 np.full(len(template), np.inf),
                 runs[kept].astype(np.float64),
                 pieces.nodes.astype(np.float64),
-                problem.demand[priced],
+                np.ones(len(groups)),
             ]
         ),
         integer=np.arange(count) < instances,
@@ -181,6 +183,6 @@ def split_matrix(problem: AllocationProblem) -> MilpMatrix:
         column_names=[f"new[{i},{j}]" for i, j in zip(template, region, strict=True)]
         + [f"kept[{template[k]},{region[k]}]" for k in kept]
         + [f"extra[{cell // configurations},{cell % configurations},{k}]" for k, cell in enumerate(pieces.cell)]
-        + [f"shortfall[{p}]" for p in priced],
+        + [f"shortfall[{g}]" for g in range(len(groups))],
         row_names=[names[k] for k in keep],
     )

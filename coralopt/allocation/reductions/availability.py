@@ -40,4 +40,8 @@ def with_replica_demand(problem: AllocationProblem) -> AllocationProblem:
     if not idle:
         return problem
     rows = tuple(row for row in problem.rows if not (row.measure == "tokens_s" and set(row.phases or ()) <= idle))
-    return replace(problem, demand=demand, rows=rows)
+    price = problem.shortfall_price
+    if price is not None:
+        # It is met in any case, so its share of a group's price must stay nothing.
+        price = np.where(np.isin(np.arange(len(price)), list(idle)) & np.isfinite(price), 0.0, price)
+    return replace(problem, demand=demand, rows=rows, shortfall_price=price)

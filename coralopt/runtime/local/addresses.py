@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
+from coralopt import catalog
 from coralopt.errors import LaunchError
 
 
 class LocalAddresses:
-    """Every node is this machine; ports are free ones, devices are dealt out in order.
+    """Every node is this machine; ports are free ones, devices are dealt out in order, each of the planned kind.
 
     Found ports stay reserved until :meth:`release`, so that no two uses get the same one.
 
     Args:
         host: Address that all servers bind to.
         taken: Devices that other servers use.
+        kinds: GPU type of each device by our names, ``"any"`` for one that stands for every type, ``None`` for one we do
+            not know. Without them there is no end of devices.
     """
 
-    def __init__(self, host: str = "127.0.0.1", taken: Iterable[int] = ()) -> None:
+    def __init__(
+        self, host: str = "127.0.0.1", taken: Iterable[int] = (), kinds: Sequence[str | None] | None = None
+    ) -> None:
         self._host = host
-        used = frozenset(taken)
-        self._free = (index for index in itertools.count() if index not in used)
+        self._used = set(taken)
+        self._kinds = kinds
         self._reserved: list[socket.socket] = []
         self._devices: dict[tuple[str, int], int] = {}
+        #: GPU type -> devices that were asked for, and of these, how many there are not.
+        self.needed: Counter[str] = Counter()
+        self.missing: Counter[str] = Counter()
 
     def host(self, pipeline: str, node: str, machine: str) -> str:
         return self._host
@@ -40,24 +50,39 @@ class LocalAddresses:
         self._reserved.append(taken)
         return int(taken.getsockname()[1])
 
-    def devices(self, machine: str, gpus: tuple[int, ...]) -> tuple[int, ...]:
-        for gpu in gpus:
-            if (machine, gpu) not in self._devices:
-                self._devices[machine, gpu] = next(self._free)
-        return tuple(self._devices[machine, gpu] for gpu in gpus)
+    def devices(self, machine: str, gpus: tuple[int, ...], gpu: str) -> tuple[int, ...]:
+        for index in gpus:
+            if (machine, index) not in self._devices:
+                self.needed[gpu] += 1
+                self._devices[machine, index] = self._next(gpu)
+        return tuple(self._devices[machine, index] for index in gpus)
+
+    def _next(self, gpu: str) -> int:
+        there = itertools.count() if self._kinds is None else range(len(self._kinds))
+        for index in there:
+            if index not in self._used and (self._kinds is None or self._kinds[index] in (gpu, "any")):
+                self._used.add(index)
+                return index
+        self.missing[gpu] += 1
+        return -1
 
     def crowded(self) -> bool:
         return True
-
-    @property
-    def gpus_needed(self) -> int:
-        """GPUs dealt out so far."""
-        return len(self._devices)
 
     def release(self) -> None:
         """Free the ports for the servers they were found for."""
         while self._reserved:
             self._reserved.pop().close()
+
+
+def gpu_kind(product: str) -> str | None:
+    """Our name of a GPU that its driver calls ``product``: ``NVIDIA A100-SXM4-40GB`` is ``A100-40``; else ``None``."""
+    words = re.split(r"[\s-]+", product)
+    known = {name.split("-")[0] for name in catalog.gpus()}
+    kind = next((word for word in words if word in known), None)
+    memory = next((word.removesuffix("GB") for word in words if re.fullmatch(r"\d+GB", word)), None)
+    # A100 alone is the one with 80 GB.
+    return f"{kind}-{memory}" if f"{kind}-{memory}" in catalog.gpus() else kind
 
 
 def gpus_here() -> tuple[str, ...]:

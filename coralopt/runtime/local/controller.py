@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coralopt.errors import CoraloptError, PlanError
+from coralopt.errors import CoraloptError, LaunchError, PlanError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Engine
 from coralopt.runtime.local.cluster import LocalCluster, RunningPipeline
@@ -70,6 +70,8 @@ class Controller:
         self._policy = restarts
         self._deaths: dict[str, list[float]] = {}
         self._given_up: dict[str, str] = {}
+        self._following: set[asyncio.Task[Changes]] = set()
+        self._closing = False
 
     async def follow(self, plan: Plan) -> Changes:
         """Reconcile to ``plan``; the plan before it stays the one to follow when that fails.
@@ -106,8 +108,25 @@ class Controller:
             plan = Plan.model_validate_json(text)
         except ValidationError as error:
             raise PlanError(f"not a coralopt plan: {error.errors()[0]['msg']}") from error
-        changes = await self.follow(plan)
+        if self._closing:
+            raise LaunchError("the controller is stopping")
+        task = asyncio.create_task(self.follow(plan))
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+        try:
+            changes = await task
+        except asyncio.CancelledError:
+            if self._closing:
+                raise LaunchError("the controller was stopped before the plan was followed") from None
+            raise
         return {name: list(value) for name, value in vars(changes).items()}
+
+    async def close(self) -> None:
+        """Follow no more plans; one that is being followed is given up, and what it started is stopped."""
+        self._closing = True
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
 
     def describe(self) -> dict[str, Any]:
         """Behind ``GET /router/plan``: the plan, how many whole instances of it run, and what was given up."""

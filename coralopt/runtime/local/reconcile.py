@@ -9,14 +9,15 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Engine
 from coralopt.runtime.launch import Launch, PipelineLaunch
-from coralopt.runtime.local.addresses import LocalAddresses, gpus_here
+from coralopt.runtime.local.addresses import LocalAddresses, gpu_kind, gpus_here
 from coralopt.runtime.local.cluster import LocalCluster
 from coralopt.runtime.lower import lower
 from coralopt.runtime.router.router import Router
@@ -40,6 +41,7 @@ class Pace:
         starts_at_once: Pipelines that start at the same time; all when ``None``.
         drain_first: Stop what is gone before anything starts, for a machine without room for both.
         needs_gpus: Whether servers need GPUs of their own.
+        any_gpu: Whether any device will do, whatever type is planned.
         partial: Whether a plan may be followed of which the engine cannot run every instance.
     """
 
@@ -47,6 +49,7 @@ class Pace:
     starts_at_once: int | None = None
     drain_first: bool = False
     needs_gpus: bool = True
+    any_gpu: bool = False
     partial: bool = False
 
 
@@ -106,10 +109,13 @@ async def reconcile(
     on_event(f"plan: {len(kept)} pipelines stay, {len(new)} start, {len(gone)} stop")
     await _retire([name for name in gone if how.drain_first or not cluster.running[name].alive], cluster, router)
     taken = [gpu for pipeline in cluster.running.values() for gpu in pipeline.gpus]
-    addresses = LocalAddresses(taken=taken if how.needs_gpus else ())
+    products = gpus_here() if how.needs_gpus else ()
+    kinds = ["any" if how.any_gpu else gpu_kind(product) for product in products]
+    addresses = LocalAddresses(taken=taken, kinds=kinds) if how.needs_gpus else LocalAddresses()
     launch = lower(plan, engine, addresses, only=lambda name: name in new)
-    if how.needs_gpus:
-        _require_gpus(addresses.gpus_needed, len(taken), launch)
+    if addresses.missing:
+        addresses.release()
+        raise _too_few_gpus(addresses, products, len(taken))
     # The predecessor of the same name is still there: the new one gets its definition as a second name.
     pipelines = [_renamed(p, definitions[p.name]) if p.name in cluster.running else p for p in launch.pipelines]
     addresses.release()
@@ -134,16 +140,16 @@ def _renamed(pipeline: PipelineLaunch, digest: str) -> PipelineLaunch:
     return dataclasses.replace(pipeline, name=pipeline.name + mark, nodes=nodes)
 
 
-def _require_gpus(needed: int, taken: int, launch: Launch) -> None:
-    found = gpus_here()
-    if needed + taken > len(found):
-        kinds = ", ".join(sorted({node.configuration for node in launch.nodes}))
-        used = f", {taken} of them in use (drain first, with --drain-first, to use these)" if taken else ""
-        raise LaunchError(
-            f"the plan needs {needed} GPUs ({kinds}), this machine has {len(found)}"
-            f"{f' ({found[0]})' if found else ''}{used}; plan for a smaller pool, choose another --target, or try it with "
-            "--cpu and vLLM's CPU build"
-        )
+def _too_few_gpus(addresses: LocalAddresses, products: tuple[str, ...], taken: int) -> LaunchError:
+    def listed(counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "none"
+
+    used = f"; {taken} of them are in use (with --drain-first they are freed before new servers start)" if taken else ""
+    return LaunchError(
+        f"the plan needs GPUs {listed(addresses.needed)}; this machine has {listed(Counter(products))}{used}. Missing: "
+        f"{listed(addresses.missing)}. Plan for the pool at hand, choose another --target, take GPUs of another type with "
+        "--any-gpu, or try it with --cpu and vLLM's CPU build"
+    )
 
 
 async def _start(

@@ -141,6 +141,7 @@ async def _route(
         while not signals.count and not controller.hopeless:
             await signals.unless(controller.look_after())
             await signals.wait(0.5)
+        await controller.close()
         if not cluster.running:
             if signals.count:
                 return

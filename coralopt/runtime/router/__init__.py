@@ -2,5 +2,13 @@
 
 from coralopt.runtime.router.balance import smooth_weighted_round_robin
 from coralopt.runtime.router.config import BackendConfig, RouterConfig, backend_config, router_document
+from coralopt.runtime.router.vllm_router import vllm_router_commands
 
-__all__ = ["BackendConfig", "RouterConfig", "backend_config", "router_document", "smooth_weighted_round_robin"]
+__all__ = [
+    "BackendConfig",
+    "RouterConfig",
+    "backend_config",
+    "router_document",
+    "smooth_weighted_round_robin",
+    "vllm_router_commands",
+]

@@ -26,11 +26,14 @@ class BackendConfig(_Part):
     weight: float = Field(gt=0, allow_inf_nan=False, description="T(tau), tokens/s.")
     max_in_flight: int = Field(ge=1, description="Requests it is handed at once; others queue in the router.")
     connector: str | None = Field(default=None, description="How KV caches move; null for mixed serving.")
+    kv_url: str | None = Field(default=None, description="Where a Mooncake prefill server says who it is.")
     health_path: str = "/health"
 
-    @field_validator("url")
+    @field_validator("url", "kv_url")
     @classmethod
-    def _http(cls, value: str) -> str:
+    def _http(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         parts = urlsplit(value)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("must be an http or https URL with a host")
@@ -95,6 +98,7 @@ def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:
         "max_in_flight": pipeline.max_in_flight,
         "connector": pipeline.connector,
         "health_path": pipeline.health_path,
+        **({} if pipeline.kv_url is None else {"kv_url": pipeline.kv_url}),
     }
 
 

@@ -34,6 +34,7 @@ class Backend:
         in_flight: Requests it has at the moment.
         failures: Health checks that failed in a row.
         credit: State of the weighted round robin.
+        engine_id: What a Mooncake prefill server calls itself, once asked.
     """
 
     config: BackendConfig
@@ -42,6 +43,7 @@ class Backend:
     in_flight: int = 0
     failures: int = 0
     credit: float = 0.0
+    engine_id: str | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:

@@ -109,9 +109,11 @@ class _Journey:
         self._need_halves(pools)
         async with pools["prefill"].slot(failed, wait_s) as backend:
             connector = backend.config.connector
-            first = await self._prefill(backend, prefill_body(self.body, connector))
+            asked = prefill_body(self.body, connector)
+            first = await self._prefill(backend, asked)
+            place = await self._place(backend)
         async with pools["decode"].slot(failed, wait_s) as backend:
-            return await self._answer(backend, decode_body(self.body, connector, first))
+            return await self._answer(backend, decode_body(self.body, connector, asked, first, place))
 
     def _need_halves(self, pools: Any) -> None:
         for phase in ("prefill", "decode"):
@@ -135,6 +137,24 @@ class _Journey:
             raise self._lost(backend, ValueError("the prefill answer is not a JSON object"))
         self._count(backend, "ok")
         return first
+
+    async def _place(self, backend: Backend) -> dict[str, Any]:
+        """Where a Mooncake prefill server keeps caches; it says so once for all requests."""
+        url = backend.config.kv_url
+        if url is None:
+            return {}
+        if backend.engine_id is None:
+            try:
+                limit = aiohttp.ClientTimeout(total=self.router.config.health_timeout_s)
+                async with self.router.session.get(f"{url}/query", timeout=limit) as answer:
+                    answer.raise_for_status()
+                    told = await answer.json()
+                    backend.engine_id = str(next(iter(told.values()))["engine_id"])
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise self._lost(backend, error) from error
+            except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+                raise self._lost(backend, ValueError(f"{url}/query does not name an engine")) from error
+        return {"remote_engine_id": backend.engine_id, "remote_bootstrap_addr": url}
 
     async def _answer(self, backend: Backend, body: dict[str, Any]) -> web.StreamResponse:
         """The leg whose answer the client reads. Before its first byte everything can be tried elsewhere."""

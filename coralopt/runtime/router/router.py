@@ -144,6 +144,8 @@ class Router:
         if backend.healthy:
             backend.healthy = False
             backend.failures = self.config.unhealthy_after
+            # A server that comes back under its name is another engine.
+            backend.engine_id = None
             # It may have been removed while it answered.
             if self.backends.get(backend.config.name) is backend:
                 self._pool(backend).wake()
@@ -164,6 +166,8 @@ class Router:
         except (aiohttp.ClientError, TimeoutError, OSError):
             good = False
         was = backend.healthy
+        if not good:
+            backend.engine_id = None
         backend.failures = 0 if good else backend.failures + 1
         backend.healthy = good or (was and backend.failures < self.config.unhealthy_after)
         if backend.healthy != was and self.backends.get(backend.config.name) is backend:

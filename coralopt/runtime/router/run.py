@@ -11,6 +11,9 @@ from coralopt.runtime.router.app import make_app
 from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.router import Router
 
+#: Seconds that requests in flight are given when it is told to stop.
+DRAIN_S = 120.0
+
 
 def run_router(
     config: RouterConfig,
@@ -21,7 +24,7 @@ def run_router(
     backend_key: str | None = None,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Route until SIGINT or SIGTERM.
+    """Route until SIGINT or SIGTERM; then no new requests, and those in flight are finished.
 
     Raises:
         LaunchError: The port is taken.
@@ -34,5 +37,6 @@ def run_router(
         port=port,
         handler_cancellation=True,
         access_log=None,
+        shutdown_timeout=DRAIN_S,
         print=lambda text: on_event(str(text)),
     )

@@ -10,6 +10,9 @@ from coralopt.runtime.lower import OneNodeEach
 from coralopt.runtime.naming import dns_label
 from coralopt.runtime.router.config import router_document
 from coralopt.runtime.targets.documents import json_text, launch_text, yaml_text
+from coralopt.runtime.targets.kubernetes_router import IMAGE as ROUTER_IMAGE
+from coralopt.runtime.targets.kubernetes_router import NAME as ROUTER
+from coralopt.runtime.targets.kubernetes_router import router_manifests
 
 #: Label values that NVIDIA's feature discovery gives nodes.
 GPU_PRODUCTS = {
@@ -26,7 +29,8 @@ GPU_PRODUCTS = {
 }
 #: Seconds beyond draining before a pod is killed.
 GRACE_S = 30
-#: An optional secret of the user: key ``api-key`` protects the servers, ``hf-token`` loads gated checkpoints.
+#: An optional secret of the user: key ``api-key`` protects the servers, ``router-key`` the router, ``hf-token`` loads
+#: gated checkpoints.
 SECRET = "coralopt"
 
 
@@ -46,6 +50,7 @@ class KubernetesOptions:
 
     Attributes:
         image: Container image of the engine.
+        router_image: Container image with coralopt in it, for the router.
         namespace: Namespace, or ``None`` for that of the context.
         shm_gib: Shared memory of a pod, GiB.
         leader_worker_set: Use a LeaderWorkerSet for pipelines whose stages after the first are alike.
@@ -53,6 +58,7 @@ class KubernetesOptions:
     """
 
     image: str = "vllm/vllm-openai:v0.32.0"
+    router_image: str = ROUTER_IMAGE
     namespace: str | None = None
     shm_gib: int = 8
     leader_worker_set: bool = False
@@ -60,7 +66,7 @@ class KubernetesOptions:
 
 
 def kubernetes_files(launch: Launch, options: KubernetesOptions | None = None) -> dict[str, str]:
-    """Files by relative path: ``NAME.yaml`` for every pipeline, and the launch.
+    """Files by relative path: ``NAME.yaml`` for every pipeline, ``coralopt-router.yaml``, and the launch.
 
     Args:
         launch: Lowered with :class:`KubernetesAddresses`.
@@ -68,7 +74,16 @@ def kubernetes_files(launch: Launch, options: KubernetesOptions | None = None) -
     """
     chosen = options or KubernetesOptions()
     output = {f"{p.name}.yaml": yaml_text(_manifests(p, chosen)) for p in launch.pipelines}
-    output["router.json"] = json_text(router_document(launch))
+    router = router_document(launch)
+    for backend, pipeline in zip(router["backends"], launch.pipelines, strict=True):
+        if chosen.leader_worker_set and fits_leader_worker_set(pipeline):
+            # The controller names pods itself, and its own headless service after the set.
+            for field in {"url", "kv_url"} & set(backend):
+                backend[field] = backend[field].replace(pipeline.head.host, f"{pipeline.name}-0.{pipeline.name}")
+    drain_s = max((pipeline.drain_s for pipeline in launch.pipelines), default=0)
+    manifests = router_manifests(router, chosen.router_image, chosen.namespace, drain_s, SECRET)
+    output[f"{ROUTER}.yaml"] = yaml_text(manifests)
+    output["router.json"] = json_text(router)
     output["launch.json"] = launch_text(launch)
     return output
 

@@ -47,7 +47,12 @@ def cloud_of(region: str, clouds: Mapping[str, str] | None = None) -> str:
 
 
 def skypilot_files(
-    launch: Launch, *, spot: bool = False, clouds: Mapping[str, str] | None = None, setup: str = "pip install vllm"
+    launch: Launch,
+    *,
+    spot: bool = False,
+    clouds: Mapping[str, str] | None = None,
+    setup: str = "pip install vllm",
+    addresses: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Files by relative path: ``NAME.sky.yaml`` for every pipeline, and the launch.
 
@@ -56,9 +61,17 @@ def skypilot_files(
         spot: Whether to rent on the spot market.
         clouds: Region -> cloud, where the region's name does not tell.
         setup: Shell command that installs the engine on a fresh node.
+        addresses: Machine name -> address at which the router reaches it; by the job group's own names otherwise, which
+            only the nodes of that group know.
     """
     output = {f"{p.name}.sky.yaml": yaml_text(_group(p, spot, clouds, setup)) for p in launch.pipelines}
-    output["router.json"] = json_text(router_document(launch))
+    router = router_document(launch)
+    for backend, pipeline in zip(router["backends"], launch.pipelines, strict=True):
+        inside = pipeline.head.host.replace(f"${{{GROUP}}}", pipeline.name)
+        host = (addresses or {}).get(pipeline.head.machine, inside)
+        for field in {"url", "kv_url"} & set(backend):
+            backend[field] = backend[field].replace(pipeline.head.host, f"[{host}]" if ":" in host else host)
+    output["router.json"] = json_text(router)
     output["launch.json"] = launch_text(launch)
     return output
 

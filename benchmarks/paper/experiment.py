@@ -1,0 +1,102 @@
+"""What the scripts of this folder share: scenarios of an experiment, planners on them, ratios to coral."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.planners.compare import Contestant, Row, compare
+from coralopt.planners.epochs import epoch_scenario
+from coralopt.scenario.resolved import ResolvedScenario
+
+#: Ours, the paper's two baselines under each meaning of "homogeneous", and the best that homogeneous replicas can do.
+PLANNERS = (
+    "coral",
+    "homo",
+    "homo:homogeneous=node",
+    "cauchy",
+    "cauchy:homogeneous=node",
+    "melange",
+)
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """The options that all scripts have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="minutes instead of tens of minutes")
+    parser.add_argument("--setups", nargs="+", default=["core", "extended"], choices=["core", "extended"])
+    parser.add_argument("--planners", nargs="+", default=list(PLANNERS))
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each plan")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="write the figures as JSON here")
+    return parser
+
+
+def with_rates(
+    scenario: ResolvedScenario, factors: Mapping[str, float], availability: npt.NDArray[np.int64] | None = None
+) -> ResolvedScenario:
+    """The scenario with each model's requests/s times a factor, in the steady state: nothing is charged for starting.
+
+    The paper amortizes initialization over epochs and finds it below 1 % of the cost for all methods (section 5.3).
+    """
+    demand = np.array([phase.demand_tokens_s * factors[phase.model.name] for phase in scenario.model_phases])
+    there = scenario.availability if availability is None else availability
+    return epoch_scenario(scenario, demand, there, scenario.price_usd_h, (), penalty=0.0, name=scenario.name)
+
+
+def all_models(scenario: ResolvedScenario, factor: float) -> dict[str, float]:
+    """One factor for every model."""
+    return {phase.model.name: factor for phase in scenario.model_phases}
+
+
+def run(scenario: ResolvedScenario, planners: Sequence[str], time_limit: float, seed: int) -> list[Row]:
+    """Plans of the planners; progress on standard error."""
+    return compare(
+        scenario,
+        [Contestant.parse(text) for text in planners],
+        options={"time_limit": time_limit},
+        seed=seed,
+        on_start=lambda label: print(f"  {label} ...", end="", flush=True, file=sys.stderr),
+        on_row=_told,
+    )
+
+
+def _told(row: Row) -> Row:
+    print(f" {row.seconds:.1f} s", file=sys.stderr)
+    return row
+
+
+def cost_of(row: Row, model: str | None = None) -> float:
+    """USD/h of a plan, or of one model in it; NaN without a plan."""
+    if row.plan is None:
+        return math.nan
+    return sum(d.cost_usd_h for d in row.plan.demands if model is None or d.model == model)
+
+
+def goodput_of(row: Row) -> float:
+    """Generated tokens/s within the SLO that a plan promises, counted up to the demand it was made for."""
+    if row.plan is None:
+        return 0.0
+    return sum(min(d.planned_tokens_s, d.demand_tokens_s) for d in row.plan.demands if d.phase != "prefill")
+
+
+def show(text: str) -> None:
+    print(text, flush=True)
+
+
+def save(path: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the figures, first beside the file, then renamed."""
+    if path is None:
+        return
+    temporary = path.with_suffix(path.suffix + ".part")
+    plain = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in rows]
+    temporary.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,155 @@
+"""What operators ask for in a scenario, as terms of the allocation problem; and back again in a plan.
+
+Every side row is named by its place in the scenario file, so that a message says where to change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation import Allocation, AllocationProblem, SideRow, SupplyClass, pieces_of, row_uses, taken
+from coralopt.plan import PlannedNodeClass, PlannedOption
+from coralopt.scenario.resolved import RentLimits, ResolvedScenario
+
+#: USD/h for a token/s at 1 USD per million tokens.
+USD_H_PER_TOKEN_S = 3600 / 1e6
+
+
+def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) -> dict[str, Any]:
+    """``supply``, ``rows`` and ``unmet_together`` of the allocation problem over these configurations."""
+    models = list(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    together = tuple(
+        tuple(p for p, phase in enumerate(scenario.model_phases) if phase.model.name == model) for model in models
+    )
+    return {
+        "supply": _supply(scenario, configurations),
+        "rows": _rows(scenario, configurations),
+        "unmet_together": together,
+    }
+
+
+def unmet_prices(scenario: ResolvedScenario) -> npt.NDArray[np.float64] | None:
+    """float64 (P,): USD/h for one token/s of unmet demand, infinite where a model has no price; ``None`` if none has.
+
+    Mixed instances are measured in output tokens; one of these stands for its share of input tokens, too.
+    """
+    rules = dict(scenario.operations.models)
+    prices = np.full(len(scenario.model_phases), np.inf)
+    for p, phase in enumerate(scenario.model_phases):
+        unmet = rules[phase.model.name].unmet_usd_mtok if phase.model.name in rules else None
+        if unmet is not None:
+            given, made = unmet
+            mixed = made + given * phase.mean_input_tokens / max(phase.mean_output_tokens, 1e-9)
+            usd_mtok = {"prefill": given, "decode": made, "mixed": mixed}[phase.phase]
+            prices[p] = usd_mtok * USD_H_PER_TOKEN_S
+    return prices if np.isfinite(prices).any() else None
+
+
+def _supply(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SupplyClass, ...]:
+    shape = scenario.availability.shape
+    names = list(dict.fromkeys(item.name for item in scenario.operations.classes))
+    found = {name: SupplyClass(name, np.zeros(shape, np.int64), np.zeros(shape)) for name in names}
+    left = scenario.availability.copy()
+    # Where an epoch offers less than the classes hold, reserved nodes stay longest.
+    for item in sorted(scenario.operations.classes, key=lambda item: item.name != "reserved"):
+        if item.configuration in configurations and item.region in scenario.regions:
+            place = scenario.regions.index(item.region), list(configurations).index(item.configuration)
+            count = min(item.nodes, int(left[place]))
+            found[item.name].nodes[place] = count
+            found[item.name].price[place] = item.usd_h
+            left[place] -= count
+    return tuple(item for item in found.values() if item.nodes.any())
+
+
+def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SideRow, ...]:
+    asked = scenario.operations
+    keys = dict(
+        zip(dict.fromkeys(p.model.name for p in scenario.model_phases), scenario.document["models"], strict=True)
+    )
+    rows = _limits("limits", asked.limits)
+    for region, limits in asked.regions:
+        rows += _limits(f"pool.regions.{region}.limits", limits, regions=(scenario.regions.index(region),))
+    for model, rule in asked.models:
+        place = f"models.{keys[model]}"
+        mine = tuple(p for p, phase in enumerate(scenario.model_phases) if phase.model.name == model)
+        rows += _limits(f"{place}.limits", rule.limits, phases=mine)
+        banned = tuple(c for c, name in enumerate(configurations) if name in rule.forbidden)
+        if banned:
+            rows.append(SideRow(f"{place}.forbidden", "most", "instances", 0.0, mine, None, banned))
+        for p in mine:
+            phase = scenario.model_phases[p].phase
+            if rule.min_replicas:
+                name = f"{place}.min_replicas ({phase})"
+                rows.append(SideRow(name, "least", "instances", float(rule.min_replicas), (p,)))
+            if rule.survive_region_loss > 0:
+                for lost, region in enumerate(scenario.regions):
+                    others = tuple(r for r in range(len(scenario.regions)) if r != lost)
+                    name = f"{place}.survive_region_loss ({phase} without {region})"
+                    rows.append(SideRow(name, "least", "tokens_s", rule.survive_region_loss, (p,), others))
+    return tuple(rows)
+
+
+def _limits(place: str, limits: RentLimits, **scope: Any) -> list[SideRow]:
+    rows = []
+    if limits.max_nodes is not None:
+        rows.append(SideRow(f"{place}.max_nodes", "most", "nodes", float(limits.max_nodes), **scope))
+    if limits.max_usd_h is not None:
+        rows.append(SideRow(f"{place}.max_usd_h", "most", "usd_h", limits.max_usd_h, **scope))
+    return rows
+
+
+def planned_options(problem: AllocationProblem, allocation: Allocation) -> tuple[PlannedOption, ...]:
+    """Every side row as the plan states it."""
+    return tuple(
+        PlannedOption(
+            option=use.row.name,
+            sense=use.row.sense,
+            unit={"usd_h": "USD/h", "tokens_s": "tokens/s"}.get(use.row.measure, use.row.measure),
+            asked=use.limit,
+            planned=use.value,
+            binding=use.binding,
+        )
+        for use in row_uses(problem, allocation)
+    )
+
+
+def planned_classes(problem: AllocationProblem, allocation: Allocation) -> tuple[PlannedNodeClass, ...]:
+    """How many nodes of every supply class the plan takes; nothing where there are no classes."""
+    if not problem.supply:
+        return ()
+    used = np.zeros(problem.price.shape, dtype=np.int64)
+    np.add.at(used, allocation.region, problem.usage[allocation.template].astype(np.int64) * allocation.count[:, None])
+    found = []
+    for r, c in np.argwhere(used > 0).tolist():
+        for name, price, count in taken(pieces_of(problem, r, c), int(used[r, c])):
+            found.append(
+                PlannedNodeClass(
+                    region=problem.region_names[r],
+                    configuration=problem.configuration_names[c],
+                    node_class=name,
+                    nodes=count,
+                    usd_h=price,
+                )
+            )
+    return tuple(found)
+
+
+def parse_forbidden(items: Sequence[str]) -> Mapping[str, list[str]]:
+    """``["qwen3-32b:L4"] -> {"qwen3-32b": ["L4"]}``.
+
+    Raises:
+        OptionError: An item is not MODEL:GPU.
+    """
+    from coralopt.errors import OptionError
+
+    found: dict[str, list[str]] = {}
+    for item in items:
+        model, separator, word = item.rpartition(":")
+        if not separator or not model or not word:
+            raise OptionError(f"--forbid {item!r}: expected MODEL:GPU or MODEL:CONFIGURATION, for example qwen3-32b:L4")
+        found.setdefault(model, []).append(word)
+    return found

@@ -1,0 +1,87 @@
+"""Which requests some node of the pool could serve in time, whatever is rented."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.catalog.types import NodeConfiguration
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.simulation.config import SimulationConfig
+from coralopt.throughput import LayerTimes, throughput_source
+from coralopt.throughput.nodes import cache_bytes
+from coralopt.workload import Trace
+
+Floats = npt.NDArray[np.float64]
+#: Lengths at which layer times are looked up; lines in between.
+_POINTS = 200
+
+
+def possible_requests(
+    scenario: ResolvedScenario, trace: Trace, config: SimulationConfig | None = None
+) -> dict[tuple[str, str], npt.NDArray[np.bool_]]:
+    """Whether each request of a model could meet its SLO alone on the best node for it: a bound no plan passes.
+
+    The whole model on the quickest configuration of the pool, memory and hops left out; KV transfers at the best network,
+    spread over as many nodes as an instance may have.
+
+    Returns:
+        (model, ``"prefill"`` or ``"decode"``) -> bool (requests of the model,), in the order of the trace.
+    """
+    config = config or SimulationConfig()
+    source = throughput_source(scenario.throughput_source)
+    there = [c for k, c in enumerate(scenario.configurations) if scenario.availability[:, k].any()]
+    found: dict[tuple[str, str], npt.NDArray[np.bool_]] = {}
+    for phase in scenario.model_phases:
+        name = phase.model.name
+        rows = trace.model == trace.models.index(name) if name in trace.models else np.zeros(len(trace), dtype=np.bool_)
+        if not trace.is_named:
+            rows = np.ones(len(trace), dtype=np.bool_)
+        given, made = trace.input_tokens[rows], trace.output_tokens[rows]
+        nodes = [(c, source.times(phase.model, c)) for c in there if source.covers(phase.model, c)]
+        for kind in ("prefill", "decode") if phase.phase == "mixed" else (phase.phase,):
+            if kind == "prefill":
+                quickest = _quickest(phase, nodes, given, kind)
+                found[name, kind] = quickest <= phase.prefill_ms
+                continue
+            step = _quickest(phase, nodes, given + made // 2, kind)
+            if phase.phase != "mixed":
+                step = step + _transfer_ms(phase, scenario, there, given, config) / np.maximum(made - 1, 1)
+            found[name, kind] = (made < 2) | (step <= phase.decode_ms)
+    return found
+
+
+def _quickest(
+    phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes]], tokens: npt.NDArray[np.int64], kind: str
+) -> Floats:
+    """Least time of all layers for one sequence of each length over the nodes, ms."""
+    if not len(tokens) or not nodes:
+        return np.full(len(tokens), np.inf)
+    points = np.unique(np.rint(np.geomspace(1, max(2, int(tokens.max())), _POINTS)))
+    best = np.full(len(points), np.inf)
+    for _, times in nodes:
+        of = times.prefill_ms if kind == "prefill" else times.decode_ms
+        best = np.minimum(best, [float(of(np.ones(1), float(n))[0][0]) * phase.model.layers for n in points])
+    return np.asarray(np.interp(tokens, points, best))
+
+
+def _transfer_ms(
+    phase: ModelPhase,
+    scenario: ResolvedScenario,
+    there: list[NodeConfiguration],
+    tokens: npt.NDArray[np.int64],
+    config: SimulationConfig,
+) -> Floats:
+    """Least time of a KV transfer, ms: the fullest of ``max_nodes`` stages on the best network."""
+    layers = -(-phase.model.layers // scenario.max_nodes)
+    best = np.full(len(tokens), np.inf)
+    for configuration in there:
+        copies = max(1.0, configuration.count / phase.model.kv_heads)
+        gb_s = configuration.network_gb_s if config.kv_gb_s is None else config.kv_gb_s
+        # cache_bytes is linear up to the window and beyond it.
+        window = float(phase.model.sliding_window or 0)
+        points = np.array([0.0, window, max(window, 1.0) * 2 + 1e6])
+        held = np.array([cache_bytes(phase.model, configuration, n) if n else 0.0 for n in points])
+        one = np.interp(tokens, *((points, held) if window else (points[[0, 2]], held[[0, 2]])))
+        best = np.minimum(best, 1e3 * one * layers / copies / (gb_s * 1e9))
+    return np.asarray(best + config.kv_latency_ms)

@@ -1,0 +1,104 @@
+"""``coralopt compare`` and the planners of ``plan`` and ``place``, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``coralopt`` in its own process with its cache below ``cwd``."""
+    return subprocess.run(
+        [sys.executable, "-m", "coralopt", *arguments],
+        cwd=cwd,
+        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The same command inside this process, which is quicker: exit code, standard output, standard error."""
+    from coralopt.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["coralopt", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    printed = capsys.readouterr()
+    return int(stopped.value.code or 0), printed.out, printed.err
+
+
+def test_compare_prints_writes_and_simulates(tmp_path: Path) -> None:
+    """One command: a row a planner, plans that verify, simulated figures, a picture."""
+    made = run(
+        *("compare", "tiny", "--planners", "coral,homo:homogeneous=node,helix", "--simulate", "--duration", "20"),
+        *("--plot", "cost.svg", "-o", "plans", "--json"),
+        cwd=tmp_path,
+    )
+    assert made.returncode == 0, made.stderr
+    rows = {row["label"]: row for row in json.loads(made.stdout)["rows"]}
+    assert list(rows) == ["coral", "homo:homogeneous=node", "helix"]
+    assert rows["helix"]["error"]
+    assert rows["coral"]["verified"]
+    assert rows["homo:homogeneous=node"]["cost_usd_h"] >= rows["coral"]["bound_usd_h"]
+    assert 0 < rows["coral"]["simulated"]["attainment"] <= 1
+    assert (tmp_path / "cost.svg").read_text().startswith("<?xml")
+    checked = run("verify", "plans/homo_homogeneous_node.json", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_misspelt_planners_exit_2(tmp_path: Path) -> None:
+    """A wrong name is one line with the choices, before anything is planned."""
+    for arguments in (("compare", "tiny", "--planners", "coral,homoo"), ("plan", "tiny", "--planner", "homoo")):
+        failed = run(*arguments, cwd=tmp_path)
+        assert failed.returncode == 2
+        assert "did you mean homo" in failed.stderr
+        assert "Traceback" not in failed.stderr
+
+
+def test_place_by_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Helix says its gap, HexGen its pipelines; neither pretends a proof."""
+    helix = ("place", "helix-10", "--planner", "helix", "--start", "pool", "--time-limit", "1", "--json")
+    code, output, errors = here(monkeypatch, capsys, *helix)
+    assert code == 0, errors
+    document = json.loads(output)
+    assert document["tokens_s"] > 286.5
+    assert document["proven"] is False
+    assert len(document["ranges"]) == 10
+    hexgen = ("place", "helix-10", "--planner", "hexgen", "--generations", "5")
+    code, _, errors = here(monkeypatch, capsys, *hexgen)
+    assert code == 0
+    assert "286.587 tokens/s in all" in errors
+    code, _, errors = here(monkeypatch, capsys, "place", "helix-10", "--planner", "homo")
+    assert code == 2
+    assert "choose coral, helix or hexgen" in errors
+
+
+def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:
+    """Rows that are done are printed when Ctrl-C ends the comparison."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coralopt", "compare", "core", "--planners", ",".join(["homo"] * 400)],
+        cwd=tmp_path,
+        env={**os.environ, "CORALOPT_CACHE": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    seen = 0
+    deadline = time.monotonic() + 120
+    while seen < 2 and time.monotonic() < deadline:
+        seen += process.stderr.readline().startswith("homo ...")
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert output.count("verified") >= 1
+    assert "the finished rows are kept" in errors

@@ -1,0 +1,86 @@
+"""Why requests miss: idle times, causes, and which requests no node could serve in time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coralopt import Plan, scenario_from_mapping
+from coralopt.simulation import SimulationConfig, simulate
+from coralopt.simulation.causes import BURST_S, CAUSES, bursts, worst_window
+from coralopt.simulation.possible import possible_requests
+from coralopt.workload import Trace, poisson_for_scenario
+
+
+def test_a_request_alone_takes_its_idle_time(tiny_plan: Plan) -> None:
+    """Requests a minute apart meet nobody: what is measured is what `idle_times` says."""
+    rng = np.random.default_rng(3)
+    trace = Trace(
+        60.0 * np.arange(20.0),
+        rng.integers(1, 4000, 20),
+        rng.integers(1, 300, 20),
+        np.arange(20, dtype=np.int32) % 2,
+        ("gpt-oss-20b", "phi4-14b"),
+    )
+    requests = simulate(tiny_plan, trace).requests
+    assert requests["idle_ttft_ms"] == pytest.approx(requests["ttft_ms"], rel=1e-9)
+    several = requests["output_tokens"] > 1
+    assert np.isnan(requests["idle_tpot_ms"][~several]).all()
+    # The context is taken at its middle, and decode times bend a little.
+    assert requests["idle_tpot_ms"][several] == pytest.approx(requests["tpot_ms"][several], rel=2e-3)
+    assert set(requests["cause_ttft"]) | set(requests["cause_tpot"]) <= {0, CAUSES.index("length")}
+
+
+def test_causes_add_up(tiny_plan: Plan) -> None:
+    """Every miss has one cause, met requests none; requests that no node could serve in time never met."""
+    scenario = scenario_from_mapping(tiny_plan.scenario)
+    trace = poisson_for_scenario(scenario, rate=2.0, duration_s=120.0, seed=5)
+    result = simulate(tiny_plan, trace, config=SimulationConfig(kv_gb_s=0.5))
+    requests = result.requests
+    for name, met in (("cause_ttft", "met_ttft"), ("cause_tpot", "met_tpot")):
+        assert ((requests[name] == 0) == requests[met]).all()
+    assert any(row.causes for row in result.outcomes)
+    possible = possible_requests(scenario, trace, SimulationConfig(kv_gb_s=0.5))
+    for row in result.outcomes:
+        assert sum(row.causes.values()) == pytest.approx(1 - row.attainment)
+        assert row.attainment_feasible >= row.attainment
+        mine = requests["model"] == result.models.index(row.model)
+        met = requests["met_ttft" if row.kind == "prefill" else "met_tpot"][mine]
+        assert (possible[row.model, row.kind] | ~met).all()
+        if row.causes:
+            assert row.worst_instance in result.instances["name"]
+            assert row.worst_attainment <= row.attainment + 1e-12
+    assert result.attainment_feasible >= result.attainment
+
+
+def test_a_burst_is_told_from_a_queue(tiny_plan: Plan) -> None:
+    """Two hundred prompts at one instant: those beyond ten seconds' promise are a burst, late ones before them a queue."""
+    same = Trace(np.zeros(200), np.full(200, 500), np.full(200, 2), models=("phi4-14b",))
+    result = simulate(tiny_plan, same)
+    row = next(r for r in result.outcomes if r.model == "phi4-14b" and r.kind == "prefill")
+    assert set(row.causes) == {"burst", "queue"}
+    beyond = 500 * np.arange(1, 201) > BURST_S * row.promised_tokens_s
+    assert (result.requests["cause_ttft"][beyond] == CAUSES.index("burst")).all()
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 60), st.integers(1, 5000)), min_size=1, max_size=40),
+    st.floats(1, 5000),
+)
+def test_bursts_are_counted_right(items: list[tuple[float, int]], promised: float) -> None:
+    """Against one loop over all pairs."""
+    arrival = np.sort([time for time, _ in items])
+    tokens = np.array([count for _, count in items])
+    said = bursts(arrival, tokens, np.full(len(items), promised))
+    for i, now in enumerate(arrival):
+        inside = sum(int(tokens[j]) for j in range(i + 1) if arrival[j] > now - BURST_S)
+        assert said[i] == (inside > promised * BURST_S)
+
+
+def test_the_worst_half_minute() -> None:
+    """The window with most misses, and what was met in it."""
+    arrival = np.array([1.0, 31.0, 32.0, 33.0, 70.0])
+    cause = np.array([1, 2, 2, 0, 0], dtype=np.int8)
+    assert worst_window(cause, arrival) == (30.0, pytest.approx(1 / 3))
