@@ -29,14 +29,16 @@ import pyarrow.parquet as pq
 
 from coralopt import Plan, load_scenario, plan_scenario
 from coralopt.runtime.profiling import (
+    Point,
     ProfileOptions,
     architecture_of,
     measured_node,
     profile_with_vllm,
+    read_bench_files,
     save_measurements,
 )
 from coralopt.runtime.replay import Replay, replay
-from coralopt.simulation import simulate
+from coralopt.simulation import FunctionTimes, simulate
 from coralopt.simulation.fidelity import deviation
 from coralopt.throughput import build_tables, throughput_source
 from coralopt.workload import Trace
@@ -56,6 +58,8 @@ PROFILE = ProfileOptions(
     device="cpu",
     threads=1,
 )
+#: Directory of this run.
+FOLDER: list[Path] = []
 #: As `coralopt launch --cpu` starts it, so that the profile is of the same engine.
 FLAGS = ("--enforce-eager", "--kv-cache-memory-bytes", "256M")
 
@@ -75,6 +79,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder: Path = arguments.output
     folder.mkdir(parents=True, exist_ok=True)
+    FOLDER[:] = [folder]
     model = folder / "model"
     if not (model / "config.json").exists():
         python = arguments.python or str(Path(arguments.vllm).with_name("python"))
@@ -83,8 +88,7 @@ def main() -> None:
         subprocess.run([python, str(script), str(model)], check=True, env=clean, stdout=subprocess.DEVNULL)
     measured = folder / "measured.json"
     if not measured.exists():
-        print("profiling, several minutes", flush=True)
-        points, note = profile_with_vllm(str(model.absolute()), PROFILE, arguments.vllm, FLAGS, keep=folder / "bench")
+        points, note = profile(folder, model, arguments.vllm)
         save_measurements(measured, measured_node(architecture_of("tiny", model), "1xCPU", note, points))
     plan, rate = make_plan(folder, arguments.load)
     trace = make_trace(rate, arguments.seconds, arguments.seed)
@@ -93,8 +97,21 @@ def main() -> None:
         record = run_servers(folder, plan, arguments.vllm, model, trace, arguments.seed)
         answered.write_text(json.dumps(record))
     record = json.loads(answered.read_text())
-    result = simulate(plan, trace)
-    report(plan, rate, trace, record, result, folder, arguments)
+    report(plan, rate, trace, record, simulate(plan, trace), folder, arguments)
+    print("with the fixed time of a layer counted once in steps that decode and compute prompts:")
+    compare(record["replay"], simulate(plan, trace, source=fixed_once))
+
+
+def profile(folder: Path, model: Path, vllm: str) -> tuple[list[Point], str]:
+    """Measured points; vLLM's bench files of an earlier run that could not be fitted are read again."""
+    said = folder / "measured-with.txt"
+    summaries = sorted((folder / "bench").rglob("summary.csv"))
+    if summaries and said.exists():
+        return read_bench_files(summaries[-1:])[0], said.read_text()
+    print("profiling, several minutes", flush=True)
+    points, note = profile_with_vllm(str(model.absolute()), PROFILE, vllm, FLAGS, keep=folder / "bench")
+    said.write_text(note)
+    return points, note
 
 
 def make_plan(folder: Path, load: float) -> tuple[Plan, float]:
@@ -227,15 +244,41 @@ def report(
     print(
         f"{'':6}{'latency dev.':>13}{'CDF dev.':>10}{'bias':>8}{'a request':>11}   p50, p90, p99 ms: real / simulated"
     )
+    compare(found, result)
     for name in ("ttft_ms", "tpot_ms"):
-        real, simulated = np.array(found[name], dtype=np.float64), np.asarray(result.requests[name], dtype=np.float64)
-        columns |= {f"real_{name}": real, f"simulated_{name}": simulated}
-        off = deviation(real, simulated)
-        tails = " / ".join(", ".join(f"{value:.1f}" for value in side) for side in (off.real_ms, off.simulated_ms))
-        print(f"{name[:4].upper():6}{off.latency:13.1%}{off.cdf:10.1%}{off.bias:+8.1%}{off.request:11.1%}   {tails}")
+        columns |= {f"real_{name}": np.array(found[name], dtype=np.float64)}
+        columns |= {f"simulated_{name}": np.asarray(result.requests[name], dtype=np.float64)}
     pq.write_table(pa.table(columns), folder / f"requests-{arguments.load:g}-{arguments.seed}.parquet")
     if arguments.plot is not None:
         draw(columns, arguments.plot)
+
+
+def compare(found: dict[str, Any], result: Any) -> None:
+    """One line a latency."""
+    for name in ("ttft_ms", "tpot_ms"):
+        real, simulated = np.array(found[name], dtype=np.float64), np.asarray(result.requests[name], dtype=np.float64)
+        off = deviation(real, simulated)
+        tails = " / ".join(", ".join(f"{value:.1f}" for value in side) for side in (off.real_ms, off.simulated_ms))
+        print(f"{name[:4].upper():6}{off.latency:13.1%}{off.cdf:10.1%}{off.bias:+8.1%}{off.request:11.1%}   {tails}")
+
+
+def fixed_once(model: Any, node: Any) -> FunctionTimes:
+    """The measured times, but a layer's fixed time is left out of prompts: beside decode it was paid already.
+
+    Below the shortest measured prompt the line through the two shortest goes on, down to that fixed time.
+    """
+    measured = json.loads((FOLDER[0] / "measured.json").read_text())["nodes"][0]
+    shortest, second = measured["prefill"]["tokens"][:2]
+    low, high = (row[0] for row in measured["prefill"]["layer_ms"][:2])
+    slope = (high - low) / (second - shortest)
+    scenario = load_scenario(FOLDER[0] / "scenario.json")
+    times = throughput_source(scenario.throughput_source).times(model, node)
+
+    def prefill(batch: Any, tokens: float) -> tuple[Any, Any]:
+        layer, other = times.prefill_ms(batch, tokens)
+        return (layer - low + slope * shortest if tokens >= shortest else 0 * layer + slope * tokens), other
+
+    return FunctionTimes(prefill, times.decode_ms, times.most_prompts, times.most_sequences)
 
 
 def draw(columns: dict[str, Any], path: Path) -> None:

@@ -286,6 +286,12 @@ def test_bench_json(tmp_path: Path) -> None:
         ("a.csv", "x,y\n1,2\n", "max_concurrency is missing"),
         ("a.csv", "max_concurrency,completed,failed\n1,3,1\n", "how many layers"),
         ("a.csv", "max_concurrency,completed,failed,layers\n1,3,1,2\n", "requests failed"),
+        (
+            "a.csv",
+            "max_concurrency,completed,failed,layers,total_input_tokens,total_output_tokens,median_tpot_ms,median_e2el_ms,"
+            "kv_transfer_config\n1,3,0,2,300,99,0.004,140,DecodeBenchConnector\n",
+            "in bursts",
+        ),
         ("a.csv", "max_concurrency,completed,failed,layers\nnan,3,0,2\n", "it must be finite|not a number"),
         ("a.json", '{"max_concurrency": 1, "completed": 2, "layers": 2, "failed": 0}', "total_input_tokens is None"),
     ],
@@ -317,7 +323,8 @@ for s in serve:
         ms = (5 + 2 * j) * b["max_concurrency"] + b["random_input_len"] / 100
         rows.append({**b, "hf_overrides": s["hf_overrides"], "completed": n, "failed": 0,
             "total_input_tokens": n * b["random_input_len"] + j // 2, "total_output_tokens": n * out,
-            "median_ttft_ms": ms, "median_e2el_ms": ms * out, "kv_transfer_config": s.get("kv_transfer_config", "")})
+            "median_ttft_ms": ms, "median_tpot_ms": ms, "median_e2el_ms": ms * out,
+            "kv_transfer_config": s.get("kv_transfer_config", "")})
         print("[END BENCHMARK]", flush=True)
 folder = pathlib.Path(option["-o"]) / "20260101"
 folder.mkdir(parents=True)

@@ -184,12 +184,13 @@ def _serve_point(row: Mapping[str, Any], where: str, layers: int | None) -> Poin
         # through together or in turns.
         ms = _number(row, "median_ttft_ms", where)
         return Point("prefill", count, batch, float(round(prompt)), ms)
-    if "DecodeBenchConnector" in str(row.get("kv_transfer_config") or ""):
-        # No prompt was computed: the whole answer is decode steps. A busy client reads several tokens at once, which
-        # spoils every figure that hangs on the first one.
-        ms = _number(row, "median_e2el_ms", where) / answer
-    else:
-        ms = _number(row, "median_tpot_ms", where)
+    ms = _number(row, "median_tpot_ms", where)
+    whole = _number(row, "median_e2el_ms", where, 0.0)
+    if "DecodeBenchConnector" in str(row.get("kv_transfer_config") or "") and 2 * ms * answer < whole:
+        raise CoraloptError(
+            f"{where}: {ms:.3g} ms a token, but {whole:.3g} ms for {answer:.0f} tokens: the client read them in bursts; "
+            "the machine was too busy, measure this point again"
+        )
     return Point("decode", count, batch, float(round(prompt + answer / 2)), ms)
 
 
