@@ -106,8 +106,8 @@ def run_loop(
             }
         )
         if not json_output:
-            wanted = ", ".join(f"{key} {measured[key]:,.1f} of {planned[key]:,.1f}" for key in keys)
-            say(f"epoch {epoch.epoch}: measured of planned tokens/s: {wanted}")
+            wanted = ", ".join(f"{key} {measured[key]:,.1f} measured, {planned[key]:,.1f} planned" for key in keys)
+            say(f"epoch {epoch.epoch}: tokens/s: {wanted}")
             if epoch.plan is not None:
                 say(f"  plan of {epoch.plan.provisioning_usd_h:,.4f} USD/h, gap {epoch.plan.gap * 100:.3f} %")
             say(f"  {epoch.problem if epoch.changes is None else _changes(epoch.changes)}")

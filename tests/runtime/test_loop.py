@@ -227,6 +227,18 @@ def test_plans_of_tables_are_carried_out(tmp_path: Path, vllm: Path, launched: l
     assert ["started" in line for line in said] == [False, True, False]
     assert ["stopped" in line for line in said] == [False, False, True]
     assert len(backends(run.url)) == 1
+    # Ctrl-C ends the loop, not the servers.
+    command = [sys.executable, "-m", "coralopt", "adapt", "scenario.yaml", "--apply", run.url, "--every", "100"]
+    loop = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert loop.stderr is not None
+    assert "measuring demand" in loop.stderr.readline()
+    time.sleep(0.5)
+    loop.send_signal(signal.SIGINT)
+    _, said_last = loop.communicate(timeout=20)
+    # The interpreter itself sometimes ends by the signal; nothing is said then either.
+    assert loop.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in said_last
+    assert len(backends(run.url)) == 1
     assert run.interrupt()[0] == 0
 
 
