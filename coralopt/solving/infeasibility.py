@@ -160,11 +160,16 @@ def smallest_relaxation(
             f"no relaxation of these rows was found ({found.termination.reason.value}: {found.termination.raw}); "
             "let more rows move, or raise time_limit"
         )
+    # What the point itself misses, not what the solver's tolerances let the slacks be.
+    point = np.where(matrix.integer, np.rint(found.x[:columns]), found.x[:columns])
+    activity = matrix.a @ point
+    missing = np.maximum(np.maximum(matrix.row_lower - activity, activity - matrix.row_upper), 0.0)
+    free = ~np.isnan(price)
     amounts: dict[str, float] = {}
-    for row, value in zip(moved.tolist(), found.x[columns:].tolist(), strict=True):
-        if value > 1e-9:
-            amounts[matrix.row_names[row]] = amounts.get(matrix.row_names[row], 0.0) + value
-    return Relaxation(amounts, found.objective, found.bound)
+    for row in np.flatnonzero(free & (missing > 1e-9)).tolist():
+        amounts[matrix.row_names[row]] = amounts.get(matrix.row_names[row], 0.0) + float(missing[row])
+    total = float(price[free] @ missing[free])
+    return Relaxation(amounts, total, min(found.bound, total))
 
 
 def _members(matrix: MilpMatrix) -> list[Member]:

@@ -6,11 +6,12 @@ are exact in any order and two answers can be compared without tolerance.
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem
+from coralopt.allocation import AllocationProblem, SideRow, SupplyClass
 from coralopt.placement import PlacementProblem
 from coralopt.placement.limits import EngineLimits
 
@@ -95,18 +96,18 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
 
 def problem_to_json(problem: PlacementProblem | AllocationProblem) -> dict[str, Any]:
     """Plain data that :func:`problem_from_json` reads back bit for bit; NaN is ``null``."""
-    from dataclasses import asdict, fields, is_dataclass
+    return {"kind": problem.kind, **{item.name: _plain(getattr(problem, item.name)) for item in fields(problem)}}
 
-    data: dict[str, Any] = {"kind": problem.kind}
-    for item in fields(problem):
-        value = getattr(problem, item.name)
-        if isinstance(value, np.ndarray):
-            held: Any = value.astype(object)
-            if value.dtype.kind == "f":
-                held[np.isnan(value)] = None
-            value = held.tolist()
-        data[item.name] = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    return data
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        held: Any = value.astype(object)
+        if value.dtype.kind == "f":
+            held[np.isnan(value)] = None
+        return held.tolist()
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProblem:
@@ -128,10 +129,22 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
         )
     if kind == "allocation":
         types = {"usage": np.int16, "phase": np.int32, "availability": np.int64, "running": np.int64}
-        for name in ("usage", "throughput", "phase", "demand", "availability", "price", "running"):
-            if held[name] is not None:
+        for name in ("usage", "throughput", "phase", "demand", "availability", "price", "running", "shortfall_price"):
+            if held.get(name) is not None:
                 held[name] = np.array(held[name], dtype=types.get(name, np.float64))
+        held["supply"] = tuple(
+            SupplyClass(
+                item["name"], np.array(item["nodes"], dtype=np.int64), np.array(item["price"], dtype=np.float64)
+            )
+            for item in held.get("supply", ())
+        )
+        held["rows"] = tuple(SideRow(**{k: _tuple(v) for k, v in item.items()}) for item in held.get("rows", ()))
+        held["unmet_together"] = tuple(map(tuple, held.get("unmet_together", ())))
         for name in ("phase_names", "region_names", "configuration_names"):
             held[name] = tuple(held[name])
         return AllocationProblem(**held)
     raise ValueError(f"kind is {kind!r}; it must be placement or allocation")
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coralopt.allocation import SideRow, SupplyClass
 from coralopt.errors import CoraloptError
 from coralopt.testing.instances import (
     ALLOCATION_TRAITS,
@@ -60,18 +62,39 @@ def test_a_liar_is_found(liar: type) -> None:
     assert any(not verdict.agree for verdict in verdicts)
 
 
+def assert_same(value: object, other: object) -> None:
+    """Equal bit for bit, through tuples and dataclasses of arrays."""
+    assert type(value) is type(other)
+    if isinstance(value, np.ndarray):
+        assert value.dtype == other.dtype
+        np.testing.assert_array_equal(value, other)
+    elif is_dataclass(value):
+        for item in fields(value):
+            assert_same(getattr(value, item.name), getattr(other, item.name))
+    elif isinstance(value, tuple):
+        assert len(value) == len(other)
+        for one, two in zip(value, other, strict=True):
+            assert_same(one, two)
+    else:
+        assert value == other
+
+
 @pytest.mark.parametrize("seed", range(9))
 def test_problems_survive_json(seed: int) -> None:
     """A saved disagreement must be the same problem, bit for bit."""
     for problem in (placement_instance(seed), allocation_instance(seed)):
-        again = problem_from_json(json.loads(json.dumps(problem_to_json(problem))))
-        for name, value in vars(problem).items():
-            other = getattr(again, name)
-            if isinstance(value, np.ndarray):
-                assert value.dtype == other.dtype
-                np.testing.assert_array_equal(value, other)
-            else:
-                assert value == other
+        assert_same(problem, problem_from_json(json.loads(json.dumps(problem_to_json(problem)))))
+
+
+def test_operators_terms_survive_json() -> None:
+    """So must supply classes, side rows and prices of unmet demand."""
+    plain = allocation_instance(0)
+    spot = SupplyClass("spot", np.minimum(plain.availability, 1), np.full(plain.price.shape, 0.5))
+    rows = (SideRow("budget", "most", "usd_h", 20.0), SideRow("replicas", "least", "instances", 1.0, (0,)))
+    price = np.full(len(plain.demand), np.inf)
+    price[0] = 3.0
+    problem = replace(plain, supply=(spot,), rows=rows, shortfall_price=price, unmet_together=((0,),))
+    assert_same(problem, problem_from_json(json.loads(json.dumps(problem_to_json(problem)))))
 
 
 def test_saved_cases_load_and_foreign_files_do_not(tmp_path: Path) -> None:
