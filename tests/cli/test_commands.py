@@ -105,6 +105,25 @@ def test_kill_leaves_no_broken_library(tmp_path: Path) -> None:
     assert "Template library" in result.stdout
 
 
+@pytest.mark.parametrize("interrupted", ["typed", "caught"])
+def test_ctrl_c_ends_with_its_exit_code(tmp_path: Path, interrupted: str) -> None:
+    """130 also where Ctrl-C passed through code made from text, after which Python would end itself by the signal."""
+    lines = (
+        "import coralopt.cli as cli",
+        "def typed(): exec('raise KeyboardInterrupt')",
+        "def caught():",
+        "    try: typed()",
+        "    except KeyboardInterrupt: return 130",
+        f"cli._run = {interrupted}",
+        "cli.main()",
+    )
+    (tmp_path / "started.py").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "started"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 130, result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_import_is_light() -> None:
     """`import coralopt` must not load a solver, Pyomo or the numerical stack."""
     code = (
