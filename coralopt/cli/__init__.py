@@ -11,8 +11,10 @@ def main() -> None:
     """Entry point of the ``coralopt`` command: no traceback for anything a user can cause."""
     try:
         code = _run()
-    except KeyboardInterrupt:
-        # Also while modules are imported.
+    except (KeyboardInterrupt, SystemError) as error:
+        # Also while modules are imported; and a call of a compiled kernel turns Ctrl-C into a SystemError.
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
         sys.stderr.write("interrupted: nothing half-written is left behind\n")
         code = 130
     # Python ends itself by SIGINT, whatever the exit code, when Ctrl-C has passed through code that was made from text, as

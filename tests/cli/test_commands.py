@@ -105,15 +105,17 @@ def test_kill_leaves_no_broken_library(tmp_path: Path) -> None:
     assert "Template library" in result.stdout
 
 
-@pytest.mark.parametrize("interrupted", ["typed", "caught"])
+@pytest.mark.parametrize("interrupted", ["typed", "caught", "kernel"])
 def test_ctrl_c_ends_with_its_exit_code(tmp_path: Path, interrupted: str) -> None:
-    """130 also where Ctrl-C passed through code made from text, after which Python would end itself by the signal."""
+    """130 also where Ctrl-C passed through code made from text, after which Python would end itself by the signal, and
+    where it arrived in the call of a compiled kernel."""
     lines = (
         "import coralopt.cli as cli",
         "def typed(): exec('raise KeyboardInterrupt')",
         "def caught():",
         "    try: typed()",
         "    except KeyboardInterrupt: return 130",
+        "def kernel(): raise SystemError('a result with an exception set') from KeyboardInterrupt()",
         f"cli._run = {interrupted}",
         "cli.main()",
     )
