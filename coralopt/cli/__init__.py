@@ -9,6 +9,22 @@ from typing import Any
 
 def main() -> None:
     """Entry point of the ``coralopt`` command: no traceback for anything a user can cause."""
+    try:
+        code = _run()
+    except (KeyboardInterrupt, SystemError) as error:
+        # Also while modules are imported; and a call of a compiled kernel turns Ctrl-C into a SystemError.
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        sys.stderr.write("interrupted: nothing half-written is left behind\n")
+        code = 130
+    # Python ends itself by SIGINT, whatever the exit code, when Ctrl-C has passed through code that was made from text, as
+    # dataclasses are while a module is imported; code from text that ends well makes it forget that.
+    exec("")
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The command that the arguments name; its exit code."""
     import typer
 
     from coralopt.cli.app import make_app
@@ -32,4 +48,4 @@ def main() -> None:
         code = BAD_INPUT
     except BrokenPipeError:
         code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0

@@ -14,6 +14,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, OptionList, ScenarioArgument, parse_options, print_json, print_rich, say
 from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
+from coralopt.cli.traffic import ModelOption, SortOption
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -41,6 +42,8 @@ def compare(
     trace: Annotated[
         Path | None, typer.Option(help="Requests to play (CSV or Parquet); by default Poisson at the demand.")
     ] = None,
+    model: ModelOption = None,
+    sort: SortOption = False,
     duration: Annotated[float, typer.Option(min=1, help="Seconds of arrivals without a trace.")] = 120.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random planners, requests and simulation.")] = 0,
     plot: Annotated[
@@ -50,15 +53,21 @@ def compare(
     json_output: JsonFlag = False,
 ) -> None:
     """Plan SCENARIO with several planners: cost, lower bound, demand met, tokens per USD, time."""
+    from coralopt.errors import OptionError
     from coralopt.planners.compare import Contestant, with_bound
     from coralopt.planners.compare import compare as run
-    from coralopt.report.comparison import comparison_table, draw_comparison
+    from coralopt.report.comparison import comparison_table, draw_comparison, require_drawable
     from coralopt.scenario import load_scenario
 
     contestants = [Contestant.parse(text) for text in planners.split(",") if text.strip()]
+    if not contestants:
+        raise OptionError(f"--planners {planners!r}: names no planner; the default is {DEFAULT}")
     options: dict[str, Any] = {"time_limit": time_limit, **parse_options(option)}
     resolved = load_scenario(scenario)
-    requests = _requests(resolved, trace, duration, seed) if simulate or trace is not None else None
+    wanted = simulate or trace is not None or model is not None or sort
+    requests = _requests(resolved, trace, model, sort, duration, seed) if wanted else None
+    if plot is not None:
+        require_drawable(plot)
     rows: list[Row] = []
     with _stop_after_interrupt() as stopped:
 
@@ -87,8 +96,6 @@ def compare(
         except KeyboardInterrupt:
             say("interrupted: the finished rows are kept")
     rows = with_bound(rows)
-    if plot is not None and rows:
-        draw_comparison(rows, plot, f"{resolved.name}: cost by planner")
     if json_output:
         print_json({"scenario": resolved.name, "digest": resolved.digest, "rows": [_plain(row) for row in rows]})
     else:
@@ -99,6 +106,8 @@ def compare(
         bound = rows[0].bound_usd_h if rows else math.nan
         if not math.isnan(bound):
             say(f"lower bound, proven by coral: {bound:,.4f} USD/h")
+    if plot is not None and rows:
+        draw_comparison(rows, plot, f"{resolved.name}: cost by planner")
     if stopped:
         raise typer.Exit(INTERRUPTED)
     if any(row.plan is not None and not row.verified for row in rows):
@@ -122,12 +131,30 @@ def _stop_after_interrupt() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _requests(scenario: ResolvedScenario, trace: Path | None, duration: float, seed: int) -> Trace:
-    from coralopt.workload import poisson_for_scenario, read_trace
+def _requests(
+    scenario: ResolvedScenario, trace: Path | None, model: str | None, sort: bool, duration: float, seed: int
+) -> Trace:
+    """The requests to play; what does not fit the scenario is said before anything is planned.
 
-    if trace is not None:
-        return read_trace(trace)
-    return poisson_for_scenario(scenario, None, duration, seed)
+    Raises:
+        WorkloadError: The trace cannot be read, or has requests for other models.
+    """
+    from coralopt.errors import WorkloadError
+    from coralopt.workload import Traffic
+
+    if trace is None:
+        return Traffic("poisson", None, model, None, duration, seed, sort=sort).requests(scenario)
+    found = Traffic("trace", trace, model, sort=sort).requests(scenario)
+    served = tuple(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    if not any(found.models) and len(served) > 1:
+        raise WorkloadError(f"{trace}: names no model; say which of {', '.join(served)} its requests ask for (--model)")
+    missing = [name for name in found.models if name and name not in served]
+    if missing:
+        raise WorkloadError(
+            f"{trace}: has requests for {', '.join(missing)}; the scenario has {', '.join(served)}. Rename the trace's "
+            "models or plan for them"
+        )
+    return found
 
 
 def _played(row: Row, requests: Trace, seed: int) -> dict[str, float]:

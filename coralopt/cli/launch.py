@@ -278,6 +278,9 @@ def _stop(directory: Path) -> None:
     from coralopt.runtime.local import LocalCluster
     from coralopt.runtime.local.state import only_controller
 
+    if not directory.is_dir():
+        say(f"{directory}: nothing runs")
+        return
     with only_controller(directory):
         cluster = LocalCluster(directory, say)
         if not cluster.running:

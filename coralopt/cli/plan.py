@@ -25,6 +25,7 @@ from coralopt.cli.traffic import (
     LengthCvOption,
     ModelOption,
     RateOption,
+    SortOption,
     TraceOption,
     TrafficOption,
     traffic_from_options,
@@ -85,6 +86,7 @@ def plan(
     rounds: Annotated[int, typer.Option(help="With --simulate: most plans to make and play.")] = 16,
     trace: TraceOption = None,
     model: ModelOption = None,
+    sort: SortOption = False,
     rate: RateOption = None,
     duration: DurationOption = None,
     traffic: TrafficOption = "poisson",
@@ -122,7 +124,7 @@ def plan(
             raise OptionError("--simulate corrects plans of coral; for others see coralopt compare --simulate")
         plan_by_simulation(
             resolved,
-            traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv),
+            traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv, sort),
             target=attainment,
             over=attainment_of,
             rounds=rounds,

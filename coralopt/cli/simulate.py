@@ -14,6 +14,7 @@ from coralopt.cli.traffic import (
     LengthCvOption,
     ModelOption,
     RateOption,
+    SortOption,
     TraceOption,
     TrafficOption,
     remark_on_ticks,
@@ -37,6 +38,7 @@ def simulate(
     ] = None,
     trace: TraceOption = None,
     model: ModelOption = None,
+    sort: SortOption = False,
     rate: RateOption = None,
     duration: DurationOption = None,
     epochs: Annotated[
@@ -93,7 +95,7 @@ def simulate(
         requests, duration, what = walk_requests(schedule, epoch, traffic, seed, length_cv)
     else:
         scenario = scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario")
-        chosen = traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv)
+        chosen = traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv, sort)
         requests, duration, what = chosen.requests(scenario), chosen.window_s, chosen.words
     with library_progress(quiet=json_output, title="simulation") as progress:
         result = play(schedule, requests, config=config, duration_s=duration, epoch_s=epoch, progress=progress)

@@ -19,6 +19,7 @@ TraceOption = Annotated[
     ),
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model that all requests of the trace ask for.")]
+SortOption = Annotated[bool, typer.Option("--sort", help="Sort a plain trace whose times fall.")]
 RateOption = Annotated[
     float | None,
     typer.Option("--rate", help="Requests/s of each model; a trace is stretched to it. By default as planned for."),
@@ -45,6 +46,7 @@ def traffic_from_options(
     traffic: str,
     seed: int,
     length_cv: float,
+    sort: bool = False,
 ) -> Traffic:
     """What the options ask for.
 
@@ -53,7 +55,7 @@ def traffic_from_options(
     """
     from coralopt.workload import Traffic
 
-    return Traffic("trace" if trace is not None else traffic, trace, model, rate, duration, seed, length_cv)
+    return Traffic("trace" if trace is not None else traffic, trace, model, rate, duration, seed, length_cv, sort)
 
 
 def remark_on_ticks(trace: Trace) -> str | None:

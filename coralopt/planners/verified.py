@@ -264,6 +264,8 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
         mark.duration_s,
         mark.seed,
         mark.length_cv,
+        # The digest says whether they are the same requests, in whatever order their file has them.
+        sort=mark.kind == "trace",
     )
     scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
     requests = traffic.requests(scenario)

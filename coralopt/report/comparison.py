@@ -49,15 +49,19 @@ def _percent(value: float) -> str:
     return "-" if math.isnan(value) else f"{value * 100:.1f} %"
 
 
-def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Write bars of cost by model, the proven lower bound, and generated tokens per USD.
+def require_drawable(path: Path) -> None:
+    """Whether a picture of this name can be drawn here; asked before there is work to lose.
 
     Raises:
-        CoraloptError: matplotlib is not installed, no row has a plan, or the file cannot be written.
+        CoraloptError: matplotlib is not installed, or it does not know the format.
     """
-    planned = [row for row in rows if row.plan is not None]
-    if not planned:
-        raise CoraloptError("there is nothing to draw: no planner made a plan")
+    known = _pyplot().figure().canvas.get_supported_filetypes()
+    _pyplot().close("all")
+    if path.suffix.lstrip(".").lower() not in known:
+        raise CoraloptError(f"{path}: not the name of a picture; end it in .svg, .png or .pdf")
+
+
+def _pyplot() -> Any:
     try:
         import matplotlib
 
@@ -67,6 +71,19 @@ def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise CoraloptError(f"plots need matplotlib ({error}); pip install 'coralopt[plot]'") from error
+    return plt
+
+
+def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
+    """Write bars of cost by model, the proven lower bound, and generated tokens per USD.
+
+    Raises:
+        CoraloptError: matplotlib is not installed, no row has a plan, or the file cannot be written.
+    """
+    planned = [row for row in rows if row.plan is not None]
+    if not planned:
+        raise CoraloptError("there is nothing to draw: no planner made a plan")
+    plt = _pyplot()
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11, 1.2 + 0.55 * len(planned)), layout="constrained", sharey=True
     )

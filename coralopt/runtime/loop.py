@@ -19,7 +19,7 @@ import numpy.typing as npt
 from coralopt.allocation import OnInfeasible
 from coralopt.errors import InfeasibleError, LaunchError, OptionError
 from coralopt.plan import Plan
-from coralopt.planners import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_scenario
+from coralopt.planners import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_with_report
 from coralopt.planners.forecast import foretold
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 
@@ -157,6 +157,7 @@ def follow_demand(
     Raises:
         LaunchError: The servers cannot be asked. A plan they cannot follow is reported, and they go on.
         OptionError: A time that is not positive, a negative share, or a forecast that says nonsense.
+        KeyboardInterrupt: Ctrl-C, also while a plan is made; that one is not applied.
         ScenarioError, SolverError, LibraryError: As planning.
     """
     if not every_s > 0:
@@ -191,7 +192,13 @@ def follow_demand(
         )
         plan, changes, problem = None, None, None
         try:
-            plan = plan_scenario(now, solver=solver, options=options, library=library, on_infeasible=on_infeasible)
+            found, report = plan_with_report(
+                now, solver=solver, options=options, library=library, on_infeasible=on_infeasible
+            )
+            if report.allocation.interrupted:
+                # A solver takes Ctrl-C as the wish to stop early; here it is the wish to end the loop.
+                raise KeyboardInterrupt
+            plan = found
             changes = servers.apply(plan)
         except InfeasibleError as error:
             problem = f"no plan for this demand, the servers go on as they are: {error}"

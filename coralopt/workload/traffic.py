@@ -32,6 +32,7 @@ class Traffic:
         duration_s: Seconds of arrivals; ``None``: 300, or the whole trace.
         seed: Seed of generated requests.
         length_cv: Coefficient of variation of the lengths, for ``"poisson"``.
+        sort: Whether a plain trace whose times fall is sorted, rather than refused.
 
     Raises:
         WorkloadError: Figures out of range, or parts that do not go together.
@@ -44,6 +45,7 @@ class Traffic:
     duration_s: float | None = None
     seed: int = 0
     length_cv: float = 1.0
+    sort: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -54,6 +56,8 @@ class Traffic:
             )
         if self.model is not None and self.trace is None:
             raise WorkloadError("--model names the model of a trace's requests; give a --trace, too")
+        if self.sort and self.trace is None:
+            raise WorkloadError("--sort sorts a trace; give a --trace, too")
         for name, value in (("rate", self.rate), ("duration", self.duration_s)):
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise WorkloadError(f"the {name} is {value!r}; give a positive number")
@@ -84,7 +88,7 @@ class Traffic:
         """
         if self.kind == "trace":
             assert self.trace is not None
-            found = read_trace(self.trace)
+            found = read_trace(self.trace, sort=self.sort or None)
             if self.model is not None:
                 found = Trace(found.arrival_s, found.input_tokens, found.output_tokens, models=(self.model,))
             if self.rate is None:

@@ -109,6 +109,27 @@ def test_kill_leaves_no_broken_library(tmp_path: Path) -> None:
     assert "Template library" in result.stdout
 
 
+@pytest.mark.parametrize("interrupted", ["typed", "caught", "kernel"])
+def test_ctrl_c_ends_with_its_exit_code(tmp_path: Path, interrupted: str) -> None:
+    """130 also where Ctrl-C passed through code made from text, after which Python would end itself by the signal, and
+    where it arrived in the call of a compiled kernel."""
+    lines = (
+        "import coralopt.cli as cli",
+        "def typed(): exec('raise KeyboardInterrupt')",
+        "def caught():",
+        "    try: typed()",
+        "    except KeyboardInterrupt: return 130",
+        "def kernel(): raise SystemError('a result with an exception set') from KeyboardInterrupt()",
+        f"cli._run = {interrupted}",
+        "cli.main()",
+    )
+    (tmp_path / "started.py").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "started"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 130, result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_import_is_light() -> None:
     """`import coralopt` must not load a solver, Pyomo or the numerical stack."""
     code = (

@@ -64,6 +64,31 @@ def test_misspelt_planners_exit_2(tmp_path: Path) -> None:
         assert "Traceback" not in failed.stderr
 
 
+def test_what_cannot_be_used_is_said_before_planning(tmp_path: Path) -> None:
+    """Nobody waits for plans that cannot be compared, played or drawn as asked."""
+    head = "arrival_s,input_tokens,output_tokens"
+    (tmp_path / "falls.csv").write_text(f"{head}\n5,100,10\n2,200,20\n")
+    (tmp_path / "other.csv").write_text(f"{head},model\n5,100,10,nobody\n")
+    cases = (
+        (["--planners", ","], "names no planner"),
+        (["--plot", "cost.xyz"], "not the name of a picture"),
+        (["--trace", "falls.csv"], "before the line above"),
+        (["--trace", "falls.csv", "--sort"], "names no model"),
+        (["--trace", "other.csv"], "has requests for nobody; the scenario has gpt-oss-20b, phi4-14b"),
+        (["--model", "phi4-14b"], "give a --trace"),
+    )
+    for arguments, words in cases:
+        failed = run("compare", "tiny", *arguments, cwd=tmp_path)
+        assert failed.returncode == 2
+        assert words in failed.stderr
+        assert "..." not in failed.stderr
+        assert "Traceback" not in failed.stderr
+    asked = ("--planners", "single-best", "--trace", "falls.csv", "--sort", "--model", "phi4-14b", "--json")
+    done = run("compare", "tiny", *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"][0]["simulated"]["requests"] == 2
+
+
 def test_place_by_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Helix says its gap, HexGen its pipelines; neither pretends a proof."""
     helix = ("place", "helix-10", "--planner", "helix", "--start", "pool", "--time-limit", "1", "--json")

@@ -78,6 +78,7 @@ def test_equal_times_are_remarked_on(folder: Path) -> None:
         (["5=plan.json"], "must start at 0"),
         (["plan.json", "--trace", "trace-of-others.csv"], "gpt-5"),
         (["plan.json", "--model", "phi4-14b"], "--trace"),
+        (["plan.json", "--sort"], "--trace"),
         (["plan.json", "--traffic", "storm"], "storm"),
         (["plan.json", "--epochs", "."], "either plans, or --epochs"),
         (["--epochs", "."], "epoch-0000.json"),

@@ -87,6 +87,9 @@ def test_a_trace_file(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"t\.csv"):
         play_again(made.plan)
     assert play_again(made.plan, tmp_path / "t.csv") == ()
+    head, *rows = (tmp_path / "t.csv").read_text().splitlines()
+    (tmp_path / "falls.csv").write_text("\n".join([head, *reversed(rows)]) + "\n")
+    assert play_again(made.plan, tmp_path / "falls.csv") == ()  # sorted, the same requests
 
 
 @pytest.mark.parametrize("wrong", [{"target": 0.0}, {"target": 1.1}, {"over": "some"}, {"rounds": 0}])

@@ -157,6 +157,11 @@ def test_a_new_controller_finds_its_servers_again(tmp_path: Path, vllm: Path, la
     assert code == 0, said
     assert gone(pids)
     assert run.pids() == []
+    nowhere = Launched(TWO, tmp_path, "--stop", "-o", "mistyped")
+    launched.append(nowhere)
+    code, said = nowhere.end()
+    assert (code, said) == (0, "mistyped: nothing runs\n")
+    assert not (tmp_path / "mistyped").exists()
 
 
 def apply(document: Plan, folder: Path, url: str) -> subprocess.CompletedProcess[str]:

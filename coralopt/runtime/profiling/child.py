@@ -48,7 +48,9 @@ def run_child(
                     start_new_session=True,
                 )
         except OSError as error:
-            raise LaunchError(f"{argv[0]}: cannot be run: {error.strerror}") from error
+            raise LaunchError(
+                f"{argv[0]}: cannot be run: {error.strerror}; install it, or say where it is (--vllm, --python)"
+            ) from error
     try:
         with _handled(signal.SIGTERM):
             while process.poll() is None:

@@ -163,7 +163,7 @@ def main(path: str) -> None:
         torch.set_num_threads(job["threads"])
     device = torch.device(job["device"])
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("torch sees no GPU here; leave out --device cuda to measure the CPU")
+        raise SystemExit("torch sees no GPU here; --device cpu measures the CPU")
     points: list[dict[str, Any]] = []
     graphs = True
     grid = [("prefill", b, t) for t in job["prompt_tokens"] for b in job["prompts"]]

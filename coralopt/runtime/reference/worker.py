@@ -61,7 +61,7 @@ def unsplit(job: dict[str, Any]) -> dict[str, Any]:
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if job["device"] == "cuda" and not gpus:
-        raise SystemExit("torch sees no GPU here; leave out --device cuda to run on the CPU")
+        raise SystemExit("torch sees no GPU here; --device cpu runs on the CPU")
     if job["stand_in"] is not None:
         make_stand_in(job["folder"], **job["stand_in"])
     device = _device(job["device"], 0)
