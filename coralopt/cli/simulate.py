@@ -97,6 +97,10 @@ def simulate(
         scenario = scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario")
         chosen = traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv, sort)
         requests, duration, what = chosen.requests(scenario), chosen.window_s, chosen.words
+        window = requests.last_arrival_s if duration is None else duration
+        late = max(start for start, _ in schedule)
+        if epochs is None and late > 0 and late >= window:
+            raise OptionError(f"a plan begins at {late:g} s, after {window:g} s of requests; give a longer --duration")
     with library_progress(quiet=json_output, title="simulation") as progress:
         result = play(schedule, requests, config=config, duration_s=duration, epoch_s=epoch, progress=progress)
     if output is not None:

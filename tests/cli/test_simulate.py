@@ -76,6 +76,7 @@ def test_equal_times_are_remarked_on(folder: Path) -> None:
         (["plan.json", "--rate", "-1"], "rate"),
         (["plan.json", "--noise", "-1"], "noise"),
         (["5=plan.json"], "must start at 0"),
+        (["plan.json", "360=plan.json"], "longer --duration"),
         (["plan.json", "--trace", "trace-of-others.csv"], "gpt-5"),
         (["plan.json", "--model", "phi4-14b"], "--trace"),
         (["plan.json", "--sort"], "--trace"),
