@@ -55,6 +55,8 @@ GRID = 200_000
 FIRST_COLUMNS, MOST_COLUMNS = 600, 6_000
 #: Branch-and-bound nodes of the first one: a measure of work that does not depend on the clock.
 FIRST_NODES = 500
+#: Cheapest columns of every phase that go with all programmes: a small budget may allow no better ones than these.
+CHEAPEST = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,8 @@ def largest_factor(
     whole = replace(problem, running=None, shortfall_price=None)
     reduced = reduce_problem(whole)
     small = reduced.problem
-    columns = Columns.of(small).without_cost()
+    priced = Columns.of(small)
+    columns = priced.without_cost()
     deadline = math.inf if asked.time_limit is None else started + asked.time_limit
     relaxed = least_common_shortfall(small, columns, lp_solver)
     prices = reduced_costs(small, columns, relaxed.demand_duals, relaxed.capacity_prices, relaxed.side_prices)
@@ -163,6 +166,7 @@ def largest_factor(
 
     order = np.argsort(prices, kind="stable")
     first = np.union1d(order[:FIRST_COLUMNS], np.flatnonzero(relaxed.x > 1e-9))
+    first = np.union1d(first, _cheapest(small, priced))
     survivors = len(columns)
     if len(columns) > FIRST_COLUMNS:
         look(first, FIRST_NODES, 0.3)
@@ -184,8 +188,15 @@ def largest_factor(
         raise NoSolutionError(
             "no share of the demand was found to be servable within the limits; raise time_limit", None
         )
-    if factor == 0:
-        raise _nothing(problem, backend, asked)
+    if factor <= 0:
+        # Nothing in hand is no proof that nothing exists; only the bound is.
+        if bound <= max(SHORTFALL, asked.rel_gap):
+            raise _nothing(problem, backend, asked)
+        raise NoSolutionError(
+            f"no share of every demand was found to be servable, nor proven that there is none (at most {bound:.4%}); "
+            "raise time_limit, or ease a limit",
+            None,
+        )
     factor = min(factor, Fraction(1))
     allocation = reduced.restore(best)
     demand = np.array([_rounded_down(factor * Fraction(float(d))) for d in problem.demand])
@@ -198,6 +209,13 @@ def largest_factor(
         survivors=survivors,
         seconds=time.perf_counter() - started,
     )
+
+
+def _cheapest(problem: AllocationProblem, columns: Columns) -> npt.NDArray[np.int64]:
+    """Positions of the CHEAPEST columns of every phase, by the cost of one instance."""
+    phases = problem.phase[columns.template]
+    order = np.argsort(columns.cost, kind="stable")
+    return np.concatenate([order[phases[order] == p][:CHEAPEST] for p in range(len(problem.demand))])
 
 
 def _nothing(problem: AllocationProblem, backend: Any, asked: SolveOptions) -> InfeasibleError:

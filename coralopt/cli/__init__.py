@@ -40,12 +40,14 @@ def _run() -> int:
         if "--json" in sys.argv:
             sys.stdout.write(json.dumps({"error": str(error), "kind": type(error).__name__, "exit_code": code}) + "\n")
         sys.stderr.write(f"error: {error}\n")
-    except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("interrupted: nothing half-written is left behind\n")
+    except typer.Abort:
         code = INTERRUPTED
     except usage_error as error:
         error.show()
         code = BAD_INPUT
     except BrokenPipeError:
         code = 0
+    if code == INTERRUPTED:
+        # typer turns a KeyboardInterrupt into this code without a word.
+        sys.stderr.write("interrupted: nothing half-written is left behind\n")
     return code if isinstance(code, int) else 0

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.problem import Placement, Stage
-from coralopt.solving import MilpMatrix, Reason, solve_matrix
+from coralopt.solving import Limit, MatrixResult, MilpMatrix, Reason, solve_matrix
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 
 #: Most columns that one target may have.
@@ -102,6 +102,7 @@ def place_pool(
         InfeasibleError: No placement exists with these stage counts.
         NoSolutionError: None was found in time.
         SolverError: Unknown or missing solver, or one that takes no matrices.
+        KeyboardInterrupt: Ctrl-C, also where it reached the solver.
     """
     most = min(pool.max_stages, max_stages if max_stages is not None else pool.max_stages)
     wanted = range(stages, stages + 1) if stages is not None else range(1, most + 1)
@@ -230,7 +231,7 @@ class _Search:
             column_names=[f"x{position}" for position in range(columns)],
             row_names=[f"r{position}" for position in range(rows)],
         )
-        result = solve_matrix(matrix, self.solver, {"time_limit": 3.0})
+        result = self._solved(matrix, {"time_limit": 3.0})
         return result.termination.reason is Reason.INFEASIBLE
 
     def _decide(self, target: float, stages: int, at_most: bool, falling: bool) -> tuple[Placement, float] | None:
@@ -246,7 +247,7 @@ class _Search:
         if left <= 0:
             raise _Undecided
         options = {"rel_gap": 0.0} if math.isinf(left) else {"rel_gap": 0.0, "time_limit": left}
-        result = solve_matrix(matrix, self.solver, options)
+        result = self._solved(matrix, options)
         if result.x is None:
             if result.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
                 return None
@@ -260,6 +261,13 @@ class _Search:
                 f"{check.objective!r}: {'; '.join(check.violations)}"
             )
         return placement, check.objective
+
+    def _solved(self, matrix: MilpMatrix, options: dict[str, float]) -> MatrixResult:
+        result = solve_matrix(matrix, self.solver, options)
+        if result.termination.limit is Limit.INTERRUPTED:
+            # Ctrl-C reaches the back end first; the search must not go on as if nothing happened.
+            raise KeyboardInterrupt
+        return result
 
     def _roles(self, stages: int, at_most: bool) -> list[int]:
         """Roles that have tables of their own; one for all when their tables are equal."""

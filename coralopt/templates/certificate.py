@@ -224,7 +224,13 @@ def allocation_certificate(
     sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
     # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
     factor = 1.0 if scenario.running else 1.0 + scenario.initialization_penalty
-    price = np.where(sold, scenario.price_usd_h * factor, math.inf)
+    # Reserved and spot nodes cost less, but the penalty is always on the list price; the cheapest class bounds them all.
+    rent = scenario.price_usd_h.copy()
+    names = [configuration.name for configuration in scenario.configurations]
+    for held in scenario.operations.classes:
+        cell = scenario.regions.index(held.region), names.index(held.configuration)
+        rent[cell] = min(rent[cell], held.usd_h)
+    price = np.where(sold, rent + (factor - 1.0) * scenario.price_usd_h, math.inf)
     demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
     supply = np.where(sold, scenario.availability, 0).astype(np.float64)
     known: set[tuple[int, int, bytes]] = set()

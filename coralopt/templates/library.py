@@ -136,6 +136,8 @@ def save_library(library: TemplateLibrary, path: Path) -> None:
         os.close(handle)
         try:
             pq.write_table(pa.Table.from_batches(batches, schema=schema), temporary, compression="zstd")
+            # mkstemp makes private files; a library is as readable as a plan.
+            Path(temporary).chmod(0o644)
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)

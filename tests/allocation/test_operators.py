@@ -26,7 +26,7 @@ from coralopt.allocation.formulations import FORMULATIONS
 from coralopt.allocation.lagrangian import lagrangian_bound
 from coralopt.allocation.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.side_rows import open_rows
-from coralopt.errors import InfeasibleError, SolverError
+from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
 from coralopt.solving import Reason, SolveOptions, get_backend, matrix_from_pyomo, solve_matrix
 from coralopt.testing.operator_strategies import (
     KINDS,
@@ -154,6 +154,24 @@ def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) 
         assert served.result.cost_usd_h == pytest.approx(float(at_factor), abs=1e-6)
     else:
         assert truth == 1
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=operated_problems(tuple(kind for kind in KINDS if kind != "shortfall")))
+def test_largest_factor_claims_nothing_without_proof(problem: AllocationProblem) -> None:
+    """With room for hardly any columns it may find little, but says that nothing can be served only where that is so."""
+    truth = largest_factor_by_enumeration(problem)
+    with patch("coralopt.allocation.scaling.FIRST_COLUMNS", 1), patch("coralopt.allocation.scaling.CHEAPEST", 1):
+        try:
+            found = largest_factor(problem, options=EXACT, most_columns=2)
+        except InfeasibleError:
+            assert truth is None or truth == 0
+            return
+        except NoSolutionError:
+            return
+    assert truth is not None
+    assert float(found.factor) <= float(truth) * (1 + 1e-9)
+    assert found.bound >= float(truth) * (1 - 1e-9)
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from coralopt.cli import main
+
 
 def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``coralopt`` in its own process with its cache below ``cwd``."""
@@ -153,3 +155,17 @@ def test_small_commands(tmp_path: Path) -> None:
     assert {row["name"] for row in json.loads(run("solvers", "--json", cwd=tmp_path).stdout)} >= {"highs", "dp"}
     assert run("scenario", "check", "tiny", cwd=tmp_path).returncode == 0
     assert run("--version", cwd=tmp_path).stdout.startswith("coralopt ")
+
+
+def test_ctrl_c_says_what_is_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """typer turns Ctrl-C into exit code 130 without a word; the user hears that no half-written file stays."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coralopt.scenario.load_scenario", interrupted)
+    monkeypatch.setattr(sys, "argv", ["coralopt", "plan", "tiny"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert "nothing half-written" in capsys.readouterr().err

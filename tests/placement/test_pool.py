@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from coralopt.errors import InfeasibleError, NoSolutionError, ScenarioError
 from coralopt.placement import Placement, PlacementPool, Stage, load_pool, place_pool, pool_search
 from coralopt.placement.pool_search import minimal_multisets
+from coralopt.solving import Limit, Reason, Termination, solve_matrix
 from coralopt.testing.placement_strategies import throughput_values
 
 
@@ -165,3 +166,18 @@ def test_pool_of_the_catalog_and_bad_files(tmp_path: Path):
             load_pool(tmp_path / "bad.yaml")
     with pytest.raises(ScenarioError, match="helix-42"):
         load_pool("nosuch")
+
+
+def test_ctrl_c_that_a_solver_took_ends_the_search(monkeypatch: pytest.MonkeyPatch):
+    """A back end answers Ctrl-C with what it has; the search must stop, not go on with the next target."""
+    calls = []
+
+    def interrupted(matrix, *rest):
+        calls.append(matrix)
+        found = solve_matrix(matrix, *rest)
+        return replace(found, termination=Termination(Reason.NO_SOLUTION_FOUND, Limit.INTERRUPTED, "Ctrl-C"), x=None)
+
+    monkeypatch.setattr(pool_search, "solve_matrix", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        place_pool(load_pool("helix-10"))
+    assert len(calls) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -20,6 +21,7 @@ from coralopt.templates import (
     cheapest_token,
     phase_bounds,
     rank_templates,
+    unlimited_tables,
     whole_nodes_bound,
 )
 from coralopt.testing.placement_strategies import throughput_values
@@ -122,3 +124,16 @@ def test_impossible_demand_is_said() -> None:
         name: {**model, "demand": {**model["demand"], "requests_s": 1e6}} for name, model in document["models"].items()
     }
     assert not allocation_certificate(scenario(1, 2, models=models), grid=0).feasible
+
+
+def test_reserved_and_spot_nodes_lower_the_bound() -> None:
+    """The bound lies below a plan that uses nodes cheaper than their list price."""
+    document = copy.deepcopy(dict(load_scenario("tiny").document))
+    for name, held in document["pool"]["regions"]["us-east-2"]["configurations"].items():
+        count = held["available"] if isinstance(held, dict) else held
+        reserved = {"available": count, "reserved": count}
+        document["pool"]["regions"]["us-east-2"]["configurations"][name] = reserved
+    scenario = scenario_from_mapping(document)
+    plan = plan_scenario(scenario)
+    certificate = allocation_certificate(scenario, unlimited_tables(scenario))
+    assert certificate.bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
