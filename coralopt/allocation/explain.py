@@ -27,7 +27,7 @@ from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.relaxation import SHORTFALL, Columns, least_shortfall, reduced_costs, restricted_matrix
 from coralopt.allocation.side_rows import SideRow, banned, open_rows
-from coralopt.solving import Capability, MatrixResult, Reason, SolveOptions, get_backend, solve_matrix
+from coralopt.solving import Capability, MatrixResult, Reason, SolveOptions, get_backend, heeded, solve_matrix
 
 #: Most columns of the elastic problem.
 MOST_COLUMNS = 3_000
@@ -225,7 +225,7 @@ def _elastic(
         threads=asked.threads,
         seed=asked.seed,
     )
-    return solve_matrix(matrix, backend, options)
+    return heeded(solve_matrix(matrix, backend, options))
 
 
 def _conflict(

@@ -47,7 +47,7 @@ from coralopt.allocation.relaxation import (
 from coralopt.allocation.side_rows import rent_factor, row_terms, rows_worth, shortfall_worth
 from coralopt.allocation.supply import segments
 from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.solving import Capability, SolveOptions, get_backend, require_backend, solve_matrix
+from coralopt.solving import Capability, SolveOptions, get_backend, heeded, require_backend, solve_matrix
 
 #: Steps of the grid of the covering knapsacks.
 GRID = 200_000
@@ -143,7 +143,8 @@ def largest_factor(
         )
         for margin in (0.0, 4 * TOLERANCE):
             eased = replace(small, rows=eased_rows(small.rows, -margin))
-            result = solve_matrix(restricted_matrix(eased, columns, chosen, None, True, common=True), backend, goal)
+            matrix = restricted_matrix(eased, columns, chosen, None, True, common=True)
+            result = heeded(solve_matrix(matrix, backend, goal))
             limit = math.inf if result.bound is None else 1.0 - result.bound
             if margin == 0.0:
                 over = limit

@@ -231,7 +231,7 @@ def bound(
     """How much cheaper than LIB could node sets of any size be? A proven answer, for templates and for a whole plan."""
     from rich.table import Table
 
-    from coralopt.errors import LibraryError
+    from coralopt.errors import LibraryError, PlanError
     from coralopt.plan import Plan
     from coralopt.templates import allocation_certificate, phase_bounds, rank_templates, unlimited_tables
 
@@ -239,6 +239,10 @@ def bound(
     if resolved.placement.budget_units is not None:
         raise LibraryError("the bound is for latency budgets of SLO / S; this library's are free")
     loaded_plan = None if plan is None else Plan.load(plan)
+    if loaded_plan is not None and any(item.unmet_tokens_s for item in loaded_plan.demands):
+        raise PlanError(
+            f"{plan}: the plan leaves demand unmet, the bound is for all of it; give a plan that serves all"
+        )
     tables = unlimited_tables(resolved)
     rows = []
     for key, most, region in phase_bounds(resolved, tables):

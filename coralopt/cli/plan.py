@@ -139,6 +139,8 @@ def plan(
     if trace is not None:
         raise OptionError("a --trace is played with --simulate only")
     if planner != "coral":
+        if on_infeasible != "explain":
+            raise OptionError("--on-infeasible is for the planner coral; others tell what share they cannot serve")
         plan_by(
             planner,
             resolved,

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.problem import Placement, Stage
-from coralopt.solving import Limit, MatrixResult, MilpMatrix, Reason, solve_matrix
+from coralopt.solving import MatrixResult, MilpMatrix, Reason, heeded, solve_matrix
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 
 #: Most columns that one target may have.
@@ -263,11 +263,7 @@ class _Search:
         return placement, check.objective
 
     def _solved(self, matrix: MilpMatrix, options: dict[str, float]) -> MatrixResult:
-        result = solve_matrix(matrix, self.solver, options)
-        if result.termination.limit is Limit.INTERRUPTED:
-            # Ctrl-C reaches the back end first; the search must not go on as if nothing happened.
-            raise KeyboardInterrupt
-        return result
+        return heeded(solve_matrix(matrix, self.solver, options))
 
     def _roles(self, stages: int, at_most: bool) -> list[int]:
         """Roles that have tables of their own; one for all when their tables are equal."""

@@ -48,6 +48,8 @@ def demand_table(plan: Plan) -> Table:
             f"{item.cost_usd_h:,.4f}",
             *([f"{item.unmet_tokens_s:,.1f}"] * unmet),
         )
+    if plan.node_classes:
+        table.caption = "cost at list prices; reserved and spot nodes cost what the table of supply classes says"
     for key, room in plan.scenario.get("headroom", {}).items():
         line = f"{key}: {room['throughput']:.1%} more tokens/s, {room['latency']:.0%} of the SLO kept free"
         table.caption = line if table.caption is None else f"{table.caption}\n{line}"

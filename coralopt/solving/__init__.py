@@ -25,7 +25,7 @@ from coralopt.solving.registry import (
     solvers_with,
 )
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.solve import solve, solve_compiled, solve_matrix
+from coralopt.solving.solve import heeded, solve, solve_compiled, solve_matrix
 from coralopt.solving.status import Limit, Reason, Termination, gap_reached, relative_gap
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "find_conflict",
     "gap_reached",
     "get_backend",
+    "heeded",
     "matrix_from_pyomo",
     "read_model",
     "relative_gap",

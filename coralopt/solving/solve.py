@@ -18,7 +18,7 @@ from coralopt.solving.matrix import Floats, MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import Reason, Termination
+from coralopt.solving.status import Limit, Reason, Termination
 from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven, weak_bound
 
 
@@ -181,6 +181,17 @@ def _solution(
         requested=asked.to_mapping(),
         **rest,
     )
+
+
+def heeded(result: MatrixResult) -> MatrixResult:
+    """The result, unless Ctrl-C cut the solve short: it reaches the back end first, and whoever goes on must not miss it.
+
+    Raises:
+        KeyboardInterrupt: The solve was interrupted.
+    """
+    if result.termination.limit is Limit.INTERRUPTED:
+        raise KeyboardInterrupt
+    return result
 
 
 def solve_matrix(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
+from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -27,7 +30,7 @@ from coralopt.allocation.lagrangian import lagrangian_bound
 from coralopt.allocation.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.side_rows import open_rows
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
-from coralopt.solving import Reason, SolveOptions, get_backend, matrix_from_pyomo, solve_matrix
+from coralopt.solving import Limit, Reason, SolveOptions, Termination, get_backend, matrix_from_pyomo, solve_matrix
 from coralopt.testing.operator_strategies import (
     KINDS,
     allocations_within,
@@ -193,6 +196,37 @@ def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
     if free:
         named = tuple(rows[name] for name in found.conflict)
         assert best_operated_by_enumeration(replace(strict, rows=named)) is None
+
+
+# By name: the package holds a function called explain, too.
+scaling = importlib.import_module("coralopt.allocation.scaling")
+explanations = importlib.import_module("coralopt.allocation.explain")
+
+
+@pytest.mark.parametrize("module", [scaling, explanations], ids=["scale", "explain"])
+def test_ctrl_c_that_a_solver_took_ends_the_search(module: ModuleType) -> None:
+    """A back end answers Ctrl-C with what it has; neither the largest factor nor an explanation may go on after that."""
+    problem = AllocationProblem(
+        usage=np.array([[1]], dtype=np.int16),
+        throughput=np.array([10.0]),
+        phase=np.array([0], dtype=np.int32),
+        demand=np.array([35.0]),
+        availability=np.array([[3]]),
+        price=np.array([[1.0]]),
+        running=None,
+        penalty=0.0,
+        phase_names=("m/decode",),
+        region_names=("r",),
+        configuration_names=("1xGPU",),
+    )
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        found = solve_matrix(*given, **options)
+        return replace(found, termination=Termination(Reason.NO_SOLUTION_FOUND, Limit.INTERRUPTED, "Ctrl-C"), x=None)
+
+    how = largest_factor if module is scaling else explain
+    with patch.object(module, "solve_matrix", interrupted), pytest.raises(KeyboardInterrupt):
+        how(problem)
 
 
 @pytest.mark.parametrize("solver", ["scip", "gurobi", "pyomo:glpk", "pyomo:cbc"])

@@ -66,6 +66,7 @@ def test_verify_exits_1_with_the_reason(tmp_path: Path) -> None:
         (["plan", "tiny", "--simulate", "--planner", "homo"], 2, "compare --simulate"),
         (["plan", "tiny", "--simulate", "--on-infeasible", "scale"], 2, "--on-infeasible"),
         (["plan", "tiny", "--trace", "x.csv"], 2, "--simulate"),
+        (["plan", "tiny", "--planner", "homo", "--on-infeasible", "scale"], 2, "--on-infeasible"),
         (["templates", "check", "nosuch.parquet"], 2, "nosuch.parquet"),
         (["verify", "nosuch.json"], 2, "nosuch.json"),
         (["plan", "tiny", "--nosuch"], 2, "nosuch"),
