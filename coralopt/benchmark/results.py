@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Any
 
 from coralopt.benchmark.task import Settings
 from coralopt.errors import BenchmarkError
+from coralopt.replacing import replacing
 
 #: Bumped whenever the meaning of a field changes.
 FORMAT = 1
@@ -44,18 +44,11 @@ def read_rows(path: Path) -> list[Row]:
 
 def write_rows(rows: Iterable[Row], path: Path) -> None:
     """Write rows to a new file, Parquet or JSON lines by its suffix, beside its place and renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
+    with replacing(path, None) as temporary:
         if path.suffix == ".parquet":
-            _write_parquet(list(rows), Path(temporary))
+            _write_parquet(list(rows), temporary)
         else:
-            Path(temporary).write_text("".join(_line(row) for row in rows), encoding="utf-8")
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+            temporary.write_text("".join(_line(row) for row in rows), encoding="utf-8")
 
 
 class ResultsFile:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from coralopt.errors import PlanError
+from coralopt.replacing import replacing
 
 
 def write_text(path: str | Path, text: str, what: str) -> None:
@@ -22,15 +21,7 @@ def write_text(path: str | Path, text: str, what: str) -> None:
     """
     target = Path(path)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(target) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PlanError(f"{target}: {what} cannot be written: {error.strerror or error}") from error

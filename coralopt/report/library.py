@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from coralopt.errors import LibraryError
 from coralopt.placement import Placement
+from coralopt.replacing import replacing
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import TemplateLibrary, phase_of, template_prices, throughput_spread
 
@@ -48,34 +47,26 @@ def export_library(
     """
     count = 0
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-                writer = csv.writer(stream)
-                writer.writerow(
-                    ["model_phase", "tokens_s", "price_usd_h", "region", "tokens_s_per_usd_h"]
-                    + [f"nodes_{name}" for name in library.configurations]
-                    + ["stages"]
-                )
-                for key in keys if keys is not None else library.by_key:
-                    phase = phase_of(library, key)
-                    price, where = template_prices(library, scenario, key)
-                    for row in range(len(phase)):
-                        tokens, usd = float(phase.throughput[row]), float(price[row])
-                        sold = usd != float("inf")
-                        writer.writerow(
-                            [key, repr(tokens), repr(usd) if sold else ""]
-                            + [scenario.regions[int(where[row])] if sold else "", repr(tokens / usd) if sold else ""]
-                            + [int(n) for n in phase.usage[row]]
-                            + [stages_text(phase.placement(row), library.configurations)]
-                        )
-                        count += 1
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(
+                ["model_phase", "tokens_s", "price_usd_h", "region", "tokens_s_per_usd_h"]
+                + [f"nodes_{name}" for name in library.configurations]
+                + ["stages"]
+            )
+            for key in keys if keys is not None else library.by_key:
+                phase = phase_of(library, key)
+                price, where = template_prices(library, scenario, key)
+                for row in range(len(phase)):
+                    tokens, usd = float(phase.throughput[row]), float(price[row])
+                    sold = usd != float("inf")
+                    writer.writerow(
+                        [key, repr(tokens), repr(usd) if sold else ""]
+                        + [scenario.regions[int(where[row])] if sold else "", repr(tokens / usd) if sold else ""]
+                        + [int(n) for n in phase.usage[row]]
+                        + [stages_text(phase.placement(row), library.configurations)]
+                    )
+                    count += 1
     except OSError as error:
         raise LibraryError(f"{path}: the export cannot be written: {error.strerror or error}") from error
     return count

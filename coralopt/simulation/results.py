@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
+from coralopt.replacing import replacing
 from coralopt.simulation.causes import CAUSES
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.fleet import Fleet, labels
@@ -138,16 +137,8 @@ class SimulationResult:
             columns[name] = pa.DictionaryArray.from_arrays(self.requests[name].astype(np.int32), list(words))
         target = Path(path)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-            os.close(handle)
-            try:
+            with replacing(target) as temporary:
                 pq.write_table(pa.table(columns), temporary)
-                Path(temporary).chmod(0o644)
-                Path(temporary).replace(target)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
         except OSError as error:
             raise CoraloptError(f"{target}: the requests cannot be written: {error.strerror or error}") from error
 

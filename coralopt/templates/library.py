@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +15,7 @@ import numpy.typing as npt
 
 from coralopt.errors import LibraryError
 from coralopt.placement import Placement, Stage
+from coralopt.replacing import replacing
 
 #: Bumped whenever the meaning of a stored column changes; a library of another format is refused.
 FORMAT = "coralopt-templates/1"
@@ -131,17 +130,8 @@ def save_library(library: TemplateLibrary, path: Path) -> None:
         ]
         batches.append(pa.record_batch(columns, schema=schema))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        try:
+        with replacing(path) as temporary:
             pq.write_table(pa.Table.from_batches(batches, schema=schema), temporary, compression="zstd")
-            # mkstemp makes private files; a library is as readable as a plan.
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise LibraryError(f"{path}: the template library cannot be written: {error.strerror or error}") from error
 

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import IO, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from coralopt.errors import Mistake, WorkloadError
+from coralopt.replacing import replacing
 
 #: Most mistakes one message lists.
 _MOST_MISTAKES = 20
@@ -110,20 +110,11 @@ def replaced(path: Path) -> Iterator[Path]:
         WorkloadError: The folder or the file cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        temporary = Path(name)
-        try:
+        # As readable as any other new file.
+        mask = os.umask(0)
+        os.umask(mask)
+        with replacing(path, 0o666 & ~mask) as temporary:
             yield temporary
-            # mkstemp makes private files; a result is as readable as any other new file.
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be written: {error.strerror or error}") from error
 

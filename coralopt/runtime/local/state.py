@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from coralopt.errors import LaunchError
+from coralopt.replacing import replacing
 from coralopt.runtime.router.config import BackendConfig
 
 
@@ -47,15 +46,8 @@ def load_state(path: Path) -> list[dict[str, Any]]:
 
 def save_state(path: Path, pipelines: list[dict[str, Any]]) -> None:
     """Write the state beside its place, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump({"format": "coralopt-local-state", "version": 1, "pipelines": pipelines}, stream, indent=1)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path, None) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        json.dump({"format": "coralopt-local-state", "version": 1, "pipelines": pipelines}, stream, indent=1)
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from coralopt.errors import LaunchError
+from coralopt.replacing import replacing
 
 #: Names what an earlier run wrote into a directory, so that a later one may take away just that.
 MANIFEST = ".coralopt-files.json"
@@ -73,13 +72,5 @@ def _manifest(root: Path) -> set[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(temporary).chmod(0o755 if path.suffix == ".sh" else 0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path, 0o755 if path.suffix == ".sh" else 0o644) as temporary:
+        temporary.write_text(text, encoding="utf-8")

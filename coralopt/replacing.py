@@ -1,0 +1,34 @@
+"""A file that is either the old one or the whole new one, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path, mode: int | None = 0o644) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its place when the block ends well, and goes when it does not.
+
+    Args:
+        path: Destination; its folder is made.
+        mode: Permissions of the new file; ``None`` leaves it to its owner alone.
+
+    Raises:
+        OSError: The folder or the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
