@@ -39,3 +39,32 @@ class TimeGrid:
             row = table[low] if len(self.tokens) == 1 else (1 - weight) * table[low] + weight * table[low + 1]
             result.append(np.interp(batch, self.batch, row))
         return result[0], result[1]
+
+
+@dataclass(frozen=True, eq=False)
+class GridTimes:
+    """Measured times of one model on one node, between the points of their grids straight lines.
+
+    Attributes:
+        provenance: Where the figures come from.
+        prefill: Whole prompts.
+        decode: One token a sequence.
+    """
+
+    provenance: str
+    prefill: TimeGrid
+    decode: TimeGrid
+
+    @property
+    def most_prompts(self) -> int:
+        return int(self.prefill.batch[-1])
+
+    @property
+    def most_sequences(self) -> int:
+        return int(self.decode.batch[-1])
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        return self.prefill.at(prompts, tokens)
+
+    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
+        return self.decode.at(sequences, context)

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.scenario.resolved import MeasuredNodeTimes, MeasuredTimesGrid
-from coralopt.throughput.grid import TimeGrid
-from coralopt.throughput.layer_times import Floats, LayerTimes, LayerTimeSource
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredTimes:
-    """Measured times of one model on one node, between the points of their grids straight lines."""
-
-    provenance: str
-    prefill: TimeGrid
-    decode: TimeGrid
-
-    @property
-    def most_prompts(self) -> int:
-        return int(self.prefill.batch[-1])
-
-    @property
-    def most_sequences(self) -> int:
-        return int(self.decode.batch[-1])
-
-    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
-        return self.prefill.at(prompts, tokens)
-
-    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
-        return self.decode.at(sequences, context)
+from coralopt.throughput.grid import GridTimes, TimeGrid
+from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
 
 
 class MeasuredSource:
@@ -57,7 +33,7 @@ class MeasuredSource:
     def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> LayerTimes:
         node = self._find(model, configuration)
         if node is not None:
-            return MeasuredTimes(f"measured: {node.measured_with}", _grid(node.prefill), _grid(node.decode))
+            return GridTimes(f"measured: {node.measured_with}", _grid(node.prefill), _grid(node.decode))
         assert self._rest is not None
         return self._rest.times(model, configuration)
 

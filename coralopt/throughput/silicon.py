@@ -10,36 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
-from coralopt.throughput.grid import TimeGrid
-from coralopt.throughput.layer_times import Floats
+from coralopt.throughput.grid import GridTimes, TimeGrid
 
 #: GPU type of the catalog -> name of the measured system.
 SYSTEMS = {"L40S": "l40s", "A100": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
 
 
 @dataclass(frozen=True, eq=False)
-class SiliconTimes:
+class SiliconTimes(GridTimes):
     """Measured times of one model on one node."""
 
-    provenance: str
     #: False where aiconfigurator itself only estimates (gpt-oss on A100).
     measured: bool
-    prefill: TimeGrid
-    decode: TimeGrid
-
-    @property
-    def most_prompts(self) -> int:
-        return int(self.prefill.batch[-1])
-
-    @property
-    def most_sequences(self) -> int:
-        return int(self.decode.batch[-1])
-
-    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
-        return self.prefill.at(prompts, tokens)
-
-    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
-        return self.decode.at(sequences, context)
 
 
 class SiliconSource:
@@ -96,5 +78,5 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
         # An estimate must not go about as silicon in plans.
         kind = "silicon" if measured else "vendor estimate"
         line = f"{kind}: aiconfigurator 0.12.0, {columns['version'][first]}{note}"
-        result[key] = SiliconTimes(line, measured, **grids)
+        result[key] = SiliconTimes(provenance=line, measured=measured, **grids)
     return result
