@@ -93,6 +93,7 @@ class _Tables:
         self.scenario, self.source = scenario, source
         self.phases = {phase.key: phase for phase in scenario.model_phases}
         self.made: dict[tuple[Any, ...], ThroughputTables] = {}
+        self.placed: dict[str, tuple[Any, Budgets | Links | None]] = {}
         for key in self.phases:
             self.plain(key)
 
@@ -125,6 +126,24 @@ class _Tables:
 
     def problem(self, phase: ModelPhase, nodes: dict[str, int]) -> Any:
         """The placement problem of these nodes."""
+        hosts = self.scenario.configurations
+        values, coupling = self._values(phase)
+        return problem_of(
+            values,
+            tuple(nodes.get(host.name, 0) for host in hosts),
+            tuple(host.name for host in hosts),
+            coupling,
+            engine_limits(self.scenario.placement.engine),
+            tuple(host.count for host in hosts),
+        )
+
+    def _values(self, phase: ModelPhase) -> tuple[Any, Budgets | Links | None]:
+        """What placements of a model phase are made from, and what its cells are; made once."""
+        if phase.key not in self.placed:
+            self.placed[phase.key] = self._made(phase)
+        return self.placed[phase.key]
+
+    def _made(self, phase: ModelPhase) -> tuple[Any, Budgets | Links | None]:
         scenario, rules = self.scenario, self.scenario.placement
         coupling: Budgets | Links | None = None
         hosts, values = scenario.configurations, self.plain(phase.key).values
@@ -137,14 +156,7 @@ class _Tables:
         if coupling is not None:
             runs = engine_runs(rules.engine, phase, hosts, scenario.max_nodes)
             values = np.where(runs[:, None, :, None, None], values, 0.0)
-        return problem_of(
-            values,
-            tuple(nodes.get(host.name, 0) for host in hosts),
-            tuple(host.name for host in hosts),
-            coupling,
-            engine_limits(rules.engine),
-            tuple(host.count for host in hosts),
-        )
+        return values, coupling
 
 
 def _differs(first: float, second: float) -> bool:
