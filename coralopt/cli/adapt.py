@@ -20,7 +20,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
-from coralopt.cli.placing import ExecutableBy, with_rules
+from coralopt.cli.placing import ExecutableBy, OnInfeasibleOption, UnmetPriceOption, with_rules
 
 
 def adapt(
@@ -60,17 +60,9 @@ def adapt(
     option: OptionList = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds for each epoch's allocation.")] = None,
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
-    on_infeasible: Annotated[
-        str,
-        typer.Option(
-            metavar="explain|scale|shortfall",
-            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
-        ),
-    ] = "explain",
+    on_infeasible: OnInfeasibleOption = "explain",
     budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent in every epoch, USD/h.")] = None,
-    unmet_price: Annotated[
-        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
-    ] = None,
+    unmet_price: UnmetPriceOption = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     executable_by: ExecutableBy = None,
     apply: ApplyTo = None,
@@ -86,11 +78,7 @@ def adapt(
     from coralopt.templates import obtain_library
     from coralopt.workload import read_availability, read_prices
 
-    options: dict[str, Any] = parse_options(option)
-    if time_limit is not None:
-        options["time_limit"] = time_limit
-    if rel_gap is not None:
-        options["rel_gap"] = rel_gap
+    options = parse_options(option, time_limit=time_limit, rel_gap=rel_gap)
     penalties = _penalties(penalty)
     if len(penalties) > 1 and output is not None:
         raise OptionError("several values of --penalty are for comparing; --output takes the plans of one")

@@ -83,8 +83,15 @@ def library_progress(quiet: bool, title: str = "templates") -> Iterator[Any]:
             progress.stop()
 
 
-def parse_options(items: list[str] | None) -> dict[str, Any]:
+def parse_options(
+    items: list[str] | None, *, time_limit: float | None = None, rel_gap: float | None = None
+) -> dict[str, Any]:
     """``["rel_gap=0.001"]`` -> ``{"rel_gap": 0.001}``; values are read as JSON, else as text.
+
+    Args:
+        items: What ``--option`` was given.
+        time_limit: What ``--time-limit`` was given, stronger than an item; ``None`` when it was not.
+        rel_gap: The same of ``--rel-gap``.
 
     Raises:
         OptionError: An item is not of the form NAME=VALUE.
@@ -98,4 +105,5 @@ def parse_options(items: list[str] | None) -> dict[str, Any]:
             options[name.strip()] = json.loads(value)
         except json.JSONDecodeError:
             options[name.strip()] = value
-    return options
+    said = {"time_limit": time_limit, "rel_gap": rel_gap}
+    return {**options, **{name: value for name, value in said.items() if value is not None}}

@@ -1,4 +1,4 @@
-"""What the command line says of placements, laid over a scenario."""
+"""Options that commands which plan share, and what the command line says of placements, laid over a scenario."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ ExecutableBy = Annotated[
         metavar="ENGINE",
         help="Only what this engine runs as it is: vllm; any for no limits. The scenario's placement.engine by default.",
     ),
+]
+
+OnInfeasibleOption = Annotated[
+    str,
+    typer.Option(
+        metavar="explain|scale|shortfall",
+        help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
+    ),
+]
+UnmetPriceOption = Annotated[
+    float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from coralopt.cli.console import (
     print_rich,
     say,
 )
-from coralopt.cli.placing import ExecutableBy, with_rules
+from coralopt.cli.placing import ExecutableBy, OnInfeasibleOption, UnmetPriceOption, with_rules
 from coralopt.cli.plan_by import plan_by
 from coralopt.cli.plan_simulate import plan_by_simulation
 from coralopt.cli.traffic import (
@@ -46,13 +46,7 @@ def plan(
     restrict: Annotated[
         int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
     ] = None,
-    on_infeasible: Annotated[
-        str,
-        typer.Option(
-            metavar="explain|scale|shortfall",
-            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
-        ),
-    ] = "explain",
+    on_infeasible: OnInfeasibleOption = "explain",
     budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent, USD/h.")] = None,
     min_replicas: Annotated[int | None, typer.Option(help="Least instances of every model phase.")] = None,
     survive_region_loss: Annotated[
@@ -61,9 +55,7 @@ def plan(
     forbid: Annotated[
         list[str] | None, typer.Option(metavar="MODEL:GPU", help="A GPU or configuration not to use; may be repeated.")
     ] = None,
-    unmet_price: Annotated[
-        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
-    ] = None,
+    unmet_price: UnmetPriceOption = None,
     library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
     executable_by: ExecutableBy = None,
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
@@ -101,11 +93,7 @@ def plan(
     from coralopt.report import plan_view
     from coralopt.scenario import load_scenario, with_operations
 
-    options: dict[str, Any] = parse_options(option)
-    if time_limit is not None:
-        options["time_limit"] = time_limit
-    if rel_gap is not None:
-        options["rel_gap"] = rel_gap
+    options = parse_options(option, time_limit=time_limit, rel_gap=rel_gap)
     resolved = with_operations(
         with_rules(load_scenario(scenario), executable_by),
         budget_usd_h=budget,
