@@ -49,7 +49,7 @@ test-vllm: $(VENV)/.installed-dev
 # torch is large: TORCH_PYTHON names an interpreter that has it and transformers.
 TORCH_PYTHON ?= $(BIN)/python
 test-torch: $(VENV)/.installed-dev
-	CORALOPT_TORCH_PYTHON=$(TORCH_PYTHON) $(BIN)/python -m pytest -q tests/runtime/test_reference.py tests/runtime/test_profile.py
+	CORALOPT_TORCH_PYTHON=$(TORCH_PYTHON) $(BIN)/python -m pytest -q tests/reference tests/profiling
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow

@@ -15,7 +15,7 @@ from typing import Any
 
 from coralopt import load_scenario
 from coralopt.errors import CoraloptError
-from coralopt.planners import plan_with_report
+from coralopt.planning import plan_with_report
 from coralopt.runtime import VllmEngine, check
 from coralopt.scenario import scenario_from_mapping
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping
-from coralopt.planners import plan_verified, queueing_headroom
+from coralopt.planning import plan_verified, queueing_headroom
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import simulate
 from coralopt.workload import Traffic

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coralopt import Plan, load_scenario, plan_scenario
-from coralopt.runtime.profiling import (
+from coralopt.profiling import (
     Point,
     ProfileOptions,
     architecture_of,

@@ -23,11 +23,11 @@ from rich.table import Table
 from scipy.special import gammaln, logsumexp
 
 from coralopt.workload import Generator, describe, fit_generator, read_hourly, read_trace, save_generator
-from coralopt.workload.arrivals import ArrivalModel, stationary_law
-from coralopt.workload.availability_model import fit_availability, save_availability_model
-from coralopt.workload.kernels import expectation
-from coralopt.workload.lengths import LengthModel, independent_lengths
-from coralopt.workload.statistics import TraceStatistics
+from coralopt.workload.generation.arrivals import ArrivalModel, stationary_law
+from coralopt.workload.generation.kernels import expectation
+from coralopt.workload.generation.lengths import LengthModel, independent_lengths
+from coralopt.workload.series.availability_model import fit_availability, save_availability_model
+from coralopt.workload.traces.statistics import TraceStatistics
 
 PACKAGE_DATA = Path(__file__).resolve().parents[1] / "coralopt" / "workload" / "data"
 SPLITWISE = "Patel et al., Splitwise, ISCA 2024"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coralopt.errors import CoraloptError
     from coralopt.plan import Plan
     from coralopt.plan.verify import verify_plan
-    from coralopt.planners import plan_scenario, plan_with_report
+    from coralopt.planning import plan_scenario, plan_with_report
     from coralopt.scenario import load_scenario, scenario_from_mapping
     from coralopt.solving.options import SolveOptions
     from coralopt.solving.solve import solve
@@ -33,8 +33,8 @@ _HOME = {
     "build_library": "coralopt.templates",
     "load_library": "coralopt.templates",
     "load_scenario": "coralopt.scenario",
-    "plan_scenario": "coralopt.planners",
-    "plan_with_report": "coralopt.planners",
+    "plan_scenario": "coralopt.planning",
+    "plan_with_report": "coralopt.planning",
     "scenario_from_mapping": "coralopt.scenario",
     "solve": "coralopt.solving",
     "verify_plan": "coralopt.plan.verify",

@@ -16,7 +16,7 @@ import argparse
 import numpy as np
 
 from benchmarks.paper.played_walk import INITIALIZATION_S, Rooms, goodput, requests_of, setup, walk
-from coralopt.planners import plan_verified
+from coralopt.planning import plan_verified
 from coralopt.simulation import SimulationConfig
 from coralopt.workload import Trace, Traffic
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.planners.compare import Contestant, Row, compare
-from coralopt.planners.epochs import epoch_scenario
+from coralopt.planning.compare import Contestant, Row, compare
+from coralopt.planning.rolling.epochs import epoch_scenario
 from coralopt.scenario.resolved import ResolvedScenario
 
 #: Ours, the paper's two baselines under each meaning of "homogeneous", and the best that homogeneous replicas can do.

@@ -23,11 +23,11 @@ from benchmarks.paper.played_walk import LEARNED, goodput, requests_of, setup, w
 from coralopt import plan_scenario
 from coralopt.allocation import solve_allocation
 from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.planners import allocation_problem, epoch_inputs, epoch_scenario
+from coralopt.planning import allocation_problem, epoch_inputs, epoch_scenario
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import TemplateLibrary, obtain_library
 from coralopt.workload import EpochAvailability, Trace, load_availability_model, pool_availability
-from coralopt.workload.availability import RULES, plan_worth
+from coralopt.workload.series.availability import RULES, plan_worth
 
 PAPER = {"core": 1.10, "extended": 1.25}
 EPOCH_S = 360.0

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from benchmarks.paper.experiment import cost_of, goodput_of, run, save, show, with_rates
 from coralopt.placement import PlacementPool, load_pool, place_pool
-from coralopt.planners.helix_starts import swarm_layout
-from coralopt.planners.hexgen import hexgen_search
-from coralopt.planners.place_helix import helix_problem, place_helix
+from coralopt.planning.rivals.helix_starts import swarm_layout
+from coralopt.planning.rivals.hexgen import hexgen_search
+from coralopt.planning.rivals.place_helix import helix_problem, place_helix
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 from coralopt.simulation import SimulationConfig, simulate
 from coralopt.workload import poisson_for_scenario

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt import Plan, load_scenario, scenario_from_mapping
-from coralopt.planners import adapt, epoch_inputs
+from coralopt.planning import adapt, epoch_inputs
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
 from coralopt.workload import EpochAvailability, Trace, Traffic, epoch_demand

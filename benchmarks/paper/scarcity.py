@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.paper.experiment import all_models, arguments, cost_of, goodput_of, run, save, show, with_rates
 from coralopt import load_scenario
-from coralopt.planners import PlanRequest, get_planner
+from coralopt.planning import PlanRequest, get_planner
 from coralopt.workload import load_availability_model, pool_availability
-from coralopt.workload.availability import RULES, plan_worth
+from coralopt.workload.series.availability import RULES, plan_worth
 
 #: (cost of coral / baseline's, goodput of coral / baseline's) as printed.
 PAPER = {

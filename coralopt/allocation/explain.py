@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.bounds.relaxation import SHORTFALL, Columns, least_shortfall, reduced_costs, restricted_matrix
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
-from coralopt.allocation.relaxation import SHORTFALL, Columns, least_shortfall, reduced_costs, restricted_matrix
-from coralopt.allocation.side_rows import SideRow, banned, open_rows
+from coralopt.allocation.side_constraints import SideRow, banned, open_rows
 from coralopt.solving import Capability, MatrixResult, Reason, SolveOptions, get_backend, heeded, solve_matrix
 
 #: Most columns of the elastic problem.

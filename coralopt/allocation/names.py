@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.side_rows import open_rows
+from coralopt.allocation.side_constraints import open_rows
 from coralopt.solving import MilpMatrix
 
 _NAME = re.compile(r"(\w+)\[([\d,]+)\](.*)", re.S)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.side_rows import SideRow, banned, refuse_bad_rows
+from coralopt.allocation.side_constraints import SideRow, banned, refuse_bad_rows
 from coralopt.allocation.supply import SupplyClass, refuse_bad_supply
 from coralopt.errors import SolverError
 
@@ -51,7 +51,7 @@ class AllocationProblem:
     """Meet every demand at least cost from what the regions offer (paper section 4.3).
 
     Beyond the paper: nodes may come in supply classes (:mod:`coralopt.allocation.supply`), named side rows hold
-    (:mod:`coralopt.allocation.side_rows`), and demand may go unmet at a price. Requests that are not served need none
+    (:mod:`coralopt.allocation.side_constraints`), and demand may go unmet at a price. Requests that are not served need none
     of their phases, so phases that belong together share one column: with sigma_g in [0, 1] the unmet share of group g the
     demand rows are ``sum T nu + T_m sigma_g(m) >= T_m`` and the cost has ``sum_m price_m T_m sigma_g(m)`` on top.
 
@@ -228,7 +228,7 @@ class AllocationProblem:
 
     def formulations(self) -> Mapping[str, Any]:
         """Formulations by name."""
-        from coralopt.allocation.formulations import FORMULATIONS
+        from coralopt.allocation.model import FORMULATIONS
 
         return FORMULATIONS
 

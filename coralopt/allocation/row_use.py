@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.side_rows import SideRow
+from coralopt.allocation.side_constraints import SideRow
 from coralopt.allocation.supply import rent_by_region
 
 

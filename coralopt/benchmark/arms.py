@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from coralopt.allocation.formulations import FORMULATIONS as ALLOCATION
+from coralopt.allocation.model import FORMULATIONS as ALLOCATION
 from coralopt.errors import BenchmarkError
 from coralopt.placement.formulations import FORMULATIONS as PLACEMENT
 from coralopt.solving import get_backend, unknown_option

@@ -58,7 +58,7 @@ def allocation_problem(source: str, columns: int, supply: str, seed: int) -> All
 
 @lru_cache(maxsize=1)
 def _scenario_base(name: str) -> AllocationProblem:
-    from coralopt.planners.coral import allocation_problem as from_scenario
+    from coralopt.planning.coral import allocation_problem as from_scenario
     from coralopt.templates import obtain_library
 
     scenario = scenario_of(name)

@@ -72,8 +72,8 @@ def adapt(
 ) -> None:
     """Walk SCENARIO through epochs: keep what runs where that is cheaper, charge K for what is started."""
     from coralopt.errors import OptionError
-    from coralopt.planners import adapt as walk
-    from coralopt.planners import epoch_inputs, forecast_named, is_demand_table, read_demand_or_trace
+    from coralopt.planning import adapt as walk
+    from coralopt.planning import epoch_inputs, forecast_named, is_demand_table, read_demand_or_trace
     from coralopt.scenario import load_scenario, with_operations
     from coralopt.templates import obtain_library
     from coralopt.workload import read_availability, read_prices

@@ -68,7 +68,7 @@ def run_loop(
     json_output: bool,
 ) -> None:
     """Measure, plan and apply until Ctrl-C, or for so many epochs; a line an epoch, or one JSON document at the end."""
-    from coralopt.planners import forecast_named
+    from coralopt.planning import forecast_named
     from coralopt.runtime import follow_demand
 
     hook = None if forecast == "given" else forecast_named(forecast)

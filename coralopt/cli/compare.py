@@ -19,7 +19,7 @@ from coralopt.cli.traffic import ModelOption, SortOption
 if TYPE_CHECKING:
     from types import FrameType
 
-    from coralopt.planners.compare import Row
+    from coralopt.planning.compare import Row
     from coralopt.scenario.resolved import ResolvedScenario
     from coralopt.workload import Trace
 
@@ -54,8 +54,8 @@ def compare(
 ) -> None:
     """Plan SCENARIO with several planners: cost, lower bound, demand met, tokens per USD, time."""
     from coralopt.errors import OptionError
-    from coralopt.planners.compare import Contestant, with_bound
-    from coralopt.planners.compare import compare as run
+    from coralopt.planning.compare import Contestant, with_bound
+    from coralopt.planning.compare import compare as run
     from coralopt.report.comparison import comparison_table, draw_comparison, require_drawable
     from coralopt.scenario import load_scenario
 

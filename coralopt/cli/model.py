@@ -31,7 +31,7 @@ def export(
 ) -> None:
     """Write the allocation model of SCENARIO as an LP or MPS file, names in the scenario's words."""
     from coralopt.allocation import readable_names, reduce_problem
-    from coralopt.planners import allocation_problem
+    from coralopt.planning import allocation_problem
     from coralopt.scenario import load_scenario
     from coralopt.solving import compile_problem, write_model
     from coralopt.templates import obtain_library

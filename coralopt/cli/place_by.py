@@ -42,7 +42,7 @@ def place_by(
 def _helix(
     pool: PlacementPool, stages: int | None, solver: str, time_limit: float | None, start: str, seed: int
 ) -> dict[str, Any]:
-    from coralopt.planners.place_helix import DEFAULT_SECONDS, place_helix
+    from coralopt.planning.rivals.place_helix import DEFAULT_SECONDS, place_helix
 
     say(f"helix: up to {DEFAULT_SECONDS if time_limit is None else time_limit:g} s; Ctrl-C keeps the best so far")
     found = place_helix(pool, stages=stages, solver=solver, time_limit=time_limit, start=start, seed=seed)
@@ -65,7 +65,7 @@ def _helix(
 
 def _hexgen(pool: PlacementPool, seed: int, generations: int, quiet: bool) -> dict[str, Any]:
     from coralopt.errors import InfeasibleError
-    from coralopt.planners.hexgen import hexgen_search
+    from coralopt.planning.rivals.hexgen import hexgen_search
     from coralopt.report import stages_text
 
     started = time.perf_counter()

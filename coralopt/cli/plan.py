@@ -89,7 +89,7 @@ def plan(
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
     from coralopt.plan.verify import verify_plan
-    from coralopt.planners import parse_forbidden, plan_with_report
+    from coralopt.planning import parse_forbidden, plan_with_report
     from coralopt.report import plan_view
     from coralopt.scenario import load_scenario, with_operations
 

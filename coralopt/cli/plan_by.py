@@ -29,7 +29,7 @@ def plan_by(
 ) -> None:
     """Plan with the planner of this name, verify, print; exit code 1 where the plan is not what it says."""
     from coralopt.plan.verify import verify_plan
-    from coralopt.planners import PlanRequest, get_planner
+    from coralopt.planning import PlanRequest, get_planner
     from coralopt.report import plan_view
 
     planner = get_planner(name)

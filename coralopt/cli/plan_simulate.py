@@ -13,7 +13,7 @@ import typer
 from coralopt.cli.console import library_progress, print_json, print_rich, say
 
 if TYPE_CHECKING:
-    from coralopt.planners import Round, VerifiedPlanning
+    from coralopt.planning import Round, VerifiedPlanning
     from coralopt.scenario.resolved import ResolvedScenario
     from coralopt.workload import Traffic
 
@@ -34,7 +34,7 @@ def plan_by_simulation(
 ) -> None:
     """Search, print, write; exit 1 when no plan passed."""
     from coralopt.plan.verify import verify_plan
-    from coralopt.planners import plan_verified
+    from coralopt.planning import plan_verified
     from coralopt.report import plan_view
     from coralopt.report.verified import rounds_table
 

@@ -13,7 +13,7 @@ from coralopt.cli.console import JsonFlag, library_progress, print_json, print_r
 
 if TYPE_CHECKING:
     from coralopt.catalog.types import ModelArchitecture
-    from coralopt.runtime.profiling import Point, ProfileOptions
+    from coralopt.profiling import Point, ProfileOptions
 
 
 class Engine(StrEnum):
@@ -70,7 +70,7 @@ def profile(
     """
     from coralopt.catalog import find_model
     from coralopt.errors import CoraloptError
-    from coralopt.runtime.profiling import (
+    from coralopt.profiling import (
         ProfileOptions,
         architecture_of,
         default_layers,
@@ -135,7 +135,7 @@ def _measure(
     quiet: bool,
 ) -> tuple[list[Point], str]:
     from coralopt.errors import CoraloptError
-    from coralopt.runtime.profiling import profile_with_torch, profile_with_vllm
+    from coralopt.profiling import profile_with_torch, profile_with_vllm
 
     with library_progress(quiet=quiet, title="profile") as progress:
         if engine is Engine.TORCH:
@@ -149,7 +149,7 @@ def _measure(
 def _comparison(model: ModelArchitecture, configuration: str, node: dict[str, Any]) -> dict[str, Any]:
     """Source -> phase -> how far its layer times are off, for nodes of the catalog."""
     from coralopt.catalog import node_configurations
-    from coralopt.runtime.profiling import compare_with
+    from coralopt.profiling import compare_with
     from coralopt.throughput import throughput_source
 
     found = node_configurations().get(configuration)

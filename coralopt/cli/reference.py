@@ -12,7 +12,7 @@ import typer
 from coralopt.cli.console import JsonFlag, print_json, print_rich, say
 
 if TYPE_CHECKING:
-    from coralopt.runtime.reference import ReferenceReport
+    from coralopt.reference import ReferenceReport
 
 
 class Device(StrEnum):
@@ -57,7 +57,7 @@ def reference(
     """
     from coralopt.errors import LaunchError
     from coralopt.plan import Plan
-    from coralopt.runtime.reference import ReferenceOptions, run_reference
+    from coralopt.reference import ReferenceOptions, run_reference
 
     document = Plan.load(plan)
     known = list(dict.fromkeys(instance.model for instance in document.instances))

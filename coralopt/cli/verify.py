@@ -31,13 +31,13 @@ def verify(
     result = verify_plan(document)
     checks, violations = list(result.checks), list(result.violations)
     if prove and not violations:
-        from coralopt.planners import prove_bound
+        from coralopt.planning import prove_bound
 
         with library_progress(quiet=json_output) as progress:
             violations.extend(prove_bound(document, progress=progress))
         checks.append(("lower bound and library", 2))
     if document.simulated is not None and not violations and (trace is not None or document.simulated.kind != "trace"):
-        from coralopt.planners import play_again
+        from coralopt.planning import play_again
 
         violations.extend(play_again(document, trace))
         checks.append(("requests played again", document.simulated.requests))

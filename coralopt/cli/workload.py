@@ -80,7 +80,7 @@ def show(
     from rich.table import Table
 
     from coralopt.workload import load_generator
-    from coralopt.workload.generator import generator_document
+    from coralopt.workload.generation.generator import generator_document
 
     found = load_generator(generator)
     if json_output:
@@ -349,7 +349,7 @@ def availability(
 
     from coralopt.scenario import load_scenario
     from coralopt.workload import load_availability_model, pool_availability, read_hourly, write_availability
-    from coralopt.workload.availability import RULES, UNITS, plan_worth
+    from coralopt.workload.series.availability import RULES, UNITS, plan_worth
 
     if rule not in RULES:
         raise WorkloadError(f"unknown rule {rule!r}; choose {', '.join(RULES)}, or give --headroom")

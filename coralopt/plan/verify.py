@@ -60,7 +60,7 @@ def verify_plan(plan: Plan) -> Verification:
 
     The scenario is validated anew; throughput tables are computed anew; each placement is checked against them, its
     optimality on its node set re-derived by the dynamic programme; prices, capacity, demand, cost and gap are summed
-    anew. The lower bound itself is a statement about the whole library: :func:`coralopt.planners.prove_bound`
+    anew. The lower bound itself is a statement about the whole library: :func:`coralopt.planning.prove_bound`
     re-derives it.
     """
     try:

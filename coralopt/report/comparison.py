@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from coralopt.errors import CoraloptError
-from coralopt.planners.compare import Row
+from coralopt.planning.compare import Row
 
 
 def comparison_table(rows: Sequence[Row], title: str) -> Table:

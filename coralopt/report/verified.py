@@ -11,7 +11,7 @@ from rich.table import Table
 from coralopt.plan.document import Plan
 
 if TYPE_CHECKING:
-    from coralopt.planners import Round
+    from coralopt.planning import Round
 
 
 def simulated_table(plan: Plan) -> Table | None:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from coralopt.allocation import OnInfeasible
 from coralopt.errors import InfeasibleError, LaunchError, OptionError
 from coralopt.plan import Plan
-from coralopt.planners import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_with_report
-from coralopt.planners.forecast import foretold
+from coralopt.planning import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_with_report
+from coralopt.planning.rolling.forecast import foretold
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 
 Floats = npt.NDArray[np.float64]

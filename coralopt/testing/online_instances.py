@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation import Allocation, AllocationProblem
+from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.reductions import reduce_problem
-from coralopt.allocation.relaxation import Columns
-from coralopt.planners import allocation_problem
+from coralopt.planning import allocation_problem
 from coralopt.scenario import load_scenario
 from coralopt.solving import MilpMatrix, SolveOptions, solve_matrix
 from coralopt.templates import TemplateLibrary, obtain_library

@@ -1,13 +1,23 @@
 """Request traces, generators fitted to them, and tables of demand, availability and prices per epoch."""
 
-from coralopt.workload.availability import RULES, HourlyAvailability, pool_availability, read_hourly
-from coralopt.workload.availability_model import (
+from coralopt.workload.generation.for_scenario import ModelLoad, generate_for_scenario, model_loads
+from coralopt.workload.generation.generator import (
+    Generator,
+    fit_generator,
+    load_generator,
+    packaged_generators,
+    save_generator,
+)
+from coralopt.workload.generation.poisson import poisson_for_scenario
+from coralopt.workload.generation.traffic import Traffic, trace_digest
+from coralopt.workload.series.availability import RULES, HourlyAvailability, pool_availability, read_hourly
+from coralopt.workload.series.availability_model import (
     AvailabilityModel,
     fit_availability,
     load_availability_model,
     save_availability_model,
 )
-from coralopt.workload.epochs import (
+from coralopt.workload.series.epochs import (
     EpochAvailability,
     EpochDemand,
     EpochPrices,
@@ -18,15 +28,7 @@ from coralopt.workload.epochs import (
     write_demand,
     write_prices,
 )
-from coralopt.workload.for_scenario import ModelLoad, generate_for_scenario, model_loads
-from coralopt.workload.generator import (
-    Generator,
-    fit_generator,
-    load_generator,
-    packaged_generators,
-    save_generator,
-)
-from coralopt.workload.operations import (
+from coralopt.workload.traces.operations import (
     EPOCH_S,
     IMBALANCES,
     assign_models,
@@ -42,12 +44,10 @@ from coralopt.workload.operations import (
     scenario_demand,
     thin,
 )
-from coralopt.workload.poisson import poisson_for_scenario
-from coralopt.workload.read import TraceFile, read_trace, read_trace_file
-from coralopt.workload.statistics import TraceStatistics, describe
-from coralopt.workload.trace import UNNAMED, Trace
-from coralopt.workload.traffic import Traffic, trace_digest
-from coralopt.workload.write import write_trace
+from coralopt.workload.traces.read import TraceFile, read_trace, read_trace_file
+from coralopt.workload.traces.statistics import TraceStatistics, describe
+from coralopt.workload.traces.trace import UNNAMED, Trace
+from coralopt.workload.traces.write import write_trace
 
 __all__ = [
     "EPOCH_S",

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, branching, reduce_problem, solve_allocation
-from coralopt.allocation import solve as solve_module
-from coralopt.allocation.decomposition import Limit, best_prices
-from coralopt.allocation.relaxation import Columns
+from coralopt.allocation import AllocationProblem, reduce_problem, solve_allocation
+from coralopt.allocation.bounds.decomposition import Limit, best_prices
+from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.search import branching
+from coralopt.allocation.search import solve as solve_module
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, reduce_problem, solve_allocation
-from coralopt.allocation import solve as solve_module
-from coralopt.allocation.decomposition import best_prices
-from coralopt.allocation.lagrangian import lagrangian_bound
-from coralopt.allocation.partition import all_near, choose
-from coralopt.allocation.relaxation import Columns
+from coralopt.allocation.bounds.decomposition import best_prices
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.search import solve as solve_module
+from coralopt.allocation.search.partition import all_near, choose
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
 

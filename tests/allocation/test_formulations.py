@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, matrix_from_arrays
-from coralopt.allocation.formulations import FORMULATIONS
+from coralopt.allocation.model import FORMULATIONS
 from coralopt.errors import OptionError
 from coralopt.solving import MilpMatrix, Reason, SolveOptions, matrix_from_pyomo, solve, solve_matrix
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration

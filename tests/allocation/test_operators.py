@@ -25,10 +25,10 @@ from coralopt.allocation import (
     solve_allocation,
     solve_or_serve_less,
 )
-from coralopt.allocation.formulations import FORMULATIONS
-from coralopt.allocation.lagrangian import lagrangian_bound
-from coralopt.allocation.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
-from coralopt.allocation.side_rows import open_rows
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.model import FORMULATIONS
+from coralopt.allocation.side_constraints import open_rows
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
 from coralopt.solving import Limit, Reason, SolveOptions, Termination, get_backend, matrix_from_pyomo, solve_matrix
 from coralopt.testing.operator_strategies import (
@@ -70,8 +70,8 @@ def test_every_step_of_the_chain(problem: AllocationProblem, looked: bool) -> No
     if truth is None:
         return
     with (
-        patch("coralopt.allocation.solve.DIRECT_COLUMNS", 0),
-        patch("coralopt.allocation.solve.MANY_TEMPLATES", 0 if looked else 10**9),
+        patch("coralopt.allocation.search.solve.DIRECT_COLUMNS", 0),
+        patch("coralopt.allocation.search.solve.MANY_TEMPLATES", 0 if looked else 10**9),
     ):
         result = solve_allocation(problem, options=EXACT)
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
@@ -138,7 +138,7 @@ def test_direct_matrix_is_the_compiled_one(problem: AllocationProblem) -> None:
 def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) -> None:
     """Against trying everything; its demand is met by its own allocation, to the last bit."""
     truth = largest_factor_by_enumeration(problem)
-    with patch("coralopt.allocation.scaling.FIRST_COLUMNS", 1 if first else 600):
+    with patch("coralopt.allocation.largest_factor.FIRST_COLUMNS", 1 if first else 600):
         if truth is None or truth == 0:
             with pytest.raises(InfeasibleError):
                 largest_factor(problem, options=EXACT)
@@ -164,7 +164,10 @@ def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) 
 def test_largest_factor_claims_nothing_without_proof(problem: AllocationProblem) -> None:
     """With room for hardly any columns it may find little, but says that nothing can be served only where that is so."""
     truth = largest_factor_by_enumeration(problem)
-    with patch("coralopt.allocation.scaling.FIRST_COLUMNS", 1), patch("coralopt.allocation.scaling.CHEAPEST", 1):
+    with (
+        patch("coralopt.allocation.largest_factor.FIRST_COLUMNS", 1),
+        patch("coralopt.allocation.largest_factor.CHEAPEST", 1),
+    ):
         try:
             found = largest_factor(problem, options=EXACT, most_columns=2)
         except InfeasibleError:
@@ -199,7 +202,7 @@ def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
 
 
 # By name: the package holds a function called explain, too.
-scaling = importlib.import_module("coralopt.allocation.scaling")
+scaling = importlib.import_module("coralopt.allocation.largest_factor")
 explanations = importlib.import_module("coralopt.allocation.explain")
 
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, AllocationState, solve_allocation
-from coralopt.allocation import solve as solve_module
-from coralopt.allocation.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.reductions import chain
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.prices import GRID, near_templates
-from coralopt.allocation.relaxation import Columns
+from coralopt.allocation.search import solve as solve_module
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem

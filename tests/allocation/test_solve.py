@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import Allocation, AllocationProblem, reduce_problem, solve_allocation
-from coralopt.allocation.lagrangian import lagrangian_bound
-from coralopt.allocation.part import TOLERANCE, Part
-from coralopt.allocation.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
-from coralopt.allocation.rounding import rounded
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.search.part import TOLERANCE, Part
+from coralopt.allocation.search.rounding import rounded
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import SolveOptions, solve
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem

@@ -13,7 +13,7 @@ import pytest
 from coralopt import load_scenario, plan_scenario, verify_plan
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, plan_schema
-from coralopt.planners import prove_bound
+from coralopt.planning import prove_bound
 
 
 @pytest.fixture(scope="module")

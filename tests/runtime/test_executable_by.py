@@ -14,7 +14,7 @@ from coralopt.cli.app import make_app
 from coralopt.errors import ScenarioError
 from coralopt.placement import Placement, Stage
 from coralopt.plan import Plan, PlannedInstance, PlannedNode, PlannedStage
-from coralopt.planners import plan_scenario
+from coralopt.planning import plan_scenario
 from coralopt.runtime import VllmEngine, check
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario

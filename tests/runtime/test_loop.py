@@ -23,7 +23,7 @@ from runtime_plans import MODEL, instance, plan
 
 from coralopt.errors import LaunchError, OptionError
 from coralopt.plan import Plan
-from coralopt.planners import plan_scenario, plan_with_report
+from coralopt.planning import plan_scenario, plan_with_report
 from coralopt.runtime import follow_demand, measured_demand
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt import load_scenario
-from coralopt.planners import plan_scenario
+from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.templates import (
     allocation_certificate,

@@ -11,7 +11,7 @@ from coralopt import load_scenario
 from coralopt.errors import ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.verify import verify_plan
-from coralopt.planners import plan_scenario
+from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import TemplateLibrary, build_library, check_library, library_digest, scenario_tables

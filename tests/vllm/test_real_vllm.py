@@ -25,7 +25,7 @@ from make_model import WORDS
 from runtime_plans import MODEL, instance, plan
 
 from coralopt.plan import Plan
-from coralopt.planners import plan_scenario
+from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 
 VLLM = os.environ.get("CORALOPT_VLLM")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import WorkloadError
-from coralopt.workload.arrivals import ArrivalModel, even_hours, stationary_law
-from coralopt.workload.arrivals_fit import daily_shape, fit_arrivals, fit_chain
-from coralopt.workload.kernels import expectation
-from coralopt.workload.statistics import dispersion, find_tick, interval_cv, per_window
+from coralopt.workload.generation.arrivals import ArrivalModel, even_hours, stationary_law
+from coralopt.workload.generation.arrivals_fit import daily_shape, fit_arrivals, fit_chain
+from coralopt.workload.generation.kernels import expectation
+from coralopt.workload.traces.statistics import dispersion, find_tick, interval_cv, per_window
 
 ONE = np.ones(1), np.ones((1, 1))
 TWO = ArrivalModel(1.0, 1.0, np.array([0.2, 2.6]), np.array([[0.98, 0.02], [0.04, 0.96]]))

@@ -21,7 +21,7 @@ from coralopt.workload import (
     read_hourly,
     save_availability_model,
 )
-from coralopt.workload.availability import HOURLY_COLUMNS
+from coralopt.workload.series.availability import HOURLY_COLUMNS
 
 DATA = Path(os.environ.get("CORALOPT_TRACE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 POOL = {"r": ["1xL40S", "4xL40S", "8xL40S", "1xL4", "2xA10G"], "s": ["1xL40S", "8xA100", "4xL4"]}

@@ -30,8 +30,8 @@ from coralopt.workload import (
     read_trace,
     save_generator,
 )
-from coralopt.workload.arrivals import ArrivalModel
-from coralopt.workload.generator import generator_document
+from coralopt.workload.generation.arrivals import ArrivalModel
+from coralopt.workload.generation.generator import generator_document
 
 DATA = Path(os.environ.get("CORALOPT_TRACE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 SEEDS = 9

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import WorkloadError
-from coralopt.workload.lengths import fit_lengths, independent_lengths
-from coralopt.workload.statistics import rank_correlation
+from coralopt.workload.generation.lengths import fit_lengths, independent_lengths
+from coralopt.workload.traces.statistics import rank_correlation
 
 ALL = np.zeros(40_000, dtype=np.int64)
 

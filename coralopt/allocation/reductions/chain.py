@@ -14,7 +14,7 @@ from coralopt.allocation.reductions.availability import reachable, with_replica_
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
-from coralopt.allocation.side_rows import SideRow, banned
+from coralopt.allocation.side_constraints import SideRow, banned
 
 
 @dataclass(frozen=True)

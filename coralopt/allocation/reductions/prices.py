@@ -1,7 +1,7 @@
 r"""Drop templates that are too dear at known capacity prices: the reduction behind a quick re-solve.
 
 At any capacity prices lambda >= 0 an allocation with an instance of a column costs at least the column's forced cost (see
-:mod:`coralopt.allocation.lagrangian`). So every allocation of cost below t uses columns of forced cost below t only, and
+module ``bounds.lagrangian``). So every allocation of cost below t uses columns of forced cost below t only, and
 the rest may go: the least cost stays what it was if it is below t, and is at least t if nothing below t is left. Side rows
 are left out here, which only makes the bound lower; supply classes and unmet demand count as in the Lagrangian bound.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.lagrangian import Floats, allow_copies
+from coralopt.allocation.bounds.lagrangian import Floats, allow_copies
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.supply import segments
 
@@ -50,7 +50,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         margin: Dimensionless, how far above the bound the target should be.
         most: Largest number of new columns to keep; the target is lowered where more are below it.
     """
-    from coralopt.allocation.kernels import cheapest_by_size, cover, node_lists, sweep_best, sweep_forced
+    from coralopt.allocation.bounds.kernels import cheapest_by_size, cover, node_lists, sweep_best, sweep_forced
 
     prices = np.maximum(capacity_prices, 0.0)
     templates, regions, _, phases = problem.shape

@@ -1,0 +1,200 @@
+r"""Coverings: sets of instances that meet the demand of one model phase, and all of them that could be cheap enough.
+
+Model phases meet only in the capacity rows, so an allocation is one covering a phase whose nodes together fit into the
+pool. At capacity prices lambda a covering has the weight w = cost + sum lambda U, the cheapest one D_m, and any allocation
+costs at least L = sum_m D_m - sum lambda A (see :mod:`coralopt.allocation.bounds.lagrangian`). An allocation that uses a
+covering of weight above D_m + g costs more than L + g. So whoever looks for allocations of cost at most L + g may
+forget all other coverings: :func:`near_coverings` lists those that remain.
+
+Two coverings of a phase that use the same nodes are equal to the rest of the world, and the cheaper one stays; so does
+a covering that uses no more of any node and costs no more than another. That is where the millions of near-equal
+allocations go: templates cut the same nodes into instances in many ways.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation.bounds.relaxation import Columns, Floats, Ints
+from coralopt.allocation.problem import AllocationProblem
+
+#: Share of a demand by which a sum of throughputs may miss it and still be looked at; the exact check decides later.
+HAIR = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Coverings:
+    """Coverings of all model phases, sorted by phase.
+
+    Attributes:
+        phase: int64 (n,).
+        cost: float64 (n,), USD/h.
+        use: int16 (n, R * C), nodes.
+        members: int64 (n, d), columns of the instances, -1 where there are fewer than d.
+        tight: bool (n,), whether only exact arithmetic can tell that the demand is met.
+    """
+
+    phase: Ints
+    cost: Floats
+    use: npt.NDArray[np.int16]
+    members: Ints
+    tight: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+    def some(self, chosen: npt.NDArray[np.bool_] | Ints) -> Coverings:
+        """Some of them."""
+        return Coverings(
+            self.phase[chosen], self.cost[chosen], self.use[chosen], self.members[chosen], self.tight[chosen]
+        )
+
+    @staticmethod
+    def union(parts: list[Coverings]) -> Coverings:
+        """All of several."""
+        width = max(part.members.shape[1] for part in parts)
+        members = [
+            np.pad(part.members, ((0, 0), (0, width - part.members.shape[1])), constant_values=-1) for part in parts
+        ]
+        return Coverings(
+            np.concatenate([part.phase for part in parts]),
+            np.concatenate([part.cost for part in parts]),
+            np.concatenate([part.use for part in parts]),
+            np.concatenate(members),
+            np.concatenate([part.tight for part in parts]),
+        )
+
+
+def near_coverings(
+    problem: AllocationProblem,
+    columns: Columns,
+    chosen: Ints,
+    weight: Floats,
+    phase: int,
+    limit: float,
+    least: Floats,
+    most: int,
+    deadline: float = np.inf,
+    available: Ints | None = None,
+    needed: Sequence[tuple[int, int]] = (),
+) -> Coverings | None:
+    """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
+
+    Built instance by instance, breadth first. Of partial coverings on the same nodes and the same kept instances only the
+    one that covers most is kept.
+
+    Args:
+        problem: The problem.
+        columns: Its columns.
+        chosen: int64 (k,), columns of this phase that any wanted covering may use.
+        weight: float64 (k,), their weights.
+        phase: Model phase.
+        limit: Largest weight, USD/h.
+        least: float64 (G + 1,), a lower bound on the weight that covers s of G steps of the demand.
+        most: Largest number of partial coverings of one size to hold.
+        deadline: Value of ``time.perf_counter()`` to stop at.
+        available: int64 (R * C,), nodes that this phase may use; the pool's when ``None``.
+        needed: (cell, nodes) pairs: every wanted covering uses at least so many.
+
+    Returns:
+        The coverings, or ``None`` when there would be too many or time is up.
+    """
+    regions, configurations = problem.price.shape
+    demand = float(problem.demand[phase])
+    speed = problem.throughput[columns.template[chosen]]
+    cube = np.zeros((len(chosen), regions, configurations), dtype=np.int16)
+    cube[np.arange(len(chosen)), columns.region[chosen]] = problem.usage[columns.template[chosen]]
+    use = cube.reshape(len(chosen), regions * configurations)
+    # Only cells that matter, then one entry a kept column: two equal rows are interchangeable.
+    cells = np.flatnonzero(use.any(axis=0))
+    kept = np.flatnonzero(columns.kept[chosen])
+    own = np.zeros((len(chosen), len(kept)), dtype=np.int16)
+    own[kept, np.arange(len(kept))] = 1
+    rows = np.concatenate([use[:, cells], own], axis=1)
+    pool = problem.availability.ravel() if available is None else available
+    room = np.concatenate([pool[cells], columns.upper[chosen[kept]].astype(np.int64)])
+    mark = np.random.default_rng(0).integers(1, 2**62, rows.shape[1], dtype=np.int64)
+    marks = rows.astype(np.int64) @ mark
+
+    # Imported here: compiled code is dear to load and most commands never need it.
+    from coralopt.allocation.bounds.kernels import extend
+
+    label_use = np.zeros((1, rows.shape[1]), dtype=np.int16)
+    label_mark = np.zeros(1, dtype=np.int64)
+    label_speed, label_weight = np.zeros(1), np.zeros(1)
+    label_members = np.empty((1, 0), dtype=np.int64)
+    done: list[Coverings] = []
+    while len(label_mark):
+        room_for = 20 * most
+        label, item = np.empty(room_for, dtype=np.int64), np.empty(room_for, dtype=np.int64)
+        count = extend(
+            label_speed, label_weight, label_use, speed, weight, rows, room, demand, least, limit, label, item
+        )
+        if count < 0 or time.perf_counter() > deadline:
+            return None
+        label, item = label[:count], item[:count]
+        speeds = label_speed[label] + speed[item]
+        weights = label_weight[label] + weight[item]
+        made_marks = label_mark[label] + marks[item]
+        order = np.lexsort((-speeds, made_marks))
+        label, item = label[order], item[order]
+        speeds, weights, made_marks = speeds[order], weights[order], made_marks[order]
+        made = label_use[label] + rows[item]
+        first = np.concatenate([[True], made_marks[1:] != made_marks[:-1]]) if len(label) else np.zeros(0, np.bool_)
+        # Equal marks almost surely mean equal rows; only rows that are equal may go.
+        leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+        stays = first | (made != made[leader]).any(axis=1)
+        label, item, made = label[stays], item[stays], made[stays]
+        label_mark, label_speed, label_weight = made_marks[stays], speeds[stays], weights[stays]
+        label_members = np.concatenate([label_members[label], chosen[item][:, None]], axis=1)
+        label_use = made
+        full = label_speed >= demand * (1 - HAIR)
+        tight = full & (label_speed < demand * (1 + HAIR))
+        if full.any():
+            whole = np.zeros((int(full.sum()), regions * configurations), dtype=np.int16)
+            whole[:, cells] = made[full][:, : len(cells)]
+            done.append(
+                Coverings(
+                    np.full(int(full.sum()), phase, dtype=np.int64),
+                    columns.cost[label_members[full]].sum(axis=1),
+                    whole,
+                    label_members[full],
+                    tight[full],
+                )
+            )
+        more = ~full | tight
+        label_use, label_mark, label_members = label_use[more], label_mark[more], label_members[more]
+        label_speed, label_weight = label_speed[more], label_weight[more]
+        if len(label_mark) > most:
+            return None
+    if not done:
+        width = np.zeros((0, 1), dtype=np.int64)
+        return Coverings(
+            np.zeros(0, np.int64),
+            np.zeros(0),
+            np.zeros((0, regions * configurations), np.int16),
+            width,
+            np.zeros(0, np.bool_),
+        )
+    # First what another one replaces may go, but only among those that use enough of what is needed.
+    found = Coverings.union(done)
+    for cell, nodes in needed:
+        found = found.some(found.use[:, cell] >= nodes)
+    return _undominated(found)
+
+
+def _undominated(coverings: Coverings) -> Coverings:
+    """Without those of one phase that another replaces. What only seems to cover the demand replaces nothing."""
+    from coralopt.allocation.bounds.kernels import undominated_rows
+
+    order = np.lexsort((coverings.use.sum(axis=1), coverings.cost))
+    ordered = coverings.some(order)
+    sure = np.flatnonzero(~ordered.tight)
+    keep = np.ones(len(ordered), dtype=np.bool_)
+    keep[sure] = undominated_rows(np.ascontiguousarray(ordered.use[sure]), ordered.cost[sure])
+    return ordered.some(keep)

@@ -1,0 +1,391 @@
+r"""Capacity prices that make the Lagrangian bound as high as it gets: Dantzig-Wolfe over the demand rows.
+
+The master programme chooses, fractionally, one covering a model phase (module ``coverings``) within the
+capacity rows::
+
+    min sum_k c_k z_k   s.t.   sum_k U_k z_k <= A,   sum_{k of m} z_k >= 1 for every phase m,   z >= 0
+
+Its columns are made as they are needed: at capacity prices lambda the covering knapsack of every phase, a dynamic
+programme over a grid, gives the one of least weight. Prices are smoothed (Wentges 1997): those asked about lie between
+the best ones so far and the master's. What comes out is prices only; whatever they are, the bound made from them by
+:func:`coralopt.allocation.bounds.lagrangian.lagrangian_bound` over *all* columns holds, so nothing here needs proof.
+
+The master's optimum is the best bound of that kind: its relaxation knows that every demand row is met by whole
+instances, and only the nodes that phases share are still split. Where that is not enough, *limits* say that a phase uses at
+least or at most so many nodes of one kind (module ``branching``); their rows have prices of their own,
+which only that phase pays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation.bounds.relaxation import Columns, Floats, Ints
+from coralopt.allocation.problem import AllocationProblem
+from coralopt.solving import MilpMatrix, SolveOptions, solve_matrix
+
+#: Steps of the grid of the knapsacks here; the root's bound itself is made on a finer one.
+GRID = 20_000
+#: Share of the best prices so far in the next ones asked about.
+SMOOTHING = 0.6
+#: Relative distance of the master's value and the best bound to stop at.
+CLOSE = 2e-5
+#: Rounds after which the best prices so far will do.
+MOST_ROUNDS = 150
+#: Price of a node beyond the pool, USD/h, at which nothing fits.
+MOST_EXCESS = 1e9
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How many nodes of one kind a model phase may use.
+
+    Attributes:
+        phase: Model phase.
+        cell: Region times C plus configuration.
+        least: Nodes.
+        most: Nodes.
+    """
+
+    phase: int
+    cell: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Covering:
+    """A covering as the master holds it.
+
+    Attributes:
+        phase: Model phase.
+        members: (column, count) pairs, sorted.
+        cost: USD/h.
+        use: float64 (R * C,), nodes.
+    """
+
+    phase: int
+    members: tuple[tuple[int, int], ...]
+    cost: float
+    use: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """What the decomposition found over some columns.
+
+    Attributes:
+        capacity_prices: float64 (R, C), USD/h per node, of the best bound.
+        limit_prices: (phase, cell) -> what that phase pays for a node on top, USD/h; negative where it must use some.
+        bound: Lagrangian bound over these columns within the limits, USD/h; minus infinity where some phase cannot be
+            covered.
+        weight: float64 (k,), weights of the chosen columns at these prices.
+        forced: float64 (k,), what an allocation with that column costs at least.
+        least: float64 (GRID + 1,) a phase: least weight that covers so many steps.
+        master: Value of the last master programme; infinite while it had to exceed the pool.
+        mean_use: float64 (P, R * C), nodes that each phase uses in the last master's solution.
+        coverings: Those of the master.
+        rounds: Rounds made.
+    """
+
+    capacity_prices: Floats
+    limit_prices: Mapping[tuple[int, int], float]
+    bound: float
+    weight: Floats
+    forced: Floats
+    least: tuple[Floats, ...]
+    master: float
+    mean_use: Floats
+    coverings: tuple[Covering, ...]
+    rounds: int
+
+
+def best_prices(
+    problem: AllocationProblem,
+    columns: Columns,
+    chosen: Ints,
+    start: Floats,
+    solver: Any,
+    deadline: float = np.inf,
+    limits: Sequence[Limit] = (),
+    limit_prices: Mapping[tuple[int, int], float] | None = None,
+    known: Sequence[Covering] = (),
+    enough: float = np.inf,
+) -> Decomposition:
+    """Prices that maximise the Lagrangian bound over the chosen columns within the limits, nearly.
+
+    Args:
+        problem: The problem.
+        columns: Its columns.
+        chosen: int64 (k,), those that take part.
+        start: float64 (R, C), capacity prices to begin with.
+        solver: A back end with LP duals.
+        deadline: Value of ``time.perf_counter()`` to stop at.
+        limits: At most one a phase and cell.
+        limit_prices: Prices of limits to begin with, as far as known.
+        known: Coverings for the master to begin with.
+        enough: Bound to stop at, USD/h.
+    """
+    oracle = _Oracle(problem, columns, chosen, limits)
+    available = problem.availability.ravel().astype(np.float64)
+    phases = len(problem.demand)
+    master = _Master(available, np.flatnonzero(problem.demand > 0), phases, limits, solver)
+    for covering in known:
+        master.add(covering)
+    before = limit_prices or {}
+    best = asked = _Multipliers(
+        np.maximum(start.ravel(), 0.0),
+        np.array([before.get((limit.phase, limit.cell), 0.0) for limit in limits], dtype=np.float64),
+    )
+    bound, value, rounds, stuck, over = -np.inf, np.inf, 0, 0, True
+    answer: _Answer | None = None
+    mean_use = np.zeros((phases, len(available)))
+    excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
+    while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
+        rounds += 1
+        found = oracle.coverings(asked)
+        if found is None:
+            break
+        fresh = sum(master.add(covering) for covering in found.coverings)
+        if found.bound > bound:
+            bound, best, answer = found.bound, asked, found
+        value, dual, mean_use, over = master.solve(excess)
+        close = value - bound <= CLOSE * abs(value)
+        if bound >= enough or (close and not over):
+            break
+        # Prices that bring nothing new are too near the best ones; the master's own always do, or it is done.
+        stuck = 0 if fresh else stuck + 1
+        if over and (close or stuck > 2):
+            # The price of exceeding the pool was too low, or nothing fits at all: then the bound grows with it.
+            excess, stuck = 10.0 * excess, 1
+            if excess > MOST_EXCESS:
+                break
+        elif stuck > 2:
+            break
+        asked = dual if stuck else best.towards(dual)
+    if answer is None:
+        least: tuple[Floats, ...] = tuple(np.full(GRID + 1, np.inf) for _ in range(phases))
+        weight, forced = np.zeros(len(chosen)), np.full(len(chosen), -np.inf)
+    else:
+        least, weight, forced = answer.least, answer.weight, oracle.forced(answer)
+    return Decomposition(
+        capacity_prices=best.capacity.reshape(problem.price.shape),
+        limit_prices={
+            (limit.phase, limit.cell): price for limit, price in zip(limits, best.limits.tolist(), strict=True)
+        },
+        bound=bound,
+        weight=weight,
+        forced=forced,
+        least=least,
+        master=np.inf if over else value,
+        mean_use=mean_use,
+        coverings=tuple(master.coverings),
+        rounds=rounds,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Multipliers:
+    """Prices of the capacity rows, at least 0, and of the limits: positive for a most, negative for a least."""
+
+    capacity: Floats
+    limits: Floats
+
+    def towards(self, other: _Multipliers) -> _Multipliers:
+        return _Multipliers(
+            SMOOTHING * self.capacity + (1 - SMOOTHING) * other.capacity,
+            SMOOTHING * self.limits + (1 - SMOOTHING) * other.limits,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    bound: float
+    coverings: list[Covering]
+    weight: Floats
+    least: tuple[Floats, ...]
+
+
+class _Oracle:
+    """The covering knapsacks of all phases over the chosen columns."""
+
+    def __init__(self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[Limit]) -> None:
+        configurations = problem.price.shape[1]
+        self.problem, self.chosen, self.limits = problem, chosen, limits
+        self.shape = problem.price.shape
+        template = columns.template[chosen]
+        self.phase = problem.phase[template]
+        self.region = columns.region[chosen]
+        self.usage = problem.usage[template].astype(np.float64)
+        self.cost = columns.cost[chosen]
+        share = problem.throughput[template] / np.where(problem.demand > 0, problem.demand, 1.0)[self.phase]
+        self.steps = np.clip(np.ceil(share * GRID * (1 + 1e-12)), 1, GRID).astype(np.int64)
+        kept = columns.kept[chosen]
+        usable = np.ones(len(chosen), dtype=np.bool_)
+        for limit in limits:
+            r, c = divmod(limit.cell, configurations)
+            usable &= (self.phase != limit.phase) | (self.region != r) | (self.usage[:, c] <= limit.most)
+        self.usable = usable
+        self.parts: list[tuple[int, Ints, list[tuple[int, int]]]] = []
+        for p in np.flatnonzero(problem.demand > 0).tolist():
+            mine = (self.phase == p) & usable
+            copies = [(int(k), int(columns.upper[chosen[k]])) for k in np.flatnonzero(mine & kept)]
+            self.parts.append((p, np.flatnonzero(mine & ~kept), copies))
+        # No node may come at less than nothing: with weights of at least 0 the knapsacks stay what they are.
+        self.floor = -np.nan_to_num(problem.price).ravel()
+
+    def node_prices(self, multipliers: _Multipliers) -> Floats:
+        """float64 (P, R * C): what each phase pays for a node."""
+        prices = np.repeat(multipliers.capacity[None], len(self.problem.demand), axis=0)
+        for limit, price in zip(self.limits, multipliers.limits.tolist(), strict=True):
+            prices[limit.phase, limit.cell] = max(prices[limit.phase, limit.cell] + price, self.floor[limit.cell])
+        return prices
+
+    def coverings(self, multipliers: _Multipliers) -> _Answer | None:
+        """The bound at these prices and the covering of least weight of every phase.
+
+        ``None`` when the chosen columns cannot cover some phase.
+        """
+        prices = self.node_prices(multipliers)
+        paid = prices.reshape(-1, *self.shape)[self.phase, self.region]
+        weight = self.cost + (self.usage * paid).sum(axis=1)
+        total = -float(multipliers.capacity @ self.problem.availability.ravel())
+        for limit in self.limits:
+            price = float(prices[limit.phase, limit.cell] - multipliers.capacity[limit.cell])
+            total -= price * (limit.most if price > 0 else limit.least)
+        made = []
+        least = [np.zeros(GRID + 1) for _ in self.problem.demand]
+        for phase, fresh, kept in self.parts:
+            table, counts = _cheapest(self.steps, weight, fresh, kept)
+            if counts is None:
+                return None
+            least[phase] = table
+            total += float(table[GRID])
+            use = np.zeros(self.shape)
+            cost = 0.0
+            for k, n in counts.items():
+                use[self.region[k]] += n * self.usage[k]
+                cost += n * float(self.cost[k])
+            members = tuple(sorted((int(self.chosen[k]), n) for k, n in counts.items()))
+            made.append(Covering(phase, members, cost, use.ravel()))
+        slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.problem.availability.ravel()))
+        return _Answer(total - slack, made, weight, tuple(least))
+
+    def forced(self, answer: _Answer) -> Floats:
+        """float64 (k,): what an allocation with one instance of each column costs at least, within the limits."""
+        forced = np.full(len(self.chosen), np.inf)
+        for phase in range(len(self.problem.demand)):
+            mine = np.flatnonzero((self.phase == phase) & self.usable)
+            table = answer.least[phase]
+            forced[mine] = answer.bound - table[GRID] + answer.weight[mine] + table[GRID - self.steps[mine]]
+        return forced - 1e-9 * abs(answer.bound)
+
+
+def _cheapest(
+    steps: Ints, weight: Floats, fresh: Ints, kept: list[tuple[int, int]]
+) -> tuple[Floats, dict[int, int] | None]:
+    """Least weights that cover the grid with fresh items and some copies of kept ones, and how to cover all of it."""
+    from coralopt.allocation.bounds.kernels import cheapest_by_size, cover_with_choice
+
+    front = fresh[cheapest_by_size(steps[fresh], weight[fresh], GRID)]
+    table = np.full(GRID + 1, np.inf)
+    table[0] = 0.0
+    choice = np.full(GRID + 1, -1, dtype=np.int64)
+    if len(front):
+        cover_with_choice(steps[front], weight[front], table, choice)
+    layers: list[tuple[int, int, npt.NDArray[np.bool_]]] = []
+    amounts = np.arange(GRID + 1)
+    for k, copies in kept:
+        size = 1
+        while copies > 0:
+            taken = min(size, copies)
+            other = table[np.maximum(amounts - int(steps[k]) * taken, 0)] + float(weight[k]) * taken
+            better = other < table
+            table = np.where(better, other, table)
+            layers.append((k, taken, better))
+            copies -= taken
+            size *= 2
+    if not np.isfinite(table[GRID]):
+        return table, None
+    counts: dict[int, int] = {}
+    amount = GRID
+    for k, taken, better in reversed(layers):
+        if amount > 0 and better[amount]:
+            counts[k] = counts.get(k, 0) + taken
+            amount = max(0, amount - int(steps[k]) * taken)
+    while amount > 0:
+        k = int(front[choice[amount]])
+        counts[k] = counts.get(k, 0) + 1
+        amount -= int(steps[k])
+    return table, counts
+
+
+class _Master:
+    """The master programme; it may exceed the pool and miss limits at a price, so that it always has a solution."""
+
+    def __init__(self, available: Floats, phases: Ints, count: int, limits: Sequence[Limit], solver: Any) -> None:
+        self.available, self.solver, self.limits, self.count = available, solver, limits, count
+        self.row = {int(p): k for k, p in enumerate(phases)}
+        self.seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
+        self.coverings: list[Covering] = []
+
+    def add(self, covering: Covering) -> bool:
+        """Whether the covering is a new one."""
+        if (covering.phase, covering.members) in self.seen:
+            return False
+        self.seen.add((covering.phase, covering.members))
+        self.coverings.append(covering)
+        return True
+
+    def solve(self, excess: float) -> tuple[float, _Multipliers, Floats, bool]:
+        """Value, prices, nodes by phase, and whether the pool had to be exceeded or a limit missed."""
+        from scipy.sparse import csc_array
+
+        cells, phases, extra = len(self.available), len(self.row), len(self.limits)
+        made = self.coverings
+        count = len(made)
+        use = np.array([covering.use for covering in made])
+        phase = np.array([covering.phase for covering in made])
+        a = np.zeros((cells + phases + extra, count + cells + 2 * extra))
+        a[:cells, :count] = use.T
+        a[cells + np.array([self.row[p] for p in phase.tolist()]), np.arange(count)] = 1.0
+        a[np.arange(cells), count + np.arange(cells)] = -1.0
+        for k, limit in enumerate(self.limits):
+            a[cells + phases + k, :count] = np.where(phase == limit.phase, use[:, limit.cell], 0.0)
+            a[cells + phases + k, count + cells + 2 * k] = 1.0
+            a[cells + phases + k, count + cells + 2 * k + 1] = -1.0
+        width = a.shape[1]
+        matrix = MilpMatrix(
+            c=np.concatenate([[covering.cost for covering in made], np.full(width - count, excess)]),
+            offset=0.0,
+            a=csc_array(a),
+            row_lower=np.concatenate(
+                [np.full(cells, -np.inf), np.ones(phases), [float(limit.least) for limit in self.limits]]
+            ),
+            row_upper=np.concatenate(
+                [self.available, np.full(phases, np.inf), [float(limit.most) for limit in self.limits]]
+            ),
+            lower=np.zeros(width),
+            upper=np.full(width, np.inf),
+            integer=np.zeros(width, dtype=np.bool_),
+            maximize=False,
+            column_names=range(width),  # type: ignore[arg-type]
+            row_names=range(a.shape[0]),  # type: ignore[arg-type]
+        )
+        result = solve_matrix(matrix, self.solver, SolveOptions(threads=1))
+        mean = np.zeros((self.count, cells))
+        if result.x is None or result.row_duals is None or result.objective is None:
+            return np.inf, _Multipliers(np.zeros(cells), np.zeros(extra)), mean, True
+        np.add.at(mean, phase, use * result.x[:count, None])
+        return (
+            float(result.objective),
+            _Multipliers(np.maximum(0.0, -result.row_duals[:cells]), -result.row_duals[cells + phases :]),
+            mean,
+            bool(result.x[count:].sum() > 1e-7),
+        )

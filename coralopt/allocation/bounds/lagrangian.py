@@ -1,0 +1,175 @@
+r"""A lower bound that keeps the demand rows whole, and the columns it rules out.
+
+For capacity prices lambda >= 0 the capacity rows move into the objective (Lagrangian relaxation)::
+
+    L(lambda) = - sum_{r,c} lambda_{r,c} A_r(c) + sum_m D_m,
+    D_m = min { sum_n w n : sum T n >= T_m, n whole },   w = cost + sum_c lambda_{r,c} U_c >= 0
+
+``D_m`` is a covering knapsack over the columns of model phase m: new instances without limit, kept ones up to the number
+that runs. L(lambda) is a lower bound on every allocation's cost for every lambda >= 0. With ample
+supply lambda is 0 and the bound closes the gap that rounding up the demand rows leaves to the linear relaxation.
+
+The knapsack is solved on a grid of G steps of T_m / G tokens/s with every throughput rounded *up* to whole steps: a
+relaxation, so the bound stays valid, and a fine grid costs little: every instance is
+rounded up by less than one step of it.
+
+Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
+demand at its price is one more item of the knapsack, one step large and without limit; replicas of a phase stay in its
+knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side rows move into the objective at prices mu >= 0 of
+their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing
+are scaled down until none does.
+
+Fixing: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the remaining
+demand covered at best. Where that exceeds the cost one is willing to pay, the column is 0 in every such solution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.side_constraints import open_rows, rent_factor, row_terms, rows_worth, shortfall_worth
+from coralopt.allocation.supply import segments
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LagrangianBound:
+    """The bound at given capacity prices.
+
+    Attributes:
+        bound: USD/h; every allocation costs at least this.
+        forced: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
+        weight: float64 (N,), USD/h; cost of a column and its nodes at the capacity prices.
+        least: One float64 (G + 1,) a model phase: least weight that covers s of G steps of its demand, and what every
+            covering of the whole demand weighs at least.
+    """
+
+    bound: float
+    forced: Floats
+    weight: Floats
+    least: tuple[Floats, ...]
+
+
+def lagrangian_bound(
+    problem: AllocationProblem,
+    columns: Columns,
+    capacity_prices: Floats,
+    grid: int = 400_000,
+    side_prices: Floats | None = None,
+) -> LagrangianBound:
+    """The bound of the module docstring, and what every single column would cost at least.
+
+    Args:
+        problem: The problem.
+        columns: Its columns.
+        capacity_prices: float64 (R, C), USD/h per node.
+        grid: Steps of every demand.
+        side_prices: float64 (S,), of the side rows; 0 when ``None``.
+    """
+    prices = np.maximum(capacity_prices, 0.0)
+    burden = problem.usage.astype(np.float64) @ prices.T
+    weight = columns.cost + burden[columns.template, columns.region]
+    unmet = problem.unmet_price()
+    constant = -segments(problem).worth(prices, np.ones(len(problem.region_names)))
+    if side_prices is not None and side_prices.any():
+        # Replicas of one phase stay in its knapsack, whole.
+        inside = np.array([row.is_replicas for row in open_rows(problem)], dtype=np.bool_)
+        side = np.where(inside, 0.0, np.maximum(side_prices, 0.0))
+        terms, relief = row_terms(problem, columns.template, columns.region, side), shortfall_worth(problem, side)
+        share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
+        weight, unmet, side = np.maximum(weight + share * terms, 0.0), unmet - share * relief, share * side
+        constant = rows_worth(problem, side) - segments(problem).worth(prices, rent_factor(problem, side))
+    unmet = np.maximum(unmet, 0.0)
+    phase_of = problem.phase[columns.template]
+    steps = np.zeros(len(columns), dtype=np.int64)
+    covers: list[Floats] = []
+    # What is left to cover once one instance is there.
+    rests: list[Floats] = []
+    replicas: dict[int, int] = {}
+    for row in open_rows(problem):
+        if row.is_replicas and row.phases is not None:
+            replicas[row.phases[0]] = max(replicas.get(row.phases[0], 0), int(np.ceil(row.bound)))
+    for p, demand in enumerate(problem.demand):
+        mine = np.flatnonzero(phase_of == p)
+        if demand <= 0:
+            covers.append(np.zeros(grid + 1))
+            rests.append(covers[-1])
+            continue
+        # The hair of slack keeps rounding up on the safe side of floating-point division.
+        size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12))
+        steps[mine] = np.clip(size, 1, grid).astype(np.int64)
+        fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
+        sizes, weights = steps[fresh], weight[fresh]
+        if np.isfinite(unmet[p]):
+            sizes, weights = np.append(sizes, 1), np.append(weights, unmet[p] * demand / grid)
+        cover = covering_table(sizes, weights, grid)
+        for k in kept.tolist():
+            allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
+        rests.append(cover)
+        for _ in range(replicas.get(p, 0)):
+            rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
+        covers.append(cover)
+    total = constant + sum(float(cover[grid]) for cover in covers)
+    forced = np.full(len(columns), -np.inf)
+    for p, (cover, rest) in enumerate(zip(covers, rests, strict=True)):
+        mine = np.flatnonzero(phase_of == p)
+        if np.isfinite(cover[grid]):
+            forced[mine] = total - cover[grid] + weight[mine] + rest[grid - steps[mine]]
+    # Rounding of the sums above must never lift the bound over a true cost.
+    size = (
+        abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())
+    )
+    slack = 1e-9 * (abs(total) + 2 * size) if np.isfinite(total) else 0.0
+    return LagrangianBound(total - slack, forced - slack, weight, tuple(covers))
+
+
+def _one_more(steps: npt.NDArray[np.int64], weight: Floats, table: Floats) -> Floats:
+    """float64 (G + 1,): least weight of one item and a rest; the copies of kept items are not counted here."""
+    from coralopt.allocation.bounds.kernels import cheapest_by_size, one_more
+
+    if not len(steps):
+        return np.full_like(table, np.inf)
+    front = cheapest_by_size(steps, weight, len(table) - 1)
+    return np.asarray(one_more(steps[front], weight[front], table))
+
+
+def scaled_share(weights: Floats, terms: Floats) -> float:
+    """Largest share in [0, 1] of the terms that leaves every weight at 0 or above."""
+    falls = np.flatnonzero(terms < 0)
+    if not len(falls):
+        return 1.0
+    return float(min(1.0, (weights[falls] / -terms[falls]).min()))
+
+
+def covering_table(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
+    """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
+    cover = np.full(grid + 1, np.inf)
+    cover[0] = 0.0
+    if not len(steps):
+        return cover
+    # Imported here: compiled code is dear to load and most commands never need it.
+    from coralopt.allocation.bounds.kernels import cheapest_by_size
+    from coralopt.allocation.bounds.kernels import cover as fill
+
+    # Only items that no larger one undercuts matter.
+    front = cheapest_by_size(steps, weight, grid)
+    return np.asarray(fill(steps[front], weight[front], cover))
+
+
+def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:
+    """Let ``cover`` use one more item at most ``copies`` times; in place. Powers of two make every number of copies."""
+    size = 1
+    while copies > 0:
+        taken = min(size, copies)
+        jump = steps * taken
+        before = cover.copy()
+        reach = np.maximum(np.arange(len(cover)) - jump, 0)
+        np.minimum(before, before[reach] + weight * taken, out=cover)
+        copies -= taken
+        size *= 2

@@ -1,0 +1,88 @@
+"""What to do when demand cannot be met: say why, serve an equal share of everything, or price what stays unmet."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from coralopt.allocation.largest_factor import LargestFactor, largest_factor
+from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.search.solve import DEFAULT_OPTIONS, AllocationResult, solve_allocation
+from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
+from coralopt.solving import Limit, SolveOptions
+
+OnInfeasible = Literal["explain", "scale", "shortfall"]
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """An allocation, and what it was asked to serve in the end.
+
+    Attributes:
+        result: The allocation and its proof.
+        problem: The problem that ``result`` solves: the given one, or with less demand, or with prices of unmet demand.
+        factor: Where demand was scaled: by how much, and the proof that no larger factor can be served.
+    """
+
+    result: AllocationResult
+    problem: AllocationProblem
+    factor: LargestFactor | None = None
+
+
+def solve_or_serve_less(
+    problem: AllocationProblem,
+    on_infeasible: OnInfeasible = "explain",
+    solver: Any = "highs",
+    options: SolveOptions | None = None,
+    **rest: Any,
+) -> Served:
+    """Meet every demand at least cost; where that cannot be done, do what ``on_infeasible`` says.
+
+    Args:
+        problem: The problem. Its ``shortfall_price`` counts only for ``"shortfall"``, and only where the demand cannot be
+            met: demand that can be met is.
+        on_infeasible: ``"explain"`` raises with the reasons; ``"scale"`` serves the largest common factor of all demands, at
+            least cost; ``"shortfall"`` leaves demand unmet where that is cheapest at its prices.
+        solver: Name of a MILP back end or a back end itself.
+        options: Common options; ``time_limit`` (s) is for the whole call.
+        rest: Further arguments of :func:`coralopt.allocation.solve_allocation`.
+
+    Raises:
+        InfeasibleError: The demand cannot be met, and nothing else was asked for or helps.
+        OptionError: Unknown ``on_infeasible``, or ``"shortfall"`` without a price for any demand.
+    """
+    if on_infeasible not in get_args(OnInfeasible):
+        raise OptionError(f"on_infeasible is {on_infeasible!r}; choose from: {', '.join(get_args(OnInfeasible))}")
+    prices = problem.shortfall_price
+    if on_infeasible == "shortfall" and (prices is None or not np.isfinite(prices).any()):
+        raise OptionError(
+            "shortfall needs a price for unmet demand: give `unmet` for some models in the scenario, or --unmet-price"
+        )
+    asked, started = options or DEFAULT_OPTIONS, time.perf_counter()
+    strict = replace(problem, shortfall_price=None)
+    explained = on_infeasible == "explain"
+    try:
+        return Served(solve_allocation(strict, solver, asked, explained=explained, **rest), strict)
+    except InfeasibleError:
+        if explained:
+            raise
+    except NoSolutionError as error:
+        # Perhaps it can be met, but that was not found in time; less can be asked for all the same.
+        stopped = getattr(getattr(error.result, "termination", None), "limit", None) is Limit.INTERRUPTED
+        if explained or stopped:
+            raise
+    left = asked
+    if asked.time_limit is not None:
+        left = replace(asked, time_limit=max(1.0, asked.time_limit - (time.perf_counter() - started)))
+    if on_infeasible == "shortfall":
+        return Served(solve_allocation(problem, solver, left, **rest), problem)
+    # A second programme follows, so the first one gets half of the time.
+    half = left if left.time_limit is None else replace(left, time_limit=left.time_limit / 2)
+    factor = largest_factor(strict, solver, half)
+    scaled = replace(strict, demand=factor.demand)
+    if asked.time_limit is not None:
+        left = replace(asked, time_limit=max(1.0, asked.time_limit - (time.perf_counter() - started)))
+    return Served(solve_allocation(scaled, solver, left, start=factor.allocation, **rest), scaled, factor)

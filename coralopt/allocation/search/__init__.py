@@ -1,0 +1,1 @@
+"""The search for an allocation with a proven gap."""

@@ -1,0 +1,54 @@
+"""Fewer columns for back ends that take no more: those of least forced cost.
+
+A model of some templates holds all their columns, in every region, kept and new. Templates are ranked by the least forced
+cost of their columns, so a restricted model holds the columns that a cheap allocation most likely uses. What it finds is
+an upper bound; the lower bound comes from the relaxation over all columns, so the gap reported stays a proven one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation.bounds.relaxation import Columns, Floats
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Restriction:
+    """At most ``most`` columns a model.
+
+    Attributes:
+        most: Columns, ``None`` for any number.
+        size: int64 (T,), columns of each template.
+        least: float64 (T,), least forced cost of each template's columns, USD/h.
+        full: Whether a model has been cut to ``most`` columns: larger ones would be cut to the same.
+    """
+
+    most: int | None
+    size: Ints
+    least: Floats
+    full: bool = False
+
+    @staticmethod
+    def of(columns: Columns, forced: Floats, most: int | None) -> Restriction:
+        """Sizes and ranks of all templates."""
+        templates = int(columns.template.max(initial=-1)) + 1
+        least = np.full(templates, np.inf)
+        np.minimum.at(least, columns.template, forced)
+        return Restriction(most, np.bincount(columns.template, minlength=templates).astype(np.int64), least)
+
+    def admits(self, templates: Ints) -> bool:
+        """Whether a model of these templates is small enough."""
+        return self.most is None or int(self.size[templates].sum()) <= self.most
+
+    def cut(self, templates: Ints) -> Ints:
+        """The templates of least forced cost that fit, ascending; all of them when they do."""
+        if self.most is None or self.admits(templates):
+            return templates
+        self.full = True
+        ranked = templates[np.argsort(self.least[templates], kind="stable")]
+        return np.sort(ranked[np.cumsum(self.size[ranked]) <= self.most])

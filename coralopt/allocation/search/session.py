@@ -1,0 +1,149 @@
+"""Solve again after a change of demand, price or availability, without building again.
+
+The matrix of the split formulation over all priced (template, region) pairs is made once. A change of demand or
+availability moves right-hand sides, a change of price moves costs; templates that no longer fit are held back by the
+capacity rows themselves. The last answer is the next start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation.model import FORMULATIONS
+from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.errors import UnsupportedError
+from coralopt.solving import Compiled, Solution, SolveOptions, compile_problem, solve_compiled
+
+
+class AllocationSession:
+    """One allocation problem, solved again and again with other demands, prices and availability.
+
+    The instances that run and the penalty stay those of the problem it was made with: they shape the columns.
+
+    Attributes:
+        problem: The problem as it stands now.
+        builds: How often the matrix was made; a price for what had none makes it anew.
+    """
+
+    def __init__(
+        self,
+        problem: AllocationProblem,
+        solver: Any = "highs",
+        options: SolveOptions | Mapping[str, Any] | None = None,
+    ) -> None:
+        if not problem.plain:
+            raise UnsupportedError(
+                "a session moves demand, prices and availability only; solve problems with supply classes, side rows or "
+                "unmet demand by solve_allocation"
+            )
+        self.problem, self.builds = problem, 0
+        self._solver, self._options = solver, options
+        self._compiled: Compiled | None = None
+        self._wide = problem
+        self._last: npt.NDArray[np.float64] | None = None
+
+    def solve(
+        self,
+        demand: npt.ArrayLike | None = None,
+        price: npt.ArrayLike | None = None,
+        availability: npt.ArrayLike | None = None,
+    ) -> Solution[Allocation]:
+        """Solve the problem with these changes, which stay.
+
+        Args:
+            demand: float64 (P,), tokens/s.
+            price: float64 (R, C), USD/h; NaN where nothing is sold.
+            availability: int64 (R, C), nodes.
+
+        Raises:
+            SolverError: The changes do not fit the problem.
+        """
+        changes = {"demand": demand, "price": price, "availability": availability}
+        given = {name: np.asarray(value) for name, value in changes.items() if value is not None}
+        self.problem = replace(self.problem, **given)  # type: ignore[arg-type]
+        started = time.perf_counter()
+        compiled = self._rebuilt() if self._outgrown() else self._moved()
+        compiled = replace(compiled, seconds=time.perf_counter() - started)
+        found: Solution[Allocation] = solve_compiled(
+            self.problem, compiled, self._solver, self._options, start=self._last
+        )
+        if found.answer is not None:
+            self._last = self._columns_of(found.answer)
+        return found
+
+    def _outgrown(self) -> bool:
+        return self._compiled is None or bool((np.isnan(self._wide.price) & ~np.isnan(self.problem.price)).any())
+
+    def _rebuilt(self) -> Compiled:
+        """A matrix wide enough for any demand, and any availability of what has a price."""
+        priced = ~np.isnan(self.problem.price)
+        plenty = int(self.problem.usage.max(initial=1))
+        # Some demand everywhere: a row for every phase, even where nothing can serve it.
+        self._wide = replace(
+            self.problem, availability=np.where(priced, plenty, 0), demand=np.ones_like(self.problem.demand)
+        )
+        self._compiled = compile_problem(self._wide, "split", route="arrays")
+        self._last = None
+        self.builds += 1
+        return self._moved()
+
+    def _moved(self) -> Compiled:
+        """The matrix with the right-hand sides, costs and bounds of the problem as it stands."""
+        assert self._compiled is not None
+        matrix, problem = self._compiled.matrix, self.problem
+        template, region, kept = self._pairs()
+        price = problem.template_price()[template, region]
+        sold = ~np.isnan(price)
+        factor = np.where(kept, 1.0, 1.0 + problem.penalty)
+        upper = np.where(sold, self._upper(), 0.0)
+        lower_sides, upper_sides = matrix.row_lower.copy(), matrix.row_upper.copy()
+        for i, name in enumerate(matrix.row_names):
+            place = [int(part) for part in name[name.index("[") + 1 : -1].split(",")]
+            if name.startswith("capacity"):
+                upper_sides[i] = float(problem.availability[place[0], place[1]])
+            else:
+                lower_sides[i] = float(problem.demand[place[0]])
+        changed = replace(
+            matrix,
+            c=np.where(sold, factor * np.nan_to_num(price), 0.0),
+            row_lower=lower_sides,
+            row_upper=upper_sides,
+            upper=upper,
+        )
+        formulation, wide = FORMULATIONS["split"], self._wide
+        return replace(self._compiled, matrix=changed, read=lambda x: formulation.read_columns(wide, x))  # type: ignore[attr-defined]
+
+    def _pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Template, region and whether it is a kept one, of every column."""
+        from coralopt.allocation.model.rows import usable
+
+        template, region, _, _ = usable(self._wide)
+        kept = np.flatnonzero(self._running(template, region) > 0)
+        return (
+            np.concatenate([template, template[kept]]),
+            np.concatenate([region, region[kept]]),
+            np.concatenate([np.zeros(len(template), dtype=np.bool_), np.ones(len(kept), dtype=np.bool_)]),
+        )
+
+    def _upper(self) -> npt.NDArray[np.float64]:
+        assert self._compiled is not None
+        return np.asarray(self._compiled.matrix.upper)
+
+    def _running(self, template: npt.NDArray[np.int64], region: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        running = self.problem.running
+        return np.zeros(len(template), dtype=np.int64) if running is None else running[template, region]
+
+    def _columns_of(self, answer: Allocation) -> npt.NDArray[np.float64]:
+        """An answer as column values: kept as far as instances run, the rest new."""
+        template, region, kept = self._pairs()
+        counts = np.zeros((len(self.problem.throughput), len(self.problem.region_names)), dtype=np.int64)
+        counts[answer.template, answer.region] = answer.count
+        total = counts[template, region]
+        held = np.minimum(total, self._running(template, region))
+        return np.where(kept, held, total - held).astype(np.float64)

@@ -1,0 +1,246 @@
+"""Plans of several planners for one scenario, side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, OptionError
+from coralopt.plan import Plan
+from coralopt.plan.verify import Verification, verify_plan
+from coralopt.planning.registry import get_planner
+from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, demand_met
+from coralopt.planning.rolling.epochs import epoch_scenario
+from coralopt.scenario.resolved import ResolvedScenario
+
+#: Shares of the demand that are tried where all of it cannot be met are whole percents.
+PERCENT = 100
+#: Gap and seconds of a look whether a share can be met.
+PROBE_GAP, PROBE_SECONDS = 0.05, 20.0
+#: Phases whose tokens are the answer.
+GENERATING = ("decode", "mixed")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A planner with its settings, as the command line names it.
+
+    Attributes:
+        label: ``"homo:homogeneous=node"``: what tables call it.
+        planner: The planner.
+        settings: Its settings.
+    """
+
+    label: str
+    planner: Planner
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Contestant:
+        """From ``NAME`` or ``NAME:SETTING=VALUE;SETTING=VALUE``; values are read as JSON, else as text.
+
+        Raises:
+            OptionError: No such planner or setting, or not of this form.
+        """
+        name, _, rest = text.partition(":")
+        planner = get_planner(name.strip())
+        settings: dict[str, Any] = {}
+        for item in filter(None, rest.split(";")):
+            key, separator, value = item.partition("=")
+            if not separator or key.strip() not in planner.settings:
+                known = ", ".join(planner.settings) or "none"
+                raise OptionError(
+                    f"planner {text!r}: {item!r} is not SETTING=VALUE of {name}, whose settings are: {known}"
+                )
+            try:
+                settings[key.strip()] = json.loads(value)
+            except json.JSONDecodeError:
+                settings[key.strip()] = value
+        return cls(text, planner, settings)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One planner's result.
+
+    Attributes:
+        label: The contestant.
+        plan: Its plan, or ``None``.
+        share: Share of every demand that the plan was made for: 1, or less where a whole one could not be had.
+        demand_met: Least share of its (full) demand that any model phase is given, at most 1.
+        cost_usd_h: Cost of the plan, USD/h; NaN without one.
+        bound_usd_h: Proven lower bound of the scenario, where ``coral`` took part and met all demand; else NaN.
+        above_bound: (cost - bound) / bound for plans of the full demand; else NaN.
+        own_gap: Gap that the planner's own programme proved among the plans it considers, or ``None``.
+        tokens_usd: Generated tokens per USD that the plan promises, counted up to the demand.
+        verified: Whether every figure of the plan was recomputed and stands, demand apart.
+        violations: What does not.
+        seconds: Wall time of the planner, library included.
+        error: Why there is no plan; empty otherwise.
+        notes: Remarks of the planner.
+        simulated: Figures of a simulation: ``attainment``, ``goodput_tokens_s``, ``tokens_usd``; empty without one.
+    """
+
+    label: str
+    plan: Plan | None
+    share: float = 1.0
+    demand_met: float = 0.0
+    cost_usd_h: float = float("nan")
+    bound_usd_h: float = float("nan")
+    above_bound: float = float("nan")
+    own_gap: float | None = None
+    tokens_usd: float = float("nan")
+    verified: bool = False
+    violations: tuple[str, ...] = ()
+    seconds: float = 0.0
+    error: str = ""
+    notes: tuple[str, ...] = ()
+    simulated: Mapping[str, float] = field(default_factory=dict)
+
+
+def compare(
+    scenario: ResolvedScenario,
+    contestants: Sequence[Contestant],
+    *,
+    solver: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    shrink: bool = True,
+    on_start: Callable[[str], None] | None = None,
+    on_row: Callable[[Row], Row] | None = None,
+) -> list[Row]:
+    """Plan the scenario with each contestant.
+
+    Args:
+        scenario: The scenario.
+        contestants: Who plans, in this order.
+        solver: Back end for all of them; the scenario's own when ``None``.
+        options: Common solver options for all of them.
+        seed: For those that draw at random.
+        shrink: Where a planner cannot meet all demand, plan for the largest whole percent of every demand that it can
+            (paper, section 5.4), found by bisection.
+        on_start: Told the label of who begins.
+        on_row: Given each row as it is finished; may return it with more figures.
+
+    Returns:
+        One row a contestant, in order. A planner that fails has a row with its error.
+    """
+    rows: list[Row] = []
+    bound = float("nan")
+    for contestant in contestants:
+        if on_start is not None:
+            on_start(contestant.label)
+        request = PlanRequest(scenario, solver, options or {}, seed=seed, settings=contestant.settings)
+        row = _row(contestant, request, shrink)
+        if contestant.planner.name == "coral" and row.plan is not None and row.share == 1.0:
+            bound = row.plan.lower_bound_usd_h
+        rows.append(on_row(row) if on_row is not None else row)
+    return with_bound(rows, bound)
+
+
+def with_bound(rows: Sequence[Row], bound: float | None = None) -> list[Row]:
+    """The rows with the lower bound that ``coral`` proved for the full demand, where it is among them."""
+    if bound is None or bound != bound:
+        whole = [
+            row.plan.lower_bound_usd_h
+            for row in rows
+            if row.plan is not None and row.plan.planner == "coral" and row.share == 1.0
+        ]
+        bound = max(whole, default=float("nan"))
+    return [
+        replace(
+            row,
+            bound_usd_h=bound,
+            above_bound=row.cost_usd_h / bound - 1 if bound > 0 and row.demand_met >= 1 else float("nan"),
+        )
+        for row in rows
+    ]
+
+
+def _row(contestant: Contestant, request: PlanRequest, shrink: bool) -> Row:
+    started = time.perf_counter()
+    share = 1.0
+    try:
+        try:
+            outcome = contestant.planner.plan(request)
+        except (InfeasibleError, NoSolutionError):
+            if not shrink:
+                raise
+            found = largest_share(contestant.planner, request)
+            if found is None:
+                raise
+            share, outcome = found
+    except (InfeasibleError, NoSolutionError, CoraloptError) as error:
+        return Row(contestant.label, None, seconds=time.perf_counter() - started, error=str(error))
+    seconds = time.perf_counter() - started
+    verification = verify_plan(outcome.plan)
+    return _finished(contestant, request.scenario, outcome, verification, share, seconds)
+
+
+def _finished(
+    contestant: Contestant,
+    scenario: ResolvedScenario,
+    outcome: PlanOutcome,
+    verification: Verification,
+    share: float,
+    seconds: float,
+) -> Row:
+    plan = outcome.plan
+    # A plan on borrowed nodes may fall short of its demand and says so; that is a column of its own.
+    short = tuple(v for v in verification.violations if ": the plan gives " in v and "the demand is" in v)
+    others = tuple(v for v in verification.violations if v not in short)
+    useful = sum(min(d.planned_tokens_s, d.demand_tokens_s) for d in plan.demands if d.phase in GENERATING)
+    return Row(
+        label=contestant.label,
+        plan=plan,
+        share=share,
+        demand_met=share * demand_met(plan),
+        cost_usd_h=plan.cost_usd_h,
+        own_gap=outcome.own_gap,
+        tokens_usd=useful * 3600 / plan.cost_usd_h if plan.cost_usd_h > 0 else float("nan"),
+        verified=not others,
+        violations=others,
+        seconds=seconds,
+        notes=outcome.notes,
+    )
+
+
+def largest_share(planner: Planner, request: PlanRequest) -> tuple[float, PlanOutcome] | None:
+    """The largest whole percent of every demand that a planner can meet, by bisection, and its plan; ``None`` if none.
+
+    A share counts as not met, too, where no plan was found in ``PROBE_SECONDS``. A greedy planner may fail at some share
+    and meet a larger one; the bisection then finds a share it can meet, perhaps not the largest.
+    """
+    # Whether a share can be met at all is asked with a wide gap and little time; only the last plan has to be good.
+    limit = {**request.scenario.solver_options, **request.options}.get("time_limit")
+    probe = {**request.options, "rel_gap": PROBE_GAP, "time_limit": min(limit or math.inf, PROBE_SECONDS)}
+    low, high = 0, PERCENT
+    best: PlanOutcome | None = None
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            there = scaled(request.scenario, middle / PERCENT)
+            best = planner.plan(replace(request, scenario=there, options=probe))
+            low = middle
+        except (InfeasibleError, NoSolutionError):
+            high = middle
+    if best is None:
+        return None
+    with suppress(NoSolutionError):  # the probe's plan stands then
+        best = planner.plan(replace(request, scenario=scaled(request.scenario, low / PERCENT)))
+    return low / PERCENT, best
+
+
+def scaled(scenario: ResolvedScenario, share: float) -> ResolvedScenario:
+    """The scenario with every demand times ``share``."""
+    demand = np.array([phase.demand_tokens_s for phase in scenario.model_phases]) * share
+    return epoch_scenario(
+        scenario, demand, scenario.availability, scenario.price_usd_h, scenario.running, name=scenario.name
+    )

@@ -1,0 +1,1 @@
+"""The planners of other systems, on our tables, prices and supply."""

@@ -1,0 +1,223 @@
+"""Cauchy: prefill and decode on different hardware, paired in GPU combos of most Token/USD."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.allocation import Allocation
+from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, OptionError, ScenarioError
+from coralopt.planning.request import PlanOutcome, PlanRequest, setting
+from coralopt.planning.rivals.combos import ComboProblem
+from coralopt.planning.rivals.strategies import Strategies
+from coralopt.scenario.resolved import ModelPhase
+from coralopt.solving import Reason, Solution, SolveOptions, solve
+from coralopt.templates import TemplateLibrary
+
+
+class CauchyPlanner:
+    """Cauchy as the paper adapts it (section 5.1).
+
+    Cauchy (Zhang et al., SoCC 2025) deploys prefill and decode on heterogeneous GPUs: it "allocates GPUs in the form of
+    GPU Combo", "works out the top performers of cost efficiency", Token/USD, "as GPU Combo candidates, and deploys a set of
+    combos to satisfy QoS requirements (e.g., goodput)" (its abstract). Each replica is homogeneous. The paper "retains
+    their cost-efficiency model and resource-allocation algorithm, but extends their GPU-combo definition so that a single
+    prefill replica can feed multiple decode replicas", and says that it "encodes per-model cost efficiency directly in its
+    ILP objective" (section 5.4).
+
+    Neither Cauchy's code nor its exact programme is public. What the sentences above leave open is decided here and said
+    in :mod:`coralopt.planning.rivals.combos`: a combo's price is weighted with its model's best Token/USD over its own. The
+    setting ``objective: cost`` minimises the plain price over the same combos instead, which is the most that this
+    family of plans can do.
+    """
+
+    name = "cauchy"
+    summary = "combos of one prefill and several decode replicas, each homogeneous; ILP over Token/USD"
+    source = "Cauchy (Zhang et al., SoCC 2025), as the paper's section 5.1 extends it"
+    settings: Mapping[str, Any] = {
+        "homogeneous": "configuration",
+        "objective": "efficiency",
+        "decode_replicas": 16,
+        "candidates": 40,
+    }
+
+    def __init__(self) -> None:
+        self._libraries: dict[str, TemplateLibrary] = {}
+
+    def plan(self, request: PlanRequest) -> PlanOutcome:
+        """A plan of combos; the candidates are doubled until they can meet every demand."""
+        scenario = request.scenario
+        if scenario.mode != "disaggregated":
+            raise ScenarioError(
+                scenario.name,
+                [
+                    Mistake(
+                        "mode",
+                        "planner 'cauchy' pairs prefill with decode and has no mixed instances",
+                        "use mode: disaggregated",
+                    )
+                ],
+            )
+        most, kept = setting(self, request, "decode_replicas"), setting(self, request, "candidates")
+        for name, value in (("decode_replicas", most), ("candidates", kept)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        objective = setting(self, request, "objective")
+        started = time.perf_counter()
+        strategies = Strategies.homogeneous(scenario, setting(self, request, "homogeneous"), self._libraries)
+        made = time.perf_counter()
+        combos = all_combos(strategies, most)
+        solver = request.solver or scenario.solver
+        asked = SolveOptions.from_mapping({**scenario.solver_options, **request.options})
+        solution: Solution[npt.NDArray[np.int64]] | None = None
+        while True:
+            problem = combos.problem(top_combos(combos, kept), strategies, objective)
+            solution = solve(problem, solver, None, asked)
+            if solution.termination.reason not in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
+                break
+            if kept >= len(combos.price):
+                raise InfeasibleError(
+                    f"planner 'cauchy': no set of combos meets every demand from what the regions offer "
+                    f"({len(combos.price):,} combos)"
+                )
+            kept *= 2
+        if solution.answer is None:
+            raise NoSolutionError("planner 'cauchy': no set of combos was found in time; allow more of it", solution)
+        allocation = combos.allocation(top_combos(combos, kept), solution.answer, strategies)
+        solved = time.perf_counter()
+        plan = strategies.plan(self, request, allocation, solver)
+        seconds = {"library": made - started, "allocation": solved - made, "plan": time.perf_counter() - solved}
+        note = f"the gap is that of Cauchy's own programme, objective {objective!r}, over its combos"
+        return PlanOutcome(plan, seconds, solution.gap, (note,))
+
+
+@dataclass(frozen=True, eq=False)
+class Combos:
+    """Combos as arrays, K of them.
+
+    Attributes:
+        prefill, decode: int64 (K,), rows of the strategies' problem.
+        replicas: int64 (K,), decode replicas.
+        region: int64 (K,).
+        model: int64 (K,), index of the model.
+        price: float64 (K,), USD/h.
+        goodput: float64 (K,), requests/s.
+        efficiency: float64 (K,), Token/USD.
+        demand: float64 (M,), requests/s by model.
+    """
+
+    prefill: npt.NDArray[np.int64]
+    decode: npt.NDArray[np.int64]
+    replicas: npt.NDArray[np.int64]
+    region: npt.NDArray[np.int64]
+    model: npt.NDArray[np.int64]
+    price: npt.NDArray[np.float64]
+    goodput: npt.NDArray[np.float64]
+    efficiency: npt.NDArray[np.float64]
+    demand: npt.NDArray[np.float64]
+
+    def problem(self, chosen: npt.NDArray[np.int64], strategies: Strategies, objective: str) -> ComboProblem:
+        """The integer programme over some combos."""
+        allocation = strategies.problem
+        regions, configurations = allocation.price.shape
+        nodes = allocation.usage.astype(np.int64)
+        usage = np.zeros((len(chosen), regions * configurations), dtype=np.int64)
+        used = nodes[self.prefill[chosen]] + self.replicas[chosen, None] * nodes[self.decode[chosen]]
+        for row, (k, nodes_used) in enumerate(zip(chosen.tolist(), used, strict=True)):
+            first = int(self.region[k]) * configurations
+            usage[row, first : first + configurations] = nodes_used
+        return ComboProblem(
+            price=self.price[chosen],
+            goodput=self.goodput[chosen],
+            efficiency=self.efficiency[chosen],
+            model=self.model[chosen],
+            usage=usage,
+            demand=self.demand,
+            availability=allocation.availability.ravel().astype(np.int64),
+            objective=objective,
+        )
+
+    def allocation(
+        self, chosen: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], strategies: Strategies
+    ) -> Allocation:
+        """The replicas of some combos as instances of templates."""
+        found: dict[tuple[int, int], int] = {}
+        for k, count in zip(chosen.tolist(), counts.tolist(), strict=True):
+            if count:
+                region = int(self.region[k])
+                for template, replicas in ((int(self.prefill[k]), 1), (int(self.decode[k]), int(self.replicas[k]))):
+                    found[template, region] = found.get((template, region), 0) + count * replicas
+        return Allocation.of(found)
+
+
+def all_combos(strategies: Strategies, most_replicas: int) -> Combos:
+    """Every combo of the scenario: prefill and decode strategy of one model in one region, and k decode replicas.
+
+    k goes up to where decode no longer holds prefill back, and at most to ``most_replicas``.
+    """
+    problem, scenario = strategies.problem, strategies.scenario
+    price = problem.template_price()
+    most = problem.most_instances()
+    phases = scenario.model_phases
+    names = list(dict.fromkeys(phase.model.name for phase in phases))
+    parts: list[dict[str, Any]] = []
+    demand = np.zeros(len(names))
+    for m, name in enumerate(names):
+        p = next(i for i, phase in enumerate(phases) if phase.model.name == name and phase.phase == "prefill")
+        d = next(i for i, phase in enumerate(phases) if phase.model.name == name and phase.phase == "decode")
+        demand[m] = max(_requests(phases[p]), _requests(phases[d]))
+        tokens = phases[p].mean_input_tokens + phases[p].mean_output_tokens
+        for r in range(len(scenario.regions)):
+            first = [t for t in strategies.phase_rows(p).tolist() if most[t, r] > 0 and not np.isnan(price[t, r])]
+            second = [t for t in strategies.phase_rows(d).tolist() if most[t, r] > 0 and not np.isnan(price[t, r])]
+            for t in first:
+                takes = float(problem.throughput[t]) / phases[p].mean_input_tokens
+                for u in second:
+                    gives = float(problem.throughput[u]) / phases[p].mean_output_tokens
+                    enough = min(most_replicas, max(1, int(np.ceil(takes / gives))))
+                    for k in range(1, enough + 1):
+                        goodput = min(takes, k * gives)
+                        cost = float(price[t, r] + k * price[u, r])
+                        parts.append(
+                            {
+                                "prefill": t,
+                                "decode": u,
+                                "replicas": k,
+                                "region": r,
+                                "model": m,
+                                "price": cost,
+                                # A hair less, so that the replicas' own tokens/s always meet the demand in tokens/s.
+                                "goodput": goodput * (1 - 1e-12),
+                                "efficiency": goodput * tokens * 3600.0 / cost if cost > 0 else np.finfo(float).max,
+                            }
+                        )
+    whole = ("prefill", "decode", "replicas", "region", "model")
+    arrays: dict[str, Any] = {
+        name: np.array([part[name] for part in parts], dtype=np.int64 if name in whole else np.float64)
+        for name in (*whole, "price", "goodput", "efficiency")
+    }
+    return Combos(**arrays, demand=demand)
+
+
+def _requests(phase: ModelPhase) -> float:
+    """Requests/s behind a demand in tokens/s, headroom included."""
+    mean = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
+    return phase.needed_tokens_s / mean
+
+
+def top_combos(combos: Combos, kept: int) -> npt.NDArray[np.int64]:
+    """The ``kept`` combos of most Token/USD of every model and region; of equal ones the cheaper first."""
+    chosen: list[int] = []
+    order = np.lexsort((combos.price, -combos.efficiency))
+    taken: dict[tuple[int, int], int] = {}
+    for k in order.tolist():
+        place = int(combos.model[k]), int(combos.region[k])
+        if taken.get(place, 0) < kept:
+            taken[place] = taken.get(place, 0) + 1
+            chosen.append(k)
+    return np.array(sorted(chosen), dtype=np.int64)

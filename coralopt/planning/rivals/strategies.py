@@ -1,0 +1,184 @@
+"""Homogeneous strategies: templates whose nodes are all alike, and plans made from them.
+
+The paper's baselines serve every replica on homogeneous hardware (section 5.1). A homogeneous strategy here is a node set of
+one node configuration with its throughput-optimal placement, made by the same dynamic programme and from the same
+throughput tables as every other template, so that planners differ in what they decide and in nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt._version import __version__
+from coralopt.allocation import Allocation, AllocationProblem, AllocationResult
+from coralopt.allocation.check import check_allocation
+from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError, WrongAnswerError
+from coralopt.plan import Plan
+from coralopt.planning.coral import allocation_problem, make_plan
+from coralopt.planning.request import Planner, PlanRequest
+from coralopt.scenario.resolved import Operations, ResolvedScenario
+from coralopt.solving import SolveOptions, backend_version, relative_gap
+from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets, scenario_tables
+from coralopt.throughput import ThroughputTables
+
+#: What "homogeneous" may mean: a single node, nodes of one configuration, or nodes of one GPU type in several sizes.
+KINDS = ("node", "configuration", "gpu")
+
+
+class Strategies:
+    """The templates a planner may choose from, as one allocation problem.
+
+    Attributes:
+        scenario: The scenario.
+        tables: Its throughput tables.
+        library: The templates.
+        problem: Its allocation problem over them; running instances count where they are among them.
+    """
+
+    def __init__(
+        self, scenario: ResolvedScenario, tables: tuple[ThroughputTables, ...], library: TemplateLibrary
+    ) -> None:
+        self.scenario, self.tables, self.library = scenario, tables, library
+        self.problem: AllocationProblem = allocation_problem(_with_known_running(scenario, library), library)
+
+    @classmethod
+    def homogeneous(
+        cls,
+        scenario: ResolvedScenario,
+        kind: str = "configuration",
+        made: dict[str, TemplateLibrary] | None = None,
+    ) -> Strategies:
+        """Every homogeneous strategy of the scenario within its limits on node sets.
+
+        Args:
+            scenario: The scenario. Its running instances count where they are homogeneous strategies themselves; others
+                are not kept.
+            kind: ``"configuration"``: all nodes of a replica have one configuration, as in the paper; ``"node"``: a
+                replica is one node; ``"gpu"``: one GPU type, in nodes of several sizes.
+
+            made: Libraries made before, by digest; this one is looked up there and added. Demand, supply and prices do not
+                decide a library, so a planner that is asked again and again keeps one.
+
+        Raises:
+            OptionError: No such kind.
+            ScenarioError: An SLO no node can meet, or rules on placements that a plan has no words for.
+        """
+        if kind not in KINDS:
+            raise OptionError(f"homogeneous is {kind!r}; choose one of: {', '.join(KINDS)}")
+        refuse_cells(scenario)
+        tables = scenario_tables(scenario)
+        made = {} if made is None else made
+        key = f"{kind};{library_digest(scenario, tables)}"
+        if key in made:
+            return cls(scenario, tables, made[key])
+        families = []
+        for sets in scenario_node_sets(scenario):
+            present = sets > 0
+            if kind == "node":
+                alike = sets.sum(axis=1) == 1
+            elif kind == "configuration":
+                alike = present.sum(axis=1) == 1
+            else:
+                gpus = [configuration.gpu.name for configuration in scenario.configurations]
+                types = np.stack([present[:, [g == name for g in gpus]].any(axis=1) for name in sorted(set(gpus))])
+                alike = types.sum(axis=0) == 1
+            families.append(sets[alike])
+        # One thread: these families are small, and handing work to threads would take longer than the work.
+        made[key] = build_library(scenario, tables, node_sets=families, workers=1)
+        return cls(scenario, tables, made[key])
+
+    def phase_rows(self, phase: int) -> npt.NDArray[np.int64]:
+        """Templates of one model phase, rows of the problem."""
+        return np.flatnonzero(self.problem.phase == phase)
+
+    def plan(self, planner: Planner, request: PlanRequest, allocation: Allocation, solver: str | None) -> Plan:
+        """The plan that an allocation of these strategies is.
+
+        Args:
+            planner: Who made it.
+            request: What was asked for.
+            allocation: Rows and regions of ``problem``.
+            solver: The MILP back end that found it, or ``None`` where no solver was used.
+
+        Raises:
+            WrongAnswerError: The allocation breaks a capacity or misses a demand.
+        """
+        check = check_allocation(self.problem, allocation)
+        if not check.feasible:
+            raise WrongAnswerError(f"planner {planner.name!r} made a wrong plan: {'; '.join(check.violations)}")
+        asked = SolveOptions.from_mapping({**self.scenario.solver_options, **request.options}).rel_gap
+        result = AllocationResult(
+            allocation=allocation,
+            cost_usd_h=check.objective,
+            bound_usd_h=0.0,
+            gap=relative_gap(check.objective, 0.0),
+            formulation=planner.name,
+            solver=solver or planner.name,
+            reductions=(),
+            seconds={},
+            columns=0,
+            survivors=0,
+            relaxation_usd_h=0.0,
+            lagrangian_usd_h=0.0,
+            solutions=(),
+            state=None,
+        )
+        plan = make_plan(self.scenario, self.library, self.problem, result, self.scenario.solver, asked, self.tables)
+        return plan.model_copy(
+            update={
+                "planner": planner.name,
+                "solver": solver or "none",
+                "solver_version": backend_version(solver) if solver else __version__,
+                "library_digest": library_digest(self.scenario, self.tables),
+            }
+        )
+
+
+def _with_known_running(scenario: ResolvedScenario, library: TemplateLibrary) -> ResolvedScenario:
+    """The scenario with those running instances whose template the library holds; the others are not kept."""
+    known = []
+    for entry in scenario.running:
+        usage = [int(entry.nodes.get(name, 0)) for name in library.configurations]
+        if sum(usage) == sum(entry.nodes.values()) and library.by_key[entry.key].find(usage) is not None:
+            known.append(entry)
+    return replace(scenario, running=tuple(known))
+
+
+def refuse_cells(scenario: ResolvedScenario) -> None:
+    """Refuse what only coral has an answer to: a rival that leaves it out in silence would be compared unfairly.
+
+    Raises:
+        ScenarioError: The scenario asks for free latency budgets, network-aware stages, or operators' limits.
+    """
+    rules = scenario.placement
+    if rules.budget_units is not None or rules.link_network:
+        name = "latency_budgets: free" if rules.budget_units is not None else "network: link"
+        raise ScenarioError(
+            scenario.name,
+            [Mistake("placement", f"only planner coral plans with {name}", "leave it out to compare planners")],
+        )
+    if scenario.operations != Operations():
+        raise ScenarioError(
+            scenario.name,
+            [
+                Mistake(
+                    "operations",
+                    "budgets, limits, least replicas, region loss, forbidden nodes, reserved and spot nodes and prices of "
+                    "unmet demand are known to planner coral only",
+                    "leave them out to compare planners",
+                )
+            ],
+        )
+
+
+def short_of(problem: AllocationProblem, served: npt.NDArray[np.float64], planner: str, why: str) -> InfeasibleError:
+    """The error of a planner that cannot meet every demand: names each model phase and what it got."""
+    missing = [
+        f"{name} gets {got:,.1f} of {want:,.1f} tokens/s ({got / want:.0%})"
+        for name, got, want in zip(problem.phase_names, served.tolist(), problem.demand.tolist(), strict=True)
+        if got < want
+    ]
+    return InfeasibleError(f"planner {planner!r} meets not every demand: {'; '.join(missing)}; {why}")

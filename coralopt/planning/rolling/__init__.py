@@ -1,0 +1,1 @@
+"""The rolling horizon: epoch after epoch, demand and supply that move."""

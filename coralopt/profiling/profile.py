@@ -1,0 +1,197 @@
+"""What every engine's profile shares: what to measure, and the file that comes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coralopt.catalog.types import BYTES_PER_PARAMETER, ModelArchitecture, NodeConfiguration
+from coralopt.errors import CoraloptError
+from coralopt.plan.files import write_text
+from coralopt.profiling.fit import PHASES, Point, fit_points
+from coralopt.scenario.measured import measurements_document
+from coralopt.throughput import LayerTimeSource
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What to measure.
+
+    Attributes:
+        layers: Layer counts j of the truncated models, two or more.
+        prompts: Batches of prompts.
+        prompt_tokens: Prompt lengths.
+        sequences: Decode batches.
+        contexts: Contexts of decode.
+        repeats: Measured repeats of every point; the median counts.
+        device: ``"cpu"`` or ``"cuda"`` (torch).
+        tensor_parallel: GPUs of the node (vLLM only).
+        threads: CPU threads; ``None``: the engine's default.
+        timeout_s: Longest wait for one run of the engine, s.
+    """
+
+    layers: tuple[int, ...]
+    prompts: tuple[int, ...] = (1, 2, 4)
+    prompt_tokens: tuple[int, ...] = (128, 512, 2048)
+    sequences: tuple[int, ...] = (1, 8, 32, 128)
+    contexts: tuple[int, ...] = (512, 2048)
+    repeats: int = 5
+    device: str = "cpu"
+    tensor_parallel: int = 1
+    threads: int | None = None
+    timeout_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "prompts", "prompt_tokens", "sequences", "contexts"):
+            values = getattr(self, name)
+            if not values or any(value < 1 for value in values) or len(set(values)) != len(values):
+                raise CoraloptError(f"{name} is {list(values)}; give different whole numbers, 1 or more")
+        if len(self.layers) < 2:
+            raise CoraloptError(f"layers is {list(self.layers)}; two counts at least tell a layer from what is not one")
+
+
+def default_layers(model: ModelArchitecture) -> tuple[int, ...]:
+    """A few layer counts: few for any GPU, apart enough for a slope; even, so that alternating kinds stay paired."""
+    return tuple(sorted({min(count, model.layers) for count in (2, 4, 8)}))
+
+
+def architecture_of(name: str, folder: Path) -> ModelArchitecture:
+    """What a checkpoint's ``config.json`` says, for a model that the catalog does not have.
+
+    Raises:
+        CoraloptError: It cannot be read, lacks a size, or its weights are quantised in a way that is not known.
+    """
+    path = folder / "config.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CoraloptError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    method = (data.get("quantization_config") or {}).get("quant_method", "bf16")
+    if method not in BYTES_PER_PARAMETER:
+        raise CoraloptError(f"{path}: weights quantised by {method!r}; known are {', '.join(BYTES_PER_PARAMETER)}")
+    try:
+        hidden, heads, layers = (int(data[k]) for k in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+        kv_heads, vocab = int(data.get("num_key_value_heads") or heads), int(data["vocab_size"])
+        head_dim = int(data.get("head_dim") or hidden // heads)
+        experts = int(data.get("num_experts") or data.get("num_local_experts") or 0)
+        inner = int(data.get("moe_intermediate_size") or data["intermediate_size"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CoraloptError(f"{path}: {error} is missing or no number") from error
+    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
+    dense, expert = (0, 3 * hidden * inner) if experts else (3 * hidden * inner, 0)
+    embedding = vocab * hidden * (1 if data.get("tie_word_embeddings") else 2)
+    kinds = data.get("layer_types") or []
+    return ModelArchitecture(
+        name=name,
+        hf_id=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=vocab,
+        experts=experts,
+        experts_per_token=int(data.get("num_experts_per_tok") or 0) if experts else 0,
+        attention_params_per_layer=attention,
+        dense_ffn_params_per_layer=dense,
+        expert_params=expert,
+        embedding_params=embedding,
+        total_params=layers * (attention + dense + experts * expert) + embedding,
+        kv_elements_per_token_per_layer=2 * kv_heads * head_dim,
+        weight_format=method,
+        sliding_window=data.get("sliding_window") if "sliding_attention" in kinds else None,
+        sliding_layers=kinds.count("sliding_attention"),
+        max_position=int(data.get("max_position_embeddings") or 4096),
+        source=str(path),
+    )
+
+
+def compare_with(
+    source: LayerTimeSource, model: ModelArchitecture, configuration: NodeConfiguration, node: Mapping[str, Any]
+) -> dict[str, tuple[float, float]] | None:
+    """How far a source's layer times are from the measured ones.
+
+    Returns:
+        Phase -> (mean of (source - measured) / measured, mean of its absolute value) over the grid; ``None`` when the
+        source has no figures.
+    """
+    if not source.covers(model, configuration):
+        return None
+    times = source.times(model, configuration)
+    result = {}
+    for phase in PHASES:
+        grid, ask = node[phase], times.prefill_ms if phase == "prefill" else times.decode_ms
+        batch = np.array(grid["batch"], dtype=np.float64)
+        modelled = np.array([ask(batch, float(tokens))[0] for tokens in grid["tokens"]])
+        off = modelled / np.array(grid["layer_ms"]) - 1
+        result[str(phase)] = (float(off.mean()), float(np.abs(off).mean()))
+    return result
+
+
+def measured_node(
+    model: ModelArchitecture, configuration: str, measured_with: str, points: Sequence[Point]
+) -> dict[str, Any]:
+    """Fit both phases and put them into the form that files and scenarios hold.
+
+    Raises:
+        CoraloptError: The points cannot be fitted; see :func:`fit_points`.
+    """
+    fits = {phase: fit_points(points, phase) for phase in PHASES}
+    return {
+        "model": model.hf_id if "/" in model.hf_id else model.name,
+        "configuration": configuration,
+        "weight_format": model.weight_format,
+        "measured_with": measured_with,
+        **{phase: fit.to_document() for phase, fit in fits.items()},
+        "fit_error": {phase: fit.error for phase, fit in fits.items()},
+        "points": [asdict(point) for point in points],
+    }
+
+
+def save_measurements(path: str | Path, node: dict[str, Any]) -> int:
+    """Write a measured node; into a file that is there already, beside its other nodes or in the place of its own.
+
+    Returns:
+        How many nodes the file holds now.
+
+    Raises:
+        CoraloptError: The file is there and holds something else, or cannot be written.
+    """
+    nodes: list[dict[str, Any]] = []
+    target = Path(path)
+    if target.exists():
+        try:
+            document = json.loads(target.read_text(encoding="utf-8"))
+            nodes = document["nodes"]
+            if document != measurements_document(nodes):
+                raise ValueError("other keys")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CoraloptError(f"{target}: is there and is no file of measured times; it is left alone") from error
+    key = _key(node)
+    nodes = [other for other in nodes if _key(other) != key] + [node]
+    text = json.dumps(measurements_document(nodes), indent=1) + "\n"
+    write_text(target, text, "the measured times")
+    return len(nodes)
+
+
+def _key(node: dict[str, Any]) -> tuple[object, ...]:
+    return node["model"], node["configuration"], node["weight_format"]
+
+
+def machine() -> str:
+    """The CPU of this machine, for the record."""
+    name = ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    except OSError:
+        name = ""
+    return f"{name or 'CPU'}, {os.cpu_count()} cores"

@@ -1,0 +1,1 @@
+"""Requests drawn at random: arrivals, lengths, generators fitted to traces."""

@@ -1,0 +1,65 @@
+"""Poisson arrivals with lognormal lengths: the traffic of closed forms, without the bursts of real traces."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import WorkloadError
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.workload.traces.trace import Trace
+
+
+def poisson_for_scenario(
+    scenario: ResolvedScenario,
+    rate: float | None = None,
+    duration_s: float = 300.0,
+    seed: int = 0,
+    length_cv: float = 1.0,
+) -> Trace:
+    """Poisson arrivals with independent lognormal lengths around the scenario's means.
+
+    Args:
+        scenario: Models, mean lengths and demand.
+        rate: Requests/s of every model; by default the scenario's demand over its mean lengths.
+        duration_s: Seconds of arrivals.
+        seed: Seed.
+        length_cv: Coefficient of variation of the lengths before they are rounded up to whole tokens and cut at the model's
+            longest context; 0 makes all requests of a model equal.
+    """
+    for name, value in (("rate", rate), ("duration", duration_s), ("length_cv", length_cv)):
+        if value is not None and not (math.isfinite(value) and (value > 0 or (value == 0 and name == "length_cv"))):
+            raise WorkloadError(f"{name} is {value!r}; give a positive number")
+    if seed < 0:
+        raise WorkloadError(f"the seed must be a whole number from 0, not {seed}")
+    generator = np.random.default_rng(seed)
+    models = tuple(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    columns: list[tuple[npt.NDArray[np.float64], ...]] = []
+    for m, name in enumerate(models):
+        phase = next(phase for phase in scenario.model_phases if phase.model.name == name)
+        tokens = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
+        requests_s = phase.demand_tokens_s / max(tokens, 1.0) if rate is None else rate
+        count = int(generator.poisson(requests_s * duration_s))
+        half = phase.model.max_position // 2
+        arrival = np.sort(generator.uniform(0.0, duration_s, count))
+        lengths = [
+            np.clip(_lognormal(generator, mean, length_cv, count), 1, half)
+            for mean in (phase.mean_input_tokens, phase.mean_output_tokens)
+        ]
+        columns.append((arrival, *lengths, np.full(count, float(m))))
+    arrival, inputs, outputs, model = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    order = np.argsort(arrival, kind="stable")
+    return Trace(
+        arrival[order],
+        inputs[order].astype(np.int64),
+        outputs[order].astype(np.int64),
+        model[order].astype(np.int32),
+        models,
+    )
+
+
+def _lognormal(generator: np.random.Generator, mean: float, variation: float, count: int) -> npt.NDArray[np.float64]:
+    spread = math.log1p(variation**2)
+    return np.rint(generator.lognormal(math.log(max(mean, 1.0)) - spread / 2, math.sqrt(spread), count))

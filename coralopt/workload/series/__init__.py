@@ -1,0 +1,1 @@
+"""Tables by epoch: demand and availability."""

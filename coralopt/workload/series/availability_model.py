@@ -1,0 +1,294 @@
+"""A generator of hourly availability: a daily cycle plus two correlated Gaussian processes, one slow and one fast.
+
+For each GPU type the free share is put on the scale of a standard normal by its own ranks. There it is the sum of a mean
+for each hour of the day and two AR(1) processes. The slow one keeps weeks-long drifts, the fast one the hour-to-hour
+noise; both are correlated between GPU types. Quantiles bring a sample back to free shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from coralopt.errors import Mistake, WorkloadError
+from coralopt.workload.series.availability import HourlyAvailability
+from coralopt.workload.traces.files import open_text, parse_json, refuse, write_json
+
+#: Probabilities of the stored quantiles of the free share.
+_PROBABILITIES = np.array([0, 0.005, 0.01, *np.arange(0.025, 0.99, 0.025), 0.99, 0.995, 1.0])
+#: Lags in hours at which the autocorrelation is fitted: hours, days, weeks.
+_LAGS = np.array([1, 2, 3, 4, 6, 8, 12, 18, 24, 48, 72, 96, 120, 168, 240, 336])
+_PACKAGED = "gfs"
+_MOST_HOURS = 10_000_000
+#: Longest memory of the slow process, hours. Longer ones look like a trend inside half a year, which no stationary process
+#: repeats: samples would each sit at a level of their own.
+_LONGEST_MEMORY_H = 1000.0
+
+
+@dataclass(frozen=True, eq=False)
+class AvailabilityModel:
+    """Makes hourly tables like the one it was fitted to.
+
+    Attributes:
+        name: Short name.
+        source: Where the figures come from.
+        licence: Licence of the data behind them.
+        gpus: G GPU types.
+        capacity: float64 (G,), GPUs in all.
+        quantiles: float64 (q, G), free share at rising probabilities.
+        daily: float64 (24, G), mean of the normal score in each hour of the day.
+        slow_weight: float64 (G,), variance of the slow process; the fast one has the rest of what the day leaves.
+        fast_weight: float64 (G,), variance of the fast process.
+        slow_memory: float64 (G,), its correlation from one hour to the next.
+        fast_memory: float64 (G,), that of the fast process.
+        slow_correlation: float64 (G, G), of the slow processes between GPU types.
+        fast_correlation: float64 (G, G), of the fast ones.
+    """
+
+    name: str
+    source: str
+    licence: str
+    gpus: tuple[str, ...]
+    capacity: npt.NDArray[np.float64]
+    probabilities: npt.NDArray[np.float64]
+    quantiles: npt.NDArray[np.float64]
+    daily: npt.NDArray[np.float64]
+    slow_weight: npt.NDArray[np.float64]
+    fast_weight: npt.NDArray[np.float64]
+    slow_memory: npt.NDArray[np.float64]
+    fast_memory: npt.NDArray[np.float64]
+    slow_correlation: npt.NDArray[np.float64]
+    fast_correlation: npt.NDArray[np.float64]
+
+    def sample(self, hours: int, seed: int = 0) -> HourlyAvailability:
+        """A table of ``hours`` hours that starts at midnight; equal arguments give equal tables.
+
+        Raises:
+            WorkloadError: Hours or seed out of range.
+        """
+        from scipy.special import ndtr
+
+        if not 1 <= hours <= _MOST_HOURS:
+            raise WorkloadError(f"the number of hours must be 1 to {_MOST_HOURS:,}, not {hours}")
+        if seed < 0:
+            raise WorkloadError(f"the seed must be a whole number from 0, not {seed}")
+        random = np.random.default_rng(seed)
+        score = self.daily[np.arange(hours) % 24]
+        score = score + np.sqrt(self.slow_weight) * _ar1(self.slow_memory, self.slow_correlation, hours, random)
+        score = score + np.sqrt(self.fast_weight) * _ar1(self.fast_memory, self.fast_correlation, hours, random)
+        rank = ndtr(score)
+        shares = np.column_stack(
+            [np.interp(rank[:, g], self.probabilities, self.quantiles[:, g]) for g in range(len(self.gpus))]
+        )
+        return HourlyAvailability(self.gpus, self.capacity, shares)
+
+
+def fit_availability(hourly: HourlyAvailability, name: str, source: str = "", licence: str = "") -> AvailabilityModel:
+    """Fit the generator to an hourly table.
+
+    Raises:
+        WorkloadError: Less than two weeks of hours.
+    """
+    if len(hourly) < 336:
+        raise WorkloadError(f"{len(hourly)} hours are too few to fit availability to; two weeks (336) are needed")
+    scores = np.column_stack([_scores(hourly.free_share[:, g]) for g in range(len(hourly.gpus))])
+    hour = np.arange(len(scores)) % 24
+    daily = np.array([scores[hour == h].mean(axis=0) for h in range(24)])
+    rest = scores - daily[hour]
+    variance = rest.var(axis=0)
+    parts = np.array([_two_memories(rest[:, g]) for g in range(rest.shape[1])])
+    share, slow, fast = parts.T
+    slow_weight, fast_weight = variance * share, variance * (1 - share)
+    # Hour-to-hour changes are nearly all fast; what correlation they leave unexplained is slow.
+    fast_correlation = _nearest(np.corrcoef(np.diff(rest, axis=0).T))
+    covariance = np.cov(rest.T) - np.sqrt(np.outer(fast_weight, fast_weight)) * fast_correlation
+    slow_scale = np.sqrt(np.maximum(np.outer(slow_weight, slow_weight), 1e-12))
+    slow_correlation = _nearest(np.clip(covariance / slow_scale, -0.99, 0.99))
+    return AvailabilityModel(
+        name=name,
+        source=source,
+        licence=licence,
+        gpus=hourly.gpus,
+        capacity=hourly.capacity,
+        probabilities=_PROBABILITIES,
+        quantiles=np.quantile(hourly.free_share, _PROBABILITIES, axis=0),
+        daily=daily,
+        slow_weight=slow_weight,
+        fast_weight=fast_weight,
+        slow_memory=slow,
+        fast_memory=fast,
+        slow_correlation=slow_correlation,
+        fast_correlation=fast_correlation,
+    )
+
+
+def load_availability_model(name: str | Path = _PACKAGED) -> AvailabilityModel:
+    """The packaged model (``"gfs"``), or one from a JSON file.
+
+    Raises:
+        WorkloadError: No such file, or it lists its mistakes.
+    """
+    if name == _PACKAGED:
+        return _packaged()
+    path = Path(name)
+    if not path.is_file():
+        raise WorkloadError(f"{name}: neither the packaged availability model ({_PACKAGED}) nor a file")
+    with open_text(path) as text:
+        return _from_json(text.read(), str(path))
+
+
+def save_availability_model(model: AvailabilityModel, path: str | Path) -> None:
+    """Write an availability model as JSON, atomically."""
+    write_json(
+        Path(path),
+        {
+            "format": "coralopt-availability",
+            "version": 1,
+            "name": model.name,
+            "source": model.source,
+            "licence": model.licence,
+            "gpus": list(model.gpus),
+            **{field: _short(getattr(model, field)) for field in _ARRAYS},
+        },
+    )
+
+
+_ARRAYS = (
+    "capacity",
+    "probabilities",
+    "quantiles",
+    "daily",
+    "slow_weight",
+    "fast_weight",
+    "slow_memory",
+    "fast_memory",
+    "slow_correlation",
+    "fast_correlation",
+)
+
+
+def autocorrelation(values: npt.NDArray[np.float64], lags: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Correlation of a series with itself ``lags`` steps later."""
+    return np.array([np.corrcoef(values[:-lag], values[lag:])[0, 1] for lag in lags])
+
+
+def _scores(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
+
+    scores: npt.NDArray[np.float64] = ndtri((rankdata(values) - 0.5) / len(values))
+    return scores
+
+
+def _two_memories(values: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+    """(slow share of the variance, slow memory, fast memory) nearest to the autocorrelation by least squares."""
+    seen = autocorrelation(values, _LAGS)
+    best = (np.inf, 0.0, 0.0, 0.0)
+    for slow_hours in np.geomspace(48, _LONGEST_MEMORY_H, 40):
+        slow = np.exp(-_LAGS / slow_hours)
+        for fast_hours in np.geomspace(1, 40, 40):
+            fast = np.exp(-_LAGS / fast_hours)
+            # Least squares in the share alone has a closed form.
+            gap = slow - fast
+            share = float(np.clip((gap @ (seen - fast)) / max(float(gap @ gap), 1e-12), 0.0, 1.0))
+            error = float(np.sum((share * slow + (1 - share) * fast - seen) ** 2))
+            if error < best[0]:
+                best = (error, share, float(np.exp(-1 / slow_hours)), float(np.exp(-1 / fast_hours)))
+    return best[1:]
+
+
+def _ar1(
+    memory: npt.NDArray[np.float64], correlation: npt.NDArray[np.float64], hours: int, random: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """Stationary AR(1) processes with unit variance and this correlation between them, or the nearest possible."""
+    from scipy.signal import lfilter
+
+    own = np.sqrt(1 - memory**2)
+    steps = _nearest(correlation * (1 - np.outer(memory, memory)) / np.outer(own, own))
+    noise = random.standard_normal((hours, len(memory))) @ np.linalg.cholesky(steps).T * own
+    noise[0] = np.linalg.cholesky(_nearest(correlation)) @ random.standard_normal(len(memory))
+    return np.column_stack([lfilter([1.0], [1.0, -memory[g]], noise[:, g]) for g in range(len(memory))])
+
+
+def _nearest(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """A correlation matrix near this symmetric one: negative eigenvalues raised, the diagonal set to one."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    raised = (vectors * np.maximum(values, 1e-6)) @ vectors.T
+    scale = np.sqrt(np.diag(raised))
+    result: npt.NDArray[np.float64] = raised / np.outer(scale, scale)
+    return result
+
+
+@cache
+def _packaged() -> AvailabilityModel:
+    text = files("coralopt.workload").joinpath("data", f"{_PACKAGED}.availability.json").read_text(encoding="utf-8")
+    return _from_json(text, _PACKAGED)
+
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Memory = Annotated[float, Field(ge=0, lt=1)]
+_Weight = Annotated[float, Field(ge=0)]
+_Correlation = Annotated[float, Field(ge=-1.000001, le=1.000001)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    format: Literal["coralopt-availability"]
+    version: Literal[1]
+    name: str
+    source: str = ""
+    licence: str = ""
+    gpus: list[str] = Field(min_length=1)
+    capacity: list[Annotated[float, Field(gt=0)]]
+    probabilities: list[_Share] = Field(min_length=2)
+    quantiles: list[list[_Share]]
+    daily: list[list[float]]
+    slow_weight: list[_Weight]
+    fast_weight: list[_Weight]
+    slow_memory: list[_Memory]
+    fast_memory: list[_Memory]
+    slow_correlation: list[list[_Correlation]]
+    fast_correlation: list[list[_Correlation]]
+
+
+def _from_json(content: str, source: str) -> AvailabilityModel:
+    document = parse_json(_Document, "availability model", content, source)
+    count, points = len(document.gpus), len(document.probabilities)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_ARRAYS, (count,))
+    shapes |= {"probabilities": (points,), "quantiles": (points, count), "daily": (24, count)}
+    shapes |= {"slow_correlation": (count, count), "fast_correlation": (count, count)}
+    arrays, mistakes = {}, []
+    for name, shape in shapes.items():
+        values = getattr(document, name)
+        ragged = isinstance(values[0], list) and len({len(row) for row in values}) > 1 if values else True
+        arrays[name] = np.zeros(0) if ragged else np.asarray(values, dtype=np.float64)
+        if arrays[name].shape != shape:
+            mistakes.append(Mistake(name, f"must have the shape {shape} for {count} GPU types"))
+    refuse(source, mistakes)
+    rising = arrays["probabilities"]
+    if rising[0] != 0 or rising[-1] != 1 or (np.diff(rising) <= 0).any():
+        mistakes.append(Mistake("probabilities", "must rise from 0 to 1"))
+    if (np.diff(arrays["quantiles"], axis=0) < 0).any():
+        mistakes.append(Mistake("quantiles", "must not fall"))
+    refuse(source, mistakes)
+    return AvailabilityModel(
+        name=document.name,
+        source=document.source,
+        licence=document.licence,
+        gpus=tuple(document.gpus),
+        **{name: arrays[name] for name in _ARRAYS},
+    )
+
+
+def _short(values: Any) -> Any:
+    if isinstance(values, np.ndarray):
+        return [_short(value) for value in values]
+    return float(f"{float(values):.6g}")

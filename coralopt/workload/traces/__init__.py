@@ -1,0 +1,1 @@
+"""Request traces: files, statistics, operations on them."""

@@ -1,0 +1,315 @@
+"""Read request traces: Azure, BurstGPT, Mooncake, plain CSV and Parquet; the format is told by the header.
+
+Formats, by the columns that name them (the case of a name and the order of the columns do not matter):
+
+=========== ============================================================ =======================================
+format      columns                                                      source
+=========== ============================================================ =======================================
+``azure``   TIMESTAMP, ContextTokens, GeneratedTokens                    AzurePublicDataset, LLM inference traces
+                                                                         2023 and 2024 (same columns; 2024 stamps
+                                                                         carry a UTC offset)
+``burstgpt`` Timestamp, Model, Request tokens, Response tokens           HPMLL/BurstGPT (seconds)
+``mooncake`` JSON lines: timestamp (ms), input_length, output_length     kvcache-ai/Mooncake
+``plain``   arrival_s, input_tokens, output_tokens[, model]              this project; CSV or Parquet
+=========== ============================================================ =======================================
+
+The data sets' formats start at 0 with their first request, and log failed requests with 0 tokens: those are left out
+and counted. ``plain`` files are taken as they are; every oddity is a mistake.
+"""
+
+from __future__ import annotations
+
+import array
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.errors import Mistake, WorkloadError
+from coralopt.workload.traces.files import open_text, read_parquet, refuse
+from coralopt.workload.traces.trace import UNNAMED, Trace
+
+FORMATS = ("azure", "burstgpt", "mooncake", "plain")
+PLAIN_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+
+#: Columns of each CSV format, in lower case: arrival, input, output, model (or None).
+_COLUMNS: dict[str, tuple[str, str, str, str | None]] = {
+    "plain": (*PLAIN_COLUMNS, "model"),
+    "azure": ("timestamp", "contexttokens", "generatedtokens", None),
+    "burstgpt": ("timestamp", "request tokens", "response tokens", "model"),
+}
+_MOST_MISTAKES = 20
+_MOST_TOKENS = 2**31
+
+#: Moves a progress bar: bytes or rows read so far.
+Progress = Callable[[int], None]
+_REPORT_EVERY = 100_000
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """What a trace file held.
+
+    Attributes:
+        trace: The requests, sorted by arrival.
+        format: One of ``FORMATS``.
+        failed: Requests left out because the log gives them 0 input or output tokens.
+        out_of_order: Rows that arrived before the row above them, and were sorted.
+    """
+
+    trace: Trace
+    format: str
+    failed: int
+    out_of_order: int
+
+
+def read_trace(path: str | Path, *, sort: bool | None = None, progress: Progress | None = None) -> Trace:
+    """Read the requests of a trace file; see :func:`read_trace_file`."""
+    return read_trace_file(path, sort=sort, progress=progress).trace
+
+
+def read_trace_file(path: str | Path, *, sort: bool | None = None, progress: Progress | None = None) -> TraceFile:
+    """Read a trace file and say what was in it.
+
+    Args:
+        path: A CSV, JSON-lines or Parquet file; gzip is recognised by its content.
+        sort: Whether rows out of order are sorted. By default they are for the data sets, whose loggers write
+            concurrently, and are a mistake in a plain file.
+        progress: Called now and then with the number of rows read.
+
+    Raises:
+        WorkloadError: Lists the mistakes with their lines: unknown header, missing columns, values that are no
+            numbers, negative or not whole lengths, times that fall; or the file is empty or unreadable.
+    """
+    source = Path(path)
+    if source.suffix == ".parquet":
+        return _from_parquet(source, bool(sort))
+    with open_text(source) as text:
+        name, rows = _rows(source, text)
+        return _gather(source, name, rows, sort if sort is not None else name != "plain", progress)
+
+
+def _rows(path: Path, text: IO[str]) -> tuple[str, Iterator[tuple[int, Sequence[Any]]]]:
+    """The format and (line, (arrival, input, output, model)) with the fields as the file has them."""
+    start, first = 1, text.readline()
+    while first and not first.strip():
+        start, first = start + 1, text.readline()
+    if not first:
+        raise WorkloadError(f"{path}: empty file; expected a trace with the header {','.join(PLAIN_COLUMNS)}[,model]")
+    if first.lstrip().startswith("{"):
+        return "mooncake", _json_rows(path, first, text, start)
+    header = next(csv.reader([first]))
+    names = [name.strip().lower() for name in header]
+    for name, columns in _COLUMNS.items():
+        needed = [column for column in columns[:3] if column not in names]
+        if not needed:
+            where = tuple(names.index(column) if column in names else None for column in columns)
+            return name, _csv_rows(path, text, len(header), where, start)
+    raise WorkloadError(f"{path}: {_unknown_header(header, names)}")
+
+
+def _unknown_header(header: Sequence[str], names: Sequence[str]) -> str:
+    """Words about a header that fits no format: what the nearest one lacks."""
+    overlaps = {name: sum(column in names for column in columns[:3]) for name, columns in _COLUMNS.items()}
+    nearest = max(overlaps, key=lambda name: overlaps[name])
+    if overlaps[nearest]:
+        missing = [column for column in _COLUMNS[nearest][:3] if column not in names]
+        return (
+            f"the header {','.join(header)[:200]!r} looks like the format {nearest!r} "
+            f"but has no column {', '.join(missing)}"
+        )
+    return (
+        f"the header {','.join(header)[:200]!r} is of no known trace format; expected "
+        f"{','.join(PLAIN_COLUMNS)}[,model], or the columns of an Azure or BurstGPT trace, or Mooncake's JSON lines"
+    )
+
+
+def _csv_rows(
+    path: Path, text: IO[str], width: int, where: tuple[int | None, ...], start: int
+) -> Iterator[tuple[int, Sequence[Any]]]:
+    arrival, given, made, model = where
+    assert arrival is not None
+    assert given is not None
+    assert made is not None
+    reader = csv.reader(text)
+    try:
+        for row in reader:
+            if not row:
+                continue
+            line = reader.line_num + start
+            if len(row) != width:
+                raise WorkloadError(f"{path}: line {line}: {len(row)} fields where the header has {width}")
+            yield line, (row[arrival], row[given], row[made], row[model] if model is not None else None)
+    except csv.Error as error:
+        raise WorkloadError(f"{path}: line {reader.line_num + start}: not CSV: {error}") from error
+
+
+def _json_rows(path: Path, first: str, text: IO[str], start: int) -> Iterator[tuple[int, Sequence[Any]]]:
+    def lines() -> Iterator[str]:
+        yield first
+        yield from text
+
+    for line, content in enumerate(lines(), start=start):
+        if not content.strip():
+            continue
+        try:
+            row = json.loads(content)
+        except json.JSONDecodeError as error:
+            raise WorkloadError(f"{path}: line {line}: not JSON: {error.msg}") from error
+        except RecursionError as error:
+            raise WorkloadError(f"{path}: line {line}: not a request: nested too deeply") from error
+        names = ("timestamp", "input_length", "output_length")
+        missing = [name for name in names if not isinstance(row, dict) or name not in row]
+        if missing:
+            raise WorkloadError(f"{path}: line {line}: no {', '.join(missing)}; expected Mooncake's JSON lines")
+        yield line, (*(row[name] for name in names), None)
+
+
+def _gather(
+    path: Path,
+    name: str,
+    rows: Iterator[tuple[int, Sequence[Any]]],
+    sort: bool,
+    progress: Progress | None,
+) -> TraceFile:
+    read_time: Callable[[Any], float] = {"azure": _stamp, "mooncake": _milliseconds}.get(name, _seconds)
+    mistakes: list[Mistake] = []
+    found = failed = out_of_order = 0
+    # Compact arrays: a week of Azure's 2024 traces has 44 million requests.
+    times, given, made, model = array.array("d"), array.array("q"), array.array("q"), array.array("i")
+    models: dict[str, int] = {}
+    last = -math.inf
+    for line, (arrival, given_text, made_text, model_text) in rows:
+        if progress is not None and (len(times) + failed) % _REPORT_EVERY == 0:
+            progress(len(times) + failed)
+        problems = []
+        time, lengths = 0.0, [0, 0]
+        try:
+            time = read_time(arrival)
+        except ValueError as error:
+            problems.append(f"arrival {error}, not {_shown(arrival)}")
+        for position, (what, text) in enumerate((("input tokens", given_text), ("output tokens", made_text))):
+            try:
+                lengths[position] = _tokens(text)
+            except ValueError as error:
+                problems.append(f"{what} {error}, not {_shown(text)}")
+        if not problems and name == "plain":
+            if min(lengths) == 0:
+                problems.append("a request needs at least 1 input and 1 output token")
+            if model_text is not None and not model_text.strip():
+                problems.append("model is empty")
+            if time < 0:
+                problems.append(f"arrival must be at least 0 s, not {_shown(arrival)}")
+        if problems:
+            found += len(problems)
+            mistakes += [Mistake(f"line {line}", problem) for problem in problems[: _MOST_MISTAKES - len(mistakes)]]
+            continue
+        if time < last:
+            out_of_order += 1
+            if not sort:
+                found += 1
+                if len(mistakes) < _MOST_MISTAKES:
+                    problem = f"arrives at {_shown(arrival)}, before the line above"
+                    mistakes.append(Mistake(f"line {line}", problem, "sort the file, or ask for sorting with --sort"))
+        last = time
+        if min(lengths) == 0:
+            failed += 1
+            continue
+        times.append(time)
+        given.append(lengths[0])
+        made.append(lengths[1])
+        model.append(models.setdefault((model_text or UNNAMED).strip(), len(models)))
+    refuse(str(path), mistakes, more=found - len(mistakes))
+    if not times:
+        what = f"only failed requests ({failed})" if failed else "no requests below the header"
+        raise WorkloadError(f"{path}: {what}")
+    arrivals = np.array(times)
+    if name != "plain":
+        arrivals -= arrivals.min()
+    trace = Trace.in_order(arrivals, np.asarray(given), np.asarray(made), np.asarray(model), tuple(models))
+    return TraceFile(trace, name, failed, out_of_order)
+
+
+def _from_parquet(path: Path, sort: bool) -> TraceFile:
+    table = read_parquet(path)
+    missing = [name for name in PLAIN_COLUMNS if name not in table.column_names]
+    if missing:
+        raise WorkloadError(f"{path}: no column {', '.join(missing)}; expected {','.join(PLAIN_COLUMNS)}[,model]")
+    if table.num_rows == 0:
+        raise WorkloadError(f"{path}: no requests")
+    nulls = [name for name in table.column_names if table.column(name).null_count]
+    if nulls:
+        raise WorkloadError(f"{path}: empty values in column {', '.join(nulls)}")
+    columns = [table.column(name).to_numpy() for name in PLAIN_COLUMNS]
+    model: npt.NDArray[np.int32] = np.zeros(table.num_rows, dtype=np.int32)
+    models: tuple[str, ...] = (UNNAMED,)
+    if "model" in table.column_names:
+        encoded = table.column("model").combine_chunks().dictionary_encode()
+        model = np.asarray(encoded.indices, dtype=np.int32)
+        models = tuple(str(name) for name in encoded.dictionary.to_pylist())
+    try:
+        falls = int(np.count_nonzero(np.diff(columns[0]) < 0))
+        make: Any = Trace.in_order if sort else Trace
+        trace: Trace = make(*columns, model, models)
+    except (WorkloadError, TypeError) as error:
+        raise WorkloadError(f"{path}: {error}") from error
+    return TraceFile(trace, "plain", 0, falls)
+
+
+def _seconds(text: Any) -> float:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        raise ValueError("must be seconds") from None
+    if not math.isfinite(value):
+        raise ValueError("must be finite seconds")
+    return value
+
+
+def _milliseconds(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError("must be milliseconds")
+    return _seconds(value) / 1e3
+
+
+def _stamp(text: Any) -> float:
+    """Seconds since 1970 of ``2023-11-16 18:17:03.9799600``, with or without an offset; without one it is UTC."""
+    content = str(text).strip()
+    head, dot, tail = content.partition(".")
+    # The 2023 files have seven digits after the point; datetime reads at most six.
+    digits = len(tail) - len(tail.lstrip("0123456789"))
+    try:
+        moment = datetime.fromisoformat(head + tail[digits:])
+    except ValueError:
+        raise ValueError("must be a time like 2023-11-16 18:17:03.979960") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp() + (float(f"0.{tail[:digits]}") if dot and digits else 0.0)
+
+
+def _tokens(text: Any) -> int:
+    words = "must be a whole number, at least 0"
+    if isinstance(text, bool):
+        raise ValueError(words)
+    try:
+        value = int(text) if isinstance(text, (int, str)) else float(text)
+    except (TypeError, ValueError):
+        try:
+            value = float(text)
+        except (TypeError, ValueError):
+            raise ValueError(words) from None
+    if not math.isfinite(value) or value != int(value) or not 0 <= value < _MOST_TOKENS:
+        raise ValueError(words)
+    return int(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

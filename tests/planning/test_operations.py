@@ -1,0 +1,241 @@
+"""What operators ask for, from the scenario's words to a verified plan, alone and through epochs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coralopt.errors import InfeasibleError, OptionError, ScenarioError, WorkloadError
+from coralopt.plan import Plan
+from coralopt.plan.verify import verify_plan
+from coralopt.planning import adapt, demand_of_trace, epoch_inputs, plan_scenario, prove_bound, read_demand_or_trace
+from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping, with_operations
+from coralopt.workload import EpochAvailability, Trace
+
+BASE: dict[str, Any] = {
+    "models": {
+        "gpt-oss-20b": {
+            "slo": {"prefill_ms": 900, "decode_ms": 30},
+            "demand": {"requests_s": 4, "dataset": "azure-code"},
+        },
+        "phi4-14b": {
+            "slo": {"prefill_ms": 1200, "decode_ms": 60},
+            "demand": {"requests_s": 4, "dataset": "azure-conv"},
+        },
+    },
+    "pool": {
+        "regions": {
+            "us-east-2": {"configurations": {"1xL4": 6, "1xL40S": 4}},
+            "ap-northeast-2": {"configurations": {"1xL4": 4, "1xL40S": 4}},
+        }
+    },
+    "pruning": {"max_nodes": 2, "memory_ratio": 12},
+}
+
+
+def scenario(change: Callable[[dict[str, Any]], None] | None = None) -> ResolvedScenario:
+    """The base scenario, changed in place."""
+    data = copy.deepcopy(BASE)
+    if change is not None:
+        change(data)
+    return scenario_from_mapping(data)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One library file: nothing here changes templates."""
+    return tmp_path_factory.mktemp("library") / "small.parquet"
+
+
+def everything(data: dict[str, Any]) -> None:
+    """Every option at once, all of them to be met."""
+    data["limits"] = {"max_usd_h": 30, "max_nodes": 30}
+    data["models"]["gpt-oss-20b"] |= {"min_replicas": 2, "survive_region_loss": 0.5}
+    data["models"]["phi4-14b"] |= {"forbidden": ["L4"], "limits": {"max_nodes": 8, "max_usd_h": 20}}
+    pool = data["pool"]["regions"]
+    pool["us-east-2"]["limits"] = {"max_nodes": 12, "max_usd_h": 20}
+    pool["us-east-2"]["configurations"] = {
+        "1xL4": {"available": 6, "reserved": 3},
+        "1xL40S": {"available": 2, "spot": {"available": 2, "price_usd_h": 0.9, "preemption_usd_h": 0.05}},
+    }
+
+
+@pytest.fixture(scope="module")
+def full(library: Path) -> Plan:
+    """A plan with everything."""
+    return plan_scenario(scenario(everything), library=library)
+
+
+def test_every_option_holds_and_is_stated(full: Plan) -> None:
+    """The plan says where each option stands, and a check that knows no side rows agrees."""
+    assert verify_plan(full).violations == ()
+    assert list(prove_bound(full)) == []
+    stated = {option.option: option for option in full.options}
+    assert len(stated) == 13
+    assert stated["models.gpt-oss-20b.min_replicas (decode)"].planned >= 2
+    assert all("1xL4" not in item.nodes() for item in full.instances if item.model == "phi4-14b")
+    by_class = {(item.configuration, item.node_class): item for item in full.node_classes}
+    assert by_class["1xL4", "reserved"].usd_h == 0
+    assert by_class["1xL40S", "spot"].usd_h == pytest.approx(0.95)
+    assert full.provisioning_usd_h == pytest.approx(sum(item.nodes * item.usd_h for item in full.node_classes))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "name"),
+    [
+        (("limits", "max_usd_h"), 1.0, "limits.max_usd_h"),
+        (("limits", "max_nodes"), 3, "limits.max_nodes"),
+        (("pool", "regions", "us-east-2", "limits", "max_nodes"), 1, "pool.regions.us-east-2.limits.max_nodes"),
+        (("pool", "regions", "us-east-2", "limits", "max_usd_h"), 0.5, "pool.regions.us-east-2.limits.max_usd_h"),
+        (("models", "phi4-14b", "limits", "max_nodes"), 1, "models.phi4-14b.limits.max_nodes"),
+        (("models", "phi4-14b", "limits", "max_usd_h"), 1.0, "models.phi4-14b.limits.max_usd_h"),
+        (("models", "phi4-14b", "forbidden"), ["L40S"], "models.phi4-14b.forbidden"),
+        (("models", "gpt-oss-20b", "min_replicas"), 9, "models.gpt-oss-20b.min_replicas (prefill)"),
+        (("models", "gpt-oss-20b", "survive_region_loss"), 1.0, "models.gpt-oss-20b.survive_region_loss"),
+    ],
+)
+def test_violated_option_is_named(full: Plan, place: tuple[str, ...], value: Any, name: str) -> None:
+    """The same instances under a harder option: the verification says which one they break."""
+    document = copy.deepcopy(dict(full.scenario))
+    here = document
+    for key in place[:-1]:
+        here = here[key]
+    here[place[-1]] = value
+    changed = full.model_copy(
+        update={
+            "scenario": document,
+            "scenario_digest": scenario_from_mapping(document).digest,
+            "options": full.options,
+        }
+    )
+    found = verify_plan(changed).violations
+    assert any(line.startswith(name) and "asked for" in line for line in found), found
+
+
+def test_wrong_statements_are_found(full: Plan) -> None:
+    """Figures about options, classes and unmet demand cannot be bent."""
+    first = full.options[0]
+    nodes = full.node_classes[0]
+    for update, word in (
+        ({"options": full.options[1:]}, "missing"),
+        ({"options": (first.model_copy(update={"planned": first.planned + 1}), *full.options[1:])}, "stated"),
+        ({"node_classes": full.node_classes[1:]}, "cheapest"),
+        ({"node_classes": (nodes.model_copy(update={"usd_h": nodes.usd_h + 1}), *full.node_classes[1:])}, "cheapest"),
+        ({"unmet_usd_h": 1.0}, "unmet_usd_h"),
+        ({"on_infeasible": "scale", "served_factor": 0.5}, "unmet_tokens_s"),
+        ({"served_factor": 0.5}, "served_factor"),
+    ):
+        found = verify_plan(full.model_copy(update=update)).violations
+        assert any(word in line for line in found), (update, found)
+
+
+def test_scale_explain_and_shortfall(library: Path) -> None:
+    """A budget too small: explained by name; the largest share is proven; unmet demand is paid for, model by model."""
+    tight = with_operations(scenario(), budget_usd_h=5.5)
+    with pytest.raises(InfeasibleError, match=r"limits\.max_usd_h"):
+        plan_scenario(tight, library=library)
+    scaled = plan_scenario(tight, library=library, on_infeasible="scale")
+    assert scaled.on_infeasible == "scale"
+    assert 0 < scaled.served_factor <= scaled.served_factor_bound < 1
+    assert verify_plan(scaled).violations == ()
+    assert list(prove_bound(scaled)) == []
+    assert list(prove_bound(scaled.model_copy(update={"served_factor_bound": scaled.served_factor / 2})))
+    with pytest.raises(OptionError, match="unmet"):
+        plan_scenario(tight, library=library, on_infeasible="shortfall")
+    priced = with_operations(tight, unmet_usd_mtok=1.0)
+    short = plan_scenario(priced, library=library, on_infeasible="shortfall")
+    assert short.unmet_usd_h > 0
+    assert verify_plan(short).violations == ()
+    assert list(prove_bound(short)) == []
+    shares = {}
+    for item in short.demands:
+        shares.setdefault(item.model, set()).add(round(item.unmet_tokens_s / item.demand_tokens_s, 9))
+    assert all(len(values) == 1 for values in shares.values()), "phases of a model go unmet together"
+    # Demand that can be met is met, whatever the prices say.
+    rich = with_operations(scenario(), unmet_usd_mtok=1e-6)
+    assert plan_scenario(rich, library=library, on_infeasible="shortfall").on_infeasible == "met"
+
+
+def test_mistakes_have_places() -> None:
+    """Options that make no sense are refused where they stand."""
+
+    def broken(data: dict[str, Any]) -> None:
+        data["models"]["phi4-14b"] |= {"forbidden": ["L5"]}
+        data["pool"]["regions"]["us-east-2"]["configurations"]["1xL4"] = {"available": 2, "reserved": 3}
+
+    with pytest.raises(ScenarioError) as caught:
+        scenario(broken)
+    places = {mistake.place for mistake in caught.value.mistakes}
+    assert "models.phi4-14b.forbidden[0]" in places
+    assert "pool.regions.us-east-2.configurations.1xL4.reserved" in places
+    with pytest.raises(ScenarioError, match="survive the loss of the only region"):
+        with_operations(load_scenario("tiny"), survive_region_loss=0.5)
+    with pytest.raises(ScenarioError, match="is no model here"):
+        with_operations(scenario(), forbidden={"phi": ["L4"]})
+
+
+def test_what_asks_for_nothing_changes_nothing() -> None:
+    """Defaults written out leave digest and document as they are, so old libraries and walks stay good."""
+
+    def defaults(data: dict[str, Any]) -> None:
+        data["limits"] = {}
+        data["models"]["phi4-14b"] |= {"min_replicas": 0, "survive_region_loss": 0, "forbidden": []}
+
+    assert scenario(defaults).digest == scenario().digest
+    assert scenario(defaults).document == scenario().document
+
+
+def test_walk_keeps_options_and_goes_on(library: Path, tmp_path: Path) -> None:
+    """Epochs with every option: each plan verifies; the pool shrinks below the reserved nodes; the walk resumes."""
+    asked = scenario(everything)
+    names = tuple(c.name for c in asked.configurations)
+    plenty = [[6, 2], [4, 4]] if names == ("1xL4", "1xL40S") else [[2, 6], [4, 4]]
+    counts = np.array([plenty, plenty, np.where(np.array(plenty) == 6, 2, plenty)])
+    inputs = epoch_inputs(asked, availability=EpochAvailability(asked.regions, names, counts))
+    first = list(adapt(asked, epoch_inputs(asked, epochs=1), library=library, on_infeasible="scale"))
+    assert verify_plan(first[0].plan).violations == ()
+    whole = list(adapt(asked, inputs, library=library, output=tmp_path / "walk", on_infeasible="scale"))
+    for epoch in whole:
+        assert verify_plan(epoch.plan).violations == ()
+        assert len(epoch.plan.options) == 13
+    again = list(adapt(asked, inputs, library=library, output=tmp_path / "again", on_infeasible="scale"))
+    assert [epoch.plan.to_json() for epoch in again] == [epoch.plan.to_json() for epoch in whole]
+    resumed = list(adapt(asked, inputs, library=library, output=tmp_path / "again", on_infeasible="scale"))
+    assert all(epoch.resumed for epoch in resumed)
+
+
+def test_trace_becomes_demand(tmp_path: Path) -> None:
+    """Cut into epochs by hand; models without requests need nothing; holes and a short last epoch are said."""
+    asked = scenario()
+    trace = Trace(
+        np.array([0.0, 10.0, 250.0]),
+        np.array([100, 200, 50]),
+        np.array([10, 20, 5]),
+        np.zeros(3, dtype=np.int64),
+        ("",),
+    )
+    found = demand_of_trace(trace, asked, 100.0, "phi4-14b")
+    keys = found.demand.keys
+    assert found.demand.tokens_s[0, keys.index("phi4-14b/prefill")] == 3.0
+    assert found.demand.tokens_s[2, keys.index("phi4-14b/decode")] == 0.05
+    assert found.demand.tokens_s[:, keys.index("gpt-oss-20b/decode")].sum() == 0
+    assert len(found.remarks) == 2
+    assert "1 of 3 epochs (1)" in found.remarks[0]
+    with pytest.raises(WorkloadError, match="--trace-model"):
+        demand_of_trace(trace, asked, 100.0)
+    with pytest.raises(WorkloadError, match="no model llama"):
+        demand_of_trace(trace, asked, 100.0, "llama")
+    (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens,model\n0,100,10,phi4-14b\n")
+    read = read_demand_or_trace(tmp_path / "trace.csv", asked, 100.0)
+    assert read.demand.tokens_s[0, keys.index("phi4-14b/prefill")] == 1.0
+    (tmp_path / "falls.csv").write_text("arrival_s,input_tokens,output_tokens\n5,1,1\n0,1,1\n")
+    with pytest.raises(WorkloadError, match="before the line above"):
+        read_demand_or_trace(tmp_path / "falls.csv", asked, 100.0, "phi4-14b")
+    rows = "".join(f"0,{key.split('/')[0]},{key.split('/')[1]},7\n" for key in keys)
+    (tmp_path / "table.csv").write_text("epoch,model,phase,tokens_s\n" + rows)
+    assert read_demand_or_trace(tmp_path / "table.csv", asked, 100.0).demand.tokens_s.tolist() == [[7.0] * len(keys)]
