@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from coralopt.catalog import models, node_configurations
-from coralopt.throughput.layer_times import Floats
 from coralopt.throughput.roofline import Efficiency, Link, efficiency_of, layer_ms
 from coralopt.throughput.silicon import SYSTEMS, SiliconSource
+from coralopt.types import Floats
 
 MODELS = ("phi4-14b", "gpt-oss-20b", "qwen3-32b", "llama3-70b", "gpt-oss-120b", "qwen3-235b")
 DEGREES = (1, 2, 4, 8)

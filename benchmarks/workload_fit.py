@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 from scipy.special import gammaln, logsumexp
 
+from coralopt.types import Floats
 from coralopt.workload import Generator, describe, fit_generator, read_hourly, read_trace, save_generator
 from coralopt.workload.generation.arrivals import ArrivalModel, stationary_law
 from coralopt.workload.generation.kernels import expectation
@@ -175,9 +175,7 @@ def burstgpt(folder: Path, published: dict[str, Any], lengths: dict[str, Any]) -
     )
 
 
-def fit_compound_chain(
-    tokens: npt.NDArray[np.float64], mean_length: float, length_cv: float
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], dict[int, float]]:
+def fit_compound_chain(tokens: Floats, mean_length: float, length_cv: float) -> tuple[Floats, Floats, dict[int, float]]:
     """Hidden chain over tokens a minute: a Poisson number of requests with gamma lengths in each state."""
     shape = length_cv**-2
     most = int(3 * tokens.max() / mean_length) + 20
@@ -192,7 +190,7 @@ def fit_compound_chain(
     table[~idle, 1:] = logs[~idle]
     table[idle, 0] = 0.0
     table -= gammaln(number + 1)
-    best: tuple[float, npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+    best: tuple[float, Floats, Floats] | None = None
     criteria = {}
     for states in (1, 2, 3, 4, 5, 6, 7, 8):
         rates = np.quantile(tokens / mean_length, (np.arange(states) + 0.5) / states) + 0.05 * (1 + np.arange(states))
@@ -232,7 +230,7 @@ def published_lengths(given: dict[str, Any], made: dict[str, Any], states: int) 
     return independent_lengths(grid, values[0], values[1], states)
 
 
-def published_quantiles(side: dict[str, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def published_quantiles(side: dict[str, Any]) -> tuple[Floats, Floats]:
     """Quantiles that pass through the published ones and have the published mean.
 
     The free number is the shortest length. Where even 1 token leaves the mean too high, the 99.9 % quantile is put a third

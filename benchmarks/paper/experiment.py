@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.planning.compare import Contestant, Row, compare
 from coralopt.planning.rolling.epochs import epoch_scenario
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.types import Ints
 
 #: Ours, the paper's two baselines under each meaning of "homogeneous", and the best that homogeneous replicas can do.
 PLANNERS = (
@@ -41,7 +41,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def with_rates(
-    scenario: ResolvedScenario, factors: Mapping[str, float], availability: npt.NDArray[np.int64] | None = None
+    scenario: ResolvedScenario, factors: Mapping[str, float], availability: Ints | None = None
 ) -> ResolvedScenario:
     """The scenario with each model's requests/s times a factor, in the steady state: nothing is charged for starting.
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt import Plan, load_scenario, scenario_from_mapping
 from coralopt.planning import adapt, epoch_inputs
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
+from coralopt.types import Ints
 from coralopt.workload import EpochAvailability, Trace, Traffic, epoch_demand
 
 #: Node initialization, s, from which K follows (the paper's K is this over the interval; 6 minutes there).
@@ -97,7 +97,7 @@ def walk(
 
 def goodput(result: SimulationResult) -> tuple[float, float]:
     """(generated tokens/s of requests that met their decode SLO, and of those that met both)."""
-    tokens: npt.NDArray[np.int64] = result.requests["output_tokens"]
+    tokens: Ints = result.requests["output_tokens"]
     decode = result.requests["met_tpot"]
     both = decode & result.requests["met_ttft"]
     return float(tokens[decode].sum()) / result.window_s, float(tokens[both].sum()) / result.window_s

@@ -28,6 +28,7 @@ from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.side_constraints import SideRow, banned, open_rows
 from coralopt.solving import Capability, MatrixResult, Reason, SolveOptions, get_backend, heeded, solve_matrix
+from coralopt.types import Floats, Ints
 
 #: Most columns of the elastic problem.
 MOST_COLUMNS = 3_000
@@ -196,7 +197,7 @@ def explain(problem: AllocationProblem, solver: Any = "highs", options: SolveOpt
     return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible)
 
 
-def _nearest(problem: AllocationProblem, every: Columns, relaxed: Any) -> npt.NDArray[np.int64]:
+def _nearest(problem: AllocationProblem, every: Columns, relaxed: Any) -> Ints:
     """The columns that take part in an elastic problem: all, or those of least reduced cost."""
     chosen = np.arange(len(every), dtype=np.int64)
     if len(chosen) <= MOST_COLUMNS:
@@ -211,7 +212,7 @@ def _nearest(problem: AllocationProblem, every: Columns, relaxed: Any) -> npt.ND
 def _elastic(
     problem: AllocationProblem,
     every: Columns,
-    chosen: npt.NDArray[np.int64],
+    chosen: Ints,
     backend: Any,
     asked: SolveOptions,
     deadline: float,
@@ -264,9 +265,9 @@ def _conflict(
 
 def _used_up(
     problem: AllocationProblem,
-    template: npt.NDArray[np.int64],
-    region: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int64],
+    template: Ints,
+    region: Ints,
+    counts: Ints,
 ) -> list[SideRow]:
     """ "Most" rows with too little left for the smallest instance in their scope."""
     found = []
@@ -281,9 +282,9 @@ def _used_up(
 
 def _missed(
     problem: AllocationProblem,
-    template: npt.NDArray[np.int64],
-    region: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int64],
+    template: Ints,
+    region: Ints,
+    counts: Ints,
 ) -> tuple[MissedRow, ...]:
     found = []
     for row in open_rows(problem):
@@ -295,9 +296,7 @@ def _missed(
     return tuple(found)
 
 
-def _missing(
-    problem: AllocationProblem, template: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
-) -> list[Fraction]:
+def _missing(problem: AllocationProblem, template: Ints, counts: Ints) -> list[Fraction]:
     """Unserved tokens/s of every model phase, exactly."""
     missing = [Fraction(float(demand)) for demand in problem.demand]
     for t, count in zip(template.tolist(), counts.tolist(), strict=True):
@@ -309,8 +308,8 @@ def _missing(
 def _binding(
     problem: AllocationProblem,
     usage: npt.NDArray[np.int16],
-    left: npt.NDArray[np.int64],
-    capacity_prices: npt.NDArray[np.float64],
+    left: Ints,
+    capacity_prices: Floats,
 ) -> tuple[tuple[str, str], ...]:
     """Pairs with too few nodes left for any of the templates that need them, dearest first."""
     needed = usage.min(axis=0, where=usage > 0, initial=np.iinfo(np.int16).max)

@@ -28,9 +28,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from coralopt.allocation.bounds.lagrangian import Floats, covering_table, scaled_share
+from coralopt.allocation.bounds.lagrangian import covering_table, scaled_share
 from coralopt.allocation.bounds.relaxation import (
     SHORTFALL,
     Columns,
@@ -48,6 +47,7 @@ from coralopt.allocation.side_constraints import rent_factor, row_terms, rows_wo
 from coralopt.allocation.supply import segments
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.solving import Capability, SolveOptions, get_backend, heeded, require_backend, solve_matrix
+from coralopt.types import Bools, Floats, Ints
 
 #: Steps of the grid of the covering knapsacks.
 GRID = 200_000
@@ -129,7 +129,7 @@ def largest_factor(
     # Everything but demand.
     idle = replace(small, demand=np.zeros_like(small.demand))
 
-    def look(chosen: npt.NDArray[np.int64], nodes: int | None, share: float) -> float:
+    def look(chosen: Ints, nodes: int | None, share: float) -> float:
         """Keep a better allocation of the chosen columns; a bound on the factor over these."""
         nonlocal best, factor
         left = deadline - time.perf_counter()
@@ -212,7 +212,7 @@ def largest_factor(
     )
 
 
-def _cheapest(problem: AllocationProblem, columns: Columns) -> npt.NDArray[np.int64]:
+def _cheapest(problem: AllocationProblem, columns: Columns) -> Ints:
     """Positions of the CHEAPEST columns of every phase, by the cost of one instance."""
     phases = problem.phase[columns.template]
     order = np.argsort(columns.cost, kind="stable")
@@ -255,8 +255,8 @@ class _Weights:
     per_factor: float
     size: float
     weight: Floats
-    steps: npt.NDArray[np.int64]
-    phase: npt.NDArray[np.int64]
+    steps: Ints
+    phase: Ints
     tables: dict[int, Floats]
     total: Floats
 
@@ -283,7 +283,7 @@ class _Weights:
         size = float((relaxed.capacity_prices * problem.availability).sum()) + abs(worth) + per_factor
         return _Weights(worth, per_factor, size, weight, steps.astype(np.int64), phase, tables, total)
 
-    def room(self, steps: npt.NDArray[np.int64] | int) -> Any:
+    def room(self, steps: Ints | int) -> Any:
         """What allocations of a factor above (steps - 1) / GRID may weigh, with a hair for rounding."""
         return self.worth - self.per_factor * (np.maximum(steps, 1) - 1) / GRID + 1e-9 * (1e-9 + self.size)
 
@@ -292,7 +292,7 @@ class _Weights:
         fits = np.flatnonzero(self.total <= self.room(np.arange(GRID + 1)))
         return float(fits.max(initial=0)) / GRID
 
-    def reachable(self, factor: float) -> npt.NDArray[np.bool_]:
+    def reachable(self, factor: float) -> Bools:
         """bool (N,): columns that an allocation of at least this factor may use."""
         steps = max(0, min(GRID, math.ceil(factor * GRID * (1 - 1e-12) - 1e-6)))
         least = np.full(len(self.weight), math.inf)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from coralopt.allocation.side_constraints import SideRow, banned, refuse_bad_rows
 from coralopt.allocation.supply import SupplyClass, refuse_bad_supply
 from coralopt.errors import SolverError
+from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
     from coralopt.solving.problem import Check
@@ -27,9 +28,9 @@ class Allocation:
         count: int64 (k,), the paper's nu.
     """
 
-    template: npt.NDArray[np.int64]
-    region: npt.NDArray[np.int64]
-    count: npt.NDArray[np.int64]
+    template: Ints
+    region: Ints
+    count: Ints
 
     @staticmethod
     def of(counts: Mapping[tuple[int, int], int]) -> Allocation:
@@ -78,19 +79,19 @@ class AllocationProblem:
     """
 
     usage: npt.NDArray[np.int16]
-    throughput: npt.NDArray[np.float64]
+    throughput: Floats
     phase: npt.NDArray[np.int32]
-    demand: npt.NDArray[np.float64]
-    availability: npt.NDArray[np.int64]
-    price: npt.NDArray[np.float64]
-    running: npt.NDArray[np.int64] | None
+    demand: Floats
+    availability: Ints
+    price: Floats
+    running: Ints | None
     penalty: float
     phase_names: tuple[str, ...]
     region_names: tuple[str, ...]
     configuration_names: tuple[str, ...]
     supply: tuple[SupplyClass, ...] = ()
     rows: tuple[SideRow, ...] = ()
-    shortfall_price: npt.NDArray[np.float64] | None = None
+    shortfall_price: Floats | None = None
     unmet_together: tuple[tuple[int, ...], ...] = ()
 
     kind: ClassVar[str] = "allocation"
@@ -191,7 +192,7 @@ class AllocationProblem:
         """Whether it is the paper's problem: one class of nodes, no side rows but bans, all demand met."""
         return not self.supply and self.shortfall_price is None and all(row.is_ban for row in self.rows)
 
-    def unmet_price(self) -> npt.NDArray[np.float64]:
+    def unmet_price(self) -> Floats:
         """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
         return np.full(len(self.demand), np.inf) if self.shortfall_price is None else self.shortfall_price
 
@@ -206,14 +207,14 @@ class AllocationProblem:
             if group and np.isfinite(price[group[0]])
         )
 
-    def template_price(self) -> npt.NDArray[np.float64]:
+    def template_price(self) -> Floats:
         """float64 (T, R): p_r(tau) at list prices, USD/h; NaN where a needed configuration has no price in the region."""
         known = np.nan_to_num(self.price, nan=0.0)
         total = self.usage.astype(np.float64) @ known.T
         missing = (self.usage > 0).astype(np.float64) @ np.isnan(self.price).astype(np.float64).T > 0
         return np.where(missing, np.nan, total)
 
-    def most_instances(self) -> npt.NDArray[np.int64]:
+    def most_instances(self) -> Ints:
         """int64 (T, R): instances of one template that the region's availability alone would allow; 0 where banned."""
         templates, regions = len(self.throughput), len(self.region_names)
         most = np.full((templates, regions), np.iinfo(np.int64).max, dtype=np.int64)

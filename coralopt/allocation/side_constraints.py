@@ -39,15 +39,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
+from coralopt.types import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from coralopt.allocation.problem import AllocationProblem
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 Measure = Literal["instances", "nodes", "usd_h", "tokens_s"]
 
@@ -107,7 +105,7 @@ class SideRow:
         assert self.phases is not None
         return self.bound * float(problem.demand[self.phases[0]])
 
-    def covers(self, problem: AllocationProblem, template: Ints, region: Ints) -> npt.NDArray[np.bool_]:
+    def covers(self, problem: AllocationProblem, template: Ints, region: Ints) -> Bools:
         """bool (n,): which pairs are in scope."""
         _, regions, _, phases = problem.shape
         inside = np.ones(len(template), dtype=np.bool_)
@@ -143,7 +141,7 @@ def open_rows(problem: AllocationProblem) -> tuple[SideRow, ...]:
     return tuple(row for row in problem.rows if not row.is_ban)
 
 
-def banned(problem: AllocationProblem) -> npt.NDArray[np.bool_]:
+def banned(problem: AllocationProblem) -> Bools:
     """bool (T, R): pairs that may not run."""
     templates, regions, _, _ = problem.shape
     found = np.zeros((templates, regions), dtype=np.bool_)

@@ -26,15 +26,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
+from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
     from coralopt.allocation.problem import AllocationProblem
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 #: What nodes that belong to no other class are called.
 ON_DEMAND = "on-demand"

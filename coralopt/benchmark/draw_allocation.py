@@ -14,14 +14,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation import AllocationProblem
 from coralopt.benchmark.draw_placement import generator
 from coralopt.benchmark.instances import scenario_of
 from coralopt.errors import BenchmarkError
-
-Ints = npt.NDArray[np.int64]
+from coralopt.types import Ints
 
 #: Random columns of which the planted allocation takes the cheapest per token.
 PLANTED_FROM = 8

@@ -17,7 +17,7 @@ import numpy as np
 
 from coralopt.allocation import AllocationProblem
 from coralopt.solving import Capability, Check, MilpMatrix, Progress, RawResult, SolveOptions
-from coralopt.solving.matrix import Floats
+from coralopt.types import Floats
 
 #: Told the objective of every better incumbent.
 Tell = Callable[[float], None]

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from coralopt.types import Bools, Floats
 
 #: Seconds below which two times count as equal in a ratio: the clock of a busy machine knows no better.
 SHORTEST = 0.01

@@ -5,15 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from coralopt.placement.problem import Placement, PlacementProblem
 from coralopt.solving.problem import Check
 from coralopt.throughput.tables import stage_role
+from coralopt.types import Floats
 
 
-def throughput_of(values: npt.NDArray[np.float64], placement: Placement) -> float:
+def throughput_of(values: Floats, placement: Placement) -> float:
     """Throughput of a placement in tokens/s: the least over the stages of the sum over their nodes.
 
     The sum runs over the configurations in order, count times tokens/s, so that the same placement always gives the
@@ -82,7 +80,7 @@ def check_placement(problem: PlacementProblem, placement: Placement) -> Check:
     return Check(feasible=not wrong, objective=objective, violations=tuple(wrong))
 
 
-def max_flow_throughput(values: npt.NDArray[np.float64], placement: Placement) -> Fraction:
+def max_flow_throughput(values: Floats, placement: Placement) -> Fraction:
     """Throughput of a placement as a maximum flow, in exact arithmetic, tokens/s.
 
     Tokens flow through one node of every stage. Each node is split into an arc of capacity T_j(g); every node of a

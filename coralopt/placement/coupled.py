@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
 from coralopt.placement.limits import NO_LIMITS, EngineLimits
@@ -25,8 +24,7 @@ from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement
 from coralopt.solving.problem import Check, Formulation
 from coralopt.throughput.tables import stage_role
-
-Floats = npt.NDArray[np.float64]
+from coralopt.types import Floats
 
 
 @dataclass(frozen=True)

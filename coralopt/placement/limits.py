@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from coralopt.errors import OptionError
 from coralopt.placement.problem_parts import Placement
+from coralopt.types import Bools
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class EngineLimits:
                     wrong.append(f"stage {position + 1} mixes configurations; the engine needs equal replicas")
         return wrong
 
-    def stage_masks(self, sets: npt.NDArray[np.int8]) -> list[npt.NDArray[np.bool_] | None]:
+    def stage_masks(self, sets: npt.NDArray[np.int8]) -> list[Bools | None]:
         """Which node sets (rows of ``sets``, int8 (M, C)) may be a stage: one mask for every class of placements.
 
         A placement is allowed exactly if all its stages are inside one of the masks. ``None`` allows everything.

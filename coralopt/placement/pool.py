@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
 from coralopt.placement.check import throughput_of
 from coralopt.placement.problem import Placement
 from coralopt.solving.problem import Check
+from coralopt.types import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +34,12 @@ class PlacementPool:
     """
 
     name: str
-    values: npt.NDArray[np.float64]
+    values: Floats
     counts: tuple[int, ...]
     configurations: tuple[str, ...]
     stage_free: bool = False
-    cache_tokens: npt.NDArray[np.int64] | None = None
-    stage_ms: npt.NDArray[np.float64] | None = None
+    cache_tokens: Ints | None = None
+    stage_ms: Floats | None = None
     source: str = ""
 
     def __post_init__(self) -> None:

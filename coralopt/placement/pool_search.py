@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.problem import Placement, Stage
 from coralopt.solving import MatrixResult, MilpMatrix, Reason, heeded, solve_matrix
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
+from coralopt.types import Floats
 
 #: Most columns that one target may have.
 MOST_COLUMNS = 60_000
@@ -338,9 +338,7 @@ class _Search:
         return Placement(tuple(Stage(j, column.nodes) for j, column in zip(held, order, strict=True)))
 
 
-def minimal_multisets(
-    speeds: npt.NDArray[np.float64], counts: tuple[int, ...], target: float
-) -> Iterator[tuple[int, ...]]:
+def minimal_multisets(speeds: Floats, counts: tuple[int, ...], target: float) -> Iterator[tuple[int, ...]]:
     """Every multiset of nodes that reaches ``target`` tokens/s and does so no more without any one of its nodes.
 
     Args:

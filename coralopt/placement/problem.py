@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
 from coralopt.placement.limits import NO_LIMITS, EngineLimits
 from coralopt.placement.problem_parts import Placement, Stage
 from coralopt.solving.problem import Check, Formulation
+from coralopt.types import Floats
 
 __all__ = ["Placement", "PlacementProblem", "Stage"]
 
@@ -37,7 +37,7 @@ class PlacementProblem:
         SolverError: The parts do not fit together; says which value, where.
     """
 
-    values: npt.NDArray[np.float64]
+    values: Floats
     node_set: tuple[int, ...]
     configurations: tuple[str, ...]
     stages: int | None = None

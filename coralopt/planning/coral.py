@@ -30,8 +30,8 @@ from coralopt.planning.stage_tables import StageTables
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import SolveOptions, backend_version
 from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
-from coralopt.templates.build import Progress
 from coralopt.throughput import ThroughputTables, stage_role
+from coralopt.types import Progress
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation import Allocation, AllocationProblem, SideRow, SupplyClass, pieces_of, row_uses, taken
 from coralopt.plan import PlannedNodeClass, PlannedOption
 from coralopt.scenario.resolved import RentLimits, ResolvedScenario
+from coralopt.types import Floats
 
 #: USD/h for a token/s at 1 USD per million tokens.
 USD_H_PER_TOKEN_S = 3600 / 1e6
@@ -32,7 +32,7 @@ def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) ->
     }
 
 
-def unmet_prices(scenario: ResolvedScenario) -> npt.NDArray[np.float64] | None:
+def unmet_prices(scenario: ResolvedScenario) -> Floats | None:
     """float64 (P,): USD/h for one token/s of unmet demand, infinite where a model has no price; ``None`` if none has.
 
     Mixed instances are measured in output tokens; one of these stands for its share of input tokens, too.

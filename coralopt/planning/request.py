@@ -11,7 +11,7 @@ from coralopt.errors import OptionError
 from coralopt.plan import Plan
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import unknown_option
-from coralopt.templates.build import Progress
+from coralopt.types import Progress
 
 
 @dataclass(frozen=True)

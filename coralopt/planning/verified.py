@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation import AllocationState, solve_allocation
 from coralopt.errors import InfeasibleError, OptionError, ScenarioError
@@ -44,8 +43,8 @@ from coralopt.templates import (
     obtain_library,
     scenario_tables,
 )
-from coralopt.templates.build import Progress
 from coralopt.throughput import ThroughputTables
+from coralopt.types import Bools, Progress
 from coralopt.workload import Trace, Traffic, trace_digest
 
 #: Causes of a miss that more throughput does away with; the others need nodes that are quicker by themselves.
@@ -346,7 +345,7 @@ def _note(
 
 
 def _attainment(
-    result: SimulationResult, trace: Trace, possible: Mapping[tuple[str, str], npt.NDArray[np.bool_]], over: str
+    result: SimulationResult, trace: Trace, possible: Mapping[tuple[str, str], Bools], over: str
 ) -> dict[str, float]:
     """Model phase -> share of its requests that met; phases without requests are left out."""
     found: dict[str, float] = {}

@@ -16,9 +16,9 @@ from coralopt.errors import LaunchError
 from coralopt.profiling.child import run_child
 from coralopt.profiling.fit import Point
 from coralopt.profiling.profile import ProfileOptions, machine
+from coralopt.types import Progress
 
 WORKER = "coralopt.profiling.torch_worker"
-Progress = Callable[[str, int, int], None]
 
 
 def profile_with_torch(

@@ -7,7 +7,7 @@ import shlex
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from coralopt.profiling.child import run_child
 from coralopt.profiling.fit import Point
 from coralopt.profiling.profile import ProfileOptions, machine
 from coralopt.profiling.vllm_files import DECODE_TOKENS, bench_parameters, read_bench_files, serve_parameters
+from coralopt.types import Progress
 
-Progress = Callable[[str, int, int], None]
 #: Nothing is fetched or told to anybody.
 QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation import OnInfeasible
 from coralopt.errors import InfeasibleError, LaunchError, OptionError
@@ -22,8 +21,8 @@ from coralopt.plan import Plan
 from coralopt.planning import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_with_report
 from coralopt.planning.rolling.forecast import foretold
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.types import Floats
 
-Floats = npt.NDArray[np.float64]
 #: Measured demand by epoch, a table as `coralopt adapt --demand` reads it.
 DEMAND_FILE = "demand.csv"
 #: Mean lengths that are further than this from the scenario's are reported: throughput tables count on those.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import LaunchError
+from coralopt.types import Floats, Ints
 from coralopt.workload import Trace
 
 
@@ -29,10 +29,10 @@ class Replay:
         errors: Number of the request -> what went wrong.
     """
 
-    sent_s: npt.NDArray[np.float64]
-    ttft_ms: npt.NDArray[np.float64]
-    tpot_ms: npt.NDArray[np.float64]
-    tokens: npt.NDArray[np.int64]
+    sent_s: Floats
+    ttft_ms: Floats
+    tpot_ms: Floats
+    tokens: Ints
     errors: dict[int, str]
 
 

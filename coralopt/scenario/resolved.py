@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.types import Floats, Ints
 
 Phase = Literal["prefill", "decode", "mixed"]
 
@@ -255,8 +253,8 @@ class ResolvedScenario:
     model_phases: tuple[ModelPhase, ...]
     configurations: tuple[NodeConfiguration, ...]
     regions: tuple[str, ...]
-    availability: npt.NDArray[np.int64]
-    price_usd_h: npt.NDArray[np.float64]
+    availability: Ints
+    price_usd_h: Floats
     instance_types: tuple[tuple[str | None, ...], ...]
     max_nodes: int
     memory_ratio: float

@@ -23,9 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.simulation.state import NO_INSTANCE, NO_MEMORY
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from coralopt.types import Bools, Floats, Ints
 
 MET = "met"
 CAUSES = (MET, "length", "instance", "startup", "memory", "burst", "queue", "batch", "transfer")
@@ -35,7 +33,7 @@ BURST_S = 10.0
 WINDOW_S = 30.0
 
 
-def bursts(arrival_s: Floats, tokens: npt.NDArray[np.int64], promised_tokens_s: Floats) -> Flags:
+def bursts(arrival_s: Floats, tokens: Ints, promised_tokens_s: Floats) -> Bools:
     """Whether more tokens arrived in the :data:`BURST_S` seconds up to each request than are promised.
 
     Args:
@@ -65,7 +63,7 @@ def serving_tokens_s(moments_s: Floats, ready_s: Floats, gone_s: Floats, tokens_
 
 
 def prefill_causes(
-    requests: dict[str, npt.NDArray[Any]], rows: Flags, slo_ms: float, burst: Flags, starting: Flags
+    requests: dict[str, npt.NDArray[Any]], rows: Bools, slo_ms: float, burst: Bools, starting: Bools
 ) -> npt.NDArray[np.int8]:
     """Position in :data:`CAUSES` for the time to first token of the chosen requests; int8 (n,)."""
     ttft, wait = requests["ttft_ms"][rows], requests["prefill_wait_ms"][rows]
@@ -87,7 +85,7 @@ def prefill_causes(
 
 
 def decode_causes(
-    requests: dict[str, npt.NDArray[Any]], rows: Flags, slo_ms: float, burst: Flags, starting: Flags
+    requests: dict[str, npt.NDArray[Any]], rows: Bools, slo_ms: float, burst: Bools, starting: Bools
 ) -> npt.NDArray[np.int8]:
     """Position in :data:`CAUSES` for the time per output token of the chosen requests; int8 (n,)."""
     tpot, steps = requests["tpot_ms"][rows], np.maximum(requests["output_tokens"][rows] - 1, 1)

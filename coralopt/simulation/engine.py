@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,13 @@ from coralopt.simulation.layout import Layout, common_models, lay_out
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
+from coralopt.types import Floats, Ints, Progress
 from coralopt.workload import Trace
 
 #: Events between two looks at the keyboard: a fraction of a second.
 _EVENTS_A_CALL = 300_000
 #: Requests are counted in 32 bits.
 _MOST_TOKENS = 2**30
-
-Progress = Callable[[str, int, int], None]
 
 
 def simulate(
@@ -81,7 +80,7 @@ def _play(
     fleet: Fleet,
     schedule: Sequence[tuple[float, Plan]],
     layouts: Sequence[Layout],
-    epochs: npt.NDArray[np.float64],
+    epochs: Floats,
     window: float,
     config: SimulationConfig,
     progress: Progress | None,
@@ -136,9 +135,7 @@ def _check_schedule(schedule: Sequence[tuple[float, Plan]]) -> None:
         raise CoraloptError(f"the plans start at {', '.join(map(str, starts))} s; starts must rise")
 
 
-def _requests(
-    trace: Trace, duration_s: float | None
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], float]:
+def _requests(trace: Trace, duration_s: float | None) -> tuple[Floats, Ints, Ints, npt.NDArray[np.int32], float]:
     """Columns of the requests inside the window, and the window's length in s."""
     if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
         raise CoraloptError(f"duration_s is {duration_s!r}; give a positive number of seconds")
@@ -158,7 +155,7 @@ def _requests(
     )
 
 
-def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str, ...]) -> npt.NDArray[np.int64]:
+def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str, ...]) -> Ints:
     """The trace's model numbers as numbers in ``models``; requests that name none go to the only model there is."""
     names = trace.models
     if not trace.is_named:
@@ -177,9 +174,7 @@ def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str
     return number[model]
 
 
-def _epoch_starts(
-    schedule: Sequence[tuple[float, Plan]], window: float, epoch_s: float | None
-) -> npt.NDArray[np.float64]:
+def _epoch_starts(schedule: Sequence[tuple[float, Plan]], window: float, epoch_s: float | None) -> Floats:
     if epoch_s is None:
         return np.array([start for start, _ in schedule if start < window])
     if not (math.isfinite(epoch_s) and epoch_s > 0):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
-
-Floats = npt.NDArray[np.float64]
+from coralopt.types import Floats
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import route_waiting
@@ -27,6 +26,7 @@ from coralopt.simulation.state import (
     empty_lists,
 )
 from coralopt.simulation.times import TimeTables
+from coralopt.types import Ints
 
 
 def empty_state(
@@ -221,7 +221,7 @@ class Fleet:
         return i
 
 
-def labels(blueprints: Sequence[Blueprint]) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
+def labels(blueprints: Sequence[Blueprint]) -> tuple[Ints, list[str], list[str]]:
     """For every node of all instances in order: its instance, label and configuration."""
     owner = np.repeat(np.arange(len(blueprints)), [len(blueprint.nodes) for blueprint in blueprints])
     names = [label for blueprint in blueprints for label in blueprint.labels]

@@ -22,8 +22,8 @@ from coralopt.simulation.causes import (
 )
 from coralopt.simulation.layout import Layout
 from coralopt.simulation.state import BATCH_FULL, NO_INSTANCE, NO_MEMORY
+from coralopt.types import Bools, Floats, Ints
 
-Floats = npt.NDArray[np.float64]
 REASONS = {"memory": NO_MEMORY, "batch": BATCH_FULL, "instance": NO_INSTANCE}
 
 
@@ -77,7 +77,7 @@ class PhaseOutcome:
 
 def slos(
     arrival_s: Floats,
-    model: npt.NDArray[np.int64],
+    model: Ints,
     schedule: Sequence[tuple[float, Plan]],
     layouts: Sequence[Layout],
     models: tuple[str, ...],
@@ -125,7 +125,7 @@ def _outcome(
     layouts: Sequence[Layout],
     key: str,
     kind: str,
-    mine: npt.NDArray[np.bool_],
+    mine: Bools,
     window: float,
 ) -> PhaseOutcome:
     name, phase = key.rsplit("/", 1)

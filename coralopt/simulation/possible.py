@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.throughput import LayerTimes, throughput_source
 from coralopt.throughput.nodes import cache_bytes
+from coralopt.types import Bools, Floats, Ints
 from coralopt.workload import Trace
 
-Floats = npt.NDArray[np.float64]
 #: Lengths at which layer times are looked up; lines in between.
 _POINTS = 200
 
 
 def possible_requests(
     scenario: ResolvedScenario, trace: Trace, config: SimulationConfig | None = None
-) -> dict[tuple[str, str], npt.NDArray[np.bool_]]:
+) -> dict[tuple[str, str], Bools]:
     """Whether each request of a model could meet its SLO alone on the best node for it: a bound no plan passes.
 
     The whole model on the quickest configuration of the pool, memory and hops left out; KV transfers at the best network,
@@ -31,7 +30,7 @@ def possible_requests(
     config = config or SimulationConfig()
     source = throughput_source(scenario.throughput_source)
     there = [c for k, c in enumerate(scenario.configurations) if scenario.availability[:, k].any()]
-    found: dict[tuple[str, str], npt.NDArray[np.bool_]] = {}
+    found: dict[tuple[str, str], Bools] = {}
     for phase in scenario.model_phases:
         name = phase.model.name
         rows = trace.model == trace.models.index(name) if name in trace.models else np.zeros(len(trace), dtype=np.bool_)
@@ -51,9 +50,7 @@ def possible_requests(
     return found
 
 
-def _quickest(
-    phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes]], tokens: npt.NDArray[np.int64], kind: str
-) -> Floats:
+def _quickest(phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes]], tokens: Ints, kind: str) -> Floats:
     """Least time of all layers for one sequence of each length over the nodes, ms."""
     if not len(tokens) or not nodes:
         return np.full(len(tokens), np.inf)
@@ -69,7 +66,7 @@ def _transfer_ms(
     phase: ModelPhase,
     scenario: ResolvedScenario,
     there: list[NodeConfiguration],
-    tokens: npt.NDArray[np.int64],
+    tokens: Ints,
     config: SimulationConfig,
 ) -> Floats:
     """Least time of a KV transfer, ms: the fullest of ``max_nodes`` stages on the best network."""

@@ -26,8 +26,8 @@ from coralopt.simulation.state import (
     READY,
     State,
 )
+from coralopt.types import Floats
 
-Floats = npt.NDArray[np.float64]
 STATUS = ("unfinished", "finished", "rejected")
 
 

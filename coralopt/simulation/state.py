@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.types import Floats, Ints
+
 #: Phases of instances and pools; a pool is one model phase and has the index ``3 * model + phase``.
 PREFILL, DECODE, MIXED = 0, 1, 2
 PHASES = ("prefill", "decode", "mixed")
@@ -152,10 +154,10 @@ Records = npt.NDArray[np.void]
 
 
 def requests_of(
-    arrival_s: npt.NDArray[np.float64],
-    input_tokens: npt.NDArray[np.int64],
-    output_tokens: npt.NDArray[np.int64],
-    model: npt.NDArray[np.int64],
+    arrival_s: Floats,
+    input_tokens: Ints,
+    output_tokens: Ints,
+    model: Ints,
 ) -> Records:
     """Request records of a trace, nothing of them done yet."""
     requests = np.zeros(len(arrival_s), dtype=REQUEST)
@@ -180,40 +182,40 @@ class State(NamedTuple):
     routes: npt.NDArray[np.int32]
     #: (I,) of :data:`INSTANCE` and int64 (I, W + 1): first node of each stage; nodes of a stage have successive numbers.
     instances: Records
-    stage_first: npt.NDArray[np.int64]
+    stage_first: Ints
     #: (K,) of :data:`NODE`.
     nodes: Records
     #: int64 (P, I): instances that take requests, first ``member_count`` of each row; (P,).
-    members: npt.NDArray[np.int64]
-    member_count: npt.NDArray[np.int64]
+    members: Ints
+    member_count: Ints
     #: int64 (models,): the pool that new requests of a model go to.
-    entry: npt.NDArray[np.int64]
+    entry: Ints
     #: int64 (., 3) each: head, tail and length of a list. By pool: requests that found no instance. By instance:
     #: requests routed there and not taken in yet; sequences whose KV cache is there and that may not decode yet.
     #: By node: decode steps and prompts that wait, and the micro-batch under way.
-    pool_list: npt.NDArray[np.int64]
-    instance_list: npt.NDArray[np.int64]
-    arrived_list: npt.NDArray[np.int64]
-    decode_list: npt.NDArray[np.int64]
-    prompt_list: npt.NDArray[np.int64]
-    batch_list: npt.NDArray[np.int64]
+    pool_list: Ints
+    instance_list: Ints
+    arrived_list: Ints
+    decode_list: Ints
+    prompt_list: Ints
+    batch_list: Ints
     #: int64 (K, W): sequences of each micro-batch in flight that have not come back to this first node.
-    slots: npt.NDArray[np.int64]
+    slots: Ints
     #: Stage times, see :class:`coralopt.simulation.times.TimeTables`.
     tables: Records
-    tokens: npt.NDArray[np.float64]
-    values: npt.NDArray[np.float64]
+    tokens: Floats
+    values: Floats
     #: Binary heap of events: times, and (order of creation, kind, node or request).
-    heap_time: npt.NDArray[np.float64]
-    heap_what: npt.NDArray[np.int64]
+    heap_time: Floats
+    heap_what: Ints
     #: Instances and nodes to look at once everything of this instant has happened.
-    touched_instances: npt.NDArray[np.int64]
-    touched_nodes: npt.NDArray[np.int64]
+    touched_instances: Ints
+    touched_nodes: Ints
     #: (1,) of :data:`CLOCK`.
     clock: Records
 
 
-def empty_lists(count: int) -> npt.NDArray[np.int64]:
+def empty_lists(count: int) -> Ints:
     """``count`` empty lists."""
     lists = np.full((count, 3), NIL, dtype=np.int64)
     lists[:, 2] = 0

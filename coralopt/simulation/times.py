@@ -11,8 +11,8 @@ import numpy.typing as npt
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
 from coralopt.throughput import LayerTimes, LayerTimeSource
+from coralopt.types import Floats
 
-Floats = npt.NDArray[np.float64]
 #: What a user may give: a source of layer times, or a function from model and node to layer times.
 TimesOf = LayerTimeSource | Callable[[ModelArchitecture, NodeConfiguration], LayerTimes]
 

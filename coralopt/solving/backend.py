@@ -7,14 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
-
-Floats = npt.NDArray[np.float64]
+from coralopt.types import Floats
 
 
 class Capability(Enum):

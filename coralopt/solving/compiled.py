@@ -17,7 +17,8 @@ import numpy as np
 
 from coralopt.errors import OptionError, UnsupportedError
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
-from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.matrix import MilpMatrix
+from coralopt.types import Floats
 
 ROUTES = ("pyomo", "arrays")
 

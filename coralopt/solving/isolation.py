@@ -30,11 +30,12 @@ from coralopt.errors import (
     WrongAnswerError,
 )
 from coralopt.solving.backend import Progress, RawResult
-from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
 from coralopt.solving.transfer import result_from, write_request
 from coralopt.solving.verdict import weak_bound
+from coralopt.types import Floats
 
 #: What a back end may raise, by name.
 RAISED = {

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
-
-Floats = npt.NDArray[np.float64]
+from coralopt.types import Bools, Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,7 @@ class MilpMatrix:
     row_upper: Floats
     lower: Floats
     upper: Floats
-    integer: npt.NDArray[np.bool_]
+    integer: Bools
     maximize: bool
     column_names: Sequence[str]
     row_names: Sequence[str]

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from coralopt.errors import NoSolutionError
 from coralopt.solving.status import Termination
+from coralopt.types import Floats
 
 A = TypeVar("A")
 
@@ -79,13 +77,13 @@ class MatrixResult:
         reduced_costs: float64 (n,) for an LP: c - A'y.
     """
 
-    x: npt.NDArray[np.float64] | None
+    x: Floats | None
     termination: Termination
     objective: float
     bound: float | None
     gap: float
-    row_duals: npt.NDArray[np.float64] | None
-    reduced_costs: npt.NDArray[np.float64] | None
+    row_duals: Floats | None
+    reduced_costs: Floats | None
     nodes: int
     iterations: int
     effective: Mapping[str, Any]

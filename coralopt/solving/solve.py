@@ -14,12 +14,13 @@ from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
 from coralopt.solving.backend import Capability, Progress, RawResult
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.isolation import solve_isolated
-from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.solution import MatrixResult, Solution
 from coralopt.solving.status import Limit, Reason, Termination
 from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven, weak_bound
+from coralopt.types import Floats
 
 
 def solve(

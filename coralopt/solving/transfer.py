@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from coralopt.solving.backend import RawResult
-from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
+from coralopt.types import Floats
 
 _VECTORS = ("c", "row_lower", "row_upper", "lower", "upper", "integer")
 _ANSWERS = ("x", "row_duals", "reduced_costs")

@@ -8,9 +8,10 @@ import numpy as np
 
 from coralopt.errors import WrongAnswerError
 from coralopt.solving.backend import RawResult
-from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import PROOF_ROUNDING, Reason, gap_reached, relative_gap
+from coralopt.types import Floats
 
 #: Largest distance from a whole number that a solver's integer column may have.
 INTEGRALITY_TOLERANCE = 1e-4

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import LibraryError
 from coralopt.placement import Placement
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary
+from coralopt.types import Floats, Ints
 
 Mix = Literal["any", "mixed", "pure"]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def phase_of(library: TemplateLibrary, key: str) -> PhaseTemplates:
 
 def template_prices(
     library: TemplateLibrary, scenario: ResolvedScenario, key: str, region: str | None = None
-) -> tuple[Floats, npt.NDArray[np.int64]]:
+) -> tuple[Floats, Ints]:
     """Price of every template of a model phase, float64 (T,) in USD/h, and the region of that price, int64 (T,).
 
     Without a region it is the cheapest one that sells all of its nodes; infinite where none does.
@@ -79,13 +78,13 @@ def template_prices(
     return best, where
 
 
-def gpu_types_used(phase: PhaseTemplates, scenario: ResolvedScenario) -> npt.NDArray[np.int64]:
+def gpu_types_used(phase: PhaseTemplates, scenario: ResolvedScenario) -> Ints:
     """int64 (T,): number of different GPU types in each template."""
     gpus = sorted({c.gpu.name for c in scenario.configurations})
     used = np.zeros((len(phase), len(gpus)), dtype=bool)
     for c, configuration in enumerate(scenario.configurations):
         used[:, gpus.index(configuration.gpu.name)] |= phase.usage[:, c] > 0
-    kinds: npt.NDArray[np.int64] = used.sum(axis=1, dtype=np.int64)
+    kinds: Ints = used.sum(axis=1, dtype=np.int64)
     return kinds
 
 

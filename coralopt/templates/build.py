@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,7 @@ from coralopt.throughput import (
     only_executable,
     throughput_source,
 )
-
-#: Called with (what is being done, steps done, steps in all); steps are node sets weighted by stage counts.
-Progress = Callable[[str, int, int], None]
+from coralopt.types import Floats, Progress
 
 
 def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
@@ -53,7 +51,7 @@ def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
 
 def placement_tables(
     scenario: ResolvedScenario, tables: Sequence[ThroughputTables]
-) -> tuple[tuple[npt.NDArray[np.float64], ...], Budgets | Links | None]:
+) -> tuple[tuple[Floats, ...], Budgets | Links | None]:
     """The tables that placements of the scenario are made from, by model phase, and what their cells are.
 
     Without free latency budgets and network-aware stages they are ``tables`` themselves and there are no cells.
@@ -64,7 +62,7 @@ def placement_tables(
     source = throughput_source(scenario.throughput_source)
     nodes, most = scenario.configurations, scenario.max_nodes
 
-    def executable(values: npt.NDArray[np.float64], phase: ModelPhase) -> npt.NDArray[np.float64]:
+    def executable(values: Floats, phase: ModelPhase) -> Floats:
         runs = engine_runs(rules.engine, phase, nodes, most)
         return np.where(runs[:, None, :, None, None], values, 0.0)
 

@@ -30,8 +30,8 @@ import numpy.typing as npt
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
 from coralopt.throughput import FIRST, LAST, MIDDLE, ThroughputTables, build_tables, throughput_source
+from coralopt.types import Floats
 
-Floats = npt.NDArray[np.float64]
 #: Relative reduction for rounding, so that a bound stays one.
 _SAFE = 1e-9
 

@@ -21,6 +21,7 @@ from coralopt.templates.executors import make_executor
 from coralopt.templates.library import TemplateLibrary
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.tasks import GAP, Task, TaskContext, cut_into_tasks, node_set_problem, sweep
+from coralopt.types import Floats
 
 #: Seconds a matrix back end may take for one node set unless told otherwise.
 TIME_LIMIT = 60.0
@@ -167,8 +168,8 @@ class Derived:
     """
 
     sets: npt.NDArray[np.int8]
-    throughput: npt.NDArray[np.float64]
-    bound: npt.NDArray[np.float64]
+    throughput: Floats
+    bound: Floats
     open: tuple[str, ...]
 
 

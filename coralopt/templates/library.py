@@ -16,6 +16,7 @@ import numpy.typing as npt
 from coralopt.errors import LibraryError
 from coralopt.placement import Placement, Stage
 from coralopt.replacing import replacing
+from coralopt.types import Floats
 
 #: Bumped whenever the meaning of a stored column changes; a library of another format is refused.
 FORMAT = "coralopt-templates/1"
@@ -37,7 +38,7 @@ class PhaseTemplates:
 
     key: str
     usage: npt.NDArray[np.int8]
-    throughput: npt.NDArray[np.float64]
+    throughput: Floats
     stage_layers: npt.NDArray[np.int16]
     node_configuration: npt.NDArray[np.int8]
     node_stage: npt.NDArray[np.int8]

@@ -15,6 +15,7 @@ from coralopt.placement import Budgets, EngineLimits, Links, Placement, best_pla
 from coralopt.placement.limits import NO_LIMITS
 from coralopt.solving import Reason, get_backend
 from coralopt.templates.method import BuildMethod
+from coralopt.types import Floats, Ints
 
 #: Most tasks that a library is cut into by solvers that go node set by node set.
 MOST_TASKS = 5000
@@ -39,7 +40,7 @@ class TaskContext:
     """
 
     keys: tuple[str, ...]
-    values: tuple[npt.NDArray[np.float64], ...]
+    values: tuple[Floats, ...]
     configurations: tuple[str, ...]
     max_nodes: int
     method: BuildMethod
@@ -61,7 +62,7 @@ class Task:
 
     phase: int
     sets: npt.NDArray[np.int8]
-    wanted: npt.NDArray[np.int64] | None = None
+    wanted: Ints | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ class TaskResult:
     """
 
     usage: npt.NDArray[np.int8]
-    throughput: npt.NDArray[np.float64]
+    throughput: Floats
     stage_layers: npt.NDArray[np.int16]
     node_configuration: npt.NDArray[np.int8]
     node_stage: npt.NDArray[np.int8]
@@ -99,7 +100,7 @@ def cut_into_tasks(families: Sequence[npt.NDArray[np.int8]], method: BuildMethod
     ]
 
 
-def _sampled(sizes: Sequence[int], method: BuildMethod) -> list[npt.NDArray[np.int64] | None]:
+def _sampled(sizes: Sequence[int], method: BuildMethod) -> list[Ints | None]:
     """Rows asked for in each model phase: without replacement, each node set of the scenario equally likely."""
     total = sum(sizes)
     if method.sample is None or method.sample >= total:

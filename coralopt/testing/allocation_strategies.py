@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import strategies as st
 
 from coralopt.allocation import Allocation, AllocationProblem
+from coralopt.types import Ints
 
 
 @st.composite
@@ -60,7 +60,7 @@ def allocation_problems(
     availability = rng.integers(0, max_available + 1, (regions, configurations))
     price = rng.integers(1, 30, (regions, configurations)) / 4.0
     price[(availability == 0) & (rng.random(price.shape) < 0.5)] = np.nan
-    now: npt.NDArray[np.int64] | None = None
+    now: Ints | None = None
     if draw(st.booleans()) if running is None else running:
         now = rng.integers(0, 3, (templates, regions)) * (rng.random((templates, regions)) < 0.6)
     return AllocationProblem(

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.allocation.bounds.relaxation import Columns
@@ -27,8 +26,7 @@ from coralopt.planning import allocation_problem
 from coralopt.scenario import load_scenario
 from coralopt.solving import MilpMatrix, SolveOptions, solve_matrix
 from coralopt.templates import TemplateLibrary, obtain_library
-
-Floats = npt.NDArray[np.float64]
+from coralopt.types import Floats
 
 #: Pool over estimated demand under scarce supply, by scenario (paper section 5.4).
 SCARCE = {"core": 1.25, "extended": 1.75}

@@ -9,11 +9,11 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import strategies as st
 
 from coralopt.placement import Placement, PlacementProblem, Stage
 from coralopt.throughput.tables import stage_role
+from coralopt.types import Floats
 
 
 @st.composite
@@ -24,7 +24,7 @@ def throughput_values(
     max_layers: int = 6,
     falling: bool | None = None,
     role_free: bool | None = None,
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """float64 (S, 3, C, L + 1) of tokens/s: multiples of 1/8, so that small sums are exact whatever their order.
 
     Args:
@@ -43,7 +43,7 @@ def throughput_values(
     shape = (stages, 3, configurations, layers + 1)
     # Few levels make ties common, many make optima unique. Dividing by the layers makes long pipelines pay.
     levels = draw(st.sampled_from((4000, 40, 6)))
-    values: npt.NDArray[np.float64] = rng.integers(1, levels + 1, shape).astype(np.float64) * 4.0
+    values: Floats = rng.integers(1, levels + 1, shape).astype(np.float64) * 4.0
     power = draw(st.sampled_from((2, 1, 0)))
     values[...] = np.ceil(values / np.maximum(np.arange(layers + 1), 1) ** power)
     values /= 8.0

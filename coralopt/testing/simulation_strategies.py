@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import strategies as st
 
 from coralopt.simulation.config import SimulationConfig
@@ -18,6 +17,7 @@ from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import DECODE, MIXED, NODE, PHASES, PREFILL, requests_of
 from coralopt.simulation.times import FunctionTimes, TimeTables
 from coralopt.testing.simulation_reference import Instance, Node, Reference, Request
+from coralopt.types import Floats, Ints
 
 WORD = 20260713
 
@@ -40,10 +40,10 @@ class SimulationCase:
     blueprints: tuple[Blueprint, ...]
     ready_s: tuple[float, ...]
     drain_s: tuple[float, ...]
-    arrival_s: npt.NDArray[np.float64]
-    input_tokens: npt.NDArray[np.int64]
-    output_tokens: npt.NDArray[np.int64]
-    model: npt.NDArray[np.int64]
+    arrival_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
+    model: Ints
     config: SimulationConfig
     tables: TimeTables
 

@@ -24,7 +24,7 @@ from coralopt.solving import (
     SolveOptions,
     get_backend,
 )
-from coralopt.solving.matrix import Floats
+from coralopt.types import Floats
 
 Listener = Callable[[Progress], None] | None
 

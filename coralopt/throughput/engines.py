@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput.tables import ThroughputTables
+from coralopt.types import Bools
 
 #: Generations whose tensor cores have no BF16; vLLM refuses bfloat16 below compute capability 8.0.
 NO_BF16 = frozenset({"Volta", "Turing"})
@@ -25,9 +25,7 @@ def heads_fit(model: ModelArchitecture, degree: int) -> bool:
     return model.heads % degree == 0 and (model.kv_heads % degree == 0 or degree % model.kv_heads == 0)
 
 
-def engine_runs(
-    engine: str, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int
-) -> npt.NDArray[np.bool_]:
+def engine_runs(engine: str, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int) -> Bools:
     """Which nodes may be a stage of a pipeline of s stages under this engine.
 
     Stock vLLM needs BF16, deals out attention heads evenly, and receives KV caches over NIXL in a decode server of one

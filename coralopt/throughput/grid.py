@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.throughput.layer_times import Floats
+from coralopt.types import Floats
 
 
 @dataclass(frozen=True, eq=False)

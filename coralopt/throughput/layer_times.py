@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
-
-Floats = npt.NDArray[np.float64]
+from coralopt.types import Floats
 
 
 class LayerTimes(Protocol):

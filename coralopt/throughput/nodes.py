@@ -7,8 +7,9 @@ import numpy.typing as npt
 
 from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
-from coralopt.throughput.layer_times import Floats, LayerTimes
+from coralopt.throughput.layer_times import LayerTimes
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
+from coralopt.types import Floats
 
 #: Share of usable GPU memory an engine takes (vLLM's default gpu_memory_utilization).
 MEMORY_SHARE = 0.9

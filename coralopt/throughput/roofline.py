@@ -18,7 +18,7 @@ import numpy as np
 
 from coralopt.catalog import gpus
 from coralopt.catalog.types import BYTES_PER_PARAMETER, Gpu, ModelArchitecture, NodeConfiguration
-from coralopt.throughput.layer_times import Floats
+from coralopt.types import Floats
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from functools import lru_cache
 from importlib import resources
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.throughput.grid import GridTimes, TimeGrid
+from coralopt.types import Floats
 
 #: GPU type of the catalog -> name of the measured system.
 SYSTEMS = {"L40S": "l40s", "A100": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
@@ -49,7 +49,7 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
     columns = {
         name: table.column(name).to_pylist() for name in ("model", "weights", "system", "phase", "version", "note")
     }
-    number: dict[str, npt.NDArray[np.float64]] = {
+    number: dict[str, Floats] = {
         name: np.asarray(table.column(name), dtype=np.float64)
         for name in ("tp", "tokens", "batch", "per_layer_ms", "nonlayer_ms")
     }

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
@@ -17,6 +16,7 @@ from coralopt.throughput.nodes import node_throughput
 from coralopt.throughput.roofline import RooflineSource
 from coralopt.throughput.silicon import SiliconSource
 from coralopt.throughput.tables import ThroughputTables
+from coralopt.types import Floats
 
 
 class AutoSource:
@@ -120,7 +120,7 @@ def budget_tables(
     configurations: Sequence[NodeConfiguration],
     max_stages: int,
     units: int,
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """T_j(g) for every whole number of latency units a stage may get.
 
     With S stages a unit is SLO / (S u), so that the equal split is u units each, and one stage can have at most
@@ -141,7 +141,7 @@ def budget_tables(
 
 def link_tables(
     source: LayerTimeSource, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int
-) -> tuple[npt.NDArray[np.float64], tuple[int, ...]]:
+) -> tuple[Floats, tuple[int, ...]]:
     """T_j(g) for every bandwidth of the slowest node that takes a stage's activations.
 
     Returns:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import ceil, log10
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase
@@ -15,12 +14,13 @@ from coralopt.throughput.layer_times import LayerTimes
 from coralopt.throughput.nodes import node_throughput
 from coralopt.throughput.sources import throughput_source
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, ThroughputTables
+from coralopt.types import Floats
 
 #: SLOs searched, ms: beyond the larger one an SLO is no SLO.
 _SHORTEST_MS, _LONGEST_MS = 1e-3, 1e9
 
 
-def falls_in_layers(values: npt.NDArray[np.float64]) -> bool:
+def falls_in_layers(values: Floats) -> bool:
     """Whether no node gains throughput from more layers: ``values`` (..., L + 1) never rises from j = 1 on.
 
     Time, weights and cache all grow with j, so T must fall for honest figures; measured ones need not obey.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
+from coralopt.types import Floats
 
 #: Roles of a stage: the first one holds the embedding, the last one the output head. A pipeline of one
 #: stage has both and uses ``FIRST``; a builder of tables charges both ends in ``values[0, FIRST]``.
@@ -45,9 +46,9 @@ class ThroughputTables:
     key: str
     configurations: tuple[str, ...]
     layers: int
-    values: npt.NDArray[np.float64]
+    values: Floats
     batch: npt.NDArray[np.int32]
-    stage_ms: npt.NDArray[np.float64]
+    stage_ms: Floats
     provenance: tuple[str, ...]
 
     @property

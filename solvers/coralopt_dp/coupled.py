@@ -15,7 +15,8 @@ from coralopt.errors import SolverError, WrongAnswerError
 from coralopt.placement.coupled import Budgets, Links
 from coralopt.placement.limits import EngineLimits
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, stage_role
-from coralopt_dp.sweep import Family, Floats, Progress, SweepResult, _Threads, falls_in_layers
+from coralopt.types import Bools, Floats, Ints
+from coralopt_dp.sweep import Family, Progress, SweepResult, _Threads, falls_in_layers
 
 
 def coupled_sweep(
@@ -81,9 +82,9 @@ def _solve_stages(
     values: Floats,
     count: int,
     coupling: Budgets | Links,
-    wanted: npt.NDArray[np.int64],
+    wanted: Ints,
     result: SweepResult,
-    allowed: npt.NDArray[np.bool_] | None,
+    allowed: Bools | None,
 ) -> None:
     """Try ``count`` stages: ``values`` is (3, C, K, L + 1)."""
     from coralopt_dp import coupled_kernels as kernels

@@ -21,6 +21,7 @@ from coralopt.placement import (
     Stage,
 )
 from coralopt.solving import Availability, Capability, RawAnswer, Reason, SolveOptions
+from coralopt.types import Floats
 from coralopt_dp.coupled import coupled_sweep
 from coralopt_dp.sweep import Family, SweepResult, sweep
 
@@ -108,7 +109,7 @@ class DynamicProgrammeSolver:
 
     def place_coupled_family(
         self,
-        values: npt.NDArray[np.float64],
+        values: Floats,
         node_sets: npt.NDArray[np.int8],
         coupling: Budgets | Links,
         max_nodes: int | None = None,
@@ -122,7 +123,7 @@ class DynamicProgrammeSolver:
 
     def place_family(
         self,
-        values: npt.NDArray[np.float64],
+        values: Floats,
         node_sets: npt.NDArray[np.int8],
         max_nodes: int | None = None,
         workers: int | None = None,

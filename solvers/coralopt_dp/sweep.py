@@ -15,10 +15,10 @@ import numpy.typing as npt
 from coralopt.errors import SolverError, WrongAnswerError
 from coralopt.placement.limits import EngineLimits
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, stage_role
+from coralopt.types import Bools, Floats, Ints
 
 #: Called with (steps done, steps in all); a step is one node set tried with one stage count.
 Progress = Callable[[int, int], None]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +153,8 @@ class Family:
     """
 
     sets: npt.NDArray[np.int8]
-    sizes: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
+    sizes: Ints
+    start: Ints
     links: npt.NDArray[np.int32]
 
     @staticmethod
@@ -182,7 +182,7 @@ class Family:
         self,
         values: Floats,
         counts: range,
-        wanted: npt.NDArray[np.int64] | None,
+        wanted: Ints | None,
         width: int,
         workers: int | None,
         progress: Progress | None,
@@ -212,9 +212,9 @@ class Family:
         self,
         values: Floats,
         stages: int,
-        wanted: npt.NDArray[np.int64] | None,
+        wanted: Ints | None,
         result: SweepResult,
-        allowed: npt.NDArray[np.bool_] | None = None,
+        allowed: Bools | None = None,
     ) -> None:
         """Try ``stages`` stages: ``values`` is (3, C, L + 1); better placements replace those in ``result``.
 
@@ -265,9 +265,7 @@ class Family:
             last[:, 1:].max(axis=1), front[:, 1:layers].max(axis=1, initial=0.0), falling, *answer,
         )  # fmt: skip
 
-    def _middle_tables(
-        self, table: Floats, stages: int, layers: int, falling: bool
-    ) -> tuple[Floats, npt.NDArray[np.int64]]:
+    def _middle_tables(self, table: Floats, stages: int, layers: int, falling: bool) -> tuple[Floats, Ints]:
         """Tables of 1..``stages`` - 2 middle stages, stacked; row m of k stages lies at m + shift[k]."""
         from coralopt_dp import kernels
 

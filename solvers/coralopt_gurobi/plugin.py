@@ -22,7 +22,7 @@ from coralopt.solving import (
     SolveOptions,
     checked_native,
 )
-from coralopt.solving.matrix import Floats
+from coralopt.types import Floats
 
 #: Size limit of the licence that comes with the package: columns, and rows with a range counted twice.
 FREE_LIMIT = 2000

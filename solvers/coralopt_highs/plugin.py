@@ -25,7 +25,7 @@ from coralopt.solving import (
     SolveOptions,
     checked_native,
 )
-from coralopt.solving.matrix import Floats
+from coralopt.types import Floats
 
 #: HiGHS keeps one pool of threads a process; changing its size needs a reset, which must not overlap a solve.
 _SCHEDULER = threading.Lock()

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.solving.matrix import Floats, MilpMatrix
+from coralopt.solving.matrix import MilpMatrix
+from coralopt.types import Floats
 
 
 def model_of_matrix(matrix: MilpMatrix) -> Any:

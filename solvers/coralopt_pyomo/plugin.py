@@ -26,7 +26,7 @@ from coralopt.solving import (
     SolveOptions,
     fast_build,
 )
-from coralopt.solving.matrix import Floats
+from coralopt.types import Floats
 from coralopt_pyomo.model import model_of_matrix, values_of
 
 _NEW = {

@@ -23,7 +23,7 @@ from coralopt.solving import (
     SolveOptions,
     checked_native,
 )
-from coralopt.solving.matrix import Floats
+from coralopt.types import Floats
 
 _REASONS = {
     "optimal": (Reason.OPTIMAL, None),

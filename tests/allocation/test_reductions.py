@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 
@@ -15,9 +14,10 @@ from coralopt.allocation.reductions.availability import reachable
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import _undominated_by_rows, _undominated_in_phase, undominated
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+from coralopt.types import Bools
 
 
-def selected(problem: AllocationProblem, mask: npt.NDArray[np.bool_]) -> AllocationProblem:
+def selected(problem: AllocationProblem, mask: Bools) -> AllocationProblem:
     return replace(
         problem,
         usage=problem.usage[mask],

@@ -6,7 +6,6 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from coralopt.simulation.config import SimulationConfig
@@ -14,6 +13,7 @@ from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import DECODE, NODE, PHASES, PREFILL
 from coralopt.simulation.times import FunctionTimes, TimeTables
 from coralopt.testing.simulation_strategies import SimulationCase
+from coralopt.types import Floats
 
 #: One stage takes 10 ms, whatever is in the micro-batch.
 CONSTANT = FunctionTimes(
@@ -43,7 +43,7 @@ def _blueprint(phase: int, stages: int = 1, batch: int = 1, capacity: int = 10**
 
 def _case(
     blueprints: list[Blueprint],
-    arrival: npt.NDArray[np.float64],
+    arrival: Floats,
     inputs: int = 10,
     outputs: int = 1,
     config: SimulationConfig | None = None,

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import Columns, Floats, Ints
+from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.types import Bools, Floats, Ints
 
 #: Share of a demand by which a sum of throughputs may miss it and still be looked at; the exact check decides later.
 HAIR = 1e-9
@@ -43,12 +44,12 @@ class Coverings:
     cost: Floats
     use: npt.NDArray[np.int16]
     members: Ints
-    tight: npt.NDArray[np.bool_]
+    tight: Bools
 
     def __len__(self) -> int:
         return len(self.phase)
 
-    def some(self, chosen: npt.NDArray[np.bool_] | Ints) -> Coverings:
+    def some(self, chosen: Bools | Ints) -> Coverings:
         """Some of them."""
         return Coverings(
             self.phase[chosen], self.cost[chosen], self.use[chosen], self.members[chosen], self.tight[chosen]

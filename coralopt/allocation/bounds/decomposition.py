@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import Columns, Floats, Ints
+from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.solving import MilpMatrix, SolveOptions, solve_matrix
+from coralopt.types import Bools, Floats, Ints
 
 #: Steps of the grid of the knapsacks here; the root's bound itself is made on a finer one.
 GRID = 20_000
@@ -299,7 +299,7 @@ def _cheapest(
     choice = np.full(GRID + 1, -1, dtype=np.int64)
     if len(front):
         cover_with_choice(steps[front], weight[front], table, choice)
-    layers: list[tuple[int, int, npt.NDArray[np.bool_]]] = []
+    layers: list[tuple[int, int, Bools]] = []
     amounts = np.arange(GRID + 1)
     for k, copies in kept:
         size = 1

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from coralopt.types import Bools, Floats, Ints
 
 
 @njit(cache=True)
@@ -74,7 +73,7 @@ def cheapest_by_size(sizes: Ints, weights: Floats, grid: int) -> Ints:
 
 
 @njit(cache=True)
-def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> npt.NDArray[np.bool_]:
+def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
     """bool (n,): rows, sorted by cost, that no earlier kept row undercuts or equals in every entry of ``use``."""
     rows, cells = use.shape
     keep = np.zeros(rows, dtype=np.bool_)

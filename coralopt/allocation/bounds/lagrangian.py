@@ -28,14 +28,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_rows, rent_factor, row_terms, rows_worth, shortfall_worth
 from coralopt.allocation.supply import segments
-
-Floats = npt.NDArray[np.float64]
+from coralopt.types import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +127,7 @@ def lagrangian_bound(
     return LagrangianBound(total - slack, forced - slack, weight, tuple(covers))
 
 
-def _one_more(steps: npt.NDArray[np.int64], weight: Floats, table: Floats) -> Floats:
+def _one_more(steps: Ints, weight: Floats, table: Floats) -> Floats:
     """float64 (G + 1,): least weight of one item and a rest; the copies of kept items are not counted here."""
     from coralopt.allocation.bounds.kernels import cheapest_by_size, one_more
 
@@ -147,7 +145,7 @@ def scaled_share(weights: Floats, terms: Floats) -> float:
     return float(min(1.0, (weights[falls] / -terms[falls]).min()))
 
 
-def covering_table(steps: npt.NDArray[np.int64], weight: Floats, grid: int) -> Floats:
+def covering_table(steps: Ints, weight: Floats, grid: int) -> Floats:
     """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
     cover = np.full(grid + 1, np.inf)
     cover[0] = 0.0

@@ -14,16 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_rows, rent_factor, row_terms, rows_worth, shortfall_worth
 from coralopt.allocation.supply import segments
 from coralopt.errors import SolverError
 from coralopt.solving import MilpMatrix, SolveOptions, solve_matrix
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from coralopt.types import Bools, Floats, Ints
 
 #: Share of a demand that counts as rounding of a linear programme rather than as shortfall.
 SHORTFALL = 1e-6
@@ -46,7 +43,7 @@ class Columns:
     region: Ints
     cost: Floats
     upper: Floats
-    kept: npt.NDArray[np.bool_]
+    kept: Bools
     paid: bool = True
 
     def __len__(self) -> int:
@@ -181,7 +178,7 @@ def least_shortfall(
 
 def _least_shortfall(
     problem: AllocationProblem, columns: Columns, solver: Any, batch: int, most_rounds: int
-) -> tuple[Relaxation, npt.NDArray[np.bool_]]:
+) -> tuple[Relaxation, Bools]:
     nodes = problem.usage.sum(axis=1) / np.maximum(problem.throughput, 1e-300)
     active = _cheapest(problem, columns, nodes[columns.template], batch)
     weights = np.ones(len(problem.demand) + _least_rows(problem))
@@ -206,7 +203,7 @@ def _least_rows(problem: AllocationProblem) -> int:
     return sum(row.sense == "least" for row in open_rows(problem))
 
 
-def _cheapest(problem: AllocationProblem, columns: Columns, density: Floats, batch: int) -> npt.NDArray[np.bool_]:
+def _cheapest(problem: AllocationProblem, columns: Columns, density: Floats, batch: int) -> Bools:
     """The ``batch`` columns of least density of every model phase."""
     phase_of = problem.phase[columns.template]
     active = np.zeros(len(columns), dtype=np.bool_)
@@ -221,12 +218,12 @@ def _generate(
     columns: Columns,
     weights: Floats,
     elastic: bool,
-    active: npt.NDArray[np.bool_],
+    active: Bools,
     solver: Any,
     batch: int,
     most_rounds: int,
     common: bool = False,
-) -> tuple[Relaxation, npt.NDArray[np.bool_]]:
+) -> tuple[Relaxation, Bools]:
     """Column generation from the active columns, and the columns active at its end."""
     regions, configurations = problem.price.shape
     phases, cells = len(problem.demand), problem.price.size

@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.model.rows import add_rows, usable
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.side_constraints import open_rows
 from coralopt.allocation.supply import segments
 from coralopt.solving import MilpMatrix
+from coralopt.types import Floats
 
 
 class SplitFormulation:
@@ -77,7 +77,7 @@ class SplitFormulation:
         """The matrix straight from the problem's arrays: the second, fast route."""
         return split_matrix(problem)
 
-    def read_columns(self, problem: AllocationProblem, x: npt.NDArray[np.float64]) -> Allocation:
+    def read_columns(self, problem: AllocationProblem, x: Floats) -> Allocation:
         """The allocation nu = kept + new from the columns of :meth:`matrix`."""
         template, region, _, _ = usable(problem)
         runs = np.zeros(len(template), dtype=np.int64) if problem.running is None else problem.running[template, region]

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.types import Bools
 
 
-def reachable(problem: AllocationProblem) -> npt.NDArray[np.bool_]:
+def reachable(problem: AllocationProblem) -> Bools:
     """bool (T,): templates that fit into some region once, and serve a model phase with demand."""
     fits = (problem.most_instances() > 0) & ~np.isnan(problem.template_price())
     return np.asarray(fits.any(axis=1) & (problem.demand[problem.phase] > 0) & (problem.throughput > 0))

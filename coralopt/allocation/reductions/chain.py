@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions.availability import reachable, with_replica_demand
@@ -15,6 +14,7 @@ from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
 from coralopt.allocation.side_constraints import SideRow, banned
+from coralopt.types import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Reduced:
     """
 
     problem: AllocationProblem
-    kept: npt.NDArray[np.int64]
+    kept: Ints
     reductions: tuple[Reduction, ...]
     target: float = math.inf
 
@@ -62,9 +62,9 @@ MARGIN, MOST_NEAR = 0.03, 30_000
 
 def reduce_problem(
     problem: AllocationProblem,
-    capacity_prices: npt.NDArray[np.float64] | None = None,
-    also: npt.NDArray[np.int64] | None = None,
-    keep: npt.NDArray[np.int64] | None = None,
+    capacity_prices: Floats | None = None,
+    also: Ints | None = None,
+    keep: Ints | None = None,
 ) -> Reduced:
     """Apply every reduction; the optimum over the result is the optimum of ``problem``.
 
@@ -124,7 +124,7 @@ def _with_effect(problem: AllocationProblem) -> tuple[SideRow, ...]:
     )
 
 
-def _select(problem: AllocationProblem, mask: npt.NDArray[np.bool_]) -> tuple[AllocationProblem, npt.NDArray[np.int64]]:
+def _select(problem: AllocationProblem, mask: Bools) -> tuple[AllocationProblem, Ints]:
     chosen = np.flatnonzero(mask)
     return (
         replace(

@@ -7,11 +7,11 @@ nothing was clipped. The linear relaxation becomes tighter.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.types import Floats
 
 
-def clipped_throughput(problem: AllocationProblem) -> npt.NDArray[np.float64]:
+def clipped_throughput(problem: AllocationProblem) -> Floats:
     """float64 (T,): min(T(tau), demand of its model phase), tokens/s."""
     return np.minimum(problem.throughput, problem.demand[problem.phase])

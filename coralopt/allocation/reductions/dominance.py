@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.types import Bools, Floats
 
 
-def undominated(problem: AllocationProblem) -> npt.NDArray[np.bool_]:
+def undominated(problem: AllocationProblem) -> Bools:
     """bool (T,): templates to keep."""
     keep = np.ones(len(problem.throughput), dtype=np.bool_)
     for p in range(len(problem.demand)):
@@ -30,7 +31,7 @@ def undominated(problem: AllocationProblem) -> npt.NDArray[np.bool_]:
     return keep
 
 
-def _undominated_in_phase(usage: npt.NDArray[np.int16], throughput: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def _undominated_in_phase(usage: npt.NDArray[np.int16], throughput: Floats) -> Bools:
     """Compare each node set with those that have one node fewer, and equal node sets with each other."""
     templates, configurations = usage.shape
     # A node set as one number: mixed radix, every configuration with as many digits as its counts need.
@@ -56,7 +57,7 @@ def _undominated_in_phase(usage: npt.NDArray[np.int16], throughput: npt.NDArray[
     return keep
 
 
-def _undominated_by_rows(usage: npt.NDArray[np.int16], throughput: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def _undominated_by_rows(usage: npt.NDArray[np.int16], throughput: Floats) -> Bools:
     """The same through a dictionary of rows, for pools with too many configurations for one number."""
     best: dict[bytes, tuple[float, int]] = {}
     for t in range(len(throughput)):

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from coralopt.allocation.bounds.lagrangian import Floats, allow_copies
+from coralopt.allocation.bounds.lagrangian import allow_copies
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.supply import segments
+from coralopt.types import Bools, Floats
 
 #: Steps of the grid of the covering knapsacks: every throughput is rounded up to whole steps, so the bound holds.
 GRID = 50_000
@@ -36,7 +36,7 @@ class NearTemplates:
         bound: USD/h; every allocation costs at least this.
     """
 
-    mask: npt.NDArray[np.bool_]
+    mask: Bools
     target: float
     bound: float
 
@@ -60,7 +60,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
     best = np.full((phases, GRID + 1), np.inf)
     sweep_best(nodes, problem.throughput, problem.phase, problem.demand, problem.availability, weights, best)
-    runs: npt.NDArray[np.bool_] = np.zeros(templates, dtype=np.bool_)
+    runs: Bools = np.zeros(templates, dtype=np.bool_)
     if problem.running is not None:
         runs[np.unique(np.nonzero(problem.running)[0])] = True
     covers = np.zeros((phases, GRID + 1))
@@ -125,6 +125,6 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         last = float(np.partition(forced, most - 1)[most - 1])
         kept = forced <= last
         target = min(target, last - 2 * slack)
-    mask: npt.NDArray[np.bool_] = np.array(runs)
+    mask: Bools = np.array(runs)
     mask[template[:listed][kept]] = True
     return NearTemplates(mask, target, bound - slack)

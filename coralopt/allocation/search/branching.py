@@ -27,8 +27,9 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import Coverings, near_coverings
 from coralopt.allocation.bounds.decomposition import Covering, Decomposition, Limit, best_prices
-from coralopt.allocation.bounds.relaxation import Columns, Floats, Ints
+from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.types import Floats, Ints
 
 #: Most coverings of a tree node that go to the back end at once.
 LEAF_COVERINGS = 1_500

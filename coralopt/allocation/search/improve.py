@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import Columns, Floats, Ints, restricted_matrix
+from coralopt.allocation.bounds.relaxation import Columns, restricted_matrix
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.solving import SolveOptions, solve_matrix
+from coralopt.types import Floats, Ints
 
 #: Columns of least reduced cost of every model phase that take part.
 NEAR = 150
@@ -113,7 +113,7 @@ def _least(rows: Ints, values: Floats, most: int) -> Ints:
     return rows[np.argsort(values[rows], kind="stable")[:most]]
 
 
-def _counts(problem: AllocationProblem, columns: Columns, allocation: Allocation) -> npt.NDArray[np.int64]:
+def _counts(problem: AllocationProblem, columns: Columns, allocation: Allocation) -> Ints:
     """Counts by column: kept ones first, as far as instances run."""
     counts = np.zeros(len(columns), dtype=np.int64)
     for (t, r), count in allocation.to_mapping().items():

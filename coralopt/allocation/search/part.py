@@ -17,12 +17,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.check import check_allocation
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.side_constraints import SideRow
 from coralopt.solving import Check
+from coralopt.types import Ints
 
 #: Largest share of a demand that back ends may miss within their feasibility tolerances.
 TOLERANCE = 1e-6
@@ -41,9 +41,7 @@ class Part(AllocationProblem):
     margin: float = 0.0
 
     @staticmethod
-    def of(
-        problem: AllocationProblem, templates: npt.NDArray[np.int64], floor: float = 0.0, margin: float = 0.0
-    ) -> Part:
+    def of(problem: AllocationProblem, templates: Ints, floor: float = 0.0, margin: float = 0.0) -> Part:
         """The part over the given templates, which become its templates 0, 1, ..."""
         whole = {item.name: getattr(problem, item.name) for item in fields(AllocationProblem)}
         whole.update(

@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import Columns, Floats
-
-Ints = npt.NDArray[np.int64]
+from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.types import Floats, Ints
 
 
 @dataclass(eq=False)

@@ -7,16 +7,14 @@ Filling up goes by demand first, then by side rows that ask for "least"; no step
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import Columns, Floats
+from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.side_constraints import open_rows
+from coralopt.types import Floats, Ints
 
 #: Columns of least reduced cost looked at for every model phase.
 CANDIDATES = 2_000
-
-Ints = npt.NDArray[np.int64]
 
 
 def rounded(problem: AllocationProblem, columns: Columns, x: Floats, reduced: Floats) -> Allocation | None:

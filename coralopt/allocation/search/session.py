@@ -19,6 +19,7 @@ from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.errors import UnsupportedError
 from coralopt.solving import Compiled, Solution, SolveOptions, compile_problem, solve_compiled
+from coralopt.types import Bools, Floats, Ints
 
 
 class AllocationSession:
@@ -46,7 +47,7 @@ class AllocationSession:
         self._solver, self._options = solver, options
         self._compiled: Compiled | None = None
         self._wide = problem
-        self._last: npt.NDArray[np.float64] | None = None
+        self._last: Floats | None = None
 
     def solve(
         self,
@@ -119,7 +120,7 @@ class AllocationSession:
         formulation, wide = FORMULATIONS["split"], self._wide
         return replace(self._compiled, matrix=changed, read=lambda x: formulation.read_columns(wide, x))  # type: ignore[attr-defined]
 
-    def _pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def _pairs(self) -> tuple[Ints, Ints, Bools]:
         """Template, region and whether it is a kept one, of every column."""
         from coralopt.allocation.model.rows import usable
 
@@ -131,15 +132,15 @@ class AllocationSession:
             np.concatenate([np.zeros(len(template), dtype=np.bool_), np.ones(len(kept), dtype=np.bool_)]),
         )
 
-    def _upper(self) -> npt.NDArray[np.float64]:
+    def _upper(self) -> Floats:
         assert self._compiled is not None
         return np.asarray(self._compiled.matrix.upper)
 
-    def _running(self, template: npt.NDArray[np.int64], region: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _running(self, template: Ints, region: Ints) -> Ints:
         running = self.problem.running
         return np.zeros(len(template), dtype=np.int64) if running is None else running[template, region]
 
-    def _columns_of(self, answer: Allocation) -> npt.NDArray[np.float64]:
+    def _columns_of(self, answer: Allocation) -> Floats:
         """An answer as column values: kept as far as instances run, the rest new."""
         template, region, kept = self._pairs()
         counts = np.zeros((len(self.problem.throughput), len(self.problem.region_names)), dtype=np.int64)

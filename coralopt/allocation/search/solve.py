@@ -39,19 +39,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation.bounds.coverings import Coverings
 from coralopt.allocation.bounds.decomposition import CLOSE, best_prices
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
-from coralopt.allocation.bounds.relaxation import (
-    SHORTFALL,
-    Columns,
-    Floats,
-    dual_bound,
-    reduced_costs,
-    solve_relaxation,
-)
+from coralopt.allocation.bounds.relaxation import SHORTFALL, Columns, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.explain import Explanation, explain
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -77,6 +69,7 @@ from coralopt.solving import (
     require_backend,
     solve,
 )
+from coralopt.types import Bools, Floats, Ints
 
 #: Columns of the first integer programme while more survive than can be handed over; each later one has twice as many.
 FIRST_COLUMNS = 600
@@ -249,7 +242,7 @@ class _Search:
         self.prices: Floats | None = None
         self.interrupted = False
         self.tree_nodes = 0
-        self.looked_at: npt.NDArray[np.int64] | None = None
+        self.looked_at: Ints | None = None
         self.clock = time.perf_counter()
         self.deadline = math.inf if asked.time_limit is None else self.clock + asked.time_limit
 
@@ -553,7 +546,7 @@ class _Search:
         return survivors
 
     def integer_programme(
-        self, small: AllocationProblem, templates: npt.NDArray[np.int64], limit: float, floor: float = 0.0
+        self, small: AllocationProblem, templates: Ints, limit: float, floor: float = 0.0
     ) -> Solution[Allocation]:
         """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin."""
         options = replace(self.asked, time_limit=None if math.isinf(limit) else limit)
@@ -570,7 +563,7 @@ class _Search:
                 self.offer(small, templates, again.answer)
         return found
 
-    def offer(self, small: AllocationProblem, templates: npt.NDArray[np.int64], answer: Allocation) -> bool:
+    def offer(self, small: AllocationProblem, templates: Ints, answer: Allocation) -> bool:
         """Whether an answer of a part passes the exact check; the best one is kept."""
         whole = Allocation(templates[answer.template], answer.region, answer.count)
         check = small.check(whole)
@@ -624,7 +617,7 @@ class _Search:
         )
 
 
-def _columns_of(columns: Columns, allocation: Allocation | None) -> npt.NDArray[np.bool_]:
+def _columns_of(columns: Columns, allocation: Allocation | None) -> Bools:
     mask = np.zeros(len(columns), dtype=np.bool_)
     for t, r in allocation.to_mapping() if allocation is not None else ():
         mask |= (columns.template == t) & (columns.region == r)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from coralopt.errors import SolverError
 from coralopt.placement.problem import PlacementProblem
 from coralopt.throughput.tables import stage_role
+from coralopt.types import Floats
 
 
 def fixed_stages(problem: PlacementProblem) -> int:
@@ -29,9 +27,9 @@ def fixed_stages(problem: PlacementProblem) -> int:
     return problem.stages
 
 
-def role_table(problem: PlacementProblem, stage: int, stages: int) -> npt.NDArray[np.float64]:
+def role_table(problem: PlacementProblem, stage: int, stages: int) -> Floats:
     """float64 (C, L + 1), tokens/s of one node in stage ``stage`` (from 0) of ``stages``."""
-    table: npt.NDArray[np.float64] = problem.values[stages - 1, stage_role(stage, stages)]
+    table: Floats = problem.values[stages - 1, stage_role(stage, stages)]
     return table
 
 

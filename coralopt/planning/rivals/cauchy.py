@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation import Allocation
 from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, OptionError, ScenarioError
@@ -18,6 +17,7 @@ from coralopt.planning.rivals.strategies import Strategies
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.solving import Reason, Solution, SolveOptions, solve
 from coralopt.templates import TemplateLibrary
+from coralopt.types import Floats, Ints
 
 
 class CauchyPlanner:
@@ -74,7 +74,7 @@ class CauchyPlanner:
         combos = all_combos(strategies, most)
         solver = request.solver or scenario.solver
         asked = SolveOptions.from_mapping({**scenario.solver_options, **request.options})
-        solution: Solution[npt.NDArray[np.int64]] | None = None
+        solution: Solution[Ints] | None = None
         while True:
             problem = combos.problem(top_combos(combos, kept), strategies, objective)
             solution = solve(problem, solver, None, asked)
@@ -111,17 +111,17 @@ class Combos:
         demand: float64 (M,), requests/s by model.
     """
 
-    prefill: npt.NDArray[np.int64]
-    decode: npt.NDArray[np.int64]
-    replicas: npt.NDArray[np.int64]
-    region: npt.NDArray[np.int64]
-    model: npt.NDArray[np.int64]
-    price: npt.NDArray[np.float64]
-    goodput: npt.NDArray[np.float64]
-    efficiency: npt.NDArray[np.float64]
-    demand: npt.NDArray[np.float64]
+    prefill: Ints
+    decode: Ints
+    replicas: Ints
+    region: Ints
+    model: Ints
+    price: Floats
+    goodput: Floats
+    efficiency: Floats
+    demand: Floats
 
-    def problem(self, chosen: npt.NDArray[np.int64], strategies: Strategies, objective: str) -> ComboProblem:
+    def problem(self, chosen: Ints, strategies: Strategies, objective: str) -> ComboProblem:
         """The integer programme over some combos."""
         allocation = strategies.problem
         regions, configurations = allocation.price.shape
@@ -142,9 +142,7 @@ class Combos:
             objective=objective,
         )
 
-    def allocation(
-        self, chosen: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], strategies: Strategies
-    ) -> Allocation:
+    def allocation(self, chosen: Ints, counts: Ints, strategies: Strategies) -> Allocation:
         """The replicas of some combos as instances of templates."""
         found: dict[tuple[int, int], int] = {}
         for k, count in zip(chosen.tolist(), counts.tolist(), strict=True):
@@ -210,7 +208,7 @@ def _requests(phase: ModelPhase) -> float:
     return phase.needed_tokens_s / mean
 
 
-def top_combos(combos: Combos, kept: int) -> npt.NDArray[np.int64]:
+def top_combos(combos: Combos, kept: int) -> Ints:
     """The ``kept`` combos of most Token/USD of every model and region; of equal ones the cheaper first."""
     chosen: list[int] = []
     order = np.lexsort((combos.price, -combos.efficiency))

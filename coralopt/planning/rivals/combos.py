@@ -21,10 +21,10 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
 from coralopt.solving import Check
+from coralopt.types import Floats, Ints
 
 OBJECTIVES = ("efficiency", "cost")
 
@@ -47,13 +47,13 @@ class ComboProblem:
         SolverError: The parts do not fit together.
     """
 
-    price: npt.NDArray[np.float64]
-    goodput: npt.NDArray[np.float64]
-    efficiency: npt.NDArray[np.float64]
-    model: npt.NDArray[np.int64]
-    usage: npt.NDArray[np.int64]
-    demand: npt.NDArray[np.float64]
-    availability: npt.NDArray[np.int64]
+    price: Floats
+    goodput: Floats
+    efficiency: Floats
+    model: Ints
+    usage: Ints
+    demand: Floats
+    availability: Ints
     objective: str = "efficiency"
 
     kind: ClassVar[str] = "combos"
@@ -71,20 +71,20 @@ class ComboProblem:
         if combos and min(self.goodput.min(), self.efficiency.min()) <= 0:
             raise SolverError("goodput and efficiency of a combo must be positive")
 
-    def weights(self) -> npt.NDArray[np.float64]:
+    def weights(self) -> Floats:
         """float64 (K,): cost of one combo in the objective."""
         if self.objective == "cost":
             return self.price
         best = np.zeros(len(self.demand))
         np.maximum.at(best, self.model, self.efficiency)
-        weights: npt.NDArray[np.float64] = self.price * (best[self.model] / self.efficiency)
+        weights: Floats = self.price * (best[self.model] / self.efficiency)
         return weights
 
     def formulations(self) -> Mapping[str, Any]:
         """Formulations by name."""
         return {"combos": ComboFormulation()}
 
-    def check(self, answer: npt.NDArray[np.int64]) -> Check:
+    def check(self, answer: Ints) -> Check:
         """Demand and capacity in exact arithmetic, and the objective."""
         wrong = []
         if len(answer) != len(self.price) or (answer < 0).any():
@@ -140,6 +140,6 @@ class ComboFormulation:
         model.objective = pyo.Objective(expr=row(list(combos), problem.weights().tolist()))
         return model
 
-    def read(self, problem: ComboProblem, value: Callable[[str, Any], float]) -> npt.NDArray[np.int64]:
+    def read(self, problem: ComboProblem, value: Callable[[str, Any], float]) -> Ints:
         """Counts by combo."""
         return np.array([round(value("n", k)) for k in range(len(problem.price))], dtype=np.int64)

@@ -30,10 +30,10 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
 from coralopt.solving import Check
+from coralopt.types import Floats, Ints
 
 SOURCE, SINK = "source", "sink"
 #: A directed link: a node by its number, or the source or the sink.
@@ -72,10 +72,10 @@ class HelixProblem:
         SolverError: The parts do not fit together, or a node can hold no layer.
     """
 
-    table: npt.NDArray[np.float64]
-    node_kind: npt.NDArray[np.int64]
+    table: Floats
+    node_kind: Ints
     kinds: tuple[str, ...]
-    link_tokens_s: npt.NDArray[np.float64] | None = None
+    link_tokens_s: Floats | None = None
 
     kind: ClassVar[str] = "helix"
     sense: ClassVar[Literal["min", "max"]] = "max"

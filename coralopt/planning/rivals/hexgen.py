@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.placement import Placement, Stage
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
+from coralopt.types import Floats
 
 #: Groups of nodes: counts by kind, one tuple a group.
 Groups = tuple[tuple[int, ...], ...]
@@ -53,7 +53,7 @@ class HexgenSolution:
         return float(sum(self.throughputs))
 
 
-def best_pipeline(values: npt.NDArray[np.float64], nodes: tuple[int, ...]) -> tuple[float, Placement | None]:
+def best_pipeline(values: Floats, nodes: tuple[int, ...]) -> tuple[float, Placement | None]:
     """The pipeline of most tokens/s that uses each of the nodes as one stage, by dynamic programming.
 
     best[l] is the largest slowest-stage throughput of the nodes laid out so far when they hold l layers. Middle stages are
@@ -105,9 +105,7 @@ def _order(nodes: tuple[int, ...], first: int, last: int | None) -> list[int]:
     return [first, *middle, *([] if last is None else [last])]
 
 
-def _best_split(
-    table: npt.NDArray[np.float64], order: list[int], roles: list[int], layers: int
-) -> tuple[float, list[int]]:
+def _best_split(table: Floats, order: list[int], roles: list[int], layers: int) -> tuple[float, list[int]]:
     """Layers of each node, in order, so that the slowest is fastest."""
     best = np.full(layers + 1, -np.inf)
     best[0] = np.inf
@@ -136,7 +134,7 @@ def _best_split(
 
 
 def hexgen_search(
-    values: npt.NDArray[np.float64],
+    values: Floats,
     counts: tuple[int, ...],
     *,
     seed: int = 0,

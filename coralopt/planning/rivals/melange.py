@@ -24,10 +24,10 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import SolverError
 from coralopt.solving import Check
+from coralopt.types import Floats, Ints
 
 #: Relative slack allowed to a replica count and to shares, a solver's own feasibility tolerance.
 TOLERANCE = 1e-6
@@ -42,8 +42,8 @@ class MelangeAnswer:
         share: float64 (G, I, O), shares of a bucket; they sum to 1 over the types where the bucket has requests.
     """
 
-    replicas: npt.NDArray[np.int64]
-    share: npt.NDArray[np.float64]
+    replicas: Ints
+    share: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +64,12 @@ class MelangeProblem:
         SolverError: The parts do not fit together.
     """
 
-    tput: npt.NDArray[np.float64]
-    cost: npt.NDArray[np.float64]
-    distribution: npt.NDArray[np.float64]
+    tput: Floats
+    cost: Floats
+    distribution: Floats
     rate: float
     slice_factor: int | None = 1
-    available: npt.NDArray[np.int64] | None = None
+    available: Ints | None = None
     types: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "melange"
@@ -254,5 +254,5 @@ class GroupedFormulation:
         return MelangeAnswer(_counts(problem, value), share)
 
 
-def _counts(problem: MelangeProblem, value: Callable[[str, Any], float]) -> npt.NDArray[np.int64]:
+def _counts(problem: MelangeProblem, value: Callable[[str, Any], float]) -> Ints:
     return np.array([round(value("y", g)) for g in range(len(problem.cost))], dtype=np.int64)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.allocation import Allocation
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
@@ -18,6 +17,7 @@ from coralopt.planning.rivals.melange import MelangeProblem
 from coralopt.planning.rivals.strategies import Strategies
 from coralopt.solving import Reason, SolveOptions, solve
 from coralopt.templates import TemplateLibrary
+from coralopt.types import Ints
 
 
 class MelangePlanner:
@@ -83,7 +83,7 @@ class _Type:
 @dataclass(frozen=True, eq=False)
 class _Answer:
     types: list[_Type]
-    counts: npt.NDArray[np.int64]
+    counts: Ints
     gap: float
 
 
@@ -132,9 +132,7 @@ def _solved(
     return found
 
 
-def _trimmed(
-    strategies: Strategies, types: list[_Type], counts: npt.NDArray[np.int64], demand: float
-) -> npt.NDArray[np.int64]:
+def _trimmed(strategies: Strategies, types: list[_Type], counts: Ints, demand: float) -> Ints:
     """Counts without a replica that the hair taken off the throughputs made necessary and that is not."""
     from fractions import Fraction
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt._version import __version__
 from coralopt.allocation import Allocation, AllocationProblem, AllocationResult
@@ -23,6 +22,7 @@ from coralopt.scenario.resolved import Operations, ResolvedScenario
 from coralopt.solving import SolveOptions, backend_version, relative_gap
 from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets, scenario_tables
 from coralopt.throughput import ThroughputTables
+from coralopt.types import Floats, Ints
 
 #: What "homogeneous" may mean: a single node, nodes of one configuration, or nodes of one GPU type in several sizes.
 KINDS = ("node", "configuration", "gpu")
@@ -90,7 +90,7 @@ class Strategies:
         made[key] = build_library(scenario, tables, node_sets=families, workers=1)
         return cls(scenario, tables, made[key])
 
-    def phase_rows(self, phase: int) -> npt.NDArray[np.int64]:
+    def phase_rows(self, phase: int) -> Ints:
         """Templates of one model phase, rows of the problem."""
         return np.flatnonzero(self.problem.phase == phase)
 
@@ -174,7 +174,7 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
         )
 
 
-def short_of(problem: AllocationProblem, served: npt.NDArray[np.float64], planner: str, why: str) -> InfeasibleError:
+def short_of(problem: AllocationProblem, served: Floats, planner: str, why: str) -> InfeasibleError:
     """The error of a planner that cannot meet every demand: names each model phase and what it got."""
     missing = [
         f"{name} gets {got:,.1f} of {want:,.1f} tokens/s ({got / want:.0%})"

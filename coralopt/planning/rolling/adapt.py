@@ -34,7 +34,8 @@ from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 from coralopt.solving import SolveOptions
 from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
-from coralopt.templates.build import Progress, library_digest
+from coralopt.templates.build import library_digest
+from coralopt.types import Progress
 
 #: Name of the list of finished epochs in the output folder.
 WALK = "walk.json"

@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt import catalog
 from coralopt.errors import WorkloadError
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import NodeClass, ResolvedScenario, RunningInstances
+from coralopt.types import Floats, Ints
 from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +29,7 @@ class EpochInputs:
     """
 
     demand: Floats
-    availability: npt.NDArray[np.int64]
+    availability: Ints
     price: Floats
 
     def __len__(self) -> int:
@@ -141,7 +139,7 @@ def _place(
 def epoch_scenario(
     scenario: ResolvedScenario,
     demand: Floats,
-    availability: npt.NDArray[np.int64],
+    availability: Ints,
     price: Floats,
     running: Sequence[RunningInstances],
     penalty: float | None = None,

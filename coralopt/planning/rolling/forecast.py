@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import OptionError
+from coralopt.types import Floats
 
-Floats = npt.NDArray[np.float64]
 Forecast = Callable[[Floats], Floats]
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import WorkloadError
+from coralopt.types import Floats, Ints
 
 HOUR_S = 3600.0
 #: A generated trace must fit into memory.
@@ -45,17 +45,17 @@ class ArrivalModel:
 
     interval_cv: float
     window: float
-    rates: npt.NDArray[np.float64]
-    transitions: npt.NDArray[np.float64]
+    rates: Floats
+    transitions: Floats
     tick: float | None = None
-    shape: npt.NDArray[np.float64] | None = None
+    shape: Floats | None = None
 
     @property
     def states(self) -> int:
         return len(self.rates)
 
     @cached_property
-    def stationary(self) -> npt.NDArray[np.float64]:
+    def stationary(self) -> Floats:
         """float64 (k,), share of windows in each state."""
         return stationary_law(self.transitions)
 
@@ -67,7 +67,7 @@ class ArrivalModel:
         *,
         start_hour: float = 0.0,
         keep_tick: bool = True,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    ) -> tuple[Floats, Ints]:
         """Arrivals in [0, ``duration_s``): times in s, never falling, and the chain's state at each of them.
 
         Args:
@@ -107,7 +107,7 @@ class ArrivalModel:
         # Rounding may put an arrival on the very end, which belongs to the next trace.
         return np.minimum(times, np.nextafter(duration_s, 0)), states
 
-    def _renewals(self, end: float, random: np.random.Generator) -> npt.NDArray[np.float64]:
+    def _renewals(self, end: float, random: np.random.Generator) -> Floats:
         """Points of the stationary gamma renewal process of rate 1 in [0, end)."""
         shape = 1.0 / self.interval_cv**2
         # Seen from an arbitrary instant, the running interval is length-biased, and the instant uniform inside it.
@@ -119,46 +119,42 @@ class ArrivalModel:
             blocks.append(points[:-1])
             last = float(points[-1])
         points = np.concatenate(blocks) if blocks else np.zeros(0)
-        kept: npt.NDArray[np.float64] = points[points < end]
+        kept: Floats = points[points < end]
         return kept
 
-    def _even_hours(self, hours: npt.NDArray[np.float64], start_hour: float) -> npt.NDArray[np.float64]:
+    def _even_hours(self, hours: Floats, start_hour: float) -> Floats:
         return even_hours(self.shape, hours, start_hour)
 
-    def _real_hours(
-        self, even: npt.NDArray[np.float64], duration_h: float, start_hour: float
-    ) -> npt.NDArray[np.float64]:
+    def _real_hours(self, even: Floats, duration_h: float, start_hour: float) -> Floats:
         if self.shape is None:
             return even
         # Knots at the full hours of the day, seen from the start.
         ahead = float(np.ceil(start_hour)) - start_hour
         knots = np.unique(np.concatenate([[0.0], ahead + np.arange(int(duration_h) + 2), [duration_h]]))
-        hours: npt.NDArray[np.float64] = np.interp(even, even_hours(self.shape, knots, start_hour), knots)
+        hours: Floats = np.interp(even, even_hours(self.shape, knots, start_hour), knots)
         return hours
 
 
-def even_hours(
-    shape: npt.NDArray[np.float64] | None, hours: npt.NDArray[np.float64], start_hour: float = 0.0
-) -> npt.NDArray[np.float64]:
+def even_hours(shape: Floats | None, hours: Floats, start_hour: float = 0.0) -> Floats:
     """Integral of the daily (or weekly) shape from the start to each hour; the hours themselves for a flat shape."""
     if shape is None:
         return hours
     period = len(shape)
     cumulative = np.concatenate([[0.0], np.cumsum(shape)])
 
-    def integral(hour: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def integral(hour: Floats) -> Floats:
         whole, rest = np.divmod(hour, period)
-        total: npt.NDArray[np.float64] = whole * cumulative[-1] + np.interp(rest, np.arange(period + 1), cumulative)
+        total: Floats = whole * cumulative[-1] + np.interp(rest, np.arange(period + 1), cumulative)
         return total
 
     return integral(hours + start_hour) - integral(np.array([start_hour]))
 
 
-def stationary_law(transitions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def stationary_law(transitions: Floats) -> Floats:
     """Stationary probabilities of an irreducible chain."""
     size = len(transitions)
     system = np.vstack([transitions.T - np.eye(size), np.ones(size)])
     law = np.linalg.lstsq(system, np.concatenate([np.zeros(size), [1.0]]), rcond=None)[0]
     law = np.maximum(law, 0.0)
-    result: npt.NDArray[np.float64] = law / law.sum()
+    result: Floats = law / law.sum()
     return result

@@ -8,13 +8,12 @@ gamma renewal process both generate traces as long as the real one, and the one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import WorkloadError
+from coralopt.types import Floats, Progress
 from coralopt.workload.generation.arrivals import HOUR_S, ArrivalModel, even_hours, stationary_law
 from coralopt.workload.traces.statistics import WINDOWS_S, dispersion, find_tick, interval_cv, per_window
 
@@ -32,9 +31,6 @@ _TIE = 0.02
 _DAYS_FOR_A_DAY = 2
 _DAYS_FOR_A_WEEK = 14
 
-#: Says what is being fitted: words, steps done, steps in all.
-FitProgress = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, eq=False)
 class ArrivalFit:
@@ -47,11 +43,11 @@ class ArrivalFit:
     """
 
     model: ArrivalModel
-    state_weights: npt.NDArray[np.float64]
+    state_weights: Floats
     why: str
 
 
-def fit_arrivals(arrival_s: npt.NDArray[np.float64], progress: FitProgress | None = None) -> ArrivalFit:
+def fit_arrivals(arrival_s: Floats, progress: Progress | None = None) -> ArrivalFit:
     """Fit an arrival model.
 
     Args:
@@ -80,7 +76,7 @@ def fit_arrivals(arrival_s: npt.NDArray[np.float64], progress: FitProgress | Non
     steps = len(_STATES) + 2
     report("gamma renewal", 0, steps)
     gamma = ArrivalModel(interval_cv(even), window, np.ones(1), np.ones((1, 1)), tick, shape)
-    best: tuple[float, npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+    best: tuple[float, Floats, Floats] | None = None
     rises = 0
     for position, states in enumerate(_STATES):
         report(f"chain with {states} states", position + 1, steps)
@@ -98,7 +94,7 @@ def fit_arrivals(arrival_s: npt.NDArray[np.float64], progress: FitProgress | Non
     return _choose(gamma, chain, times, rate_s, even, counts)
 
 
-def daily_shape(times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
+def daily_shape(times: Floats) -> Floats | None:
     """Rate by hour of the week (14 whole days or more) or of the day (2 or more) over the mean; hour 0 is time 0.
 
     Only whole days, or weeks, enter. ``None`` for shorter traces.
@@ -110,13 +106,11 @@ def daily_shape(times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | Non
     hours = (times / HOUR_S).astype(np.int64)
     whole = int(days * 24 // period) * period
     counts = np.bincount(hours[hours < whole] % period, minlength=period).astype(np.float64)
-    shape: npt.NDArray[np.float64] = np.maximum(counts / counts.mean(), 1e-3)
+    shape: Floats = np.maximum(counts / counts.mean(), 1e-3)
     return shape
 
 
-def fit_chain(
-    counts: npt.NDArray[np.float64], states: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
+def fit_chain(counts: Floats, states: int) -> tuple[Floats, Floats, float]:
     """Baum-Welch for counts that are Poisson in each hidden state.
 
     Args:
@@ -155,13 +149,13 @@ def fit_chain(
 
 
 def _chain_model(
-    counts_a_window: npt.NDArray[np.float64],
-    transitions: npt.NDArray[np.float64],
-    even: npt.NDArray[np.float64],
-    counts: npt.NDArray[np.float64],
+    counts_a_window: Floats,
+    transitions: Floats,
+    even: Floats,
+    counts: Floats,
     window: float,
     tick: float | None,
-    shape: npt.NDArray[np.float64] | None,
+    shape: Floats | None,
 ) -> ArrivalModel:
     """The chain with mean rate 1, and the gamma intervals of own time that explain what it leaves unexplained."""
     rates = counts_a_window / float(stationary_law(transitions) @ counts_a_window)
@@ -182,16 +176,16 @@ def _chain_model(
     return ArrivalModel(ratio if np.isfinite(ratio) and ratio > 0 else 1.0, window, rates, transitions, tick, shape)
 
 
-def _smoothed(model: ArrivalModel, counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _smoothed(model: ArrivalModel, counts: Floats) -> Floats:
     from coralopt.workload.generation.kernels import expectation
 
     means = np.maximum(model.rates, 1e-9) * model.window
     logs = counts[:, None] * np.log(means) - means
-    posterior: npt.NDArray[np.float64] = expectation(logs, model.stationary, model.transitions)[0]
+    posterior: Floats = expectation(logs, model.stationary, model.transitions)[0]
     return posterior
 
 
-def _own_cv(model: ArrivalModel, even: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> float:
+def _own_cv(model: ArrivalModel, even: Floats, counts: Floats) -> float:
     rate = np.maximum(_smoothed(model, counts) @ model.rates, 1e-9)
     edges = np.arange(len(rate) + 1) * model.window
     own = np.interp(even[even < edges[-1]], edges, np.concatenate([[0.0], np.cumsum(rate * model.window)]))
@@ -201,10 +195,10 @@ def _own_cv(model: ArrivalModel, even: npt.NDArray[np.float64], counts: npt.NDAr
 def _choose(
     gamma: ArrivalModel,
     chain: ArrivalModel,
-    times: npt.NDArray[np.float64],
+    times: Floats,
     rate_s: float,
-    even: npt.NDArray[np.float64],
-    counts: npt.NDArray[np.float64],
+    even: Floats,
+    counts: Floats,
 ) -> ArrivalFit:
     errors = {
         "gamma renewal": burstiness_error(gamma, times, rate_s),
@@ -222,7 +216,7 @@ def _choose(
     return ArrivalFit(model, weights[row], why)
 
 
-def burstiness_error(model: ArrivalModel, times: npt.NDArray[np.float64], rate_s: float) -> float:
+def burstiness_error(model: ArrivalModel, times: Floats, rate_s: float) -> float:
     """Mean |ln(median of generated / real)| over interval CV and dispersion in windows of 1, 10 and 60 s.
 
     Windows are as long relative to the rate as they are in a trace of 2.5 requests/s, where they were chosen, when the
@@ -232,7 +226,7 @@ def burstiness_error(model: ArrivalModel, times: npt.NDArray[np.float64], rate_s
     scale = 1.0 if 0.25 <= rate_s <= 25 else 2.5 / rate_s
     windows = [w * scale for w in WINDOWS_S if span >= 20 * w * scale]
 
-    def measure(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def measure(values: Floats) -> Floats:
         return np.array([interval_cv(values), *(dispersion(per_window(values, w)) for w in windows)])
 
     random = np.random.default_rng(_SEED)

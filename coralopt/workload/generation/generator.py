@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from coralopt.errors import Mistake, WorkloadError
+from coralopt.types import Floats, Ints, Progress
 from coralopt.workload.generation.arrivals import ArrivalModel
-from coralopt.workload.generation.arrivals_fit import FitProgress, fit_arrivals
+from coralopt.workload.generation.arrivals_fit import fit_arrivals
 from coralopt.workload.generation.lengths import LengthModel, fit_lengths
 from coralopt.workload.traces.files import open_text, parse_json, refuse, write_json
 from coralopt.workload.traces.statistics import describe
@@ -96,7 +96,7 @@ class Generator:
 
     def _exactly(
         self, rate: float, duration_s: float, random: np.random.Generator, start_hour: float, keep_tick: bool
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    ) -> tuple[Floats, Ints]:
         wanted = round(rate * duration_s)
         seed = int(random.integers(2**62))
         length = duration_s
@@ -127,7 +127,7 @@ def fit_generator(
     source: str = "",
     licence: str = "",
     notes: str = "",
-    progress: FitProgress | None = None,
+    progress: Progress | None = None,
 ) -> Generator:
     """Fit a generator to a trace; models are not told apart.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
+
+from coralopt.types import Floats, Ints
 
 
 @njit(cache=True)
-def walk(cumulative: npt.NDArray[np.float64], first: int, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def walk(cumulative: Floats, first: int, uniform: Floats) -> Ints:
     """States of the chain, one a window, from cumulative transition rows and uniform numbers."""
     path = np.empty(len(uniform), dtype=np.int64)
     state = first
@@ -24,9 +25,7 @@ def walk(cumulative: npt.NDArray[np.float64], first: int, uniform: npt.NDArray[n
 
 
 @njit(cache=True)
-def expectation(
-    logs: npt.NDArray[np.float64], start: npt.NDArray[np.float64], transitions: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], float]:
+def expectation(logs: Floats, start: Floats, transitions: Floats) -> tuple[Floats, Floats, float]:
     """Forward and backward pass.
 
     Args:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import WorkloadError
+from coralopt.types import Floats, Ints
 
 #: Probabilities of the stored quantiles: every percent, and finer where the tail carries much of the mean.
 PROBABILITIES = (0.0, 0.001, 0.005, *(p / 100 for p in range(1, 100)), 0.995, 0.999, 0.9995, 0.9999, 1.0)
@@ -35,14 +35,12 @@ class LengthModel:
             rank); sums to 1 for each state.
     """
 
-    probabilities: npt.NDArray[np.float64]
-    input_tokens: npt.NDArray[np.float64]
-    output_tokens: npt.NDArray[np.float64]
-    copula: npt.NDArray[np.float64]
+    probabilities: Floats
+    input_tokens: Floats
+    output_tokens: Floats
+    copula: Floats
 
-    def sample(
-        self, states: npt.NDArray[np.int64], random: np.random.Generator
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def sample(self, states: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
         """Prompt and answer lengths in tokens of requests that arrive in these states: int64 (n,) each."""
         count, cells = len(states), self.copula.shape[1]
         cumulative = np.cumsum(self.copula.reshape(len(self.copula), -1), axis=1)
@@ -55,7 +53,7 @@ class LengthModel:
         first, second = (cell // cells + inside[0]) / cells, (cell % cells + inside[1]) / cells
         return self.quantile(self.input_tokens, first), self.quantile(self.output_tokens, second)
 
-    def quantile(self, values: npt.NDArray[np.float64], rank: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    def quantile(self, values: Floats, rank: Floats) -> Ints:
         """Token lengths at these ranks (0 to 1): log-linear between the stored quantiles, whole, at least 1."""
         tokens = np.exp(np.interp(rank, self.probabilities, np.log(values)))
         return np.maximum(np.rint(tokens), 1).astype(np.int64)
@@ -81,9 +79,9 @@ class LengthModel:
 
 
 def fit_lengths(
-    input_tokens: npt.NDArray[np.int64],
-    output_tokens: npt.NDArray[np.int64],
-    state_weights: npt.NDArray[np.float64],
+    input_tokens: Ints,
+    output_tokens: Ints,
+    state_weights: Floats,
 ) -> LengthModel:
     """Quantiles and grid copula of these requests.
 
@@ -111,16 +109,16 @@ def fit_lengths(
 
 
 def independent_lengths(
-    probabilities: npt.NDArray[np.float64],
-    input_tokens: npt.NDArray[np.float64],
-    output_tokens: npt.NDArray[np.float64],
+    probabilities: Floats,
+    input_tokens: Floats,
+    output_tokens: Floats,
     states: int,
 ) -> LengthModel:
     """Lengths known by their quantiles alone, tied to nothing."""
     return LengthModel(probabilities, input_tokens, output_tokens, np.ones((states, 1, 1)))
 
 
-def _rank_cells(tokens: npt.NDArray[np.int64], random: np.random.Generator) -> npt.NDArray[np.int64]:
+def _rank_cells(tokens: Ints, random: np.random.Generator) -> Ints:
     """Cell of each request's rank; requests of equal length share the cells they span at random."""
     order = np.lexsort((random.random(len(tokens)), tokens))
     ranks = np.empty(len(tokens), dtype=np.int64)
@@ -128,7 +126,7 @@ def _rank_cells(tokens: npt.NDArray[np.int64], random: np.random.Generator) -> n
     return ranks * CELLS // len(tokens)
 
 
-def _mean(probabilities: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> float:
+def _mean(probabilities: Floats, values: Floats) -> float:
     """Mean of the log-linear quantile function: the logarithmic mean of its ends on each piece."""
     low, high = values[:-1], values[1:]
     ratio = np.log(high / low)
@@ -137,9 +135,7 @@ def _mean(probabilities: npt.NDArray[np.float64], values: npt.NDArray[np.float64
     return float(np.diff(probabilities) @ piece)
 
 
-def _with_mean(
-    probabilities: npt.NDArray[np.float64], values: npt.NDArray[np.float64], mean: float
-) -> npt.NDArray[np.float64]:
+def _with_mean(probabilities: Floats, values: Floats, mean: float) -> Floats:
     """Values times one factor, cut at 1 token, with this mean; the factor is found by bisection."""
     low, high = 0.0, 2.0 * mean / _mean(probabilities, values) + 1.0
     for _ in range(200):
@@ -148,5 +144,5 @@ def _with_mean(
             low = middle
         else:
             high = middle
-    result: npt.NDArray[np.float64] = np.maximum(values * high, 1.0)
+    result: Floats = np.maximum(values * high, 1.0)
     return result

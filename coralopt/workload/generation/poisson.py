@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.types import Floats
 from coralopt.workload.traces.trace import Trace
 
 
@@ -36,7 +36,7 @@ def poisson_for_scenario(
         raise WorkloadError(f"the seed must be a whole number from 0, not {seed}")
     generator = np.random.default_rng(seed)
     models = tuple(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
-    columns: list[tuple[npt.NDArray[np.float64], ...]] = []
+    columns: list[tuple[Floats, ...]] = []
     for m, name in enumerate(models):
         phase = next(phase for phase in scenario.model_phases if phase.model.name == name)
         tokens = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
@@ -60,6 +60,6 @@ def poisson_for_scenario(
     )
 
 
-def _lognormal(generator: np.random.Generator, mean: float, variation: float, count: int) -> npt.NDArray[np.float64]:
+def _lognormal(generator: np.random.Generator, mean: float, variation: float, count: int) -> Floats:
     spread = math.log1p(variation**2)
     return np.rint(generator.lognormal(math.log(max(mean, 1.0)) - spread / 2, math.sqrt(spread), count))

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.catalog import parse_configuration
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.errors import Mistake, WorkloadError
+from coralopt.types import Floats, Ints
 from coralopt.workload.series.epochs import EpochAvailability
 from coralopt.workload.traces.files import read_rows, refuse
 
@@ -63,14 +63,14 @@ class HourlyAvailability:
     """
 
     gpus: tuple[str, ...]
-    capacity: npt.NDArray[np.float64]
-    free_share: npt.NDArray[np.float64]
+    capacity: Floats
+    free_share: Floats
 
     def __len__(self) -> int:
         return len(self.free_share)
 
     @property
-    def free_gpus(self) -> npt.NDArray[np.float64]:
+    def free_gpus(self) -> Floats:
         """float64 (H, G), GPUs that are free."""
         return self.free_share * self.capacity
 
@@ -188,12 +188,12 @@ def pool_availability(
 
 
 def _scaled(
-    free: npt.NDArray[np.float64],
+    free: Floats,
     nodes: Sequence[NodeConfiguration],
-    worth: npt.NDArray[np.float64],
+    worth: Floats,
     target: float,
     at: str,
-) -> npt.NDArray[np.int64]:
+) -> Ints:
     """Whole nodes (E, R, C) from GPUs (E, R, C) times the least factor that makes them worth ``target`` or more."""
 
     def total(factor: float) -> float:
@@ -215,10 +215,10 @@ def _scaled(
     return _whole_nodes(free * high, nodes)
 
 
-def _whole_nodes(free: npt.NDArray[np.float64], nodes: Sequence[NodeConfiguration]) -> npt.NDArray[np.int64]:
+def _whole_nodes(free: Floats, nodes: Sequence[NodeConfiguration]) -> Ints:
     """Nodes from GPUs: from the largest node of a GPU type down, GPUs that fill no node go to the next smaller one."""
     whole = np.zeros(free.shape, dtype=np.int64)
-    carry: dict[str, npt.NDArray[np.float64]] = {}
+    carry: dict[str, Floats] = {}
     for column in sorted(range(len(nodes)), key=lambda c: -nodes[c].count):
         node = nodes[column]
         # Nodes that a region does not offer have no GPUs there, and hand on what the larger ones left.

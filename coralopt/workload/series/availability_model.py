@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from coralopt.errors import Mistake, WorkloadError
+from coralopt.types import Floats, Ints
 from coralopt.workload.series.availability import HourlyAvailability
 from coralopt.workload.traces.files import open_text, parse_json, refuse, write_json
 
@@ -56,16 +56,16 @@ class AvailabilityModel:
     source: str
     licence: str
     gpus: tuple[str, ...]
-    capacity: npt.NDArray[np.float64]
-    probabilities: npt.NDArray[np.float64]
-    quantiles: npt.NDArray[np.float64]
-    daily: npt.NDArray[np.float64]
-    slow_weight: npt.NDArray[np.float64]
-    fast_weight: npt.NDArray[np.float64]
-    slow_memory: npt.NDArray[np.float64]
-    fast_memory: npt.NDArray[np.float64]
-    slow_correlation: npt.NDArray[np.float64]
-    fast_correlation: npt.NDArray[np.float64]
+    capacity: Floats
+    probabilities: Floats
+    quantiles: Floats
+    daily: Floats
+    slow_weight: Floats
+    fast_weight: Floats
+    slow_memory: Floats
+    fast_memory: Floats
+    slow_correlation: Floats
+    fast_correlation: Floats
 
     def sample(self, hours: int, seed: int = 0) -> HourlyAvailability:
         """A table of ``hours`` hours that starts at midnight; equal arguments give equal tables.
@@ -174,20 +174,20 @@ _ARRAYS = (
 )
 
 
-def autocorrelation(values: npt.NDArray[np.float64], lags: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def autocorrelation(values: Floats, lags: Ints) -> Floats:
     """Correlation of a series with itself ``lags`` steps later."""
     return np.array([np.corrcoef(values[:-lag], values[lag:])[0, 1] for lag in lags])
 
 
-def _scores(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _scores(values: Floats) -> Floats:
     from scipy.special import ndtri
     from scipy.stats import rankdata
 
-    scores: npt.NDArray[np.float64] = ndtri((rankdata(values) - 0.5) / len(values))
+    scores: Floats = ndtri((rankdata(values) - 0.5) / len(values))
     return scores
 
 
-def _two_memories(values: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+def _two_memories(values: Floats) -> tuple[float, float, float]:
     """(slow share of the variance, slow memory, fast memory) nearest to the autocorrelation by least squares."""
     seen = autocorrelation(values, _LAGS)
     best = (np.inf, 0.0, 0.0, 0.0)
@@ -204,9 +204,7 @@ def _two_memories(values: npt.NDArray[np.float64]) -> tuple[float, float, float]
     return best[1:]
 
 
-def _ar1(
-    memory: npt.NDArray[np.float64], correlation: npt.NDArray[np.float64], hours: int, random: np.random.Generator
-) -> npt.NDArray[np.float64]:
+def _ar1(memory: Floats, correlation: Floats, hours: int, random: np.random.Generator) -> Floats:
     """Stationary AR(1) processes with unit variance and this correlation between them, or the nearest possible."""
     from scipy.signal import lfilter
 
@@ -217,12 +215,12 @@ def _ar1(
     return np.column_stack([lfilter([1.0], [1.0, -memory[g]], noise[:, g]) for g in range(len(memory))])
 
 
-def _nearest(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _nearest(matrix: Floats) -> Floats:
     """A correlation matrix near this symmetric one: negative eigenvalues raised, the diagonal set to one."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     raised = (vectors * np.maximum(values, 1e-6)) @ vectors.T
     scale = np.sqrt(np.diag(raised))
-    result: npt.NDArray[np.float64] = raised / np.outer(scale, scale)
+    result: Floats = raised / np.outer(scale, scale)
     return result
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import Mistake, WorkloadError
+from coralopt.types import Bools, Floats, Ints
 from coralopt.workload.traces.files import read_rows, refuse, write_columns
 
 DEMAND_COLUMNS = ("epoch", "model", "phase", "tokens_s")
@@ -43,7 +44,7 @@ class EpochDemand:
     """
 
     keys: tuple[str, ...]
-    tokens_s: npt.NDArray[np.float64]
+    tokens_s: Floats
 
     def __len__(self) -> int:
         return len(self.tokens_s)
@@ -64,7 +65,7 @@ class EpochAvailability:
 
     regions: tuple[str, ...]
     configurations: tuple[str, ...]
-    count: npt.NDArray[np.int64]
+    count: Ints
 
     def __len__(self) -> int:
         return len(self.count)
@@ -85,7 +86,7 @@ class EpochPrices:
 
     regions: tuple[str, ...]
     configurations: tuple[str, ...]
-    usd_h: npt.NDArray[np.float64]
+    usd_h: Floats
 
     def __len__(self) -> int:
         return len(self.usd_h)
@@ -157,7 +158,7 @@ def _read(
     columns: Sequence[str],
     parse: Callable[[str], float],
     check_second: Callable[[str], None] | None,
-) -> tuple[npt.NDArray[np.float64], list[tuple[str, str]]]:
+) -> tuple[Floats, list[tuple[str, str]]]:
     """Dense float64 (E, pairs) and the pairs in order of first appearance."""
     mistakes: list[Mistake] = []
     found: dict[tuple[int, str, str], float] = {}
@@ -203,9 +204,9 @@ def _read(
     return values, list(pairs)
 
 
-def _holes(values: npt.NDArray[np.float64], pairs: Sequence[tuple[str, str]]) -> Iterable[Mistake]:
-    missing: npt.NDArray[np.bool_] = np.isnan(values)
-    empty: npt.NDArray[np.bool_] = np.all(missing, axis=1)
+def _holes(values: Floats, pairs: Sequence[tuple[str, str]]) -> Iterable[Mistake]:
+    missing: Bools = np.isnan(values)
+    empty: Bools = np.all(missing, axis=1)
     for epoch in np.flatnonzero(empty):
         yield Mistake(f"epoch {epoch}", "no rows", "epochs count from 0 without holes")
     for epoch, pair in np.argwhere(missing & ~empty[:, None]):
@@ -215,8 +216,8 @@ def _holes(values: npt.NDArray[np.float64], pairs: Sequence[tuple[str, str]]) ->
 
 
 def _grid(
-    values: npt.NDArray[np.float64], pairs: Sequence[tuple[str, str]], absent: float
-) -> tuple[tuple[str, ...], tuple[str, ...], npt.NDArray[np.float64]]:
+    values: Floats, pairs: Sequence[tuple[str, str]], absent: float
+) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
     regions = {region: None for region, _ in pairs}
     configurations = {configuration: None for _, configuration in pairs}
     rows, columns = list(regions), list(configurations)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import WorkloadError
+from coralopt.types import Floats, Ints
 from coralopt.workload.traces.trace import Trace
 
 #: Windows over which arrivals are counted, s.
@@ -100,7 +100,7 @@ def describe(trace: Trace) -> TraceStatistics:
     )
 
 
-def length_statistics(tokens: npt.NDArray[np.int64]) -> LengthStatistics:
+def length_statistics(tokens: Ints) -> LengthStatistics:
     """Mean, quantiles and range of token lengths."""
     values = np.quantile(tokens, QUANTILES)
     return LengthStatistics(
@@ -111,9 +111,7 @@ def length_statistics(tokens: npt.NDArray[np.int64]) -> LengthStatistics:
     )
 
 
-def per_window(
-    times: npt.NDArray[np.float64], window_s: float, weights: npt.NDArray[np.int64] | None = None
-) -> npt.NDArray[np.float64]:
+def per_window(times: Floats, window_s: float, weights: Ints | None = None) -> Floats:
     """Arrivals (or their summed weights) in each whole window from 0 to the last arrival: float64 (windows,)."""
     # A time that is a whole number of windows up to rounding belongs to the window it starts.
     position = np.floor(times / window_s + 1e-9).astype(np.int64)
@@ -121,24 +119,24 @@ def per_window(
     return np.bincount(position, weights=weights, minlength=whole)[:whole].astype(np.float64)
 
 
-def variation(values: npt.NDArray[np.float64]) -> float:
+def variation(values: Floats) -> float:
     """Standard deviation / mean; NaN when the mean is 0 or there is nothing."""
     mean = float(values.mean()) if len(values) else 0.0
     return float(values.std()) / mean if mean > 0 else float("nan")
 
 
-def dispersion(counts: npt.NDArray[np.float64]) -> float:
+def dispersion(counts: Floats) -> float:
     """Variance / mean, the index of dispersion; NaN when the mean is 0 or there is nothing."""
     mean = float(counts.mean()) if len(counts) else 0.0
     return float(counts.var()) / mean if mean > 0 else float("nan")
 
 
-def interval_cv(times: npt.NDArray[np.float64]) -> float:
+def interval_cv(times: Floats) -> float:
     """Coefficient of variation of the times between arrivals; NaN below three arrivals or when all are equal."""
     return variation(np.diff(times)) if len(times) > 2 else float("nan")
 
 
-def rank_correlation(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> float:
+def rank_correlation(first: Ints, second: Ints) -> float:
     """Spearman's rank correlation with average ranks for ties; NaN when one side is constant."""
     from scipy.stats import rankdata
 
@@ -147,7 +145,7 @@ def rank_correlation(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]
     return float(ranks[0] @ ranks[1]) / scale if scale > 0 else float("nan")
 
 
-def find_tick(times: npt.NDArray[np.float64]) -> float | None:
+def find_tick(times: Floats) -> float | None:
     """The clock of the log, s: several requests share most stamps and stamps are a regular step apart; else ``None``.
 
     Mooncake's published conversation trace, for one, has a stamp every 3 s.

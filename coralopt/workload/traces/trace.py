@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import WorkloadError
+from coralopt.types import Bools, Floats, Ints
 
 #: Name of the one model of a trace that names none.
 UNNAMED = ""
@@ -42,9 +43,9 @@ class Trace:
             or not whole, model positions outside ``models``, or a name that appears twice.
     """
 
-    arrival_s: npt.NDArray[np.float64]
-    input_tokens: npt.NDArray[np.int64]
-    output_tokens: npt.NDArray[np.int64]
+    arrival_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
     model: npt.NDArray[np.int32] = field(default_factory=_no_model)
     models: tuple[str, ...] = (UNNAMED,)
 
@@ -108,7 +109,7 @@ class Trace:
                 raise WorkloadError(f"trace: {name} has {len(array)} entries but arrival_s has {len(times)}")
         return cls(times[order], columns[0][order], columns[1][order], positions[order], tuple(models))
 
-    def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice, start_s: float = 0.0) -> Trace:
+    def take(self, rows: Bools | Ints | slice, start_s: float = 0.0) -> Trace:
         """The chosen requests, in order, with ``start_s`` as the new time 0 (seconds of this trace)."""
         return Trace(
             self.arrival_s[rows] - start_s,
@@ -135,7 +136,7 @@ class Trace:
         return (len(self) - 1) / span if span > 0 else float("nan")
 
 
-def _numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _numbers(name: str, values: npt.ArrayLike) -> Floats:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -145,7 +146,7 @@ def _numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return array
 
 
-def _whole(name: str, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def _whole(name: str, values: npt.ArrayLike) -> Ints:
     array = np.asarray(values)
     if array.ndim == 1 and array.dtype.kind in "iu":
         return array.astype(np.int64, copy=False)
@@ -166,7 +167,7 @@ def _frozen(array: npt.NDArray[Any], dtype: type[_Scalar]) -> npt.NDArray[_Scala
     return frozen
 
 
-def _examples(array: npt.NDArray[Any], broken: npt.NDArray[np.bool_]) -> str:
+def _examples(array: npt.NDArray[Any], broken: Bools) -> str:
     rows = np.flatnonzero(broken)
     shown = ", ".join(f"{array[row]} in row {row}" for row in rows[:_QUOTED])
     return shown + (f" and {len(rows) - _QUOTED} more" if len(rows) > _QUOTED else "")
