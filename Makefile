@@ -1,6 +1,8 @@
 # `make plan` and `make test` are all a fresh machine with Python 3.11+ and make needs.
 PYTHON ?= python3
 VENV ?= .venv
+# Processes that run the tests.
+WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
@@ -37,7 +39,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
 # vLLM's CPU build gets an environment of its own, 3.5 GB; VLLM names the program of another one, see docs/runtime.md.
 VLLM_VENV ?= .venv-vllm

@@ -1,8 +1,114 @@
-"""What holds for all tests."""
+"""What holds for all tests: Ctrl-C, places to write, how many examples, and one tiny plan and library for the whole run."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from coralopt import Plan, load_scenario, plan_scenario
+from coralopt.scenario import ResolvedScenario
+from coralopt.templates import TemplateLibrary, load_library
 
 # A shell starts background jobs with Ctrl-C ignored, and their children inherit that: tests of Ctrl-C would never see it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The machine decides how long an example takes, so there are no deadlines; `full` is what `make test-full` runs.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("full", deadline=None, max_examples=1000)
+settings.load_profile("dev")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test writes into the home directory or the cache of whoever runs it; processes that tests start inherit this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("CORALOPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("XDG_CACHE_HOME", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_scenario() -> ResolvedScenario:
+    """The smallest built-in scenario."""
+    return load_scenario("tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_library_file(tmp_path_factory: pytest.TempPathFactory, tiny_scenario: ResolvedScenario) -> Path:
+    """Its template library as a file. Tests that change the file copy it first."""
+    from coralopt.templates import obtain_library
+
+    path = tmp_path_factory.mktemp("library") / "tiny.parquet"
+    obtain_library(tiny_scenario, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_library(tiny_library_file: Path) -> TemplateLibrary:
+    """Its template library."""
+    return load_library(tiny_library_file)
+
+
+@pytest.fixture(scope="session")
+def tiny_plan(tiny_scenario: ResolvedScenario, tiny_library_file: Path) -> Plan:
+    """Its plan: one instance for each of four model phases."""
+    return plan_scenario(tiny_scenario, library=tiny_library_file)
+
+
+@pytest.fixture
+def tiny_plan_file(tiny_plan: Plan, tmp_path: Path) -> Path:
+    """Its plan as ``plan.json`` in the test's own folder."""
+    path = tmp_path / "plan.json"
+    tiny_plan.save(path)
+    return path
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command printed and how it ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+RunCli = Callable[..., Finished]
+
+
+@pytest.fixture
+def run_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> RunCli:
+    """``run_cli("plan", "tiny")``: the command line in this process, in the test's folder; ends as the command would.
+
+    Give ``process=True`` where a process of its own is the point: Ctrl-C, pipes, what is imported.
+    """
+    from coralopt.cli import main
+
+    def run(*arguments: str, cwd: Path = tmp_path, process: bool = False, **environment: str) -> Finished:
+        if process:
+            command = [sys.executable, "-m", "coralopt", *arguments]
+            ended = subprocess.run(
+                command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+            )
+            return Finished(ended.returncode, ended.stdout, ended.stderr)
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd)
+            patch.setattr(sys, "argv", ["coralopt", *arguments])
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended_by:
+                main()
+        printed = capsys.readouterr()
+        code = ended_by.value.code
+        return Finished(code if isinstance(code, int) else 0, printed.out, printed.err)
+
+    return run
