@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coralopt.allocation.supply import rent_by_region
-from coralopt.solving.problem import Check
+from coralopt.solving.problem import Check, Violation
 
 if TYPE_CHECKING:
     from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -25,10 +25,10 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
     prices of their supply classes, cheapest first, plus the price of unmet demand.
     """
     templates, regions, configurations, phases = problem.shape
-    violations: list[str] = []
+    violations: list[Violation] = []
     size = {len(allocation.template), len(allocation.region), len(allocation.count)}
     if len(size) != 1:
-        return Check(False, float("nan"), ("template, region and count have different lengths",))
+        return Check.no_answer("template, region and count have different lengths")
     used = [[0] * configurations for _ in range(regions)]
     penalty = Fraction(0)
     seen: set[tuple[int, int]] = set()
@@ -39,26 +39,28 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
         allocation.template.tolist(), allocation.region.tolist(), allocation.count.tolist(), strict=True
     ):
         if t not in known_templates or r not in known_regions or not n >= 0 or n % 1 != 0:
-            violations.append(f"template {t} in region {r} with count {n}: no such template or region, or bad count")
+            text = f"template {t} in region {r} with count {n}: no such template or region, or bad count"
+            violations.append(Violation("answer", f"template {t}", text))
             continue
         t, r, n = int(t), int(r), int(n)
         if (t, r) in seen:
-            violations.append(f"template {t} in {problem.region_names[r]} is listed twice")
+            text = f"template {t} in {problem.region_names[r]} is listed twice"
+            violations.append(Violation("answer", f"template {t}", text))
         seen.add((t, r))
         items.append((t, r, n))
         for c in np.flatnonzero(problem.usage[t]).tolist():
             used[r][c] += int(problem.usage[t, c]) * n
             if np.isnan(problem.price[r, c]) and n:
-                violations.append(f"{problem.configuration_names[c]} has no price in {problem.region_names[r]}")
+                name = problem.configuration_names[c]
+                violations.append(Violation("price", name, f"{name} has no price in {problem.region_names[r]}"))
         running = 0 if problem.running is None else int(problem.running[t, r])
         penalty += max(0, n - running) * _listed(problem, t, r) * Fraction(float(problem.penalty))
     for r in range(regions):
         for c in range(configurations):
             if used[r][c] > int(problem.availability[r, c]):
-                violations.append(
-                    f"{used[r][c]} nodes of {problem.configuration_names[c]} in {problem.region_names[r]}, "
-                    f"{int(problem.availability[r, c])} are available"
-                )
+                name, region = problem.configuration_names[c], problem.region_names[r]
+                text = f"{used[r][c]} nodes of {name} in {region}, {int(problem.availability[r, c])} are available"
+                violations.append(Violation("capacity", f"{name} in {region}", text))
     rent = rent_by_region(problem, used)
     unmet = unmet_demand(problem, items)
     cost = sum(rent, Fraction(0)) + penalty
@@ -70,9 +72,9 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
             demand = Fraction(float(problem.demand[p]))
             served = _served(problem, items, p, range(regions))
             if served < demand:
-                violations.append(
-                    f"{problem.phase_names[p]} gets {float(served)!r} tokens/s, its demand is {float(demand)!r}"
-                )
+                name = problem.phase_names[p]
+                text = f"{name} gets {float(served)!r} tokens/s, its demand is {float(demand)!r}"
+                violations.append(Violation("demand", name, text))
     violations.extend(_side_rows(problem, items, rent))
     return Check(not violations, float(cost), tuple(violations))
 
@@ -124,7 +126,7 @@ def _listed(problem: AllocationProblem, t: int, r: int) -> Fraction:
     )
 
 
-def _side_rows(problem: AllocationProblem, items: list[_Item], rent: list[Fraction]) -> list[str]:
+def _side_rows(problem: AllocationProblem, items: list[_Item], rent: list[Fraction]) -> list[Violation]:
     violations = []
     for row in problem.rows:
         if row.measure == "tokens_s":
@@ -158,5 +160,6 @@ def _side_rows(problem: AllocationProblem, items: list[_Item], rent: list[Fracti
                         total += n
         if (total > limit) if row.sense == "most" else (total < limit):
             word = "at most" if row.sense == "most" else "at least"
-            violations.append(f"{row.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for")
+            text = f"{row.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for"
+            violations.append(Violation("side constraint", row.name, text))
     return violations

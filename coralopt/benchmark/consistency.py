@@ -106,9 +106,7 @@ def recheck(rows: Sequence[Row]) -> list[Conflict]:
         for row in mine:
             check = problem.check(answer_from_plain(row["kind"], row["answer"]))
             if not check.feasible:
-                found.append(
-                    Conflict(name, row["key"], "stored answer fails its check: " + "; ".join(check.violations))
-                )
+                found.append(Conflict(name, row["key"], "stored answer fails its check: " + "; ".join(check.sentences)))
             elif abs(check.objective - row["objective"]) > 1e-9 * max(1.0, abs(check.objective)):
                 text = f"stored objective {row['objective']!r}, its answer has {check.objective!r}"
                 found.append(Conflict(name, row["key"], text))

@@ -164,7 +164,7 @@ def plan(
             {
                 "plan": document.model_dump(mode="json"),
                 "verified": verification.ok,
-                "violations": list(verification.violations),
+                "violations": list(verification.sentences),
                 "seconds": dict(report.seconds),
                 "templates": report.templates,
                 "node_sets": report.node_sets,
@@ -181,7 +181,7 @@ def plan(
         say("checked: every figure recomputed" if verification.ok else "CHECK FAILED:")
         if output is not None:
             say(f"plan written to {output}")
-    for violation in verification.violations:
+    for violation in verification.sentences:
         say(f"  - {violation}")
     if not verification.ok:
         raise typer.Exit(1)

@@ -45,7 +45,7 @@ def plan_by(
             {
                 "plan": outcome.plan.model_dump(mode="json"),
                 "verified": verification.ok,
-                "violations": list(verification.violations),
+                "violations": list(verification.sentences),
                 "seconds": dict(outcome.seconds),
                 "own_gap": outcome.own_gap,
                 "notes": list(outcome.notes),
@@ -60,7 +60,7 @@ def plan_by(
         say("checked: every figure recomputed" if verification.ok else "CHECK FAILED:")
         if output is not None:
             say(f"plan written to {output}")
-    for violation in verification.violations:
+    for violation in verification.sentences:
         say(f"  - {violation}")
     if not verification.ok:
         raise typer.Exit(1)

@@ -73,7 +73,7 @@ def plan_by_simulation(
             {
                 "plan": found.plan.model_dump(mode="json"),
                 "verified": verification.ok and found.verified,
-                "violations": list(verification.violations),
+                "violations": list(verification.sentences),
                 "interrupted": found.interrupted,
                 "impossible": dict(found.impossible),
                 "rounds": [_plain(item) for item in found.rounds],
@@ -84,7 +84,7 @@ def plan_by_simulation(
         print_rich(rounds_table(found.rounds))
         print_rich(plan_view(found.plan, pipelines=pipelines))
         _judge(found, output)
-    for violation in verification.violations:
+    for violation in verification.sentences:
         say(f"  - {violation}")
     if found.interrupted:
         say("interrupted: this is the best of the rounds that were finished")

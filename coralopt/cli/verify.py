@@ -29,7 +29,7 @@ def verify(
 
     document = Plan.load(plan)
     result = verify_plan(document)
-    checks, violations = list(result.checks), list(result.violations)
+    checks, violations = list(result.checks), list(result.sentences)
     if prove and not violations:
         from coralopt.planning import prove_bound
 

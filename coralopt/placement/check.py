@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from coralopt.placement.problem import Placement, PlacementProblem
-from coralopt.solving.problem import Check
+from coralopt.solving.problem import Check, Violation
 from coralopt.throughput.tables import stage_role
 from coralopt.types import Floats
 
@@ -44,33 +45,37 @@ def check_placement(problem: PlacementProblem, placement: Placement) -> Check:
     An infeasible placement has objective 0.
     """
     width, count = len(problem.configurations), len(placement.stages)
-    wrong: list[str] = []
+    wrong: list[Violation] = []
     if not 1 <= count <= problem.values.shape[0]:
-        wrong.append(f"{count} stages, outside 1..{problem.values.shape[0]}")
+        wrong.append(Violation("placement", "stages", f"{count} stages, outside 1..{problem.values.shape[0]}"))
     if problem.stages is not None and count != problem.stages:
-        wrong.append(f"{count} stages instead of {problem.stages}")
+        wrong.append(Violation("placement", "stages", f"{count} stages instead of {problem.stages}"))
     used = [0] * width
     for position, stage in enumerate(placement.stages):
         name = f"stage {position + 1} of {count}"
+        broken = partial(Violation, "placement", name)
         if len(stage.nodes) != width:
-            wrong.append(f"{name} counts {len(stage.nodes)} configurations instead of {width}")
+            wrong.append(
+                Violation("answer", name, f"{name} counts {len(stage.nodes)} configurations instead of {width}")
+            )
             continue
         used = [sum(pair) for pair in zip(used, stage.nodes, strict=True)]
         if min(stage.nodes) < 0 or sum(stage.nodes) < 1:
-            wrong.append(f"{name} has node counts {stage.nodes}; it needs a node and no negative count")
+            wrong.append(broken(f"{name} has node counts {stage.nodes}; it needs a node and no negative count"))
         if not 1 <= stage.layers <= problem.layers:
-            wrong.append(f"{name} holds {stage.layers} layers, outside 1..{problem.layers}")
+            wrong.append(broken(f"{name} holds {stage.layers} layers, outside 1..{problem.layers}"))
         elif count <= problem.values.shape[0]:
             capacity = problem.values[count - 1, stage_role(position, count), :, stage.layers]
             wrong += [
-                f"{name}: {problem.configurations[c]} cannot hold {stage.layers} layers"
+                Violation("memory", name, f"{name}: {problem.configurations[c]} cannot hold {stage.layers} layers")
                 for c, nodes in enumerate(stage.nodes)
                 if nodes > 0 and capacity[c] <= 0
             ]
     if placement.layers != problem.layers:
-        wrong.append(f"the stages hold {placement.layers} layers instead of {problem.layers}")
+        text = f"the stages hold {placement.layers} layers instead of {problem.layers}"
+        wrong.append(Violation("placement", "layers", text))
     wrong += [
-        f"{have} nodes of {name} are placed instead of {want}"
+        Violation("capacity", name, f"{have} nodes of {name} are placed instead of {want}")
         for name, have, want in zip(problem.configurations, used, problem.node_set, strict=True)
         if have != want
     ]

@@ -22,7 +22,7 @@ from coralopt.errors import SolverError
 from coralopt.placement.limits import NO_LIMITS, EngineLimits
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement
-from coralopt.solving.problem import Check, Formulation
+from coralopt.solving.problem import Check, Formulation, Violation
 from coralopt.throughput.tables import stage_role
 from coralopt.types import Floats
 
@@ -133,7 +133,7 @@ class CoupledPlacementProblem:
             return plain
         throughput = coupled_throughput(self.values, answer, self.coupling)[0]
         if throughput <= 0:
-            return Check(False, 0.0, ("no cells let every node hold its layers",))
+            return Check(False, 0.0, (Violation("memory", "stages", "no cells let every node hold its layers"),))
         return Check(True, throughput, ())
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from coralopt.errors import OptionError
 from coralopt.placement.problem_parts import Placement
+from coralopt.solving.problem import Violation
 from coralopt.types import Bools
 
 
@@ -38,21 +40,23 @@ class EngineLimits:
         """Whether these nodes may be in one replica at all."""
         return not self.same_tp or len({gpus[c] for c, count in enumerate(node_set) if count > 0}) <= 1
 
-    def violations(self, placement: Placement, gpus: Sequence[int]) -> list[str]:
-        """Every limit that ``placement`` breaks, in words."""
-        wrong = []
+    def violations(self, placement: Placement, gpus: Sequence[int]) -> list[Violation]:
+        """Every limit that ``placement`` breaks."""
+        wrong: list[Violation] = []
+        stages = partial(Violation, "engine", "stages")
         if not self.node_set_allowed(placement.node_set, gpus):
             degrees = sorted({gpus[c] for c, count in enumerate(placement.node_set) if count > 0})
-            wrong.append(f"nodes with {' and '.join(map(str, degrees))} GPUs are mixed; the engine needs one TP degree")
+            text = f"nodes with {' and '.join(map(str, degrees))} GPUs are mixed; the engine needs one TP degree"
+            wrong.append(Violation("engine", "nodes", text))
         sizes = [sum(stage.nodes) for stage in placement.stages]
         if self.one_node_stages and any(size != 1 for size in sizes):
-            wrong.append(f"stages have {sizes} nodes; the engine runs one node a stage")
+            wrong.append(stages(f"stages have {sizes} nodes; the engine runs one node a stage"))
         if self.equal_replicas:
             if len(set(sizes)) > 1:
-                wrong.append(f"stages have {sizes} nodes; the engine needs as many in each")
+                wrong.append(stages(f"stages have {sizes} nodes; the engine needs as many in each"))
             for position, stage in enumerate(placement.stages):
                 if sum(count > 0 for count in stage.nodes) > 1:
-                    wrong.append(f"stage {position + 1} mixes configurations; the engine needs equal replicas")
+                    wrong.append(stages(f"stage {position + 1} mixes configurations; the engine needs equal replicas"))
         return wrong
 
     def stage_masks(self, sets: npt.NDArray[np.int8]) -> list[Bools | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.placement.check import throughput_of
 from coralopt.placement.problem import Placement
-from coralopt.solving.problem import Check
+from coralopt.solving.problem import Check, Violation
 from coralopt.types import Floats, Ints
 
 
@@ -70,26 +71,27 @@ class PlacementPool:
 
     def check(self, placement: Placement) -> Check:
         """Every rule that ``placement`` breaks, in words, and its throughput in tokens/s; shares nothing with a search."""
-        wrong: list[str] = []
+        wrong: list[Violation] = []
+        broken = partial(Violation, "placement", "stages")
         stages = placement.stages
         if not 1 <= len(stages) <= self.values.shape[0]:
-            wrong.append(f"{len(stages)} stages, outside 1..{self.values.shape[0]}")
+            wrong.append(broken(f"{len(stages)} stages, outside 1..{self.values.shape[0]}"))
         if placement.layers != self.layers:
-            wrong.append(f"the stages hold {placement.layers} layers instead of {self.layers}")
+            wrong.append(broken(f"the stages hold {placement.layers} layers instead of {self.layers}"))
         for position, stage in enumerate(stages):
             if len(stage.nodes) != len(self.counts) or min(stage.nodes) < 0 or sum(stage.nodes) < 1:
-                wrong.append(f"stage {position + 1} has node counts {stage.nodes}")
+                wrong.append(broken(f"stage {position + 1} has node counts {stage.nodes}"))
             if not 1 <= stage.layers <= self.layers:
-                wrong.append(f"stage {position + 1} holds {stage.layers} layers, outside 1..{self.layers}")
+                wrong.append(broken(f"stage {position + 1} holds {stage.layers} layers, outside 1..{self.layers}"))
         if not wrong:
             wrong += [
-                f"{used} nodes of {name} are placed, the pool has {have}"
+                Violation("capacity", name, f"{used} nodes of {name} are placed, the pool has {have}")
                 for name, used, have in zip(self.configurations, placement.node_set, self.counts, strict=True)
                 if used > have
             ]
         objective = 0.0 if wrong else throughput_of(self.values, placement)
         if not wrong and objective <= 0:
-            wrong.append("a node cannot hold the layers of its stage")
+            wrong.append(Violation("memory", "stages", "a node cannot hold the layers of its stage"))
         return Check(feasible=not wrong, objective=objective, violations=tuple(wrong))
 
     def latency_ms(self, placement: Placement) -> float | None:

@@ -122,7 +122,7 @@ def place_pool(
         raise InfeasibleError(f"no {what} exists: some layers fit nowhere; allow more stages or add nodes")
     check = pool.check(search.best)
     if not check.feasible or check.objective != search.value:
-        raise WrongAnswerError(f"the pool search made a wrong placement: {'; '.join(check.violations)}")
+        raise WrongAnswerError(f"the pool search made a wrong placement: {'; '.join(check.sentences)}")
     return PoolSolution(
         search.best, search.value, search.bound, search.targets, search.columns, time.perf_counter() - search.started
     )
@@ -258,7 +258,7 @@ class _Search:
         if not check.feasible or check.objective < target:
             raise WrongAnswerError(
                 f"solver {self.solver!r} answered a target of {target!r} tokens/s with a placement of "
-                f"{check.objective!r}: {'; '.join(check.violations)}"
+                f"{check.objective!r}: {'; '.join(check.sentences)}"
             )
         return placement, check.objective
 

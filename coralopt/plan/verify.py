@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from coralopt.plan.document import Plan, PlannedInstance
 from coralopt.plan.verify_operations import operations, rent, served, unmet_usd_h
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ModelPhase, ModelRules, ResolvedScenario
+from coralopt.solving.problem import Violation
 from coralopt.throughput import (
     LayerTimeSource,
     ThroughputTables,
@@ -44,15 +46,20 @@ class Verification:
 
     Attributes:
         checks: Names of the checks made, with how many figures each looked at.
-        violations: One sentence for everything that is off; empty for a sound plan.
+        violations: Everything that is off; empty for a sound plan.
     """
 
     checks: tuple[tuple[str, int], ...]
-    violations: tuple[str, ...]
+    violations: tuple[Violation, ...]
 
     @property
     def ok(self) -> bool:
         return not self.violations
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The violations in words."""
+        return tuple(map(str, self.violations))
 
 
 def verify_plan(plan: Plan) -> Verification:
@@ -68,9 +75,9 @@ def verify_plan(plan: Plan) -> Verification:
         source = throughput_source(scenario.throughput_source)
         tables = _Tables(scenario, source)
     except CoraloptError as error:
-        return Verification((("scenario", 1),), (str(error),))
+        return Verification((("scenario", 1),), (Violation("scenario", "scenario", str(error)),))
     checks: list[tuple[str, int]] = []
-    violations: list[str] = []
+    violations: list[Violation] = []
     for name, count, found in (
         ("scenario", 1, _scenario(plan, scenario)),
         ("placements", len(plan.instances), _placements(plan, scenario, tables)),
@@ -177,36 +184,42 @@ def _known(plan: Plan, scenario: ResolvedScenario) -> Iterator[tuple[PlannedInst
             yield instance, phase
 
 
-def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
+    off = partial(Violation, "scenario")
     if scenario.digest != plan.scenario_digest:
-        yield (
+        yield off(
+            "scenario_digest",
             f"scenario_digest is {plan.scenario_digest[:12]} but the scenario in the plan has {scenario.digest[:12]}: "
-            "the scenario or the catalog changed since the plan was made"
+            "the scenario or the catalog changed since the plan was made",
         )
     known = {id(instance) for instance, _ in _known(plan, scenario)}
     for instance in plan.instances:
         if id(instance) not in known:
-            yield f"{instance.name}: its model phase, region or a node configuration is not part of the scenario"
+            text = f"{instance.name}: its model phase, region or a node configuration is not part of the scenario"
+            yield off(instance.name, text)
     names = [instance.name for instance in plan.instances]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"{name}: the name occurs more than once"
+        yield off(name, f"{name}: the name occurs more than once")
 
 
-def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[str]:
+def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[Violation]:
     index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
     for instance, phase in _known(plan, scenario):
         table = tables.plain(phase.key)
         count = len(instance.stages)
+        off = partial(Violation, "figure", instance.name)
+        broken = partial(Violation, "placement", instance.name)
         nodes = sum(instance.nodes().values())
         if nodes > scenario.max_nodes:
-            yield f"{instance.name}: {nodes} nodes, more than max_nodes {scenario.max_nodes}"
+            yield broken(f"{instance.name}: {nodes} nodes, more than max_nodes {scenario.max_nodes}")
         if count > table.max_stages:
-            yield f"{instance.name}: {count} stages, more than its nodes allow"
+            yield broken(f"{instance.name}: {count} stages, more than its nodes allow")
             continue
         memory = sum(n * scenario.configurations[index[name]].memory_gib for name, n in instance.nodes().items())
         cap = scenario.memory_ratio * phase.model.weight_bytes / GIB
         if memory >= cap:
-            yield f"{instance.name}: {memory:.1f} GiB of GPU memory, not below memory_ratio's {cap:.1f} GiB"
+            text = f"{instance.name}: {memory:.1f} GiB of GPU memory, not below memory_ratio's {cap:.1f} GiB"
+            yield Violation("memory", instance.name, text)
         names = [configuration.name for configuration in scenario.configurations]
         placement = Placement(
             tuple(
@@ -215,54 +228,60 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iter
             )
         )
         gpus = [configuration.count for configuration in scenario.configurations]
-        for broken in engine_limits(scenario.placement.engine).violations(placement, gpus):
-            yield f"{instance.name}: {broken}"
+        for limit in engine_limits(scenario.placement.engine).violations(placement, gpus):
+            yield Violation(limit.kind, instance.name, f"{instance.name}: {limit}")
         expected_first, slowest, latency_ms = 0, float("inf"), 0.0
         for position, stage in enumerate(instance.stages):
             where = f"{instance.name}: stage {position + 1}"
             if stage.first_layer != expected_first or stage.layers < 1:
-                yield f"{where} holds layers {stage.first_layer}-{stage.last_layer}, expected to begin at {expected_first}"
+                held = f"{stage.first_layer}-{stage.last_layer}"
+                yield broken(f"{where} holds layers {held}, expected to begin at {expected_first}")
             expected_first = stage.last_layer + 1
             if not 1 <= stage.layers <= table.layers:
                 continue
             stage_table = tables.of_stage(phase, instance, position)
             if isinstance(stage_table, str):
-                yield f"{where} {stage_table}"
+                yield Violation("latency", instance.name, f"{where} {stage_table}")
                 continue
             role, total, stage_ms = stage_role(position, count), 0.0, 0.0
             for node in stage.nodes:
-                c = index[node.configuration]
+                c, name = index[node.configuration], node.configuration
                 speed = float(stage_table.values[count - 1, role, c, stage.layers])
                 if speed <= 0:
-                    yield f"{where}: {node.configuration} cannot hold {stage.layers} layers within its latency budget"
+                    text = f"{where}: {name} cannot hold {stage.layers} layers within its latency budget"
+                    yield Violation("memory", instance.name, text)
                 elif _differs(speed, node.tokens_s):
-                    yield f"{where}: {node.configuration} is given {node.tokens_s!r} tokens/s, recomputed {speed!r}"
+                    yield off(f"{where}: {name} is given {node.tokens_s!r} tokens/s, recomputed {speed!r}")
                 if node.batch != int(stage_table.batch[count - 1, role, c, stage.layers]):
-                    yield f"{where}: {node.configuration} is given batch {node.batch}, recomputed another"
+                    yield off(f"{where}: {name} is given batch {node.batch}, recomputed another")
                 instance_type = scenario.instance_types[scenario.regions.index(instance.region)][c]
                 if node.instance_type != instance_type:
-                    yield f"{where}: {node.configuration} is called {node.instance_type}, the scenario says {instance_type}"
+                    yield off(f"{where}: {name} is called {node.instance_type}, the scenario says {instance_type}")
                 total += node.count * speed
                 stage_ms = max(stage_ms, float(stage_table.stage_ms[count - 1, role, c, stage.layers]))
             for node in stage.nodes:
                 if total > 0 and _differs(node.traffic_share, node.tokens_s / total):
-                    yield f"{where}: {node.configuration} has traffic share {node.traffic_share!r}, not its share of T"
+                    text = f"{where}: {node.configuration} has traffic share {node.traffic_share!r}, not its share of T"
+                    yield off(text)
             if _differs(total, stage.tokens_s):
-                yield f"{where} is given {stage.tokens_s!r} tokens/s, its nodes sum to {total!r}"
+                yield off(f"{where} is given {stage.tokens_s!r} tokens/s, its nodes sum to {total!r}")
             slowest, latency_ms = min(slowest, total), latency_ms + stage_ms
         if expected_first != phase.model.layers:
-            yield f"{instance.name}: the stages hold {expected_first} layers, the model has {phase.model.layers}"
+            yield broken(
+                f"{instance.name}: the stages hold {expected_first} layers, the model has {phase.model.layers}"
+            )
         if _differs(slowest, instance.tokens_s):
-            yield f"{instance.name} is given {instance.tokens_s!r} tokens/s, its slowest stage has {slowest!r}"
+            yield off(f"{instance.name} is given {instance.tokens_s!r} tokens/s, its slowest stage has {slowest!r}")
         room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
         budgets = [stage.latency_budget_ms for stage in instance.stages]
         given_ms = sum(phase.budget_ms / count if budget is None else budget for budget in budgets)
         for what, ms in (("latency budgets add up to", given_ms), ("stages take", latency_ms)):
             if ms > phase.budget_ms * (1 + TOLERANCE):
-                yield f"{instance.name}: its {what} {ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms{room}"
+                text = f"{instance.name}: its {what} {ms:.3f} ms, more than the SLO of {phase.slo_ms:g} ms{room}"
+                yield Violation("latency", instance.name, text)
 
 
-def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[str]:
+def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[Violation]:
     for instance, phase in _known(plan, scenario):
         nodes = instance.nodes()
         if sum(nodes.values()) > scenario.max_nodes:
@@ -271,19 +290,21 @@ def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iter
         if plan.planner in OTHER_PLACEMENTS and instance.tokens_s <= best * (1 + TOLERANCE):
             continue
         if _differs(best, instance.tokens_s):
-            yield f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
+            text = f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
+            yield Violation("optimality", instance.name, text)
 
 
-def _prices(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+def _prices(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
     index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
     for instance, _ in _known(plan, scenario):
         r = scenario.regions.index(instance.region)
         price = sum(n * Fraction(float(scenario.price_usd_h[r, index[name]])) for name, n in instance.nodes().items())
         if _differs(float(price), instance.price_usd_h):
-            yield f"{instance.name} is priced {instance.price_usd_h!r} USD/h, its nodes sum to {float(price)!r}"
+            text = f"{instance.name} is priced {instance.price_usd_h!r} USD/h, its nodes sum to {float(price)!r}"
+            yield Violation("price", instance.name, text)
 
 
-def _capacity(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+def _capacity(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
     used: dict[tuple[str, str], int] = {}
     for instance, _ in _known(plan, scenario):
         for name, n in instance.nodes().items():
@@ -292,15 +313,17 @@ def _capacity(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         for r, region in enumerate(scenario.regions):
             have, take = int(scenario.availability[r, c]), used.get((region, configuration.name), 0)
             if take > have:
-                yield f"{region}: {take} nodes of {configuration.name} are used, {have} are available"
+                text = f"{region}: {take} nodes of {configuration.name} are used, {have} are available"
+                yield Violation("capacity", f"{configuration.name} in {region}", text)
 
 
-def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
     listed = {f"{item.model}/{item.phase}": item for item in plan.demands}
     if set(listed) != {phase.key for phase in scenario.model_phases}:
-        yield "demands: the list of model phases is not that of the scenario"
+        yield Violation("figure", "demands", "demands: the list of model phases is not that of the scenario")
         return
     for phase in scenario.model_phases:
+        off = partial(Violation, "figure", phase.key)
         instances = [i for i, p in _known(plan, scenario) if p.key == phase.key]
         planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
         item = listed[phase.key]
@@ -311,9 +334,11 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         hair = demand * Fraction(TOLERANCE) if item.unmet_tokens_s else Fraction(0)
         if level < demand - Fraction(item.unmet_tokens_s) - hair:
             room = f" and {phase.throughput_headroom:.0%} headroom" if phase.throughput_headroom else ""
-            yield (
+            yield Violation(
+                "demand",
+                phase.key,
                 f"{phase.key}: the plan gives {float(level):.3f} tokens/s, "
-                f"the demand is {phase.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s{room}"
+                f"the demand is {phase.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s{room}",
             )
         share = Fraction(0)
         for other in scenario.model_phases:
@@ -323,14 +348,14 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
                 share = max(share, 1 - level / Fraction(other.needed_tokens_s))
         yield from _unmet(plan, item.unmet_tokens_s, phase, share)
         if _differs(item.demand_tokens_s, phase.demand_tokens_s) or _differs(item.planned_tokens_s, float(planned)):
-            yield f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed"
+            yield off(f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed")
         if _differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
-            yield f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances"
+            yield off(f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances")
         if _differs(item.slo_ms, phase.slo_ms):
-            yield f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}"
+            yield off(f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}")
 
 
-def _unmet(plan: Plan, stated: float, phase: ModelPhase, share: Fraction) -> Iterator[str]:
+def _unmet(plan: Plan, stated: float, phase: ModelPhase, share: Fraction) -> Iterator[Violation]:
     """Whether unmet demand is what the plan's way of dealing with it allows."""
     demand = phase.needed_tokens_s
     expected = 0.0
@@ -339,10 +364,12 @@ def _unmet(plan: Plan, stated: float, phase: ModelPhase, share: Fraction) -> Ite
     elif plan.on_infeasible == "shortfall":
         expected = float(share * Fraction(demand))
     if abs(stated - expected) > TOLERANCE * max(1.0, demand):
-        yield f"{phase.key}: unmet_tokens_s is {stated!r}, {plan.on_infeasible} gives {expected!r}"
+        text = f"{phase.key}: unmet_tokens_s is {stated!r}, {plan.on_infeasible} gives {expected!r}"
+        yield Violation("figure", phase.key, text)
 
 
-def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
+def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
+    off = partial(Violation, "figure")
     running: dict[tuple[str, str, tuple[tuple[str, int], ...]], int] = {}
     for entry in scenario.running:
         place = (entry.key, entry.region, tuple(sorted((k, v) for k, v in entry.nodes.items() if v)))
@@ -356,12 +383,19 @@ def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
             if phase.key == f"{item.model}/{item.phase}" and missing:
                 price = unmet_usd_h(rules.get(phase.model.name, ModelRules()), phase, missing)
                 if price is None:
-                    yield f"{phase.key}: {item.unmet_tokens_s!r} tokens/s are unmet, but the scenario gives them no price"
+                    yield Violation(
+                        "price",
+                        phase.key,
+                        f"{phase.key}: {item.unmet_tokens_s!r} tokens/s are unmet, but the scenario gives them no price",
+                    )
                 unmet += price or 0
     for instance, phase in _known(plan, scenario):
         before = running.get((phase.key, instance.region, tuple(sorted(instance.nodes().items()))), 0)
         if instance.kept != min(before, instance.count):
-            yield f"{instance.name}: kept is {instance.kept}, but {before} run already and {instance.count} are planned"
+            text = (
+                f"{instance.name}: kept is {instance.kept}, but {before} run already and {instance.count} are planned"
+            )
+            yield off(instance.name, text)
         price = Fraction(instance.price_usd_h)
         initialization += max(0, instance.count - before) * price * Fraction(scenario.initialization_penalty)
     for name, stored, computed in (
@@ -371,15 +405,18 @@ def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[str]:
         ("cost_usd_h", plan.cost_usd_h, provisioning + initialization + unmet),
     ):
         if _differs(stored, float(computed)):
-            yield f"{name} is {stored!r}, the instances sum to {float(computed)!r}"
+            yield off(name, f"{name} is {stored!r}, the instances sum to {float(computed)!r}")
     if plan.served_factor > plan.served_factor_bound * (1 + TOLERANCE):
-        yield f"served_factor {plan.served_factor!r} is above served_factor_bound {plan.served_factor_bound!r}"
+        text = f"served_factor {plan.served_factor!r} is above served_factor_bound {plan.served_factor_bound!r}"
+        yield off("served_factor", text)
     if plan.on_infeasible != "scale" and plan.served_factor != 1:
-        yield f"served_factor is {plan.served_factor!r}, but demand was not scaled"
+        yield off("served_factor", f"served_factor is {plan.served_factor!r}, but demand was not scaled")
     if plan.lower_bound_usd_h > plan.cost_usd_h * (1 + TOLERANCE):
-        yield f"lower_bound_usd_h {plan.lower_bound_usd_h!r} is above cost_usd_h {plan.cost_usd_h!r}"
+        text = f"lower_bound_usd_h {plan.lower_bound_usd_h!r} is above cost_usd_h {plan.cost_usd_h!r}"
+        yield off("lower_bound_usd_h", text)
     gap = abs(plan.cost_usd_h - plan.lower_bound_usd_h) / max(abs(plan.cost_usd_h), 1e-9)
     if _differs(gap, plan.gap):
-        yield f"gap is {plan.gap!r}, cost and lower bound give {gap!r}"
+        yield off("gap", f"gap is {plan.gap!r}, cost and lower bound give {gap!r}")
     if (plan.status == "optimal") != (plan.gap <= plan.requested_gap):
-        yield f"status is {plan.status!r} with a gap of {plan.gap:.2e} against {plan.requested_gap:.2e} asked for"
+        text = f"status is {plan.status!r} with a gap of {plan.gap:.2e} against {plan.requested_gap:.2e} asked for"
+        yield off("status", text)

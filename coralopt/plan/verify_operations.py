@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 
 from coralopt.plan.document import Plan, PlannedInstance
 from coralopt.scenario.resolved import ModelPhase, ModelRules, RentLimits, ResolvedScenario
+from coralopt.solving.problem import Violation
 
 #: Instances with their model phase, as the verification knows them.
 Known = Sequence[tuple[PlannedInstance, ModelPhase]]
@@ -71,8 +73,8 @@ def unmet_usd_h(rule: ModelRules, phase: ModelPhase, missing: Fraction) -> Fract
     return missing * 3600 * each / 1_000_000
 
 
-def operations(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[str]:
-    """One sentence for every option that the plan violates or states wrongly."""
+def operations(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
+    """Every option that the plan violates or states wrongly."""
     keys = dict(
         zip(dict.fromkeys(p.model.name for p in scenario.model_phases), scenario.document["models"], strict=True)
     )
@@ -80,20 +82,22 @@ def operations(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator
     stated = {option.option: option for option in plan.options}
     due: set[str] = set()
 
-    def hold(place: str, unit: str, value: Fraction, asked: Fraction, most: bool) -> Iterator[str]:
+    def hold(place: str, unit: str, value: Fraction, asked: Fraction, most: bool) -> Iterator[Violation]:
         due.add(place)
         # A figure may be off by rounding where it was multiplied, never where it counts nodes or instances.
         hair = Fraction(0) if unit in ("nodes", "instances") else abs(asked) * Fraction(TOLERANCE)
         if value > asked + hair if most else value < asked - hair:
             word = "at most" if most else "at least"
-            yield f"{place}: the plan has {float(value):,.6g} {unit}, {word} {float(asked):,.6g} is asked for"
+            text = f"{place}: the plan has {float(value):,.6g} {unit}, {word} {float(asked):,.6g} is asked for"
+            yield Violation("side constraint", place, text)
         item = stated.get(place)
         if item is None:
-            yield f"options: {place} is missing"
+            yield Violation("figure", place, f"options: {place} is missing")
         elif _differs(item.planned, float(value)) or _differs(item.asked, float(asked)) or item.unit != unit:
-            yield f"options: {place} is stated as {item.planned!r} of {item.asked!r} {item.unit}, not as recomputed"
+            text = f"options: {place} is stated as {item.planned!r} of {item.asked!r} {item.unit}, not as recomputed"
+            yield Violation("figure", place, text)
 
-    def limits(place: str, given: RentLimits, inside: Known, usd_h: Fraction) -> Iterator[str]:
+    def limits(place: str, given: RentLimits, inside: Known, usd_h: Fraction) -> Iterator[Violation]:
         if given.max_nodes is not None:
             nodes = sum(i.count * sum(i.nodes().values()) for i, _ in inside)
             yield from hold(f"{place}.max_nodes", "nodes", Fraction(nodes), Fraction(given.max_nodes), True)
@@ -115,7 +119,8 @@ def operations(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator
             count = Fraction(sum(i.count for i in bad))
             yield from hold(f"{place}.forbidden", "instances", count, Fraction(0), True)
             for instance in bad:
-                yield f"{instance.name}: uses {', '.join(sorted(set(instance.nodes()) & set(rule.forbidden)))}, forbidden"
+                names = ", ".join(sorted(set(instance.nodes()) & set(rule.forbidden)))
+                yield Violation("side constraint", instance.name, f"{instance.name}: uses {names}, forbidden")
         for phase in (phase for phase in scenario.model_phases if phase.model.name == model):
             own = [i for i, p in mine if p.key == phase.key]
             if rule.min_replicas:
@@ -130,16 +135,19 @@ def operations(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator
                     need = Fraction(rule.survive_region_loss) * max(Fraction(0), promised)
                     yield from _survives(name, left, need, stated, due)
     for name in sorted(set(stated) - due):
-        yield f"options: {name} is no option of the scenario"
+        yield Violation("figure", name, f"options: {name} is no option of the scenario")
     yield from _classes(plan, scenario, known)
 
 
-def _survives(name: str, left: Fraction, need: Fraction, stated: Mapping[str, object], due: set[str]) -> Iterator[str]:
+def _survives(
+    name: str, left: Fraction, need: Fraction, stated: Mapping[str, object], due: set[str]
+) -> Iterator[Violation]:
     due.add(name)
     if left < need * (1 - Fraction(TOLERANCE)):
-        yield f"{name}: {float(left):,.6g} tokens/s are left, at least {float(need):,.6g} are asked for"
+        text = f"{name}: {float(left):,.6g} tokens/s are left, at least {float(need):,.6g} are asked for"
+        yield Violation("side constraint", name, text)
     if name not in stated:
-        yield f"options: {name} is missing"
+        yield Violation("figure", name, f"options: {name} is missing")
 
 
 def _unmet(plan: Plan, phase: ModelPhase) -> Fraction:
@@ -149,10 +157,11 @@ def _unmet(plan: Plan, phase: ModelPhase) -> Fraction:
     return Fraction(0)
 
 
-def _classes(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[str]:
+def _classes(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
+    off = partial(Violation, "figure", "node_classes")
     if not scenario.operations.classes:
         if plan.node_classes:
-            yield "node_classes: the scenario has no reserved or spot nodes"
+            yield off("node_classes: the scenario has no reserved or spot nodes")
         return
     used: dict[tuple[str, str], int] = {}
     for instance, _ in known:
@@ -165,15 +174,15 @@ def _classes(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[s
         if item.node_class != "on-demand":
             there = offered.get((item.node_class, item.region, item.configuration))
             if there is None or item.nodes > there.nodes:
-                yield (
+                yield off(
                     f"node_classes: {item.nodes} {item.node_class} nodes of {item.configuration} in {item.region}, "
                     f"{0 if there is None else there.nodes} exist"
                 )
     for (region, name), count in used.items():
         if sorted(stated.pop((region, name), [])) != node_prices(scenario, region, name)[:count]:
-            yield f"node_classes: {name} in {region} are not {count} nodes taken from the cheapest class first"
+            yield off(f"node_classes: {name} in {region} are not {count} nodes taken from the cheapest class first")
     for region, name in stated:
-        yield f"node_classes: {name} in {region} are listed but no instance uses them"
+        yield off(f"node_classes: {name} in {region} are listed but no instance uses them")
 
 
 def _differs(first: float, second: float) -> bool:

@@ -194,8 +194,7 @@ def _finished(
 ) -> Row:
     plan = outcome.plan
     # A plan on borrowed nodes may fall short of its demand and says so; that is a column of its own.
-    short = tuple(v for v in verification.violations if ": the plan gives " in v and "the demand is" in v)
-    others = tuple(v for v in verification.violations if v not in short)
+    others = tuple(violation.text for violation in verification.violations if violation.kind != "demand")
     useful = sum(min(d.planned_tokens_s, d.demand_tokens_s) for d in plan.demands if d.phase in GENERATING)
     return Row(
         label=contestant.label,

@@ -15,7 +15,7 @@ from coralopt.solving.export import read_model, write_model
 from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
-from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation
+from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation, Violation
 from coralopt.solving.registry import (
     backend_version,
     get_backend,
@@ -50,6 +50,7 @@ __all__ = [
     "SolveOptions",
     "StartingFormulation",
     "Termination",
+    "Violation",
     "backend_version",
     "checked_native",
     "compile_problem",

@@ -6,6 +6,41 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+#: What a violation is about: no answer of this problem at all (``answer``), a rule that it breaks, or a figure that is
+#: stated otherwise than it is recomputed (``figure``).
+ViolationKind = Literal[
+    "answer",
+    "capacity",
+    "demand",
+    "engine",
+    "figure",
+    "latency",
+    "memory",
+    "optimality",
+    "placement",
+    "price",
+    "scenario",
+    "side constraint",
+]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One condition that does not hold.
+
+    Attributes:
+        kind: What it is about; programs select by it.
+        subject: The part concerned, by name: ``"stage 2 of 3"``, ``"qwen3-32b/prefill"``, an instance, an option.
+        text: A whole sentence with the figures.
+    """
+
+    kind: ViolationKind
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class Check:
@@ -14,12 +49,22 @@ class Check:
     Attributes:
         feasible: Whether the answer satisfies every condition.
         objective: Objective of the answer, recomputed; NaN when it makes no sense.
-        violations: One sentence for every condition that fails.
+        violations: Every condition that fails.
     """
 
     feasible: bool
     objective: float
-    violations: tuple[str, ...] = ()
+    violations: tuple[Violation, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The violations in words."""
+        return tuple(map(str, self.violations))
+
+    @classmethod
+    def no_answer(cls, text: str, objective: float = float("nan")) -> Check:
+        """The verdict on something that is no answer of the problem at all."""
+        return cls(False, objective, (Violation("answer", "answer", text),))
 
 
 class Formulation(Protocol):

@@ -149,7 +149,7 @@ def _checked(problem: Any, answer: Any, solver: str, formulation: str) -> float:
     if not check.feasible:
         raise WrongAnswerError(
             f"solver {solver!r}{f' with formulation {formulation!r}' if formulation else ''} returned a wrong "
-            f"{problem.kind}: " + "; ".join(check.violations[:5])
+            f"{problem.kind}: " + "; ".join(check.sentences[:5])
         )
     return float(check.objective)
 

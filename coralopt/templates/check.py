@@ -133,7 +133,7 @@ def check_library(
                         (
                             position,
                             f"{where}: stored as {speed!r} tokens/s, its placement gives {check.objective!r} "
-                            f"{'; '.join(check.violations)}",
+                            f"{'; '.join(check.sentences)}",
                         )
                     )
             if best > speed * (1 + tolerance) or bound < speed * (1 - tolerance):

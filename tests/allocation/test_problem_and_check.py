@@ -80,14 +80,16 @@ def test_demand_is_compared_exactly() -> None:
     assert Fraction(0.1) * 3 < Fraction(0.1 + 0.2)
     check = replace(third, demand=np.array([0.1 + 0.2])).check(of((0, 0, 3)))
     assert not check.feasible
-    assert "m/decode" in check.violations[0]
+    assert "m/decode" in check.sentences[0]
+    # Programs select by kind and subject, not by words.
+    assert [(item.kind, item.subject) for item in check.violations] == [("demand", "m/decode")]
 
 
 def test_capacity_and_price_violations_say_where() -> None:
     """The message is all a solver author has to find the wrong column."""
-    assert "4 nodes of 1xL4 in east, 3 are available" in problem().check(of((0, 0, 4))).violations
+    assert "4 nodes of 1xL4 in east, 3 are available" in problem().check(of((0, 0, 4))).sentences
     nowhere = problem(availability=np.array([[3, 0]]), price=np.array([[1.0, np.nan]]))
-    assert any("no price" in text for text in nowhere.check(of((1, 0, 2))).violations)
+    assert any("no price" in text for text in nowhere.check(of((1, 0, 2))).sentences)
 
 
 @settings(max_examples=80, deadline=None)

@@ -50,14 +50,14 @@ def test_a_node_that_cannot_hold_its_layers_is_named():
     values[1, 2, 1, 3] = 0.0
     placement = Placement((Stage(1, (1, 0)), Stage(3, (0, 1))))
     check = problem(values).check(placement)
-    assert check.violations == ("stage 2 of 2: b cannot hold 3 layers",)
+    assert check.sentences == ("stage 2 of 2: b cannot hold 3 layers",)
     assert throughput_of(values, placement) == 0.0
 
 
 def test_a_fixed_stage_count_is_kept():
     """A placement with another stage count was computed for another latency budget."""
     check = problem(stages=2).check(Placement((Stage(4, (1, 1)),)))
-    assert check.violations == ("1 stages instead of 2",)
+    assert check.sentences == ("1 stages instead of 2",)
 
 
 def test_more_stages_than_the_tables_know_are_refused():

@@ -113,7 +113,7 @@ def test_violated_option_is_named(full: Plan, place: tuple[str, ...], value: Any
             "options": full.options,
         }
     )
-    found = verify_plan(changed).violations
+    found = verify_plan(changed).sentences
     assert any(line.startswith(name) and "asked for" in line for line in found), found
 
 
@@ -130,7 +130,7 @@ def test_wrong_statements_are_found(full: Plan) -> None:
         ({"on_infeasible": "scale", "served_factor": 0.5}, "unmet_tokens_s"),
         ({"served_factor": 0.5}, "served_factor"),
     ):
-        found = verify_plan(full.model_copy(update=update)).violations
+        found = verify_plan(full.model_copy(update=update)).sentences
         assert any(word in line for line in found), (update, found)
 
 

@@ -106,7 +106,7 @@ def test_latency_budgets_of_a_plan_are_doubted(field: str, factor: float, words:
     data = plan_scenario(scenario).model_dump(mode="json")
     stages = max((item["stages"] for item in data["instances"]), key=len)
     stages[0][field] *= factor
-    assert any(words in text for text in verify_plan(Plan.model_validate(data)).violations)
+    assert any(words in text for text in verify_plan(Plan.model_validate(data)).sentences)
 
 
 def test_budgets_and_links_exclude_each_other() -> None:

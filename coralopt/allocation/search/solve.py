@@ -595,7 +595,7 @@ class _Search:
             )
         check = self.problem.check(self.best)
         if not check.feasible:
-            raise WrongAnswerError("the allocation fails its check: " + "; ".join(check.violations[:5]))
+            raise WrongAnswerError("the allocation fails its check: " + "; ".join(check.sentences[:5]))
         bound = min(self.bound, self.target, check.objective)
         self.lap("check")
         return AllocationResult(

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.solving import Check
+from coralopt.solving import Check, Violation
 from coralopt.types import Floats, Ints
 
 OBJECTIVES = ("efficiency", "cost")
@@ -88,15 +88,20 @@ class ComboProblem:
         """Demand and capacity in exact arithmetic, and the objective."""
         wrong = []
         if len(answer) != len(self.price) or (answer < 0).any():
-            return Check(False, float("nan"), ("one count of at least 0 a combo is expected",))
+            return Check.no_answer("one count of at least 0 a combo is expected")
         for m, demand in enumerate(self.demand.tolist()):
             mine = np.flatnonzero((self.model == m) & (answer > 0))
             served = sum((int(answer[k]) * Fraction(float(self.goodput[k])) for k in mine), Fraction(0))
             if served < Fraction(demand):
-                wrong.append(f"model {m} gets {float(served)!r} requests/s, its demand is {demand!r}")
+                text = f"model {m} gets {float(served)!r} requests/s, its demand is {demand!r}"
+                wrong.append(Violation("demand", f"model {m}", text))
         used = answer @ self.usage
         wrong += [
-            f"{used[place]} nodes in place {place}, {self.availability[place]} are available"
+            Violation(
+                "capacity",
+                f"place {place}",
+                f"{used[place]} nodes in place {place}, {self.availability[place]} are available",
+            )
             for place in np.flatnonzero(used > self.availability).tolist()
         ]
         weights = self.weights()

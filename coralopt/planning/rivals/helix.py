@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.solving import Check
+from coralopt.solving import Check, Violation
 from coralopt.types import Floats, Ints
 
 SOURCE, SINK = "source", "sink"
@@ -162,13 +162,14 @@ class HelixProblem:
     def check(self, answer: HelixLayout) -> Check:
         """Whether every node holds a range it can hold, and the maximum flow, by networkx in exact arithmetic."""
         if len(answer.first) != self.nodes or len(answer.layers) != self.nodes:
-            return Check(False, float("nan"), (f"a range for each of {self.nodes} nodes is expected",))
+            return Check.no_answer(f"a range for each of {self.nodes} nodes is expected")
         wrong = []
         for i, (c, start, held) in enumerate(zip(self.node_kind.tolist(), answer.first, answer.layers, strict=True)):
             if start < 0 or held < 1 or start + held > self.layers:
-                wrong.append(f"node {i} holds layers {start} to {start + held} of {self.layers}")
+                text = f"node {i} holds layers {start} to {start + held} of {self.layers}"
+                wrong.append(Violation("placement", f"node {i}", text))
             elif self.table[c, held] <= 0:
-                wrong.append(f"node {i} ({self.kinds[c]}) cannot hold {held} layers")
+                wrong.append(Violation("memory", f"node {i}", f"node {i} ({self.kinds[c]}) cannot hold {held} layers"))
         return Check(not wrong, 0.0 if wrong else float(self.flow(answer)[0]), tuple(wrong))
 
 

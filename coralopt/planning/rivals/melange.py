@@ -21,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.solving import Check
+from coralopt.solving import Check, Violation
 from coralopt.types import Floats, Ints
 
 #: Relative slack allowed to a replica count and to shares, a solver's own feasibility tolerance.
@@ -110,21 +111,22 @@ class MelangeProblem:
         """Every bucket served whole, no type overloaded, and the cost."""
         wrong = []
         if answer.replicas.shape != self.cost.shape or answer.share.shape != self.tput.shape:
-            return Check(False, float("nan"), ("replicas and share have the wrong shape",))
+            return Check.no_answer("replicas and share have the wrong shape")
         names = self.types or tuple(map(str, range(len(self.cost))))
         if (answer.replicas < 0).any() or (answer.share < -TOLERANCE).any():
-            wrong.append("a count or a share is negative")
+            wrong.append(Violation("answer", "answer", "a count or a share is negative"))
         for bucket in self.buckets():
+            unserved = partial(Violation, "demand", f"bucket {bucket}")
             total = float(sum(Fraction(float(answer.share[g][bucket])) for g in range(len(self.cost))))
             if abs(total - 1) > TOLERANCE:
-                wrong.append(f"bucket {bucket} is served {total:.6f} times")
+                wrong.append(unserved(f"bucket {bucket} is served {total:.6f} times"))
             for g, name in enumerate(names):
                 share = float(answer.share[g][bucket])
                 if share > TOLERANCE and self.tput[g][bucket] <= 0:
-                    wrong.append(f"bucket {bucket} goes to {name}, which cannot serve it")
+                    wrong.append(unserved(f"bucket {bucket} goes to {name}, which cannot serve it"))
                 whole = share * (self.slice_factor or 1)
                 if self.slice_factor is not None and abs(whole - round(whole)) > TOLERANCE:
-                    wrong.append(f"bucket {bucket} gives {name} a part of a slice")
+                    wrong.append(unserved(f"bucket {bucket} gives {name} a part of a slice"))
         for g, name in enumerate(names):
             need = Fraction(0)
             for bucket in self.buckets():
@@ -136,9 +138,11 @@ class MelangeProblem:
                         / Fraction(float(self.tput[g][bucket]))
                     )
             if need > int(answer.replicas[g]) * (1 + TOLERANCE) + TOLERANCE:
-                wrong.append(f"{name} carries a load of {float(need):.6f} with {int(answer.replicas[g])} replicas")
+                text = f"{name} carries a load of {float(need):.6f} with {int(answer.replicas[g])} replicas"
+                wrong.append(Violation("capacity", name, text))
             if self.available is not None and answer.replicas[g] > self.available[g]:
-                wrong.append(f"{int(answer.replicas[g])} replicas of {name}, {int(self.available[g])} can be had")
+                text = f"{int(answer.replicas[g])} replicas of {name}, {int(self.available[g])} can be had"
+                wrong.append(Violation("capacity", name, text))
         cost = sum(int(n) * Fraction(float(c)) for n, c in zip(answer.replicas, self.cost, strict=True))
         return Check(not wrong, float(cost), tuple(wrong))
 

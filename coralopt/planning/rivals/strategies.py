@@ -108,7 +108,7 @@ class Strategies:
         """
         check = check_allocation(self.problem, allocation)
         if not check.feasible:
-            raise WrongAnswerError(f"planner {planner.name!r} made a wrong plan: {'; '.join(check.violations)}")
+            raise WrongAnswerError(f"planner {planner.name!r} made a wrong plan: {'; '.join(check.sentences)}")
         asked = SolveOptions.from_mapping({**self.scenario.solver_options, **request.options}).rel_gap
         result = AllocationResult(
             allocation=allocation,

@@ -357,7 +357,7 @@ def test_hexgen_may_place_worse_than_the_best_but_not_claim_more() -> None:
     assert all(len(s.nodes) == 1 and s.nodes[0].count == 1 for i in plan.instances for s in i.stages)
     first = plan.instances[0]
     doctored = first.model_copy(update={"tokens_s": first.tokens_s * 1.01})
-    found = verify_plan(plan.model_copy(update={"instances": (doctored, *plan.instances[1:])})).violations
+    found = verify_plan(plan.model_copy(update={"instances": (doctored, *plan.instances[1:])})).sentences
     assert any("a placement of these nodes reaches" in line for line in found)
 
 
