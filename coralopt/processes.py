@@ -1,0 +1,329 @@
+"""Child processes: started in a session of their own, watched, limited, and ended together with all that they started.
+
+The one place that starts processes; only :mod:`coralopt.templates.executors` keeps a pool of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+#: Seconds between two looks while waiting.
+LOOK_S = 0.05
+#: Seconds to wait until the killed descendants are gone; the kernel may hold one that is deep in a driver.
+BURIAL_S = 2.0
+
+#: Runs in the child before the program. A second process stays in the new session and reads a pipe whose other end only the
+#: parent holds: when that closes, however the parent ended, the process group goes, reader included. It is forked twice, so
+#: that the program never has a child it does not know. Ctrl-C works even where a shell started the parent with it ignored.
+_LAUNCHER = """
+import os, signal, sys
+pipe, argv = int(sys.argv[1]), sys.argv[2:]
+if os.fork() == 0:
+    if os.fork() == 0:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.closerange(0, pipe)
+        os.closerange(pipe + 1, pipe + 1024)
+        os.read(pipe, 1)
+        os.kill(0, signal.SIGKILL)
+    os._exit(0)
+os.wait()
+os.set_inheritable(pipe, False)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+try:
+    os.execvp(argv[0], argv)
+except OSError as error:
+    print(f"{argv[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+    sys.exit(127)
+"""
+
+
+class Ending(Enum):
+    """Why a child is no more."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    SIGNAL = "signal"
+    OUT_OF_TIME = "out of time"
+    OUT_OF_MEMORY = "out of memory"
+    KILLED = "killed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a child ended; as text, the end of a sentence about it.
+
+    Attributes:
+        ending: Why. ``GONE``: it was not started here, so nobody knows.
+        code: Exit code; minus the signal's number when one ended it; ``None`` when unknown.
+        seconds: From its start, or the last :meth:`Child.allow`, to its end as seen from here.
+        peak_mib: Largest resident memory seen, MiB; ``None`` when it was never looked at.
+    """
+
+    ending: Ending
+    code: int | None = None
+    seconds: float = 0.0
+    peak_mib: float | None = None
+
+    def __str__(self) -> str:
+        match self.ending:
+            case Ending.FAILED:
+                return f"ended with exit code {self.code}"
+            case Ending.SIGNAL:
+                number = -(self.code or 0)
+                known = number in set(signal.Signals)
+                return f"ended by signal {signal.Signals(number).name if known else number}"
+            case Ending.OUT_OF_TIME:
+                return f"killed after {self.seconds:.1f} s"
+            case Ending.OUT_OF_MEMORY:
+                return f"killed at {self.peak_mib:.0f} MiB"
+        return self.ending.value
+
+
+def birth(pid: int) -> str | None:
+    """When a process was started, so that a reused number is not taken for it; ``None`` when it is gone."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            # Seconds after the machine's start: they do not move when its clock is set.
+            return f"{process.create_time() - psutil.boot_time():.2f}"
+    return None
+
+
+class Child:
+    """A process started by :meth:`start`, or found again by its number.
+
+    As a context manager it is killed with all it started when the block ends.
+
+    Args:
+        pid: Its number; also that of its process group.
+        born: From :func:`birth`; a process of another birth is somebody else's.
+        log: File with what it prints.
+
+    Attributes:
+        peak_mib: Largest resident memory seen so far, MiB.
+        memory_gib: More resident memory than this, and the next look kills it.
+    """
+
+    def __init__(self, pid: int, born: str | None, log: Path | None = None) -> None:
+        self.pid, self.born, self.log = pid, born, log
+        self.peak_mib: float | None = None
+        self.memory_gib: float | None = None
+        self._handle: subprocess.Popen[bytes] | None = None
+        self._held = ExitStack()
+        self._begun, self._seconds = time.monotonic(), None
+        self._exit: Exit | None = None
+        self._why = Ending.SIGNAL
+        self._buried = False
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        seconds: float | None = None,
+        memory_gib: float | None = None,
+        outlives: bool = False,
+    ) -> Child:
+        """Start a program in a session of its own, so that Ctrl-C in the terminal reaches only this process.
+
+        Args:
+            argv: Program and arguments.
+            env: Variables added to this process's environment.
+            log: File for what it prints; without one, it prints where this process does.
+            seconds: Longest run, s.
+            memory_gib: Most resident memory of the process itself, GiB.
+            outlives: It goes on when this process dies. Otherwise its process group is killed then, whatever ended us
+                (on Windows, which has no process groups, only :meth:`kill` ends it).
+
+        Raises:
+            OSError: The program is missing or may not be run.
+        """
+        _require_program(argv[0])
+        with ExitStack() as held:
+            output = None if log is None else held.enter_context(log.open("wb"))
+            error = None if log is None else subprocess.STDOUT
+            words, pipes, lifeline = list(argv), [], None
+            if not outlives and hasattr(os, "fork"):
+                reading, writing = os.pipe()
+                held.callback(os.close, reading)
+                lifeline = os.fdopen(writing, "wb")
+                pipes = [reading]
+                words = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(reading), *argv]
+            handle = subprocess.Popen(
+                words,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=error,
+                start_new_session=True,
+                pass_fds=pipes,
+            )
+        child = cls(handle.pid, birth(handle.pid), log)
+        child._handle, child.memory_gib = handle, memory_gib
+        if lifeline is not None:
+            child._held.enter_context(lifeline)
+        child.allow(seconds)
+        return child
+
+    def allow(self, seconds: float | None) -> None:
+        """Give it so many seconds from now on, or all it wants."""
+        self._begun, self._seconds = time.monotonic(), seconds
+
+    def poll(self) -> Exit | None:
+        """How it ended, or ``None`` while it runs. Every look enforces its limits."""
+        if self._exit is None:
+            if self._handle is None:
+                self._exit = None if self.born is not None and birth(self.pid) == self.born else Exit(Ending.GONE)
+            elif (code := self._handle.poll()) is not None:
+                self._exit = self._ended(code)
+            else:
+                self._look()
+        return self._exit
+
+    @property
+    def alive(self) -> bool:
+        return self.poll() is None
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """How it ended; ``None`` when it still runs after ``timeout_s``."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.poll() is None:
+            left = LOOK_S if end is None else min(LOOK_S, end - time.monotonic())
+            if left <= 0:
+                break
+            if self._handle is None:
+                time.sleep(left)
+            else:
+                with suppress(subprocess.TimeoutExpired):
+                    self._handle.wait(left)
+        return self._exit
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone; engines and solvers pass it on to their workers in their own order."""
+        if self.alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self, grace_s: float = 0.0) -> Exit:
+        """End it and all it started, also in sessions of their own; a second time, nothing happens.
+
+        Args:
+            grace_s: Time to end by itself after SIGINT, s.
+        """
+        # A process found again may be gone, and its number somebody else's.
+        if not self._buried and (self._handle is not None or self.alive):
+            family = self._descendants()
+            if grace_s > 0 and self.alive:
+                self._why = Ending.KILLED
+                self._send_group(signal.SIGINT)
+                self.wait(grace_s)
+            self._end(Ending.KILLED, family)
+        return self._exit or Exit(Ending.KILLED)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def _look(self) -> None:
+        with suppress(psutil.Error):
+            self.peak_mib = max(self.peak_mib or 0.0, psutil.Process(self.pid).memory_info().rss / 2**20)
+        if self._seconds is not None and time.monotonic() - self._begun > self._seconds:
+            self._end(Ending.OUT_OF_TIME, self._descendants())
+        elif self.memory_gib is not None and (self.peak_mib or 0.0) > 1024 * self.memory_gib:
+            self._end(Ending.OUT_OF_MEMORY, self._descendants())
+
+    def _descendants(self) -> list[psutil.Process]:
+        # To be asked before anything is killed: whoever loses its parent becomes the system's child.
+        with suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            return [process, *process.children(recursive=True)]
+        return []
+
+    def _send_group(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            (os.killpg if hasattr(os, "killpg") else os.kill)(self.pid, number)
+
+    def _end(self, why: Ending, family: Sequence[psutil.Process]) -> None:
+        """Kill the group and whoever left it, and wait until they are gone."""
+        self._why, self._buried = why, True
+        self._send_group(getattr(signal, "SIGKILL", signal.SIGTERM))
+        for member in family:
+            with suppress(psutil.Error):
+                member.kill()
+        if self._handle is not None:
+            self._handle.wait()
+            self._exit = self._exit or self._ended(self._handle.returncode)
+        self._held.close()
+        until = time.monotonic() + BURIAL_S
+        while any(_runs(member) for member in family) and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def _ended(self, code: int) -> Exit:
+        ending = self._why if code < 0 else Ending.FAILED if code else Ending.FINISHED
+        return Exit(ending, code, time.monotonic() - self._begun, self.peak_mib)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _require_program(program: str) -> None:
+    if shutil.which(program) is None:
+        number = errno.EACCES if Path(program).exists() else errno.ENOENT
+        raise OSError(number, os.strerror(number), program)
+
+
+def output_of(argv: Sequence[str], timeout_s: float, cwd: Path | None = None) -> str | None:
+    """What a short program prints; ``None`` when it is missing, fails, or takes too long."""
+    try:
+        ended = subprocess.run(
+            list(argv), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.stdout
+
+
+def own_environment(threads: int | None = None) -> dict[str, str]:
+    """Variables with which another interpreter finds this coralopt, and numeric libraries use so many threads."""
+    root = str(Path(__file__).resolve().parents[1])
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    libraries = ("OMP", "OPENBLAS", "MKL", "NUMBA") if threads is not None else ()
+    return {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        **{f"{library}_NUM_THREADS": str(threads) for library in libraries},
+    }
+
+
+def last_words(log: Path, lines: int = 8, indent: str = "  ") -> str:
+    """The end of a log, indented."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as stream:
+            return "\n".join(f"{indent}{line.rstrip()}" for line in deque(stream, maxlen=lines))
+    except OSError:
+        return f"{indent}(no log)"
