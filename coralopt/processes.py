@@ -102,7 +102,8 @@ def birth(pid: int) -> str | None:
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:
             # Seconds after the machine's start: they do not move when its clock is set.
-            return f"{process.create_time() - psutil.boot_time():.2f}"
+            seconds: float = process.create_time() - psutil.boot_time()
+            return f"{seconds:.2f}"
     return None
 
 
@@ -127,7 +128,8 @@ class Child:
         self.memory_gib: float | None = None
         self._handle: subprocess.Popen[bytes] | None = None
         self._held = ExitStack()
-        self._begun, self._seconds = time.monotonic(), None
+        self._begun = time.monotonic()
+        self._seconds: float | None = None
         self._exit: Exit | None = None
         self._why = Ending.SIGNAL
         self._buried = False
