@@ -93,7 +93,7 @@ class Exit:
                 return f"killed after {self.seconds:.1f} s"
             case Ending.OUT_OF_MEMORY:
                 return f"killed at {self.peak_mib:.0f} MiB"
-        return self.ending.value
+        return str(self.ending.value)
 
 
 def birth(pid: int) -> str | None:
@@ -102,8 +102,7 @@ def birth(pid: int) -> str | None:
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:
             # Seconds after the machine's start: they do not move when its clock is set.
-            seconds: float = process.create_time() - psutil.boot_time()
-            return f"{seconds:.2f}"
+            return f"{process.create_time() - psutil.boot_time():.2f}"
     return None
 
 
