@@ -34,7 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, AllocationResult, AllocationState, solve_allocation
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationResult,
+    AllocationSearchOptions,
+    AllocationState,
+    solve_allocation,
+)
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.testing.online_instances import AMPLE, SCARCE, base_problem, next_epoch, with_supply
 
@@ -64,7 +70,9 @@ class Table:
         wall, cpu = time.perf_counter(), time.process_time()
         result: AllocationResult | None = None
         with contextlib.suppress(NoSolutionError):
-            result = solve_allocation(problem, solver, {"rel_gap": gap, "time_limit": limit}, state=state)
+            result = solve_allocation(
+                problem, solver, {"rel_gap": gap, "time_limit": limit}, AllocationSearchOptions(state=state)
+            )
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         row: dict[str, Any] = {

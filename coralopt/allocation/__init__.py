@@ -2,15 +2,16 @@
 
 from coralopt.allocation.check import unmet_demand
 from coralopt.allocation.explain import Explanation, MissedRow, Shortfall, explain
-from coralopt.allocation.largest_factor import LargestFactor, largest_factor
+from coralopt.allocation.largest_factor import FactorLimits, LargestFactor, largest_factor
 from coralopt.allocation.model import matrix_from_arrays
 from coralopt.allocation.names import readable_names
 from coralopt.allocation.on_infeasible import OnInfeasible, Served, solve_or_serve_less
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.row_use import RowUse, row_uses
+from coralopt.allocation.search.options import AllocationSearchOptions, AllocationState, SearchLimits
 from coralopt.allocation.search.session import AllocationSession
-from coralopt.allocation.search.solve import AllocationResult, AllocationState, solve_allocation
+from coralopt.allocation.search.solve import AllocationResult, solve_allocation
 from coralopt.allocation.side_constraints import SideRow
 from coralopt.allocation.supply import SupplyClass, pieces_of, taken
 
@@ -18,15 +19,18 @@ __all__ = [
     "Allocation",
     "AllocationProblem",
     "AllocationResult",
+    "AllocationSearchOptions",
     "AllocationSession",
     "AllocationState",
     "Explanation",
+    "FactorLimits",
     "LargestFactor",
     "MissedRow",
     "OnInfeasible",
     "Reduced",
     "Reduction",
     "RowUse",
+    "SearchLimits",
     "Served",
     "Shortfall",
     "SideRow",

@@ -51,12 +51,23 @@ from coralopt.types import Bools, Floats, Ints
 
 #: Steps of the grid of the covering knapsacks.
 GRID = 200_000
-#: Columns of the first integer programme, which looks for a good allocation, and of the last at most.
-FIRST_COLUMNS, MOST_COLUMNS = 600, 6_000
-#: Branch-and-bound nodes of the first one: a measure of work that does not depend on the clock.
-FIRST_NODES = 500
-#: Cheapest columns of every phase that go with all programmes: a small budget may allow no better ones than these.
-CHEAPEST = 8
+
+
+@dataclass(frozen=True)
+class FactorLimits:
+    """How much work the search for the largest factor may take.
+
+    Attributes:
+        first_columns: Columns of the first integer programme, which looks for a good allocation.
+        most_columns: Columns of the last one, at most.
+        first_nodes: Branch-and-bound nodes of the first one: a measure of work that does not depend on the clock.
+        cheapest: Cheapest columns of every phase that go with all programmes: a small budget may allow no better ones.
+    """
+
+    first_columns: int = 600
+    most_columns: int = 6_000
+    first_nodes: int = 500
+    cheapest: int = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +102,7 @@ def largest_factor(
     problem: AllocationProblem,
     solver: Any = "highs",
     options: SolveOptions | None = None,
-    *,
-    most_columns: int = MOST_COLUMNS,
+    limits: FactorLimits = FactorLimits(),
 ) -> LargestFactor:
     """The largest alpha <= 1 such that alpha times every demand can be served within capacity and side rows.
 
@@ -100,7 +110,7 @@ def largest_factor(
         problem: The problem; prices of unmet demand do not count.
         solver: Name of a MILP back end or a back end itself.
         options: ``rel_gap`` is the proven gap (bound - factor) / bound to stop at; ``time_limit`` (s) is for the whole call.
-        most_columns: Most columns that are handed to the back end at once.
+        limits: How much work the search may take.
 
     Raises:
         InfeasibleError: Nothing of some demand can be served, or the side rows cannot be met; carries an explanation.
@@ -166,24 +176,24 @@ def largest_factor(
         return over
 
     order = np.argsort(prices, kind="stable")
-    first = np.union1d(order[:FIRST_COLUMNS], np.flatnonzero(relaxed.x > 1e-9))
-    first = np.union1d(first, _cheapest(small, priced))
+    first = np.union1d(order[: limits.first_columns], np.flatnonzero(relaxed.x > 1e-9))
+    first = np.union1d(first, _cheapest(small, priced, limits.cheapest))
     survivors = len(columns)
-    if len(columns) > FIRST_COLUMNS:
-        look(first, FIRST_NODES, 0.3)
-    wanted = 2 * FIRST_COLUMNS
+    if len(columns) > limits.first_columns:
+        look(first, limits.first_nodes, 0.3)
+    wanted = 2 * limits.first_columns
     while float(factor) < bound * (1 - asked.rel_gap):
         goal = float(max(factor, Fraction(0)))
         alive = (root - np.maximum(prices, 0.0) >= goal) & whole_rows.reachable(goal)
         survivors = int(alive.sum())
         chosen = np.flatnonzero(alive)
-        if survivors <= most_columns:
+        if survivors <= limits.most_columns:
             bound = min(bound, max(look(chosen, None, 1.0), float(factor)))
             break
-        if wanted > most_columns or time.perf_counter() > deadline:
+        if wanted > limits.most_columns or time.perf_counter() > deadline:
             break
         ranked = chosen[np.argsort(prices[chosen], kind="stable")[:wanted]]
-        look(np.union1d(ranked, first), None if math.isfinite(deadline) else 10 * FIRST_NODES, 0.5)
+        look(np.union1d(ranked, first), None if math.isfinite(deadline) else 10 * limits.first_nodes, 0.5)
         wanted *= 2
     if best is None:
         raise NoSolutionError(
@@ -212,11 +222,11 @@ def largest_factor(
     )
 
 
-def _cheapest(problem: AllocationProblem, columns: Columns) -> Ints:
-    """Positions of the CHEAPEST columns of every phase, by the cost of one instance."""
+def _cheapest(problem: AllocationProblem, columns: Columns, most: int) -> Ints:
+    """Positions of the cheapest columns of every phase, by the cost of one instance."""
     phases = problem.phase[columns.template]
     order = np.argsort(columns.cost, kind="stable")
-    return np.concatenate([order[phases[order] == p][:CHEAPEST] for p in range(len(problem.demand))])
+    return np.concatenate([order[phases[order] == p][:most] for p in range(len(problem.demand))])
 
 
 def _nothing(problem: AllocationProblem, backend: Any, asked: SolveOptions) -> InfeasibleError:

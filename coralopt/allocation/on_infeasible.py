@@ -10,7 +10,8 @@ import numpy as np
 
 from coralopt.allocation.largest_factor import LargestFactor, largest_factor
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.search.solve import DEFAULT_OPTIONS, AllocationResult, solve_allocation
+from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
+from coralopt.allocation.search.solve import AllocationResult, solve_allocation
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Limit, SolveOptions
 
@@ -37,7 +38,7 @@ def solve_or_serve_less(
     on_infeasible: OnInfeasible = "explain",
     solver: Any = "highs",
     options: SolveOptions | None = None,
-    **rest: Any,
+    search: AllocationSearchOptions = AllocationSearchOptions(),
 ) -> Served:
     """Meet every demand at least cost; where that cannot be done, do what ``on_infeasible`` says.
 
@@ -48,7 +49,7 @@ def solve_or_serve_less(
             least cost; ``"shortfall"`` leaves demand unmet where that is cheapest at its prices.
         solver: Name of a MILP back end or a back end itself.
         options: Common options; ``time_limit`` (s) is for the whole call.
-        rest: Further arguments of :func:`coralopt.allocation.solve_allocation`.
+        search: How :func:`coralopt.allocation.solve_allocation` searches.
 
     Raises:
         InfeasibleError: The demand cannot be met, and nothing else was asked for or helps.
@@ -65,7 +66,7 @@ def solve_or_serve_less(
     strict = replace(problem, shortfall_price=None)
     explained = on_infeasible == "explain"
     try:
-        return Served(solve_allocation(strict, solver, asked, explained=explained, **rest), strict)
+        return Served(solve_allocation(strict, solver, asked, replace(search, explained=explained)), strict)
     except InfeasibleError:
         if explained:
             raise
@@ -78,11 +79,11 @@ def solve_or_serve_less(
     if asked.time_limit is not None:
         left = replace(asked, time_limit=max(1.0, asked.time_limit - (time.perf_counter() - started)))
     if on_infeasible == "shortfall":
-        return Served(solve_allocation(problem, solver, left, **rest), problem)
+        return Served(solve_allocation(problem, solver, left, search), problem)
     # A second programme follows, so the first one gets half of the time.
     half = left if left.time_limit is None else replace(left, time_limit=left.time_limit / 2)
     factor = largest_factor(strict, solver, half)
     scaled = replace(strict, demand=factor.demand)
     if asked.time_limit is not None:
         left = replace(asked, time_limit=max(1.0, asked.time_limit - (time.perf_counter() - started)))
-    return Served(solve_allocation(scaled, solver, left, start=factor.allocation, **rest), scaled, factor)
+    return Served(solve_allocation(scaled, solver, left, replace(search, start=factor.allocation)), scaled, factor)

@@ -142,7 +142,7 @@ def _solve(
     called: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """The outcome; ``seconds`` is filled by step, even when an error ends the run."""
-    from coralopt.allocation import solve_allocation
+    from coralopt.allocation import AllocationSearchOptions, solve_allocation
     from coralopt.placement import best_placement
     from coralopt.solving import solve
 
@@ -166,8 +166,7 @@ def _solve(
                     ObservedAllocation.of(problem, tell),
                     observed,
                     options,
-                    task["formulation"],
-                    restrict=task["restrict"],
+                    AllocationSearchOptions(task["formulation"], restrict=task["restrict"]),
                 ),
                 options,
                 seconds,

@@ -15,6 +15,7 @@ from coralopt._version import __version__
 from coralopt.allocation import (
     AllocationProblem,
     AllocationResult,
+    AllocationSearchOptions,
     LargestFactor,
     OnInfeasible,
     largest_factor,
@@ -130,9 +131,7 @@ def plan_with_report(
         on_infeasible,
         chosen,
         asked,
-        formulation=formulation or "split",
-        reductions=reductions,
-        restrict=restrict,
+        AllocationSearchOptions(formulation or "split", reductions, restrict),
     )
     result = served.result
     solved = time.perf_counter()

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationState, solve_allocation
+from coralopt.allocation import AllocationSearchOptions, AllocationState, solve_allocation
 from coralopt.errors import InfeasibleError, OptionError, ScenarioError
 from coralopt.plan import Plan, Simulated, SimulatedPhase
 from coralopt.planning.coral import allocation_problem, make_plan
@@ -190,7 +190,7 @@ def plan_verified(
                 now = _with_headroom(scenario, headroom)
                 made, tables = templates.of(now)
                 problem = allocation_problem(now, made)
-                found = solve_allocation(problem, chosen, asked, state=state)
+                found = solve_allocation(problem, chosen, asked, AllocationSearchOptions(state=state))
             except (InfeasibleError, ScenarioError):
                 if not done:
                     # Not even what the scenario itself asks for.

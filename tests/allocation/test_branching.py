@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, reduce_problem, solve_allocation
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationSearchOptions,
+    SearchLimits,
+    reduce_problem,
+    solve_allocation,
+)
 from coralopt.allocation.bounds.decomposition import Limit, best_prices
 from coralopt.allocation.bounds.relaxation import Columns
-from coralopt.allocation.search import branching
-from coralopt.allocation.search import solve as solve_module
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 
@@ -25,11 +29,8 @@ def test_tree_is_exact(problem: AllocationProblem, leaf: int) -> None:
     truth = best_by_enumeration(problem)
     if truth is None:
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve_module, "DIRECT_COLUMNS", 0)
-        patch.setattr(solve_module, "MOST_COVERINGS", 0)
-        patch.setattr(branching, "LEAF_COVERINGS", leaf)
-        result = solve_allocation(problem, options=EXACT)
+    limits = SearchLimits(direct_columns=0, most_coverings=0, leaf_coverings=leaf)
+    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-6
 

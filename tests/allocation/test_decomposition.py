@@ -10,16 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, reduce_problem, solve_allocation
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationSearchOptions,
+    SearchLimits,
+    reduce_problem,
+    solve_allocation,
+)
 from coralopt.allocation.bounds.decomposition import best_prices
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import Columns
-from coralopt.allocation.search import solve as solve_module
 from coralopt.allocation.search.partition import all_near, choose
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+#: Small problems go to the back end at once; this keeps them from it.
+EVERY_STEP = AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
 
 
 @settings(max_examples=80, deadline=None)
@@ -89,9 +96,8 @@ def test_near_coverings_are_those_of_brute_force(problem: AllocationProblem, see
             assert ((coverings.use <= use.ravel()).all(axis=1) & (coverings.cost <= cost + 1e-9)).any()
 
 
-def test_a_demand_met_but_for_rounding_is_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demand_met_but_for_rounding_is_chosen_again() -> None:
     """3 x 0.1 misses 0.1 + 0.2 by one unit in the last place; the covering may bound, not answer."""
-    monkeypatch.setattr(solve_module, "DIRECT_COLUMNS", 0)
     problem = AllocationProblem(
         usage=np.array([[1], [2]]),
         throughput=np.array([0.1, 0.15]),
@@ -105,7 +111,7 @@ def test_a_demand_met_but_for_rounding_is_chosen_again(monkeypatch: pytest.Monke
         region_names=("r",),
         configuration_names=("c",),
     )
-    result = solve_allocation(problem, options=EXACT)
+    result = solve_allocation(problem, options=EXACT, search=EVERY_STEP)
     assert result.cost_usd_h == 4.0
     assert result.bound_usd_h <= 4.0
 
@@ -117,9 +123,7 @@ def test_whole_chain_with_coverings_is_exact(problem: AllocationProblem) -> None
     truth = best_by_enumeration(problem)
     if truth is None:
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve_module, "DIRECT_COLUMNS", 0)
-        result = solve_allocation(problem, options=EXACT)
+    result = solve_allocation(problem, options=EXACT, search=EVERY_STEP)
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h == pytest.approx(float(truth), abs=1e-5)
 

@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from coralopt.allocation import (
     Allocation,
     AllocationProblem,
+    AllocationSearchOptions,
+    FactorLimits,
+    SearchLimits,
     SideRow,
     SupplyClass,
     explain,
@@ -54,9 +57,9 @@ def test_optimum_with_and_without_reductions(kind: str, data: st.DataObject) -> 
         formulation = data.draw(st.sampled_from(("split", "paper")))
         if truth is None:
             with pytest.raises(InfeasibleError):
-                solve_allocation(problem, options=EXACT, formulation=formulation, reductions=reductions)
+                solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(formulation, reductions))
             continue
-        result = solve_allocation(problem, options=EXACT, formulation=formulation, reductions=reductions)
+        result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(formulation, reductions))
         assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
         assert result.bound_usd_h <= float(truth) + 1e-9 * (1 + float(truth))
         assert problem.check(result.allocation).objective == result.cost_usd_h
@@ -69,11 +72,8 @@ def test_every_step_of_the_chain(problem: AllocationProblem, looked: bool) -> No
     truth = best_operated_by_enumeration(problem)
     if truth is None:
         return
-    with (
-        patch("coralopt.allocation.search.solve.DIRECT_COLUMNS", 0),
-        patch("coralopt.allocation.search.solve.MANY_TEMPLATES", 0 if looked else 10**9),
-    ):
-        result = solve_allocation(problem, options=EXACT)
+    limits = SearchLimits(direct_columns=0, many_templates=0 if looked else 10**9)
+    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-9 * (1 + float(truth))
 
@@ -138,12 +138,12 @@ def test_direct_matrix_is_the_compiled_one(problem: AllocationProblem) -> None:
 def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) -> None:
     """Against trying everything; its demand is met by its own allocation, to the last bit."""
     truth = largest_factor_by_enumeration(problem)
-    with patch("coralopt.allocation.largest_factor.FIRST_COLUMNS", 1 if first else 600):
-        if truth is None or truth == 0:
-            with pytest.raises(InfeasibleError):
-                largest_factor(problem, options=EXACT)
-            return
-        found = largest_factor(problem, options=EXACT)
+    limits = FactorLimits(first_columns=1 if first else 600)
+    if truth is None or truth == 0:
+        with pytest.raises(InfeasibleError):
+            largest_factor(problem, options=EXACT, limits=limits)
+        return
+    found = largest_factor(problem, options=EXACT, limits=limits)
     assert float(found.factor) == pytest.approx(float(truth), abs=1e-6)
     assert found.bound >= float(truth) * (1 - 1e-9)
     assert found.bound - float(found.factor) <= 1e-5
@@ -164,17 +164,14 @@ def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) 
 def test_largest_factor_claims_nothing_without_proof(problem: AllocationProblem) -> None:
     """With room for hardly any columns it may find little, but says that nothing can be served only where that is so."""
     truth = largest_factor_by_enumeration(problem)
-    with (
-        patch("coralopt.allocation.largest_factor.FIRST_COLUMNS", 1),
-        patch("coralopt.allocation.largest_factor.CHEAPEST", 1),
-    ):
-        try:
-            found = largest_factor(problem, options=EXACT, most_columns=2)
-        except InfeasibleError:
-            assert truth is None or truth == 0
-            return
-        except NoSolutionError:
-            return
+    try:
+        limits = FactorLimits(first_columns=1, most_columns=2, cheapest=1)
+        found = largest_factor(problem, options=EXACT, limits=limits)
+    except InfeasibleError:
+        assert truth is None or truth == 0
+        return
+    except NoSolutionError:
+        return
     assert truth is not None
     assert float(found.factor) <= float(truth) * (1 + 1e-9)
     assert found.bound >= float(truth) * (1 - 1e-9)

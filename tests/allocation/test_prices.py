@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, AllocationState, solve_allocation
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationSearchOptions,
+    AllocationState,
+    SearchLimits,
+    solve_allocation,
+)
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import Columns
-from coralopt.allocation.reductions import chain
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.prices import GRID, near_templates
-from coralopt.allocation.search import solve as solve_module
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
@@ -71,9 +75,9 @@ def test_state_changes_nothing_but_time(problem: AllocationProblem, seed: int) -
     truth = best_by_enumeration(problem)
     if truth is None:
         with pytest.raises(InfeasibleError):
-            solve_allocation(problem, options=EXACT, state=state)
+            solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(state=state))
         return
-    result = solve_allocation(problem, options=EXACT, state=state)
+    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(state=state))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h == pytest.approx(float(truth), abs=1e-5)
 
@@ -83,15 +87,12 @@ def test_state_changes_nothing_but_time(problem: AllocationProblem, seed: int) -
 def test_libraries_looked_at_from_prices_of_zero(problem: AllocationProblem, most: int) -> None:
     """What only large libraries go through, with room for next to nothing in a pass: still the proven optimum."""
     truth = best_by_enumeration(problem)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solve_module, "MANY_TEMPLATES", 0)
-        patch.setattr(solve_module, "DIRECT_COLUMNS", 0)
-        patch.setattr(chain, "MOST_NEAR", most)
-        if truth is None:
-            with pytest.raises(InfeasibleError):
-                solve_allocation(problem, options=EXACT)
-            return
-        result = solve_allocation(problem, options=EXACT)
+    limits = SearchLimits(many_templates=0, direct_columns=0, near_templates=most)
+    if truth is None:
+        with pytest.raises(InfeasibleError):
+            solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
+        return
+    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h == pytest.approx(float(truth), abs=1e-5)
 
@@ -105,7 +106,7 @@ def test_next_epoch_looks_at_few_templates() -> None:
     running = np.zeros((len(problem.throughput), 2), dtype=np.int64)
     running[first.allocation.template, first.allocation.region] = first.allocation.count
     following = replace(problem, demand=problem.demand * 1.03, running=running)
-    warm = solve_allocation(following, options=options, state=first.state)
+    warm = solve_allocation(following, options=options, search=AllocationSearchOptions(state=first.state))
     cold = solve_allocation(following, options=options)
     assert warm.reductions[0].name == "prices"
     assert warm.reductions[0].after < warm.reductions[0].before
@@ -117,5 +118,5 @@ def test_next_epoch_looks_at_few_templates() -> None:
 def test_state_of_another_pool_is_left_aside() -> None:
     """Prices of another shape cannot be used; they must not be an error either, regions come and go."""
     problem = synthetic_problem(max_nodes=2, phases=2, configurations=4, regions=2, nodes=20)
-    result = solve_allocation(problem, state=AllocationState(np.zeros((3, 4))))
+    result = solve_allocation(problem, search=AllocationSearchOptions(state=AllocationState(np.zeros((3, 4)))))
     assert all(step.name != "prices" for step in result.reductions)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, solve_allocation
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions, solve_allocation
 from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError
 from coralopt.solving import Availability, RawResult
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
@@ -37,7 +37,7 @@ def test_the_gap_is_proven_over_all_columns(problem: AllocationProblem, most: in
     """However few columns the back end sees, bound <= optimum <= cost holds for the whole problem."""
     truth = best_by_enumeration(problem)
     try:
-        found = solve_allocation(problem, restrict=most, options={"rel_gap": 1e-6})
+        found = solve_allocation(problem, options={"rel_gap": 1e-6}, search=AllocationSearchOptions(restrict=most))
     except InfeasibleError:
         assert truth is None
         return
@@ -51,7 +51,9 @@ def test_the_gap_is_proven_over_all_columns(problem: AllocationProblem, most: in
 def test_no_model_is_larger_than_asked() -> None:
     """The improving search has its own limit of columns per round; the integer programmes keep to restrict."""
     problem = synthetic_problem(max_nodes=3, phases=4, configurations=8, regions=2, supply="ample", nodes=60)
-    found = solve_allocation(problem, solver=Limited(), restrict=40, options={"rel_gap": 1e-9, "time_limit": 20.0})
+    found = solve_allocation(
+        problem, Limited(), {"rel_gap": 1e-9, "time_limit": 20.0}, AllocationSearchOptions(restrict=40)
+    )
     assert all(solution.shape is not None and solution.shape[1] <= 40 for solution in found.solutions)
     assert found.bound_usd_h <= found.cost_usd_h
 
@@ -60,13 +62,13 @@ def test_the_full_model_is_refused_before_it_is_built() -> None:
     """What to do is part of the message."""
     problem = synthetic_problem(max_nodes=3, phases=4, configurations=8, regions=2, supply="ample", nodes=60)
     with pytest.raises(LicenseLimitError, match="restrict=40"):
-        solve_allocation(problem, solver=Limited(), reductions=False)
+        solve_allocation(problem, solver=Limited(), search=AllocationSearchOptions(reductions=False))
 
 
 def test_restrict_needs_the_reductions() -> None:
     """Without the relaxation there is no ranking and no bound."""
     problem = synthetic_problem(max_nodes=2, phases=2, configurations=3, regions=1, supply="ample", nodes=20)
     with pytest.raises(OptionError, match="restrict"):
-        solve_allocation(problem, reductions=False, restrict=10)
+        solve_allocation(problem, search=AllocationSearchOptions(reductions=False, restrict=10))
     with pytest.raises(OptionError, match="restrict"):
-        solve_allocation(problem, restrict=0)
+        solve_allocation(problem, search=AllocationSearchOptions(restrict=0))

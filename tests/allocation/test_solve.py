@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import Allocation, AllocationProblem, reduce_problem, solve_allocation
+from coralopt.allocation import (
+    Allocation,
+    AllocationProblem,
+    AllocationSearchOptions,
+    SearchLimits,
+    reduce_problem,
+    solve_allocation,
+)
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.search.part import TOLERANCE, Part
@@ -37,11 +44,13 @@ def test_optimum_and_bound(problem: AllocationProblem, formulation: str, most: i
     truth = best_by_enumeration(problem)
     if truth is None:
         with pytest.raises(InfeasibleError) as caught:
-            solve_allocation(problem, options=EXACT, formulation=formulation)
+            solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(formulation))
         assert caught.value.explanation.shortfalls
         return
     try:
-        result = solve_allocation(problem, options=EXACT, formulation=formulation, most_columns=most)
+        result = solve_allocation(
+            problem, options=EXACT, search=AllocationSearchOptions(formulation, limits=SearchLimits(most_columns=most))
+        )
     except NoSolutionError:
         # Few columns may hold no allocation; that is no proof that there is none.
         assert most < 6_000
@@ -61,7 +70,11 @@ def test_same_cost_without_reductions(problem: AllocationProblem) -> None:
     costs = []
     for reductions in (True, False):
         try:
-            costs.append(solve_allocation(problem, options=EXACT, reductions=reductions).cost_usd_h)
+            costs.append(
+                solve_allocation(
+                    problem, options=EXACT, search=AllocationSearchOptions(reductions=reductions)
+                ).cost_usd_h
+            )
         except InfeasibleError:
             costs.append(float("inf"))
     assert costs[0] == pytest.approx(costs[1], abs=1e-6)
@@ -170,7 +183,7 @@ def test_answers_do_not_live_on_tolerances(reductions: bool) -> None:
     assert Part.of(problem, np.arange(2)).check(Allocation.of({(0, 0): 3})).feasible
     assert not problem.check(Allocation.of({(0, 0): 3})).feasible
     assert not Part.of(problem, np.arange(2)).check(Allocation.of({(0, 0): 2})).feasible
-    result = solve_allocation(problem, options=EXACT, reductions=reductions)
+    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(reductions=reductions))
     assert problem.check(result.allocation).feasible
     assert result.cost_usd_h == 4.0
     assert result.bound_usd_h <= 4.0
@@ -181,7 +194,12 @@ def test_large_problem_is_closed_and_repeatable() -> None:
     """A thousand times the tiny ones: proven within the default gap, and byte for byte the same when run again."""
     problem = synthetic_problem(max_nodes=3, phases=4, configurations=8, regions=2, supply="ample", nodes=60)
     options = SolveOptions(rel_gap=5e-3)
-    first, second = (solve_allocation(problem, options=options, most_columns=600) for _ in range(2))
+    first, second = (
+        solve_allocation(
+            problem, options=options, search=AllocationSearchOptions(limits=SearchLimits(most_columns=600))
+        )
+        for _ in range(2)
+    )
     assert first.gap <= 5e-3
     assert first.bound_usd_h <= first.cost_usd_h
     for name in ("template", "region", "count"):
@@ -203,4 +221,4 @@ def test_unknown_options_are_refused() -> None:
     with pytest.raises(OptionError, match="time_limit"):
         solve_allocation(tie(), options={"time_limt": 1.0})
     with pytest.raises(OptionError, match="splt"):
-        solve_allocation(tie(), formulation="splt")
+        solve_allocation(tie(), search=AllocationSearchOptions("splt"))

@@ -56,15 +56,12 @@ class Reduced:
         return Allocation(self.kept[allocation.template], allocation.region, allocation.count)
 
 
-#: How far above the bound at known capacity prices the target lies, as a share of it, and new columns kept at most.
-MARGIN, MOST_NEAR = 0.03, 30_000
-
-
 def reduce_problem(
     problem: AllocationProblem,
     capacity_prices: Floats | None = None,
     also: Ints | None = None,
     keep: Ints | None = None,
+    near: tuple[float, int] = (0.03, 30_000),
 ) -> Reduced:
     """Apply every reduction; the optimum over the result is the optimum of ``problem``.
 
@@ -74,6 +71,7 @@ def reduce_problem(
             is far too dear at these prices goes first, and the result has a ``target``.
         also: int64 (k,), templates that stay however dear they are at these prices.
         keep: int64 (k,), templates of a known allocation, which stay through every step.
+        near: How far above the bound at ``capacity_prices`` the target lies, as a share of it, and new columns kept at most.
     """
     steps = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
@@ -89,13 +87,13 @@ def reduce_problem(
 
     if capacity_prices is not None:
         started = time.perf_counter()
-        near = near_templates(problem, capacity_prices, MARGIN, MOST_NEAR)
+        within = near_templates(problem, capacity_prices, *near)
         for stays in (also, keep):
             if stays is not None:
-                near.mask[np.isin(kept, stays)] = True
-        problem, chosen = _select(problem, near.mask)
+                within.mask[np.isin(kept, stays)] = True
+        problem, chosen = _select(problem, within.mask)
         steps.append(Reduction("prices", len(kept), len(chosen), time.perf_counter() - started))
-        kept, target = kept[chosen], near.target
+        kept, target = kept[chosen], within.target
 
     started = time.perf_counter()
     problem, chosen = _select(problem, reachable(problem))

@@ -31,8 +31,6 @@ from coralopt.allocation.bounds.relaxation import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Floats, Ints
 
-#: Most coverings of a tree node that go to the back end at once.
-LEAF_COVERINGS = 1_500
 #: Least distance from a whole number of nodes that counts as split.
 SPLIT = 1e-4
 
@@ -56,7 +54,8 @@ def branch_and_bound(
     choose: Callable[[Coverings], float],
     solver: Any,
     deadline: float,
-    most_nodes: int = 100_000,
+    most_nodes: int,
+    leaf_coverings: int,
 ) -> tuple[float, int]:
     """A bound on every allocation of the given columns, and the tree nodes it took.
 
@@ -71,6 +70,7 @@ def branch_and_bound(
         solver: A back end with LP duals.
         deadline: Value of ``time.perf_counter()`` to stop at.
         most_nodes: Tree nodes to look at.
+        leaf_coverings: Most coverings of a tree node that go to the back end at once.
     """
     heap: list[tuple[float, int, _Node]] = [(bound, 0, _Node((), alive, prices, {}, ()))]
     born, looked, closed = 1, 0, np.inf
@@ -104,7 +104,7 @@ def branch_and_bound(
             closed = min(closed, here)
             continue
         stays = found.forced <= goal
-        coverings = _few(problem, columns, node, found, stays, goal, deadline)
+        coverings = _few(problem, columns, node, found, stays, goal, deadline, leaf_coverings)
         if coverings is not None:
             inside = choose(coverings) if len(coverings) else np.inf
             # Whatever is not listed costs at least the goal.
@@ -142,6 +142,7 @@ def _few(
     stays: Any,
     goal: float,
     deadline: float,
+    most: int,
 ) -> Coverings | None:
     """All coverings that an allocation of this tree node below the goal may use; ``None`` when they are too many."""
     slack = goal - found.bound
@@ -162,12 +163,12 @@ def _few(
             p,
             float(found.least[p][-1]) + slack + 1e-9 * abs(goal),
             found.least[p],
-            4 * LEAF_COVERINGS,
+            4 * most,
             deadline,
             room,
             [(limit.cell, limit.least) for limit in limits if limit.least > 0],
         )
-        if part is None or count + len(part) > LEAF_COVERINGS:
+        if part is None or count + len(part) > most:
             return None
         count += len(part)
         parts.append(part)

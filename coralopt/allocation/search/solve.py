@@ -50,6 +50,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduction, reduce_problem
 from coralopt.allocation.search.branching import branch_and_bound
 from coralopt.allocation.search.improve import improved
+from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions, AllocationState
 from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.partition import all_near, choose
 from coralopt.allocation.search.restriction import Restriction
@@ -70,43 +71,6 @@ from coralopt.solving import (
     solve,
 )
 from coralopt.types import Bools, Floats, Ints
-
-#: Columns of the first integer programme while more survive than can be handed over; each later one has twice as many.
-FIRST_COLUMNS = 600
-#: Most columns that are handed to a back end at once.
-MOST_COLUMNS = 6_000
-#: Share of the time left that a step may take when it does not prove anything.
-SHARE = 0.5
-#: So few columns go to the back end at once, without a search for a good allocation beforehand.
-DIRECT_COLUMNS = 300
-#: Most coverings handed to a back end at once, and nodes it may take: a measure of work that does not depend on the clock.
-MOST_COVERINGS, COVERING_NODES = 12_000, 5_000
-#: Tree nodes looked at for one target, and the first target over the root bound where no allocation is known, as a share.
-TREE_NODES, FIRST_RISE = 300, 0.01
-#: How often the slack and the target are doubled where no allocation is found: up to some times the bound.
-DOUBLINGS = 14
-#: Templates from which on the first look is at those near capacity prices of 0, and how often better prices are tried.
-MANY_TEMPLATES, MOST_TRIES = 50_000, 6
-#: First slack of the coverings, as a share of the bound.
-FIRST_SLACK = 2e-4
-#: Columns the decomposition begins with: those whose forced cost is within this share of the bound, and how many at most.
-NEAR_BOUND, NEAR_COLUMNS = 0.01, 60_000
-#: What holds when no options are given.
-DEFAULT_OPTIONS = SolveOptions(rel_gap=1e-3, time_limit=120.0)
-
-
-@dataclass(frozen=True, eq=False)
-class AllocationState:
-    """What a solve leaves to the next, similar one.
-
-    The columns worth looking at follow from the capacity prices, so they are not kept; the plan itself comes back as the
-    next problem's running instances.
-
-    Attributes:
-        capacity_prices: float64 (R, C), USD/h per node, at which the Lagrangian bound was highest.
-    """
-
-    capacity_prices: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,14 +117,7 @@ def solve_allocation(
     problem: AllocationProblem,
     solver: Any = "highs",
     options: SolveOptions | Mapping[str, Any] | None = None,
-    formulation: str = "split",
-    reductions: bool = True,
-    *,
-    most_columns: int = MOST_COLUMNS,
-    restrict: int | None = None,
-    state: AllocationState | None = None,
-    start: Allocation | None = None,
-    explained: bool = True,
+    search: AllocationSearchOptions = AllocationSearchOptions(),
 ) -> AllocationResult:
     """Allocate at least cost, with a proven bound (paper section 4.3).
 
@@ -169,15 +126,7 @@ def solve_allocation(
         solver: Name of a MILP back end or a back end itself.
         options: Common options; ``rel_gap`` decides when the proof is good enough, ``time_limit`` (s) is for the whole
             call. ``None`` is a gap of 0.1 % within 120 s.
-        formulation: ``"split"`` or ``"paper"``.
-        reductions: ``False`` hands the full model to the back end, for comparison.
-        most_columns: Most columns that are handed to the back end at once, more or less: templates come whole.
-        restrict: Never hand over more than this many columns; those of least forced cost are chosen. The gap is still
-            proven over all columns. For back ends whose licence stops at a size; needs ``reductions``.
-        state: ``state`` of the result of a similar problem over the same regions and configurations, the last
-            epoch's, say. The answer is as exact as without, and quicker; one that does not help does no harm.
-        start: An allocation to begin with, no worse than which the answer is; one that is not feasible does no harm.
-        explained: Whether an :class:`InfeasibleError` says why, which takes time.
+        search: Formulation, reductions, where to begin, and limits of every step.
 
     Raises:
         InfeasibleError: No allocation meets every demand; carries an :class:`Explanation`.
@@ -185,33 +134,34 @@ def solve_allocation(
         SolverError: Unknown solver, formulation or option, or a wrong answer.
     """
     if options is None:
-        asked = DEFAULT_OPTIONS
-    else:
-        asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options)
+        options = DEFAULT_OPTIONS
+    elif not isinstance(options, SolveOptions):
+        options = SolveOptions.from_mapping(options)
     backend = require_backend(solver)
+    formulation, restrict, state = search.formulation, search.restrict, search.state
     if formulation not in FORMULATIONS:
         raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
-    if restrict is not None and (not reductions or restrict < 1):
+    if restrict is not None and (not search.reductions or restrict < 1):
         raise OptionError(f"restrict is {restrict}; it must be at least 1, and needs the reductions")
-    search = _Search(problem, backend, formulation, asked, restrict, explained)
-    if start is not None and problem.check(start).feasible:
-        search.start = start
-    if not reductions:
-        return search.full_model()
+    if search.start is not None and not problem.check(search.start).feasible:
+        search = replace(search, start=None)
+    run = _Search(problem, backend, search, options)
+    if not search.reductions:
+        return run.full_model()
     near: Floats | None = None
     if state is not None and state.capacity_prices.shape == problem.price.shape and not open_rows(problem):
         near = state.capacity_prices
-    elif len(problem.throughput) > MANY_TEMPLATES and not open_rows(problem):
+    elif len(problem.throughput) > search.limits.many_templates and not open_rows(problem):
         near = np.zeros_like(problem.price)
-    for _ in range(MOST_TRIES):
+    for _ in range(search.limits.most_tries):
         if near is None:
             break
-        quick = search.near(near, most_columns)
+        quick = run.near(near)
         if quick is not None:
             return quick
         # The prices of that try are better ones, since they come from all phases together.
-        near, search = search.prices, search.again()
-    return search.with_reductions(most_columns)
+        near, run = run.prices, run.again()
+    return run.with_reductions()
 
 
 class _TooFarError(Exception):
@@ -222,17 +172,10 @@ class _Search:
     """One call of :func:`solve_allocation`: what is known so far, and the clock."""
 
     def __init__(
-        self,
-        problem: AllocationProblem,
-        backend: Any,
-        formulation: str,
-        asked: SolveOptions,
-        restrict: int | None,
-        explained: bool,
+        self, problem: AllocationProblem, backend: Any, options: AllocationSearchOptions, asked: SolveOptions
     ) -> None:
-        self.problem, self.backend, self.formulation, self.asked = problem, backend, formulation, asked
-        self.restrict, self.explained = restrict, explained
-        self.start: Allocation | None = None
+        self.problem, self.backend, self.asked, self.options = problem, backend, asked, options
+        self.limits, self.start = options.limits, options.start
         self.seconds: dict[str, float] = {}
         self.solutions: list[Solution[Allocation]] = []
         self.best: Allocation | None = None
@@ -293,31 +236,27 @@ class _Search:
     def again(self) -> _Search:
         """A search that knows nothing yet, within what is left of the time."""
         left = None if math.isinf(self.deadline) else self.left()
-        other = _Search(
-            self.problem,
-            self.backend,
-            self.formulation,
-            replace(self.asked, time_limit=left),
-            self.restrict,
-            self.explained,
-        )
-        other.start = self.start
+        other = _Search(self.problem, self.backend, self.options, replace(self.asked, time_limit=left))
         other.seconds, other.looked_at = dict(self.seconds), self.looked_at
         return other
 
-    def near(self, prices: Floats, most_columns: int) -> AllocationResult | None:
+    def near(self, prices: Floats) -> AllocationResult | None:
         """The steps of the module docstring over what is near these prices; ``None`` if that is not enough."""
         try:
-            result = self.with_reductions(most_columns, prices)
+            result = self.with_reductions(prices)
         except (InfeasibleError, NoSolutionError, _TooFarError):
             return None
         # Looking further away helps only where the target is what the proof stops at.
         return result if self.done() or self.bound < self.target or self.left() == 0 else None
 
-    def with_reductions(self, most_columns: int, known: Floats | None = None) -> AllocationResult:
+    def with_reductions(self, known: Floats | None = None) -> AllocationResult:
         """The steps of the module docstring."""
         reduced = reduce_problem(
-            self.problem, known, self.looked_at, None if self.start is None else self.start.template
+            self.problem,
+            known,
+            self.looked_at,
+            None if self.start is None else self.start.template,
+            (self.limits.near_margin, self.limits.near_templates),
         )
         small, self.target = reduced.problem, reduced.target
         # Templates that once looked good stay in the next try, so that its prices can only be better.
@@ -352,11 +291,11 @@ class _Search:
             self.best, self.cost = first, small.check(first).objective
         self.lap("rounding")
         survivors = len(columns)
-        if len(columns) > DIRECT_COLUMNS and not self.done() and not small.plain:
+        if len(columns) > self.limits.direct_columns and not self.done() and not small.plain:
             # Coverings know nothing of side rows, supply classes and unmet demand: bound, improve, fix, hand over.
             if self.best is not None:
                 self.improve(small, columns, prices)
-        elif len(columns) > DIRECT_COLUMNS and not self.done():
+        elif len(columns) > self.limits.direct_columns and not self.done():
             start = relaxation.capacity_prices if known is None else known
             lagrangian = self.decompose(small, columns, lagrangian, start, lp_solver)
             forced = np.maximum(forced, lagrangian.forced)
@@ -368,7 +307,7 @@ class _Search:
             if self.best is not None and not self.done() and not self.settled():
                 self.improve(small, columns, prices)
         if not self.done() and not self.settled():
-            survivors = self.close_gap(small, columns, forced, relaxation.x, prices, most_columns)
+            survivors = self.close_gap(small, columns, forced, relaxation.x, prices)
         if self.best is None and self.settled():
             raise _TooFarError
         if self.best is not None:
@@ -387,10 +326,10 @@ class _Search:
         chosen, best, prices = np.zeros(0, dtype=np.int64), root, start
         while True:
             # Columns that look good at any prices so far; at bad prices that may be nearly all.
-            limit = root.bound + NEAR_BOUND * abs(root.bound)
+            limit = root.bound + self.limits.near_bound * abs(root.bound)
             near = np.flatnonzero((root.forced <= limit) | columns.kept)
-            if len(near) > NEAR_COLUMNS:
-                near = near[np.argsort(root.forced[near], kind="stable")[:NEAR_COLUMNS]]
+            if len(near) > self.limits.near_columns:
+                near = near[np.argsort(root.forced[near], kind="stable")[: self.limits.near_columns]]
             grown = np.union1d(chosen, near)
             if len(grown) == len(chosen) or self.left() == 0:
                 break
@@ -409,14 +348,21 @@ class _Search:
 
     def partition(self, small: AllocationProblem, columns: Columns, root: LagrangianBound) -> int:
         """Step 5; the number of columns that any allocation of the last slack may use."""
-        slack, alive = FIRST_SLACK * abs(root.bound), len(columns)
-        for _ in range(DOUBLINGS):
+        slack, alive = self.limits.first_slack * abs(root.bound), len(columns)
+        for _ in range(self.limits.doublings):
             if self.done() or self.settled() or self.left() == 0:
                 break
             needed = self.cost * (1 - self.asked.rel_gap) - root.bound
             # Far from what is needed a step more costs little and says much.
             slack = needed if needed <= 1.5 * slack else slack
-            coverings = all_near(small, columns, root, slack, MOST_COVERINGS, time.perf_counter() + SHARE * self.left())
+            coverings = all_near(
+                small,
+                columns,
+                root,
+                slack,
+                self.limits.most_coverings,
+                time.perf_counter() + self.limits.share * self.left(),
+            )
             self.lap("coverings")
             if coverings is None:
                 break
@@ -432,8 +378,8 @@ class _Search:
     def branch(self, small: AllocationProblem, columns: Columns, root: LagrangianBound, lp_solver: Any) -> None:
         """Step 6: a tree below a target, which is raised until an allocation within the gap is found."""
         assert self.prices is not None
-        rise = FIRST_RISE
-        for _ in range(DOUBLINGS):
+        rise = self.limits.first_rise
+        for _ in range(self.limits.doublings):
             if self.done() or self.settled() or self.left() == 0:
                 break
             guess = root.bound + rise * abs(root.bound)
@@ -451,8 +397,9 @@ class _Search:
                 target,
                 lambda coverings: self.choose(small, columns, coverings),
                 lp_solver,
-                time.perf_counter() + SHARE * self.left(),
-                TREE_NODES,
+                time.perf_counter() + self.limits.share * self.left(),
+                self.limits.tree_nodes,
+                self.limits.leaf_coverings,
             )
             self.bound = max(self.bound, min(found, self.cost))
             self.tree_nodes += looked
@@ -466,8 +413,8 @@ class _Search:
         options = replace(
             self.asked,
             rel_gap=self.asked.rel_gap / 4,
-            node_limit=COVERING_NODES,
-            time_limit=None if math.isinf(self.left()) else SHARE * self.left(),
+            node_limit=self.limits.covering_nodes,
+            time_limit=None if math.isinf(self.left()) else self.limits.share * self.left(),
             # Its presolve compares coverings with one another, which is done already.
             presolve=False,
         )
@@ -487,7 +434,7 @@ class _Search:
     def improve(self, small: AllocationProblem, columns: Columns, prices: Floats) -> None:
         """Step 7, for at most half of the time left."""
         assert self.best is not None
-        deadline = time.perf_counter() + SHARE * self.left()
+        deadline = time.perf_counter() + self.limits.share * self.left()
         self.best = improved(
             small,
             columns,
@@ -508,12 +455,12 @@ class _Search:
         forced: Floats,
         x: Floats,
         prices: Floats,
-        most_columns: int,
     ) -> int:
         """Steps 7 and 8 until the gap is reached or time is up; the number of columns that survived fixing."""
-        survivors, wanted = len(columns), min(FIRST_COLUMNS, most_columns)
+        most_columns = self.limits.most_columns
+        survivors, wanted = len(columns), min(self.limits.first_columns, most_columns)
         root = self.bound
-        restricted = Restriction.of(columns, forced, self.restrict)
+        restricted = Restriction.of(columns, forced, self.options.restrict)
         while not self.done() and (self.best is None or self.left() > 0):
             # A hair above cost (1 - gap), so that rounding never makes a reached gap look missed.
             target = self.cost * (1 - self.asked.rel_gap * (1 - 1e-12))
@@ -536,7 +483,7 @@ class _Search:
             ranked = chosen[np.argsort(forced[chosen], kind="stable")[:wanted]]
             always = np.flatnonzero(columns.kept | (x > 1e-9) | _columns_of(columns, known))
             templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
-            self.integer_programme(small, templates, SHARE * self.left(), root)
+            self.integer_programme(small, templates, self.limits.share * self.left(), root)
             self.lap("solver")
             if known is None and self.best is not None:
                 self.improve(small, columns, prices)
@@ -550,13 +497,15 @@ class _Search:
     ) -> Solution[Allocation]:
         """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin."""
         options = replace(self.asked, time_limit=None if math.isinf(limit) else limit)
-        found: Solution[Allocation] = solve(Part.of(small, templates, floor), self.backend, self.formulation, options)
+        found: Solution[Allocation] = solve(
+            Part.of(small, templates, floor), self.backend, self.options.formulation, options
+        )
         self.solutions.append(found)
         self.heed(found.termination)
         if found.answer is not None and not self.offer(small, templates, found.answer):
             # The answer lives on the back end's tolerances: ask again with a demand that leaves room for them.
             again: Solution[Allocation] = solve(
-                Part.of(small, templates, floor, margin=4 * TOLERANCE), self.backend, self.formulation, options
+                Part.of(small, templates, floor, margin=4 * TOLERANCE), self.backend, self.options.formulation, options
             )
             self.solutions.append(again)
             if again.answer is not None:
@@ -572,7 +521,7 @@ class _Search:
         return check.feasible
 
     def infeasible(self) -> InfeasibleError:
-        if not self.explained:
+        if not self.options.explained:
             return InfeasibleError("no allocation meets every demand")
         explanation: Explanation = explain(self.problem, self.backend, self.asked)
         return InfeasibleError(str(explanation), explanation)
@@ -603,7 +552,7 @@ class _Search:
             cost_usd_h=check.objective,
             bound_usd_h=bound,
             gap=relative_gap(check.objective, bound),
-            formulation=self.formulation,
+            formulation=self.options.formulation,
             solver=self.backend.name,
             reductions=reductions,
             seconds=self.seconds,

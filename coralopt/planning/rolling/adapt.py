@@ -22,7 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, AllocationState, OnInfeasible, solve_or_serve_less
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationSearchOptions,
+    AllocationState,
+    OnInfeasible,
+    solve_or_serve_less,
+)
 from coralopt.errors import InfeasibleError, PlanError
 from coralopt.plan import InstanceChange, Plan, PlanDifference, difference
 from coralopt.plan.files import write_text
@@ -170,7 +176,7 @@ def adapt(
                 on_infeasible,
                 chosen,
                 asked,
-                state=state if warm else None,
+                AllocationSearchOptions(state=state if warm else None),
             )
         except InfeasibleError as error:
             raise InfeasibleError(f"epoch {e}: {error}", error.explanation) from error

@@ -1,0 +1,95 @@
+"""How an allocation is searched: what a caller may choose, and how much work each step may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coralopt.allocation.problem import Allocation
+from coralopt.solving import SolveOptions
+from coralopt.types import Floats
+
+#: What holds when no options are given.
+DEFAULT_OPTIONS = SolveOptions(rel_gap=1e-3, time_limit=120.0)
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """How much work the steps may take; measures that do not depend on the clock keep results repeatable.
+
+    Attributes:
+        many_templates: From more templates on, the first look is at those near capacity prices of 0.
+        most_tries: How often better capacity prices are tried before everything is looked at.
+        near_margin: How far above the bound at known capacity prices the target lies, as a share of it.
+        near_templates: New columns kept at known capacity prices, at most.
+        direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand.
+        share: Share of the time left that a step may take when it does not prove anything.
+        near_bound: The decomposition begins with columns whose bound is within this share of the root bound.
+        near_columns: How many these are at most.
+        first_slack: First slack of the coverings, as a share of the bound.
+        most_coverings: Most coverings handed to a back end at once.
+        covering_nodes: Branch-and-bound nodes a back end may take over them.
+        tree_nodes: Nodes of the branching tree looked at for one target.
+        leaf_coverings: Most coverings of one tree node that go to the back end at once.
+        first_rise: First target of the tree over the root bound where no allocation is known, as a share.
+        doublings: How often the slack and the target are doubled where no allocation is found.
+        first_columns: Columns of the first integer programme while more survive than can be handed over; each later one
+            has twice as many.
+        most_columns: Most columns that are handed to a back end at once, more or less: templates come whole.
+    """
+
+    many_templates: int = 50_000
+    most_tries: int = 6
+    near_margin: float = 0.03
+    near_templates: int = 30_000
+    direct_columns: int = 300
+    share: float = 0.5
+    near_bound: float = 0.01
+    near_columns: int = 60_000
+    first_slack: float = 2e-4
+    most_coverings: int = 12_000
+    covering_nodes: int = 5_000
+    tree_nodes: int = 300
+    leaf_coverings: int = 1_500
+    first_rise: float = 0.01
+    doublings: int = 14
+    first_columns: int = 600
+    most_columns: int = 6_000
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationState:
+    """What a solve leaves to the next, similar one.
+
+    The columns worth looking at follow from the capacity prices, so they are not kept; the plan itself comes back as the
+    next problem's running instances.
+
+    Attributes:
+        capacity_prices: float64 (R, C), USD/h per node, at which the Lagrangian bound was highest.
+    """
+
+    capacity_prices: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationSearchOptions:
+    """How :func:`coralopt.allocation.solve_allocation` searches.
+
+    Attributes:
+        formulation: ``"split"`` or ``"paper"``.
+        reductions: ``False`` hands the full model to the back end, for comparison.
+        restrict: Never hand over more than this many columns; those of least column bound are chosen. The gap is still
+            proven over all columns. For back ends whose licence stops at a size; needs ``reductions``.
+        state: ``state`` of the result of a similar problem over the same regions and configurations, the last
+            epoch's, say. The answer is as exact as without, and quicker; one that does not help does no harm.
+        start: An allocation to begin with, no worse than which the answer is; one that is not feasible does no harm.
+        explained: Whether an :class:`InfeasibleError` says why, which takes time.
+        limits: How much work each step may take.
+    """
+
+    formulation: str = "split"
+    reductions: bool = True
+    restrict: int | None = None
+    state: AllocationState | None = None
+    start: Allocation | None = None
+    explained: bool = True
+    limits: SearchLimits = SearchLimits()
