@@ -120,7 +120,7 @@ class CoupledPlacementProblem:
         """Stage counts that leave every stage a node and a layer."""
         return self.plain.stage_counts
 
-    def formulations(self) -> Mapping[str, Formulation]:
+    def formulations(self) -> Mapping[str, Formulation[Any, Placement]]:
         """Formulations by name."""
         from coralopt.placement.formulations.coupled import COUPLED_FORMULATIONS
 

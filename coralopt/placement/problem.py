@@ -91,7 +91,7 @@ class PlacementProblem:
         wanted = range(1, most + 1) if self.stages is None else (self.stages,)
         return tuple(count for count in wanted if count <= most)
 
-    def formulations(self) -> Mapping[str, Formulation]:
+    def formulations(self) -> Mapping[str, Formulation[Any, Placement]]:
         """Formulations by name."""
         from coralopt.placement.formulations import FORMULATIONS
 

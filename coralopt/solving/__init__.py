@@ -1,5 +1,6 @@
 """The solver-agnostic core: problems in, checked solutions out, solvers behind one small interface."""
 
+from coralopt.solving.attached import AttachedProblem, attach
 from coralopt.solving.backend import (
     Availability,
     Capability,
@@ -15,7 +16,7 @@ from coralopt.solving.export import read_model, write_model
 from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
-from coralopt.solving.problem import Check, Formulation, Problem, StartingFormulation, Violation
+from coralopt.solving.problem import ArrayFormulation, Check, Formulation, Problem, StartingFormulation, Violation
 from coralopt.solving.registry import (
     backend_version,
     get_backend,
@@ -29,6 +30,8 @@ from coralopt.solving.solve import heeded, solve, solve_compiled, solve_matrix
 from coralopt.solving.status import Limit, Reason, Termination, gap_reached, relative_gap
 
 __all__ = [
+    "ArrayFormulation",
+    "AttachedProblem",
     "Availability",
     "Capability",
     "Check",
@@ -51,6 +54,7 @@ __all__ = [
     "StartingFormulation",
     "Termination",
     "Violation",
+    "attach",
     "backend_version",
     "checked_native",
     "compile_problem",

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from coralopt.solving.matrix import MilpMatrix
+from coralopt.types import Floats
+
+if TYPE_CHECKING:
+    from pyomo.environ import ConcreteModel
+
+P_contra = TypeVar("P_contra", contravariant=True)
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+A_contra = TypeVar("A_contra", contravariant=True)
+
+#: Index of a variable of a formulation; ``None`` of one without indices.
+VariableIndex = int | str | tuple[int | str, ...] | None
+#: What every variable of a formulation is: (name, index) -> value.
+VariableValues = Mapping[tuple[str, VariableIndex], float]
 
 #: What a violation is about: no answer of this problem at all (``answer``), a rule that it breaks, or a figure that is
 #: stated otherwise than it is recomputed (``figure``).
@@ -67,16 +83,19 @@ class Check:
         return cls(False, objective, (Violation("answer", "answer", text),))
 
 
-class Formulation(Protocol):
+class Formulation(Protocol[P_contra, A_co]):
     """Turns a problem into a Pyomo model and reads an answer back."""
 
-    name: str
-
-    def build(self, problem: Any) -> Any:
-        """A ``pyomo.environ.ConcreteModel`` of the problem."""
+    @property
+    def name(self) -> str:
+        """What it is called."""
         ...
 
-    def read(self, problem: Any, value: Callable[[str, Any], float]) -> Any:
+    def build(self, problem: P_contra, /) -> ConcreteModel:
+        """The model of the problem."""
+        ...
+
+    def read(self, problem: P_contra, value: Callable[[str, VariableIndex], float], /) -> A_co:
         """The answer; ``value(name, index)`` gives a variable's value, integers rounded.
 
         A fixed variable has its fixed value, one that no row and no objective uses the value nearest 0 in its bounds.
@@ -84,25 +103,51 @@ class Formulation(Protocol):
         ...
 
 
-class StartingFormulation(Formulation, Protocol):
+@runtime_checkable
+class ArrayFormulation(Formulation[P_contra, A_co], Protocol[P_contra, A_co]):
+    """A formulation that makes its matrix straight from the problem's arrays, too."""
+
+    def matrix(self, problem: P_contra, /) -> MilpMatrix:
+        """The matrix of :meth:`build`'s model, in any order of rows and columns."""
+        ...
+
+    def read_columns(self, problem: P_contra, x: Floats, /) -> A_co:
+        """The answer that the columns of :meth:`matrix` say."""
+        ...
+
+
+@runtime_checkable
+class StartingFormulation(Protocol[P_contra, A_contra]):
     """A formulation that can express an answer in its own variables, for starts."""
 
-    def start(self, problem: Any, answer: Any) -> Mapping[tuple[str, Any], float]:
+    def start(self, problem: P_contra, answer: A_contra, /) -> VariableValues:
         """(variable name, index) -> value; variables left out are for the solver to find."""
         ...
 
 
-class Problem(Protocol):
+class Problem(Protocol[A]):
     """Plain data with no solver in it."""
 
-    kind: ClassVar[str]
-    sense: ClassVar[Literal["min", "max"]]
-    default_formulation: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """What it is called in messages: ``"placement"``, ``"allocation"``, ..."""
+        ...
 
-    def formulations(self) -> Mapping[str, Formulation]:
+    @property
+    def sense(self) -> Literal["min", "max"]:
+        """Whether the least or the greatest objective is looked for."""
+        ...
+
+    @property
+    def default_formulation(self) -> str:
+        """Name of the formulation that is used when none is asked for."""
+        ...
+
+    # The class of problem that its formulations take is the class itself, which no bound of a protocol can say.
+    def formulations(self) -> Mapping[str, Formulation[Any, A]]:
         """The formulations of this problem by name."""
         ...
 
-    def check(self, answer: Any) -> Check:
+    def check(self, answer: A, /) -> Check:
         """Recompute feasibility and objective of an answer."""
         ...

@@ -7,10 +7,11 @@ from types import MappingProxyType
 
 from coralopt.placement.formulations.paper import PaperFormulation
 from coralopt.placement.formulations.tight import TightFormulation
+from coralopt.placement.problem import Placement, PlacementProblem
 from coralopt.solving.problem import Formulation
 
 #: Every formulation of the placement problem by its name.
-FORMULATIONS: Mapping[str, Formulation] = MappingProxyType(
+FORMULATIONS: Mapping[str, Formulation[PlacementProblem, Placement]] = MappingProxyType(
     {formulation.name: formulation for formulation in (PaperFormulation(), TightFormulation())}
 )
 

@@ -128,4 +128,6 @@ class CoupledFormulation:
 
 
 #: Formulations of the coupled problem by name.
-COUPLED_FORMULATIONS: Mapping[str, Formulation] = MappingProxyType({"tight": CoupledFormulation()})
+COUPLED_FORMULATIONS: Mapping[str, Formulation[CoupledPlacementProblem, Placement]] = MappingProxyType(
+    {"tight": CoupledFormulation()}
+)
