@@ -6,7 +6,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow test-torch test-vllm lint types benchmark-throughput clean
+.PHONY: help plan test test-slow mutants test-torch test-vllm lint types benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-slow   the long property tests"
 	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
 	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
+	@echo "make mutants     put deliberate errors into PACKAGE, one at a time, and say which the tests do not see"
 	@echo "make clean       remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -52,6 +53,13 @@ test-vllm: $(VENV)/.installed-dev
 TORCH_PYTHON ?= $(BIN)/python
 test-torch: $(VENV)/.installed-dev
 	CORALOPT_TORCH_PYTHON=$(TORCH_PYTHON) $(BIN)/python -m pytest -q tests/reference tests/profiling
+
+# Deliberate errors by package, and which of them the tests do not see: make mutants PACKAGE="solving plan" SAMPLE=20
+PACKAGE ?= solving
+SAMPLE ?= 20
+SEED ?= 0
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python tests/mutants.py $(PACKAGE) --sample $(SAMPLE) --seed $(SEED)
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow
