@@ -171,7 +171,8 @@ class _Finder(ast.NodeVisitor):
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
         if isinstance(node.op, ast.Not | ast.USub):
-            self.add(node.lineno, self.span(node)[0], self.span(node.operand)[0], "")
+            start = self.span(node)[0]
+            self.add(node.lineno, start, start + (4 if isinstance(node.op, ast.Not) else 1), "")
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
