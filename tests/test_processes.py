@@ -227,9 +227,7 @@ def test_nobody_else_starts_processes() -> None:
     root = Path(coralopt.__file__).parent
     exempt = {"processes.py", "templates/executors.py"}
     # Not moved to the supervisor yet.
-    exempt |= {"benchmark/machine.py", "benchmark/runner.py", "profiling/child.py", "profiling/vllm_run.py"}
-    exempt |= {"reference/run.py", "solving/isolation.py", "testing/verification.py"}
-    exempt |= {"runtime/local/addresses.py", "runtime/local/process.py"}
+    exempt |= {"benchmark/runner.py", "runtime/local/process.py"}
     names = {"subprocess", "multiprocessing", "asyncio.subprocess", "pty"}
     calls = {
         "fork",

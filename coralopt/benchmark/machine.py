@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from coralopt._version import __version__
+from coralopt.processes import output_of
 
 _PACKAGES = ("pyomo", "numpy", "scipy", "numba", "highspy", "pyscipopt", "gurobipy")
 
@@ -70,14 +70,7 @@ def _commit() -> str:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return ""
-    try:
-        head = subprocess.run(
-            ["git", "rev-parse", "--short=10", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no", "--", "coralopt", "solvers"],
-            cwd=root, capture_output=True, text=True, timeout=10, check=True,
-        ).stdout.strip()  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return head + ("+" if changed else "")
+    head = output_of(["git", "rev-parse", "--short=10", "HEAD"], 10, root)
+    words = ["git", "status", "--porcelain", "--untracked-files=no", "--", "coralopt", "solvers"]
+    changed = output_of(words, 10, root)
+    return "" if head is None or changed is None else head.strip() + ("+" if changed.strip() else "")

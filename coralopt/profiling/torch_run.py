@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import coralopt
 from coralopt.catalog.types import ModelArchitecture
 from coralopt.errors import LaunchError
+from coralopt.processes import own_environment
 from coralopt.profiling.child import run_child
 from coralopt.profiling.fit import Point
 from coralopt.profiling.profile import ProfileOptions, machine
@@ -61,11 +60,7 @@ def profile_with_torch(
             "output": str(answer),
         }
         job.write_text(json.dumps(document), encoding="utf-8")
-        root = str(Path(coralopt.__file__).resolve().parents[1])
-        env = {
-            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-            "HF_HUB_OFFLINE": "1",
-        }
+        env = {**own_environment(), "HF_HUB_OFFLINE": "1"}
         try:
             run_child([python, "-m", WORKER, str(job)], env, log, options.timeout_s, _look(progress, model.name))
         except LaunchError as error:

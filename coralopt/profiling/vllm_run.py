@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import socket
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coralopt.errors import LaunchError
+from coralopt.processes import output_of
 from coralopt.profiling.child import run_child
 from coralopt.profiling.fit import Point
 from coralopt.profiling.profile import ProfileOptions, machine
@@ -118,11 +118,10 @@ def _version(program: str, env: Mapping[str, str]) -> str:
 def _gpu() -> str:
     """Name and driver of the first GPU, as its driver says it."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return "GPU of unknown name"
-    return ", driver ".join(part.strip() for part in done.stdout.splitlines()[0].split(","))
+    names = output_of(command, 60)
+    return (
+        ", driver ".join(part.strip() for part in names.splitlines()[0].split(",")) if names else "GPU of unknown name"
+    )
 
 
 def _free_port() -> int:

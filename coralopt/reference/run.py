@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import coralopt
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
+from coralopt.processes import LOOK_S, Child, Ending, last_words, own_environment
 from coralopt.reference.schedule import Assignment, ReferenceNode, assign
 
 WORKER = "coralopt.reference.worker"
@@ -200,50 +198,33 @@ def _write_job(directory: str, name: str, document: dict[str, Any]) -> str:
 
 def _run(parts: Sequence[tuple[str, str]], directory: str, options: ReferenceOptions) -> None:
     """Run workers side by side until all are done; kill all when one fails, time runs out, or on an interrupt."""
-    root = str(Path(coralopt.__file__).resolve().parents[1])
-    threads = max(1, (os.cpu_count() or 1) // max(1, len(parts)))
     env = {
+        **own_environment(max(1, (os.cpu_count() or 1) // max(1, len(parts)))),
         # Messages of processes on one machine stay on it; whoever sets an interface has several.
-        "GLOO_SOCKET_IFNAME": "lo",
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-        "OMP_NUM_THREADS": str(threads),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
     }
-    running: dict[str, subprocess.Popen[bytes]] = {}
     end = time.monotonic() + options.timeout_s
-    try:
+    with ExitStack() as stack:
+        running: dict[str, Child] = {}
         for name, job in parts:
-            with (Path(directory) / f"{name}.log").open("wb") as log:
-                try:
-                    running[name] = subprocess.Popen(
-                        [options.python, "-m", WORKER, job, name],
-                        env=env,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        stdin=subprocess.DEVNULL,
-                        start_new_session=True,
-                    )
-                except OSError as error:
-                    raise LaunchError(f"{options.python}: cannot be run: {error.strerror}") from error
-        waiting = dict(running)
-        while waiting:
-            for name, process in list(waiting.items()):
-                code = process.poll()
-                if code == 0:
-                    del waiting[name]
-                elif code is not None:
-                    raise LaunchError(_why(options, name, _said(directory, name)))
-            if time.monotonic() > end:
-                names = ", ".join(waiting)
+            argv = [options.python, "-m", WORKER, job, name]
+            try:
+                running[name] = stack.enter_context(Child.start(argv, env=env, log=Path(directory) / f"{name}.log"))
+            except OSError as error:
+                raise LaunchError(f"{options.python}: cannot be run: {error.strerror}") from error
+        while running:
+            for name, child in list(running.items()):
+                if (exit := child.poll()) is None:
+                    continue
+                if exit.ending is not Ending.FINISHED:
+                    raise LaunchError(_why(options, name, last_words(Path(directory) / f"{name}.log", 6)))
+                del running[name]
+            if running and time.monotonic() > end:
+                names = ", ".join(running)
                 raise LaunchError(f"the reference engine was not done after {options.timeout_s:g} s: {names}")
-            time.sleep(0.05)
-    finally:
-        for process in running.values():
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            time.sleep(LOOK_S)
 
 
 def _why(options: ReferenceOptions, name: str, said: str) -> str:
@@ -254,11 +235,6 @@ def _why(options: ReferenceOptions, name: str, said: str) -> str:
                 "pip install 'coralopt[torch]'"
             )
     return f"the reference engine's process {name} failed:\n{said}"
-
-
-def _said(directory: str, name: str) -> str:
-    text = (Path(directory) / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-    return "\n".join(f"  {line}" for line in text.strip().splitlines()[-6:])
 
 
 def _report(

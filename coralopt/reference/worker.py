@@ -7,9 +7,7 @@ whole model as transformers generates with it; that one first makes a small seed
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -23,7 +21,6 @@ TOKEN, CACHE = 0, 1
 def main(arguments: Sequence[str]) -> None:
     """Do one part of a job."""
     job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    _end_with_parent()
     if arguments[1] == "unsplit":
         _write(job, "unsplit", unsplit(job))
     else:
@@ -258,18 +255,6 @@ def _write(job: dict[str, Any], name: str, data: dict[str, Any]) -> None:
     draft = target.with_suffix(".part")
     draft.write_text(json.dumps(data), encoding="utf-8")
     draft.replace(target)
-
-
-def _end_with_parent() -> None:
-    """Stop when the process that started this one is gone, so that none is left behind."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from coralopt.errors import (
     UnsupportedError,
     WrongAnswerError,
 )
+from coralopt.processes import LOOK_S, Child, Ending, Exit
 from coralopt.solving.backend import Progress, RawResult
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
@@ -46,8 +46,6 @@ RAISED = {
 GRACE = 1.0
 #: Seconds that a solver may take to stop after Ctrl-C.
 PATIENCE = 5.0
-#: Seconds between two looks at the child.
-PERIOD = 0.05
 
 
 def solve_isolated(
@@ -70,19 +68,10 @@ def solve_isolated(
     with tempfile.TemporaryDirectory(prefix="coralopt-") as name:
         folder = Path(name)
         write_request(folder, matrix, _address(backend), options, start)
-        # A session of its own: Ctrl-C in the terminal reaches only this process, which passes it on in order.
-        child = subprocess.Popen(
-            [sys.executable, "-m", "coralopt.solving.worker", str(folder)],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        watch = _Watch(folder, child, options, on_progress)
-        try:
+        argv = [sys.executable, "-m", "coralopt.solving.worker", str(folder)]
+        with Child.start(argv, memory_gib=options.memory_limit) as child:
+            watch = _Watch(folder, child, options, on_progress)
             limit, words = watch.to_the_end()
-        finally:
-            if child.poll() is None:
-                child.kill()
-            child.wait()
         watch.read_events()
         if (folder / "result.json").exists():
             return result_from(folder)
@@ -111,7 +100,7 @@ class _Watch:
     def __init__(
         self,
         folder: Path,
-        child: subprocess.Popen[bytes],
+        child: Child,
         options: SolveOptions,
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
@@ -126,40 +115,25 @@ class _Watch:
         interrupted: float | None = None
         while True:
             try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.child.wait(PERIOD)
-                    return self._verdict(interrupted)
+                if (end := self.child.wait(LOOK_S)) is not None:
+                    return self._verdict(end, interrupted is not None)
                 self.read_events()
                 if interrupted is not None and time.perf_counter() - interrupted > PATIENCE:
                     return Limit.INTERRUPTED, "killed after Ctrl-C"
-                if self._late():
-                    return Limit.TIME, f"killed {GRACE:g} s after its time limit of {self.options.time_limit:g} s"
-                if self._too_large():
-                    return Limit.MEMORY, f"killed at its memory limit of {self.options.memory_limit:g} GiB"
             except KeyboardInterrupt:
                 if interrupted is not None:
                     raise
                 interrupted = time.perf_counter()
-                self.child.send_signal(signal.SIGINT)
+                self.child.send(signal.SIGINT)
 
-    def _verdict(self, interrupted: float | None) -> tuple[Limit | None, str]:
-        if interrupted is not None:
+    def _verdict(self, end: Exit, interrupted: bool) -> tuple[Limit, str]:
+        if interrupted:
             return Limit.INTERRUPTED, "stopped by Ctrl-C"
-        code = self.child.returncode
-        if code < 0:
-            with contextlib.suppress(ValueError):
-                return Limit.OTHER, f"the solver's process died of {signal.Signals(-code).name}"
-        return Limit.OTHER, f"the solver's process ended with exit code {code}"
-
-    def _late(self) -> bool:
-        if self.options.time_limit is None or self.ready is None:
-            return False
-        return time.perf_counter() - self.ready > self.options.time_limit + GRACE
-
-    def _too_large(self) -> bool:
-        if self.options.memory_limit is None:
-            return False
-        return _resident_bytes(self.child.pid) > self.options.memory_limit * 1024**3
+        if end.ending is Ending.OUT_OF_TIME:
+            return Limit.TIME, f"killed {GRACE:g} s after its time limit of {self.options.time_limit:g} s"
+        if end.ending is Ending.OUT_OF_MEMORY:
+            return Limit.MEMORY, f"killed at its memory limit of {self.options.memory_limit:g} GiB"
+        return Limit.OTHER, f"the solver's process {end}"
 
     def read_events(self) -> None:
         """Take in the whole lines that the child has written since the last time."""
@@ -174,24 +148,13 @@ class _Watch:
             event = json.loads(line)
             if "ready" in event:
                 self.ready = time.perf_counter()
+                if self.options.time_limit is not None:
+                    self.child.allow(self.options.time_limit + GRACE)
                 continue
             objective, bound = event["objective"], event["bound"]
             self.bound = self.bound if bound is None else bound
             if self.on_progress is not None:
                 self.on_progress(Progress(objective, bound, event["seconds"]))
-
-
-def _resident_bytes(pid: int) -> int:
-    """Resident memory of a process; 0 when it is gone or the system does not tell."""
-    import os
-
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):
-        said = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
-        return int(said.stdout.strip() or 0) * 1024
-    return 0
 
 
 def _from_incumbent(folder: Path, matrix: MilpMatrix, watch: _Watch, limit: Limit | None, words: str) -> RawResult:

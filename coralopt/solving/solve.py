@@ -13,7 +13,6 @@ import numpy as np
 from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
 from coralopt.solving.backend import Capability, Progress, RawResult
 from coralopt.solving.compiled import Compiled, compile_problem
-from coralopt.solving.isolation import solve_isolated
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend, solvers_with
@@ -274,6 +273,8 @@ def _run(
 ) -> RawResult:
     """The back end itself, here or in a process of its own."""
     if asked.isolate:
+        from coralopt.solving.isolation import solve_isolated
+
         return solve_isolated(matrix, backend, asked, start, on_progress)
     if asked.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
         able = ", ".join(solvers_with(Capability.MEMORY_LIMIT)) or "none is registered"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from coralopt.solving.transfer import read_request, write_error, write_incumbent
 
 def main(folder: Path) -> int:
     """Solve what the folder asks for; exit code 0 when a result or an error is written."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     matrix, address, options, start = read_request(folder)
     try:
         backend = _backend(address)
@@ -49,13 +46,6 @@ def _backend(address: str) -> Any:
         return get_backend(rest)
     module, _, name = rest.partition(":")
     return getattr(importlib.import_module(module), name)()
-
-
-def _end_with_parent(parent: int) -> None:
-    """A solver whose caller is gone works for nobody."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from coralopt.solving import (
     solve_matrix,
     solver_listing,
 )
+from coralopt.templates.executors import Executor, InProcess, ProcessPool
 from coralopt.testing.instances import allocation_instance, placement_instance, problem_from_json, problem_to_json
 
 #: What every arm is asked for: closer than two different objectives of these instances can be.
@@ -109,21 +110,14 @@ def verify_seed(kind: str, seed: int, solvers: Sequence[str]) -> Verdict:
 
 def verify_seeds(kind: str, seeds: Iterable[int], solvers: Sequence[str], workers: int = 1) -> Iterator[Verdict]:
     """Verdicts as they come; in the order of the seeds with one worker."""
-    if workers == 1:
-        yield from (verify_seed(kind, seed, solvers) for seed in seeds)
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    executor: Executor = InProcess() if workers == 1 else ProcessPool(workers)
+    for _, verdict in executor.run(_verify_task, (kind, solvers), list(seeds)):
+        yield verdict
 
-    # A fresh interpreter a worker: solvers keep threads that do not survive a fork.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = [pool.submit(verify_seed, kind, seed, solvers) for seed in seeds]
-        try:
-            for done in as_completed(waiting):
-                yield done.result()
-        finally:
-            for future in waiting:
-                future.cancel()
+
+def _verify_task(context: tuple[str, Sequence[str]], seed: int) -> Verdict:
+    kind, solvers = context
+    return verify_seed(kind, seed, solvers)
 
 
 def save_case(verdict: Verdict, folder: Path) -> Path:

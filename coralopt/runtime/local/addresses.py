@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import socket
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from coralopt import catalog
 from coralopt.errors import LaunchError
+from coralopt.processes import output_of
 
 
 class LocalAddresses:
@@ -87,13 +86,8 @@ def gpu_kind(product: str) -> str | None:
 
 def gpus_here() -> tuple[str, ...]:
     """Names of this machine's GPUs as its driver reports them; empty without a driver."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ()
-    answer = subprocess.run(
-        [program, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
-    )
-    return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip()) if answer.returncode == 0 else ()
+    names = output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], 30) or ""
+    return tuple(line.strip() for line in names.splitlines() if line.strip())
 
 
 def require_free_port(host: str, port: int) -> None:
