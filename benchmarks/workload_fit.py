@@ -69,7 +69,9 @@ def main() -> None:
         compare(name, describe(trace), generator)
     generators += from_published_figures(arguments.data / "traces")
     for generator in generators:
-        Console().print(f"{generator.name}: mean lengths {np.round(generator.lengths.means(), 1)}; {generator.why}")
+        Console().print(
+            f"{generator.name}: mean lengths {np.round(generator.lengths.means(), 1)}; {generator.arrivals.why}"
+        )
     hourly = read_hourly(arguments.data / "availability" / "gfs_hourly_by_gpu.csv.gz")
     licence = "hourly table MIT; the trace behind it has no licence file (its README: research or study purpose)"
     availability = fit_availability(hourly, "gfs", source=GFS, licence=licence)
@@ -126,9 +128,14 @@ def from_published_figures(folder: Path) -> list[Generator]:
                 "between), mean and median interval on a weekday. The dependence of lengths, the daily cycle (weekday "
                 f"peak to trough {figures_2024['weekday_peak_to_trough']:g}) and longer bursts are missing.",
                 rate_s=figures_2024["rate_rps"],
-                arrivals=ArrivalModel(cv, 1.0, np.ones(1), np.ones((1, 1))),
+                arrivals=ArrivalModel(
+                    cv,
+                    1.0,
+                    np.ones(1),
+                    np.ones((1, 1)),
+                    why="gamma renewal: its shape follows from the published ratio of median to mean interval",
+                ),
                 lengths=published_lengths(figures_2024["input"], figures_2024["output"], 1),
-                why="gamma renewal: its shape follows from the published ratio of median to mean interval",
                 fitted_to={"requests": figures_2024["rows"], "published": figures_2024},
             )
         )
@@ -152,6 +159,10 @@ def burstgpt(folder: Path, published: dict[str, Any], lengths: dict[str, Any]) -
     counts, transitions, criteria = fit_compound_chain(tokens, mean_length, length_cv)
     window = float(stationary_law(transitions) @ counts)
     states = len(counts)
+    why = (
+        f"{states}-state chain over {len(tokens):,} minutes, tokens compound Poisson with gamma lengths (mean "
+        f"{mean_length:.1f}, CV {length_cv:.2f}) in each state; least BIC of 1 to {max(criteria)} states"
+    )
     return Generator(
         name="burstgpt",
         source="published figures of BurstGPT: quantiles of the first 59,999 requests, tokens of each minute of the first "
@@ -161,10 +172,8 @@ def burstgpt(folder: Path, published: dict[str, Any], lengths: dict[str, Any]) -
         "the rate a minute is inferred from its tokens. The dependence of lengths and all below one minute are missing; "
         "the daily cycle is part of the chain, so it shrinks with the clock when the rate is raised.",
         rate_s=requests / (7 * 86400),
-        arrivals=ArrivalModel(1.0, window, counts / window, transitions),
+        arrivals=ArrivalModel(1.0, window, counts / window, transitions, why=why),
         lengths=published_lengths(lengths["input"], lengths["output"], states),
-        why=f"{states}-state chain over {len(tokens):,} minutes, tokens compound Poisson with gamma lengths (mean "
-        f"{mean_length:.1f}, CV {length_cv:.2f}) in each state; least BIC of 1 to {max(criteria)} states",
         fitted_to={
             "requests": requests,
             "rate_s": requests / (7 * 86400),

@@ -26,7 +26,7 @@ from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning import allocation_problem, epoch_inputs, epoch_scenario
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import TemplateLibrary, obtain_library
-from coralopt.workload import EpochAvailability, Trace, load_availability_model, pool_availability
+from coralopt.workload import EpochAvailability, PoolHours, PoolScale, Trace, load_availability_model, pool_availability
 from coralopt.workload.series.availability import RULES, plan_worth
 
 PAPER = {"core": 1.10, "extended": 1.25}
@@ -40,9 +40,8 @@ def scarce(scenario: ResolvedScenario, name: str, epochs: int, seed: int) -> Epo
         load_availability_model().sample(24 * 7, seed),
         {region: [c.name for c in scenario.configurations] for region in scenario.regions},
         epochs,
-        required=needed,
-        headroom=RULES[f"scarce-{name}"],
-        seed=seed,
+        PoolScale(needed, RULES[f"scarce-{name}"]),
+        PoolHours(seed=seed),
     )
     # What no region sells has no price and cannot be had.
     names = [c.name for c in scenario.configurations]

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.paper.experiment import all_models, arguments, cost_of, goodput_of, run, save, show, with_rates
 from coralopt import load_scenario
 from coralopt.planning import PlanRequest, get_planner
-from coralopt.workload import load_availability_model, pool_availability
+from coralopt.workload import PoolHours, PoolScale, load_availability_model, pool_availability
 from coralopt.workload.series.availability import RULES, plan_worth
 
 #: (cost of coral / baseline's, goodput of coral / baseline's) as printed.
@@ -42,9 +42,8 @@ def main() -> None:
             load_availability_model().sample(24 * 7, options.seed),
             {region: [c.name for c in scenario.configurations] for region in scenario.regions},
             epochs,
-            required=needed,
-            headroom=RULES[f"scarce-{setup}"],
-            seed=options.seed,
+            PoolScale(needed, RULES[f"scarce-{setup}"]),
+            PoolHours(seed=options.seed),
         )
         show(f"\n{setup}: coral's plan with ample supply uses {needed:g} GPUs")
         show(f"{'epoch':>5}  {'planner':<26}{'GPUs':>6}{'USD/h':>10}{'demand':>9}{'goodput tok/s':>15}{'s':>7}")

@@ -91,7 +91,7 @@ def show(
     say(f"licence: {found.licence or 'not given'}")
     if found.notes:
         say(f"notes: {found.notes}")
-    say(f"arrivals: {found.why}")
+    say(f"arrivals: {arrivals.why}")
     states = Table(
         title=f"States; {arrivals.window:.3g} requests a step, own intervals with CV {arrivals.interval_cv:.3f}"
     )
@@ -163,10 +163,10 @@ def fit(
     drawn = generator.sample(duration_s=describe(requests).span_s, seed=0)
     compared = {"trace": describe(requests).as_json(), "generated": describe(drawn).as_json()}
     if json_output:
-        print_json({"generator": str(output), "why": generator.why, **compared})
+        print_json({"generator": str(output), "why": generator.arrivals.why, **compared})
         return
     _print_statistics(describe(requests), trace.name, describe(drawn))
-    say(f"arrivals: {generator.why}")
+    say(f"arrivals: {generator.arrivals.why}")
     say(f"generator written to {output}")
 
 
@@ -184,11 +184,10 @@ def generate(
     json_output: JsonFlag = False,
 ) -> None:
     """Generate a trace and write it."""
-    from coralopt.workload import load_generator
+    from coralopt.workload import ArrivalOptions, load_generator
 
-    trace = load_generator(generator).sample(
-        rate, duration, seed, model=model, start_hour=start_hour, keep_tick=tick, exact_rate=exact_rate
-    )
+    options = ArrivalOptions(start_hour, tick, exact_rate)
+    trace = load_generator(generator).sample(rate, duration, seed, model=model, options=options)
     _finish(trace, output, duration, json_output)
 
 
@@ -212,7 +211,7 @@ def mix_for_scenario(
 ) -> None:
     """Generate one trace for all models of SCENARIO, each from its data set at its rate."""
     from coralopt.scenario import load_scenario
-    from coralopt.workload import generate_for_scenario
+    from coralopt.workload import ArrivalOptions, generate_for_scenario
 
     trace = generate_for_scenario(
         load_scenario(scenario),
@@ -221,9 +220,7 @@ def mix_for_scenario(
         imbalance=imbalance,
         generators=dict(_pair(item, "--generator", "MODEL=GEN") for item in generator or []),
         rate_s=rate,
-        start_hour=start_hour,
-        keep_tick=tick,
-        exact_rate=exact_rate,
+        options=ArrivalOptions(start_hour, tick, exact_rate),
     )
     _finish(trace, output, duration, json_output)
 
@@ -348,7 +345,14 @@ def availability(
     from rich.table import Table
 
     from coralopt.scenario import load_scenario
-    from coralopt.workload import load_availability_model, pool_availability, read_hourly, write_availability
+    from coralopt.workload import (
+        PoolHours,
+        PoolScale,
+        load_availability_model,
+        pool_availability,
+        read_hourly,
+        write_availability,
+    )
     from coralopt.workload.series.availability import RULES, UNITS, plan_worth
 
     if rule not in RULES:
@@ -376,13 +380,8 @@ def availability(
         table,
         pool,
         epochs,
-        required=wanted,
-        headroom=RULES[rule] if headroom is None else headroom,
-        unit=unit,
-        at=at,
-        hours_per_epoch=hours_per_epoch,
-        first_hour=first_hour,
-        seed=seed,
+        PoolScale(wanted, RULES[rule] if headroom is None else headroom, unit, at),
+        PoolHours(hours_per_epoch, first_hour, seed),
         nodes=nodes,
     )
     write_availability(result, output)
@@ -456,7 +455,7 @@ def _read(path: Path, sort: bool, quiet: bool) -> Any:
     from coralopt.workload import read_trace_file
 
     with _progress("requests", quiet) as move:
-        file = read_trace_file(path, sort=sort or None, progress=lambda rows: move(f"{rows:,} read", rows, None))
+        file = read_trace_file(path, sort=sort or None, progress=lambda _, rows, __: move(f"{rows:,} read", rows, None))
     if file.failed:
         say(f"{file.failed:,} failed requests (0 tokens) left out")
     if file.out_of_order:

@@ -1,5 +1,6 @@
 """Request traces, generators fitted to them, and tables of demand, availability and prices per epoch."""
 
+from coralopt.workload.generation.arrivals import ArrivalOptions
 from coralopt.workload.generation.for_scenario import ModelLoad, generate_for_scenario, model_loads
 from coralopt.workload.generation.generator import (
     Generator,
@@ -10,7 +11,14 @@ from coralopt.workload.generation.generator import (
 )
 from coralopt.workload.generation.poisson import poisson_for_scenario
 from coralopt.workload.generation.traffic import Traffic, trace_digest
-from coralopt.workload.series.availability import RULES, HourlyAvailability, pool_availability, read_hourly
+from coralopt.workload.series.availability import (
+    RULES,
+    HourlyAvailability,
+    PoolHours,
+    PoolScale,
+    pool_availability,
+    read_hourly,
+)
 from coralopt.workload.series.availability_model import (
     AvailabilityModel,
     fit_availability,
@@ -54,6 +62,7 @@ __all__ = [
     "IMBALANCES",
     "RULES",
     "UNNAMED",
+    "ArrivalOptions",
     "AvailabilityModel",
     "EpochAvailability",
     "EpochDemand",
@@ -61,6 +70,8 @@ __all__ = [
     "Generator",
     "HourlyAvailability",
     "ModelLoad",
+    "PoolHours",
+    "PoolScale",
     "Trace",
     "TraceFile",
     "TraceStatistics",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import WorkloadError
-from coralopt.workload.generation.arrivals import ArrivalModel, even_hours, stationary_law
+from coralopt.workload.generation.arrivals import ArrivalModel, ArrivalOptions, even_hours, stationary_law
 from coralopt.workload.generation.arrivals_fit import daily_shape, fit_arrivals, fit_chain
 from coralopt.workload.generation.kernels import expectation
 from coralopt.workload.traces.statistics import dispersion, find_tick, interval_cv, per_window
@@ -70,8 +70,8 @@ def test_samples_are_valid(rate: float, duration: float, cv: float, seed: int, t
     """Sorted, inside the duration, one state each, and equal for equal seeds, for any parameters."""
     shape = np.linspace(0.5, 1.5, 24)
     model = ArrivalModel(cv, 2.0, TWO.rates, TWO.transitions, tick, shape)
-    times, states = model.sample(rate, duration, np.random.default_rng(seed), start_hour=hour)
-    again, _ = model.sample(rate, duration, np.random.default_rng(seed), start_hour=hour)
+    times, states = model.sample(rate, duration, np.random.default_rng(seed), ArrivalOptions(hour))
+    again, _ = model.sample(rate, duration, np.random.default_rng(seed), ArrivalOptions(hour))
     assert np.array_equal(times, again)
     assert len(states) == len(times)
     assert (np.diff(times) >= 0).all()
@@ -82,7 +82,7 @@ def test_rate_follows_the_day() -> None:
     """Requests of each hour are in proportion to the shape, from any start hour, and the daily mean is the rate."""
     shape = np.concatenate([np.full(12, 0.5), np.full(12, 1.5)])
     model = ArrivalModel(1.0, 1.0, *ONE, shape=shape)
-    times, _ = model.sample(2.0, 2 * 86_400.0, np.random.default_rng(4), start_hour=6.0)
+    times, _ = model.sample(2.0, 2 * 86_400.0, np.random.default_rng(4), ArrivalOptions(6.0))
     counts = per_window(np.append(times, 2 * 86_400.0), 3600.0)[:24]
     assert counts.sum() == pytest.approx(2 * 86_400, rel=0.02)
     assert counts == pytest.approx(7200 * np.roll(shape, -6), rel=0.12)
@@ -138,7 +138,7 @@ def test_fit_prefers_the_simple_model() -> None:
     fit = fit_arrivals(times)
     assert fit.model.states == 1
     assert fit.model.interval_cv == pytest.approx(0.5, rel=0.1)
-    assert fit.why.startswith("gamma renewal")
+    assert fit.model.why.startswith("gamma renewal")
 
 
 def test_fit_sees_the_clock_of_the_log() -> None:
@@ -151,7 +151,7 @@ def test_fit_sees_the_clock_of_the_log() -> None:
     model = fit_arrivals(jitter).model
     made, _ = model.sample(len(times) / 3000.0, 3000.0, np.random.default_rng(1))
     assert find_tick(made) == pytest.approx(3.0, rel=0.01)
-    free, _ = model.sample(len(times) / 3000.0, 3000.0, np.random.default_rng(1), keep_tick=False)
+    free, _ = model.sample(len(times) / 3000.0, 3000.0, np.random.default_rng(1), ArrivalOptions(keep_tick=False))
     assert find_tick(free) is None
 
 

@@ -15,13 +15,15 @@ from coralopt.catalog import parse_configuration
 from coralopt.errors import WorkloadError
 from coralopt.workload import (
     HourlyAvailability,
+    PoolHours,
+    PoolScale,
     fit_availability,
     load_availability_model,
     pool_availability,
     read_hourly,
     save_availability_model,
 )
-from coralopt.workload.series.availability import HOURLY_COLUMNS
+from coralopt.workload.series.availability import HOURLY
 
 DATA = Path(os.environ.get("CORALOPT_TRACE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 POOL = {"r": ["1xL40S", "4xL40S", "8xL40S", "1xL4", "2xA10G"], "s": ["1xL40S", "8xA100", "4xL4"]}
@@ -137,11 +139,8 @@ def test_scaling_reaches_the_headroom(required: float, headroom: float, at: str,
         hourly(),
         POOL,
         4,
-        required=required * unit_worth,
-        headroom=headroom,
-        at=at,
-        unit=unit,
-        seed=seed,
+        PoolScale(required * unit_worth, headroom, unit, at),
+        PoolHours(seed=seed),
     )
     target = (1 + headroom) * required * unit_worth
     values = np.array([worth(parse_configuration(name)) for name in table.configurations])
@@ -158,7 +157,7 @@ def test_scaling_reaches_the_headroom(required: float, headroom: float, at: str,
 def test_composition_follows_the_trace() -> None:
     """With much supply, GPUs of each type are in proportion to the free GPUs of the type they follow."""
     pool = {"r": ["1xL40S", "2xL40S", "8xL40S", "1xH100", "4xH100"]}
-    table = pool_availability(hourly(), pool, 3, required=100_000, headroom=0, first_hour=7)
+    table = pool_availability(hourly(), pool, 3, PoolScale(100_000, headroom=0), PoolHours(first=7))
     gpus = _gpus(table.count[:, 0], table.configurations)
     ratio = gpus[:, :3].sum(axis=1) / gpus[:, 3:].sum(axis=1)
     free = hourly().free_gpus[7:10]
@@ -172,7 +171,7 @@ def test_no_gpu_is_lost_to_rounding() -> None:
     """Where a one-GPU node is on offer, a type loses less than one GPU a region, however few there are."""
     pool = {"r": ["1xL40S", "2xL40S", "4xL40S", "8xL40S"], "s": ["1xL40S", "8xL40S"]}
     for required in range(1, 40):
-        table = pool_availability(hourly(), pool, 1, required=required, headroom=0)
+        table = pool_availability(hourly(), pool, 1, PoolScale(required, headroom=0))
         gpus = int(_gpus(table.count, table.configurations).sum())
         assert required <= gpus <= required + 2
 
@@ -180,11 +179,11 @@ def test_no_gpu_is_lost_to_rounding() -> None:
 def test_regions_and_hours() -> None:
     """Regions follow hours of their own by seed, the same with first_hour, and hours_per_epoch stretches the table."""
     pool = {"r": ["1xH100"], "s": ["1xH100"]}
-    apart = pool_availability(hourly(), pool, 20, required=10_000, seed=1).count[:, :, 0]
+    apart = pool_availability(hourly(), pool, 20, PoolScale(10_000), PoolHours(seed=1)).count[:, :, 0]
     assert not np.array_equal(apart[:, 0], apart[:, 1])
-    same = pool_availability(hourly(), pool, 20, required=10_000, first_hour=3).count[:, :, 0]
+    same = pool_availability(hourly(), pool, 20, PoolScale(10_000), PoolHours(first=3)).count[:, :, 0]
     assert np.array_equal(same[:, 0], same[:, 1])
-    slow = pool_availability(hourly(), pool, 20, required=10_000, first_hour=3, hours_per_epoch=0.1).count[:, 0, 0]
+    slow = pool_availability(hourly(), pool, 20, PoolScale(10_000), PoolHours(0.1, first=3)).count[:, 0, 0]
     assert len(set(slow.tolist())) == 2
 
 
@@ -197,35 +196,38 @@ def test_refusals() -> None:
         ({"headroom": -1.0}, "headroom"),
         ({"unit": "boxes"}, "unknown unit"),
         ({"at": "max"}, "'mean' or 'min'"),
-        ({"first_hour": 499}, "first hour"),
+        ({"first": 499}, "first hour"),
+        ({"per_epoch": 0.0}, "hours per epoch"),
         ({"gpu_of_trace": {"L40S": "nosuch"}}, "no availability for L40S"),
         ({"pool": {}}, "no node configuration"),
     ):
         arguments = {"pool": POOL, "epochs": 5, "required": 10.0} | change
+        scale = {name: arguments.pop(name) for name in ("required", "headroom", "unit", "at") if name in arguments}
+        hours = {name: arguments.pop(name) for name in ("per_epoch", "first") if name in arguments}
         with pytest.raises(WorkloadError, match=words):
-            pool_availability(hourly(), **arguments)  # type: ignore[arg-type]
+            pool_availability(hourly(), scale=PoolScale(**scale), hours=PoolHours(**hours), **arguments)  # type: ignore[arg-type]
     empty = HourlyAvailability(("L40S",), np.array([10.0]), np.zeros((3, 1)))
     with pytest.raises(WorkloadError, match="ever free"):
-        pool_availability(empty, {"r": ["1xL40S"]}, 2, required=1)
+        pool_availability(empty, {"r": ["1xL40S"]}, 2, PoolScale(1))
 
 
 def test_hourly_table_mistakes(tmp_path: Path) -> None:
     """Every broken row at once; then hours that are missing."""
     path = tmp_path / "h.csv"
-    head = ",".join(HOURLY_COLUMNS) + "\n"
+    head = ",".join(HOURLY.columns) + "\n"
     path.write_text(head + "0,A,1,1,10,0.5\n0,A,1,1,10,0.5\n1,A,1,1,10,1.5\n2,A,1,1,11,0.5\nx,A,1,1,10,0.5\n")
     with pytest.raises(WorkloadError) as caught:
         read_hourly(path)
     for words in (
         "4 mistakes",
-        "line 3: hour 0 of A again",
-        "line 4: hour must be",
-        "line 5: effective_capacity",
-        "line 6",
+        "line 3: hour 0, A again (first line 2)",
+        "line 4: free_frac must be a share from 0 to 1, not '1.5'",
+        "line 5: effective_capacity of A is 11, but was 10 above",
+        "line 6: hour must be a whole number from 0, not 'x'",
     ):
         assert words in str(caught.value)
     path.write_text(head + "0,A,1,1,10,0.5\n2,A,1,1,10,0.5\n")
-    with pytest.raises(WorkloadError, match="A: 1 of 3 hours are missing, the first is 1"):
+    with pytest.raises(WorkloadError, match="hour 1: no rows"):
         read_hourly(path)
     with pytest.raises(WorkloadError, match="too few"):
         fit_availability(hourly(100), "short")

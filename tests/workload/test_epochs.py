@@ -122,7 +122,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     """A write that fails leaves what was there and no debris."""
     path = tmp_path / "d.csv"
     path.write_text("old")
-    from coralopt.workload.traces.files import replaced
+    from coralopt.workload.files.tables import replaced
 
     def interrupted() -> None:
         with replaced(path) as temporary:

@@ -18,6 +18,7 @@ import pytest
 from coralopt.errors import WorkloadError
 from coralopt.scenario import load_scenario, scenario_from_mapping
 from coralopt.workload import (
+    ArrivalOptions,
     Generator,
     TraceStatistics,
     describe,
@@ -35,6 +36,7 @@ from coralopt.workload.generation.generator import generator_document
 
 DATA = Path(os.environ.get("CORALOPT_TRACE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 SEEDS = 9
+EXACT = ArrivalOptions(exact_rate=True)
 
 #: Whole public files: Azure LLM inference 2023 (CC-BY-4.0), Mooncake FAST'25 (Apache-2.0). Computed by other code.
 REAL: dict[str, dict[str, float]] = {
@@ -194,7 +196,7 @@ def test_seed_rate_and_exact_rate() -> None:
     assert np.array_equal(one.output_tokens, two.output_tokens)
     assert not np.array_equal(one.arrival_s, generator.sample(10, 300, 6).arrival_s)
     for seed in range(5):
-        exact = generator.sample(10, 300, seed, exact_rate=True)
+        exact = generator.sample(10, 300, seed, options=EXACT)
         assert len(exact) == 3000
         assert exact.last_arrival_s < 300
     rates = [len(generator.sample(10, 3000, seed)) / 3000 for seed in range(60)]
@@ -269,12 +271,12 @@ def test_scenario_loads_of_token_rates() -> None:
 def test_scenario_trace_and_imbalance() -> None:
     """The mixed trace asks for every model at its share, and its mean demand is near the scenario's."""
     scenario = load_scenario("core")
-    trace = generate_for_scenario(scenario, 1800, 1, imbalance="large-heavy", exact_rate=True)
+    trace = generate_for_scenario(scenario, 1800, 1, imbalance="large-heavy", options=EXACT)
     counts = np.bincount(trace.model) / 1800
     assert dict(zip(trace.models, counts, strict=True)) == pytest.approx(
         {"qwen3-32b": 24, "gpt-oss-20b": 3, "phi4-14b": 3}
     )
-    even = generate_for_scenario(scenario, 1800, 1, exact_rate=True)
+    even = generate_for_scenario(scenario, 1800, 1, options=EXACT)
     demand = epoch_demand(even, 1800.0, epochs=1)
     for item in scenario.model_phases:
         assert demand.tokens_s[0, demand.keys.index(item.key)] == pytest.approx(item.demand_tokens_s, rel=0.15)

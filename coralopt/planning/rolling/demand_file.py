@@ -10,8 +10,8 @@ import numpy as np
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.workload import EpochDemand, Trace, epoch_demand, read_demand, read_trace
-from coralopt.workload.series.epochs import DEMAND_COLUMNS
-from coralopt.workload.traces.files import open_text
+from coralopt.workload.series.epochs import DEMAND
+from coralopt.workload.files.tables import open_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ def is_demand_table(path: str | Path) -> bool:
         import pyarrow.parquet as parquet
 
         try:
-            return set(DEMAND_COLUMNS) <= set(parquet.read_schema(source).names)
+            return set(DEMAND.columns) <= set(parquet.read_schema(source).names)
         except (OSError, ValueError):
             return True
     try:

@@ -14,13 +14,17 @@ the rate bursts are half as long, as in a trace whose clock is scaled (the paper
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.types import Floats, Ints
+from coralopt.workload.checks import positive
+from coralopt.workload.files.documents import Numbers
 
 HOUR_S = 3600.0
 #: A generated trace must fit into memory.
@@ -28,6 +32,29 @@ _MOST_REQUESTS = 200_000_000
 _MOST_WINDOWS = 500_000_000
 #: Intervals are drawn in blocks; the size changes nothing but speed.
 _BLOCK = 65_536
+
+
+@dataclass(frozen=True)
+class ArrivalOptions:
+    """How a trace is drawn from an arrival model.
+
+    Attributes:
+        start_hour: Hour of the day (of the week for a weekly shape) at time 0; matters only with a shape.
+        keep_tick: Whether arrivals keep to the clock of the log the model was fitted to, if it has one.
+        exact_rate: Whether exactly ``rate_s * duration_s`` requests (rounded) arrive: a longer or shorter trace is drawn
+            and its clock scaled. The rate of one bursty trace is otherwise random.
+
+    Raises:
+        WorkloadError: The hour is out of range.
+    """
+
+    start_hour: float = 0.0
+    keep_tick: bool = True
+    exact_rate: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_hour < 10_000:
+            raise WorkloadError(f"the start hour must be at least 0, not {self.start_hour:g}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +68,16 @@ class ArrivalModel:
         transitions: float64 (k, k), probability to go from state i to state j from one window to the next.
         tick: Step of the log's clock in even time; arrivals are moved down to it. ``None``: no visible clock.
         shape: float64 (24,) or (168,), rate of each hour of the day or of the week over the mean; ``None``: flat.
+        why: How the model was chosen, for people.
     """
 
-    interval_cv: float
-    window: float
-    rates: Floats
-    transitions: Floats
-    tick: float | None = None
-    shape: Floats | None = None
+    interval_cv: Annotated[float, Numbers(0, gt=0)]
+    window: Annotated[float, Numbers(0, gt=0)]
+    rates: Annotated[Floats, Numbers(ge=0, least=1, most=64)]
+    transitions: Annotated[Floats, Numbers(2, ge=0, le=1, least=1, most=64)]
+    tick: Annotated[float, Numbers(0, gt=0)] | None = None
+    shape: Annotated[Floats, Numbers(ge=0)] | None = None
+    why: str = ""
 
     @property
     def states(self) -> int:
@@ -60,13 +89,7 @@ class ArrivalModel:
         return stationary_law(self.transitions)
 
     def sample(
-        self,
-        rate_s: float,
-        duration_s: float,
-        random: np.random.Generator,
-        *,
-        start_hour: float = 0.0,
-        keep_tick: bool = True,
+        self, rate_s: float, duration_s: float, random: np.random.Generator, options: ArrivalOptions = ArrivalOptions()
     ) -> tuple[Floats, Ints]:
         """Arrivals in [0, ``duration_s``): times in s, never falling, and the chain's state at each of them.
 
@@ -74,20 +97,16 @@ class ArrivalModel:
             rate_s: Expected requests/s, averaged over the whole daily shape.
             duration_s: Length, s.
             random: Source of all randomness.
-            start_hour: Hour of the day (of the week for a weekly shape) at time 0; matters only with a shape.
-            keep_tick: Whether arrivals keep to the clock of the log the model was fitted to.
+            options: Hour of the start, and whether the log's clock shows; the rate is never made exact here.
 
         Raises:
             WorkloadError: A rate or duration that is not positive and finite, or far too many requests.
         """
         from coralopt.workload.generation.kernels import walk
 
-        for name, value in (("rate", rate_s), ("duration", duration_s)):
-            if not (np.isfinite(value) and value > 0):
-                raise WorkloadError(f"the {name} must be positive and finite, not {value:g}")
-        if not 0 <= start_hour < 10_000:
-            raise WorkloadError(f"the start hour must be at least 0, not {start_hour:g}")
-        end = rate_s * float(self._even_hours(np.array([duration_s / HOUR_S]), start_hour)[0]) * HOUR_S
+        positive("rate", rate_s)
+        positive("duration", duration_s)
+        end = rate_s * float(even_hours(self.shape, np.array([duration_s / HOUR_S]), options.start_hour)[0]) * HOUR_S
         windows = int(np.ceil(end / self.window)) + 1
         if end > _MOST_REQUESTS or windows > _MOST_WINDOWS:
             raise WorkloadError(
@@ -101,9 +120,9 @@ class ArrivalModel:
         even = np.interp(self._renewals(float(own[-1]), random), own, np.arange(windows + 1) * self.window)
         even = even[even < end]
         states = path[np.minimum((even / self.window).astype(np.int64), windows - 1)]
-        if self.tick is not None and keep_tick:
+        if self.tick is not None and options.keep_tick:
             even = np.floor(even / self.tick) * self.tick
-        times = self._real_hours(even / (rate_s * HOUR_S), duration_s / HOUR_S, start_hour) * HOUR_S
+        times = self._real_hours(even / (rate_s * HOUR_S), duration_s / HOUR_S, options.start_hour) * HOUR_S
         # Rounding may put an arrival on the very end, which belongs to the next trace.
         return np.minimum(times, np.nextafter(duration_s, 0)), states
 
@@ -122,9 +141,6 @@ class ArrivalModel:
         kept: Floats = points[points < end]
         return kept
 
-    def _even_hours(self, hours: Floats, start_hour: float) -> Floats:
-        return even_hours(self.shape, hours, start_hour)
-
     def _real_hours(self, even: Floats, duration_h: float, start_hour: float) -> Floats:
         if self.shape is None:
             return even
@@ -133,6 +149,17 @@ class ArrivalModel:
         knots = np.unique(np.concatenate([[0.0], ahead + np.arange(int(duration_h) + 2), [duration_h]]))
         hours: Floats = np.interp(even, even_hours(self.shape, knots, start_hour), knots)
         return hours
+
+    def inconsistencies(self) -> Iterator[tuple[str, ...]]:
+        """(field, what is wrong, perhaps a hint) where the parts do not go together."""
+        if self.transitions.shape != (self.states, self.states):
+            yield "transitions", f"must be {self.states} rows of {self.states}, one a state"
+        elif (abs(self.transitions.sum(axis=1) - 1) > 1e-3).any():
+            yield "transitions", "every row must sum to 1"
+        elif self.rates.max() <= 0:
+            yield "rates", "one of them must be positive"
+        if self.shape is not None and (len(self.shape) not in (24, 168) or self.shape.max() <= 0):
+            yield "shape", "must be 24 or 168 rates, not all 0", "one an hour of the day or week"
 
 
 def even_hours(shape: Floats | None, hours: Floats, start_hour: float = 0.0) -> Floats:

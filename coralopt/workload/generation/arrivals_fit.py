@@ -8,7 +8,7 @@ gamma renewal process both generate traces as long as the real one, and the one 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,17 +34,15 @@ _DAYS_FOR_A_WEEK = 14
 
 @dataclass(frozen=True, eq=False)
 class ArrivalFit:
-    """A fitted arrival model and how it was chosen.
+    """A fitted arrival model.
 
     Attributes:
-        model: The model.
+        model: The model; its ``why`` says what was compared and what decided.
         state_weights: float64 (n, k), probability that request i arrived in state j.
-        why: One sentence: what was compared and what decided.
     """
 
     model: ArrivalModel
     state_weights: Floats
-    why: str
 
 
 def fit_arrivals(arrival_s: Floats, progress: Progress | None = None) -> ArrivalFit:
@@ -164,7 +162,7 @@ def _chain_model(
         return model
     # Smoothed rates follow each trace a little too closely, which shortens long intervals; a trace of the model itself
     # with exponential intervals shows by how much.
-    flat = ArrivalModel(1.0, window, rates, transitions)
+    flat = replace(model, shape=None)
     random = np.random.default_rng(_SEED)
     own = []
     for _ in range(5):
@@ -173,7 +171,7 @@ def _chain_model(
             own.append(_own_cv(model, times, per_window(times, window)))
     measured = _own_cv(model, even, counts)
     ratio = measured / float(np.median(own)) if own else 1.0
-    return ArrivalModel(ratio if np.isfinite(ratio) and ratio > 0 else 1.0, window, rates, transitions, tick, shape)
+    return replace(model, interval_cv=ratio if np.isfinite(ratio) and ratio > 0 else 1.0)
 
 
 def _smoothed(model: ArrivalModel, counts: Floats) -> Floats:
@@ -213,7 +211,7 @@ def _choose(
     )
     weights = _smoothed(model, counts)
     row = np.minimum((even / model.window).astype(np.int64), len(counts) - 1)
-    return ArrivalFit(model, weights[row], why)
+    return ArrivalFit(replace(model, why=why), weights[row])
 
 
 def burstiness_error(model: ArrivalModel, times: Floats, rate_s: float) -> float:

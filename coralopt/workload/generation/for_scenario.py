@@ -9,6 +9,8 @@ import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.workload.checks import random_of
+from coralopt.workload.generation.arrivals import ArrivalOptions
 from coralopt.workload.generation.generator import Generator, load_generator
 from coralopt.workload.traces.operations import mix, request_shares
 from coralopt.workload.traces.trace import Trace
@@ -35,9 +37,7 @@ class ModelLoad:
 
 
 def model_loads(
-    scenario: ResolvedScenario,
-    imbalance: str = "balanced",
-    generators: Mapping[str, str] | None = None,
+    scenario: ResolvedScenario, imbalance: str = "balanced", generators: Mapping[str, str] | None = None
 ) -> tuple[ModelLoad, ...]:
     """Rate and generator of every model with demand, in the scenario's order.
 
@@ -71,11 +71,11 @@ def model_loads(
         if rate <= 0:
             continue
         any_phase = next(iter(phases.values()))
-        given, made = any_phase.mean_input_tokens, any_phase.mean_output_tokens
+        inputs, outputs = any_phase.mean_input_tokens, any_phase.mean_output_tokens
         # Token rates given one by one may imply two request rates; the larger one holds, with shorter lengths.
         if "prefill" in wanted:
-            given, made = max(1.0, given * wanted["prefill"] / rate), max(1.0, made * wanted["decode"] / rate)
-        lengths[name], rates[name], sizes[name] = (given, made), rate, float(any_phase.model.total_params)
+            inputs, outputs = max(1.0, inputs * wanted["prefill"] / rate), max(1.0, outputs * wanted["decode"] / rate)
+        lengths[name], rates[name], sizes[name] = (inputs, outputs), rate, float(any_phase.model.total_params)
     if not rates:
         raise WorkloadError(f"scenario {scenario.name} has no demand")
     shares = request_shares(sizes, imbalance)
@@ -98,9 +98,7 @@ def generate_for_scenario(
     imbalance: str = "balanced",
     generators: Mapping[str, str] | None = None,
     rate_s: float | None = None,
-    start_hour: float = 0.0,
-    keep_tick: bool = True,
-    exact_rate: bool = False,
+    options: ArrivalOptions = ArrivalOptions(),
 ) -> Trace:
     """One trace with the requests of every model of a scenario; equal arguments give equal traces.
 
@@ -111,27 +109,17 @@ def generate_for_scenario(
         imbalance: See :func:`model_loads`.
         generators: See :func:`model_loads`.
         rate_s: Requests/s of all models together, when it is not to be the scenario's.
-        start_hour: Hour at time 0, for generators with a daily shape.
-        keep_tick: Whether arrivals keep to the clock of a fitted log.
-        exact_rate: Whether each model gets exactly its number of requests; see :meth:`Generator.sample`.
+        options: Hour of the start, the logs' clocks, and whether each model gets exactly its number of requests.
 
     Raises:
         WorkloadError: As :func:`model_loads`; a rate, duration or seed out of range.
     """
-    if seed < 0:
-        raise WorkloadError(f"the seed must be a whole number from 0, not {seed}")
+    random_of(seed)
     loads = model_loads(scenario, imbalance, generators)
     factor = 1.0 if rate_s is None else rate_s / sum(load.rate_s for load in loads)
     traces = {}
     for position, load in enumerate(loads):
         own_seed = int(np.random.SeedSequence([seed, position]).generate_state(1, np.uint64)[0])
-        traces[load.name] = load.generator.sample(
-            load.rate_s * factor,
-            duration_s,
-            own_seed,
-            model=load.name,
-            start_hour=start_hour,
-            keep_tick=keep_tick,
-            exact_rate=exact_rate,
-        )
+        rate = load.rate_s * factor
+        traces[load.name] = load.generator.sample(rate, duration_s, own_seed, model=load.name, options=options)
     return mix(traces)

@@ -8,12 +8,15 @@ minutes). A Gaussian copula would keep one correlation; the grid also keeps depe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.types import Floats, Ints
+from coralopt.workload.files.documents import Numbers
 
 #: Probabilities of the stored quantiles: every percent, and finer where the tail carries much of the mean.
 PROBABILITIES = (0.0, 0.001, 0.005, *(p / 100 for p in range(1, 100)), 0.995, 0.999, 0.9995, 0.9999, 1.0)
@@ -35,10 +38,10 @@ class LengthModel:
             rank); sums to 1 for each state.
     """
 
-    probabilities: Floats
-    input_tokens: Floats
-    output_tokens: Floats
-    copula: Floats
+    probabilities: Annotated[Floats, Numbers(ge=0, le=1, least=2)]
+    input_tokens: Annotated[Floats, Numbers(ge=1)]
+    output_tokens: Annotated[Floats, Numbers(ge=1)]
+    copula: Annotated[Floats, Numbers(3, ge=0, le=1, least=1)]
 
     def sample(self, states: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
         """Prompt and answer lengths in tokens of requests that arrive in these states: int64 (n,) each."""
@@ -70,19 +73,31 @@ class LengthModel:
         """
         if not (input_tokens >= 1 and output_tokens >= 1 and np.isfinite(input_tokens * output_tokens)):
             raise WorkloadError(f"mean lengths must be at least 1 token, not {input_tokens:g} and {output_tokens:g}")
-        return LengthModel(
-            self.probabilities,
-            _with_mean(self.probabilities, self.input_tokens, input_tokens),
-            _with_mean(self.probabilities, self.output_tokens, output_tokens),
-            self.copula,
+        return replace(
+            self,
+            input_tokens=_with_mean(self.probabilities, self.input_tokens, input_tokens),
+            output_tokens=_with_mean(self.probabilities, self.output_tokens, output_tokens),
         )
 
+    def inconsistencies(self, states: int) -> Iterator[tuple[str, str]]:
+        """(field, what is wrong) where the parts do not go together, or not with an arrival model of so many states."""
+        points = self.probabilities
+        if points[0] != 0 or points[-1] != 1 or (np.diff(points) <= 0).any():
+            yield "probabilities", "must rise from 0 to 1"
+        for name in ("input_tokens", "output_tokens"):
+            values = getattr(self, name)
+            if len(values) != len(points):
+                yield name, f"{len(values)} quantiles for {len(points)} probabilities"
+            elif (np.diff(values) < 0).any():
+                yield name, "quantiles must not fall"
+        cells = self.copula.shape[-1]
+        if self.copula.shape != (states, cells, cells):
+            yield "copula", f"must be {states} square grids of one size, one a state"
+        elif cells == 0 or (abs(self.copula.sum(axis=(1, 2)) - 1) > 1e-2).any():
+            yield "copula", "every grid must sum to 1"
 
-def fit_lengths(
-    input_tokens: Ints,
-    output_tokens: Ints,
-    state_weights: Floats,
-) -> LengthModel:
+
+def fit_lengths(input_tokens: Ints, output_tokens: Ints, state_weights: Floats) -> LengthModel:
     """Quantiles and grid copula of these requests.
 
     Args:
@@ -102,18 +117,12 @@ def fit_lengths(
     flat = cells[0] * CELLS + cells[1]
     for state in range(states):
         weights = np.bincount(flat, weights=state_weights[:, state], minlength=CELLS * CELLS)
-        grid[state] = (weights / weights.sum() if weights.sum() > 0 else np.full_like(weights, CELLS**-2)).reshape(
-            CELLS, CELLS
-        )
+        law = weights / weights.sum() if weights.sum() > 0 else np.full_like(weights, CELLS**-2)
+        grid[state] = law.reshape(CELLS, CELLS)
     return LengthModel(probabilities, quantiles[0], quantiles[1], grid)
 
 
-def independent_lengths(
-    probabilities: Floats,
-    input_tokens: Floats,
-    output_tokens: Floats,
-    states: int,
-) -> LengthModel:
+def independent_lengths(probabilities: Floats, input_tokens: Floats, output_tokens: Floats, states: int) -> LengthModel:
     """Lengths known by their quantiles alone, tied to nothing."""
     return LengthModel(probabilities, input_tokens, output_tokens, np.ones((states, 1, 1)))
 

@@ -9,6 +9,7 @@ import numpy as np
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Floats
+from coralopt.workload.checks import random_of
 from coralopt.workload.traces.trace import Trace
 
 
@@ -32,9 +33,7 @@ def poisson_for_scenario(
     for name, value in (("rate", rate), ("duration", duration_s), ("length_cv", length_cv)):
         if value is not None and not (math.isfinite(value) and (value > 0 or (value == 0 and name == "length_cv"))):
             raise WorkloadError(f"{name} is {value!r}; give a positive number")
-    if seed < 0:
-        raise WorkloadError(f"the seed must be a whole number from 0, not {seed}")
-    generator = np.random.default_rng(seed)
+    generator = random_of(seed)
     models = tuple(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
     columns: list[tuple[Floats, ...]] = []
     for m, name in enumerate(models):

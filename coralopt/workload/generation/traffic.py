@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.workload.checks import random_of
 from coralopt.workload.generation.for_scenario import generate_for_scenario
 from coralopt.workload.generation.poisson import poisson_for_scenario
 from coralopt.workload.traces.operations import scale_to_rate
@@ -61,8 +62,7 @@ class Traffic:
         for name, value in (("rate", self.rate), ("duration", self.duration_s)):
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise WorkloadError(f"the {name} is {value!r}; give a positive number")
-        if self.seed < 0:
-            raise WorkloadError(f"the seed must be a whole number from 0, not {self.seed}")
+        random_of(self.seed)
 
     @property
     def window_s(self) -> float | None:
@@ -88,19 +88,16 @@ class Traffic:
         """
         if self.kind == "trace":
             assert self.trace is not None
-            found = read_trace(self.trace, sort=self.sort or None)
+            trace = read_trace(self.trace, sort=self.sort or None)
             if self.model is not None:
-                found = Trace(found.arrival_s, found.input_tokens, found.output_tokens, models=(self.model,))
+                trace = Trace(trace.arrival_s, trace.input_tokens, trace.output_tokens, models=(self.model,))
             if self.rate is None:
-                return found
-            return scale_to_rate(found, self.rate * len(found.models), found.last_arrival_s or None)
+                return trace
+            return scale_to_rate(trace, self.rate * len(trace.models), trace.last_arrival_s or None)
         seconds = self.duration_s or DURATION_S
         if self.kind == "poisson":
             return poisson_for_scenario(scenario, self.rate, seconds, self.seed, self.length_cv)
-        models = sum(
-            any(p.demand_tokens_s > 0 for p in scenario.model_phases if p.model.name == name)
-            for name in {phase.model.name for phase in scenario.model_phases}
-        )
+        models = len({phase.model.name for phase in scenario.model_phases if phase.demand_tokens_s > 0})
         rate = None if self.rate is None else self.rate * models
         return generate_for_scenario(scenario, seconds, self.seed, rate_s=rate)
 

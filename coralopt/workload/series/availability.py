@@ -18,15 +18,25 @@ import numpy as np
 
 from coralopt.catalog import parse_configuration
 from coralopt.catalog.types import NodeConfiguration
-from coralopt.errors import Mistake, WorkloadError
+from coralopt.errors import WorkloadError
 from coralopt.types import Floats, Ints
+from coralopt.workload.checks import positive, random_of
+from coralopt.workload.files.tables import number_cell
 from coralopt.workload.series.epochs import EpochAvailability
-from coralopt.workload.traces.files import read_rows, refuse
+from coralopt.workload.series.table import SeriesTable, key_cells
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
 
-HOURLY_COLUMNS = ("hour", "gpu_model", "requested_gpus", "fleet_gpus", "effective_capacity", "free_frac")
+HOURLY = SeriesTable(
+    "hour",
+    key_cells("gpu_model"),
+    "free_frac",
+    number_cell("must be a share from 0 to 1", most=1.0),
+    "effective_capacity",
+    number_cell("must be a positive number of GPUs", above=True),
+    ("hour", "gpu_model", "requested_gpus", "fleet_gpus", "effective_capacity", "free_frac"),
+)
 
 #: Headroom over the estimated demand of each rule. Scarce: the paper's section 5.1 (25 % in core, 75 % in extended).
 #: Ample is "high enough for every method" there; four times the estimate is this project's reading.
@@ -82,80 +92,108 @@ def read_hourly(path: str | Path) -> HourlyAvailability:
         WorkloadError: Lists every mistake: values out of range, hours that are missing or appear twice, a capacity that
             changes.
     """
-    source = Path(path)
-    mistakes: list[Mistake] = []
-    found: dict[str, dict[int, float]] = {}
-    capacity: dict[str, float] = {}
-    for place, row in read_rows(source, HOURLY_COLUMNS):
-        try:
-            hour, share = int(row["hour"]), float(row["free_frac"])
-            size = float(row["effective_capacity"])
-        except ValueError:
-            mistakes.append(Mistake(place, "hour, effective_capacity and free_frac must be numbers", str(dict(row))))
-            continue
-        gpu = row["gpu_model"]
-        if not (0 <= hour < 10_000_000 and 0 <= share <= 1 and 0 < size < math.inf and gpu):
-            problem = "hour must be at least 0, free_frac 0 to 1, effective_capacity positive, gpu_model not empty"
-            mistakes.append(Mistake(place, problem, str(dict(row))))
-        elif hour in found.setdefault(gpu, {}):
-            mistakes.append(Mistake(place, f"hour {hour} of {gpu} again"))
-        elif capacity.setdefault(gpu, size) != size:
-            mistakes.append(Mistake(place, f"effective_capacity of {gpu} is {size:g}, but was {capacity[gpu]:g} above"))
-        else:
-            found[gpu][hour] = share
-    refuse(str(source), mistakes)
-    if not found:
-        raise WorkloadError(f"{source}: no rows below the header")
-    hours = 1 + max(max(values) for values in found.values())
-    for gpu, values in found.items():
-        if len(values) < hours:
-            first = next(hour for hour in range(hours) if hour not in values)
-            mistakes.append(Mistake(gpu, f"{hours - len(values)} of {hours} hours are missing, the first is {first}"))
-    refuse(str(source), mistakes)
-    shares = np.array([[values[hour] for values in found.values()] for hour in range(hours)])
-    return HourlyAvailability(tuple(found), np.array([capacity[gpu] for gpu in found]), shares)
+    shares, keys, capacity = HOURLY.read(path)
+    return HourlyAvailability(tuple(gpu for (gpu,) in keys), capacity, shares)
+
+
+@dataclass(frozen=True)
+class PoolScale:
+    """How much a pool offers: the least factor that makes it worth ``(1 + headroom) * required``.
+
+    Attributes:
+        required: Estimated demand in ``unit``: what a plan for this demand uses.
+        headroom: 0.25 is 25 % above the estimate; see ``RULES``.
+        unit: What is counted: ``gpus``, ``memory`` (GiB) or ``bandwidth`` (1e9 bytes/s).
+        at: Whether the ``mean`` over the epochs or the tightest epoch (``min``) has that headroom.
+
+    Raises:
+        WorkloadError: A value out of range.
+    """
+
+    required: float
+    headroom: float = RULES["ample"]
+    unit: str = "gpus"
+    at: str = "mean"
+
+    def __post_init__(self) -> None:
+        positive("estimated demand", self.required)
+        if not (math.isfinite(self.headroom) and self.headroom > -1):
+            raise WorkloadError(
+                f"the headroom must be above -1, not {self.headroom:g}; 0.25 is 25 % above the estimate"
+            )
+        if self.unit not in UNITS:
+            raise WorkloadError(f"unknown unit {self.unit!r}; choose {', '.join(UNITS)}")
+        if self.at not in ("mean", "min"):
+            raise WorkloadError(f"the headroom holds at 'mean' or 'min' over the epochs, not at {self.at!r}")
+
+
+@dataclass(frozen=True)
+class PoolHours:
+    """Which hours of the hourly table each region follows.
+
+    Attributes:
+        per_epoch: How far the table moves on with each epoch, hours.
+        first: Hour of the table at epoch 0, the same in every region; drawn by ``seed`` for each region if ``None``.
+        seed: Chooses the regions' hours.
+
+    Raises:
+        WorkloadError: ``per_epoch`` is not positive.
+    """
+
+    per_epoch: float = 1.0
+    first: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        positive("hours per epoch", self.per_epoch)
+
+    def of(self, regions: int, epochs: int, hours: int) -> Ints:
+        """int64 (regions, epochs): hours of a table that has so many.
+
+        Raises:
+            WorkloadError: The table is too short.
+        """
+        span = math.ceil((epochs - 1) * self.per_epoch) + 1
+        if span > hours:
+            raise WorkloadError(f"{epochs} epochs need {span} hours but the table has {hours}")
+        latest = hours - span
+        if self.first is not None and not 0 <= self.first <= latest:
+            raise WorkloadError(f"the first hour must be 0 to {latest} for {epochs} epochs, not {self.first}")
+        drawn = random_of(self.seed).integers(0, latest + 1, regions)
+        starts = drawn if self.first is None else np.full(regions, self.first)
+        return np.asarray(starts[:, None] + (np.arange(epochs) * self.per_epoch).astype(np.int64))
 
 
 def pool_availability(
     hourly: HourlyAvailability,
     pool: Mapping[str, Sequence[str]],
     epochs: int,
+    scale: PoolScale,
+    hours: PoolHours = PoolHours(),
     *,
-    required: float,
-    headroom: float = RULES["ample"],
-    unit: str = "gpus",
-    at: str = "mean",
-    hours_per_epoch: float = 1.0,
-    first_hour: int | None = None,
-    seed: int = 0,
     gpu_of_trace: Mapping[str, str] | None = None,
     nodes: Mapping[str, NodeConfiguration] | None = None,
 ) -> EpochAvailability:
     """Nodes that can be rented per region, configuration and epoch, scaled to an estimated demand (paper, section 5.1).
 
     Each region follows the hourly table from an hour of its own. One factor for the whole pool, the least that does,
-    brings its total to ``(1 + headroom) * required``. The free GPUs of a type are split evenly over regions and, inside a
-    region, over its configurations with that GPU; from the largest node down, GPUs that do not fill a node go to the next
-    smaller one.
+    brings its total to the wanted one. The free GPUs of a type are split evenly over regions and, inside a region, over
+    its configurations with that GPU; from the largest node down, GPUs that do not fill a node go to the next smaller one.
 
     Args:
         hourly: Free GPUs by hour.
         pool: Region -> node configurations that it offers.
         epochs: Number of epochs.
-        required: Estimated demand in ``unit``: what a plan for this demand uses.
-        headroom: 0.25 is 25 % above the estimate; see ``RULES``.
-        unit: What is counted: ``gpus``, ``memory`` (GiB) or ``bandwidth`` (1e9 bytes/s).
-        at: Whether the ``mean`` over the epochs or the tightest epoch (``min``) has that headroom.
-        hours_per_epoch: How far the hourly table moves on with each epoch.
-        first_hour: Hour of the table at epoch 0, the same in every region; drawn by ``seed`` for each region if ``None``.
-        seed: Chooses the regions' hours.
+        scale: What the pool is to be worth.
+        hours: Which hours the epochs follow.
         gpu_of_trace: GPU of the configurations -> GPU of the table; by default ``GPU_OF_TRACE``, and equal names.
         nodes: Configurations by name, for those that the catalog does not have.
 
     Raises:
         WorkloadError: A value out of range, a GPU that follows no GPU of the table, or a table that is too short.
     """
-    _check_rule(epochs, required, headroom, unit, at, hours_per_epoch)
+    if not 1 <= epochs <= 1_000_000:
+        raise WorkloadError(f"the number of epochs must be 1 to 1,000,000, not {epochs}")
     regions = tuple(pool)
     names = tuple(dict.fromkeys(name for offered in pool.values() for name in offered))
     if not names:
@@ -163,18 +201,7 @@ def pool_availability(
     own = nodes or {}
     configurations = [own[name] if name in own else parse_configuration(name) for name in names]
     columns = _columns(hourly, configurations, gpu_of_trace)
-    span = math.ceil((epochs - 1) * hours_per_epoch) + 1
-    if span > len(hourly):
-        raise WorkloadError(f"{epochs} epochs need {span} hours but the table has {len(hourly)}")
-    latest = len(hourly) - span
-    if first_hour is not None and not 0 <= first_hour <= latest:
-        raise WorkloadError(f"the first hour must be 0 to {latest} for {epochs} epochs, not {first_hour}")
-    starts = (
-        np.random.default_rng(seed).integers(0, latest + 1, len(regions))
-        if first_hour is None
-        else np.full(len(regions), first_hour)
-    )
-    hours = (np.arange(epochs) * hours_per_epoch).astype(np.int64)
+    followed = hours.of(len(regions), epochs, len(hourly))
     free = np.zeros((epochs, len(regions), len(names)))
     for r, region in enumerate(regions):
         offered = set(pool[region])
@@ -182,23 +209,18 @@ def pool_availability(
         for c, node in enumerate(configurations):
             if node.name in offered:
                 share = len(regions) * siblings[node.gpu.name]
-                free[:, r, c] = hourly.free_gpus[starts[r] + hours, columns[c]] / share
-    worth = np.array([UNITS[unit](node) for node in configurations])
-    return EpochAvailability(regions, names, _scaled(free, configurations, worth, (1 + headroom) * required, at))
+                free[:, r, c] = hourly.free_gpus[followed[r], columns[c]] / share
+    return EpochAvailability(regions, names, _scaled(free, configurations, scale))
 
 
-def _scaled(
-    free: Floats,
-    nodes: Sequence[NodeConfiguration],
-    worth: Floats,
-    target: float,
-    at: str,
-) -> Ints:
-    """Whole nodes (E, R, C) from GPUs (E, R, C) times the least factor that makes them worth ``target`` or more."""
+def _scaled(free: Floats, nodes: Sequence[NodeConfiguration], scale: PoolScale) -> Ints:
+    """Whole nodes (E, R, C) from GPUs (E, R, C) times the least factor that makes them worth enough."""
+    worth = np.array([UNITS[scale.unit](node) for node in nodes])
+    target = (1 + scale.headroom) * scale.required
 
     def total(factor: float) -> float:
         per_epoch = (_whole_nodes(free * factor, nodes) @ worth).sum(axis=1)
-        return float(per_epoch.mean() if at == "mean" else per_epoch.min())
+        return float(per_epoch.mean() if scale.at == "mean" else per_epoch.min())
 
     high = 1e-6
     while total(high) < target:
@@ -244,20 +266,6 @@ def plan_worth(plan: Plan, configurations: Sequence[NodeConfiguration], unit: st
                 raise WorkloadError(f"the plan uses {name}, which the scenario's pool does not have")
             total += instance.count * count * UNITS[unit](nodes[name])
     return total
-
-
-def _check_rule(epochs: int, required: float, headroom: float, unit: str, at: str, hours_per_epoch: float) -> None:
-    if not 1 <= epochs <= 1_000_000:
-        raise WorkloadError(f"the number of epochs must be 1 to 1,000,000, not {epochs}")
-    for name, value in (("estimated demand", required), ("hours per epoch", hours_per_epoch)):
-        if not (math.isfinite(value) and value > 0):
-            raise WorkloadError(f"the {name} must be positive and finite, not {value:g}")
-    if not (math.isfinite(headroom) and headroom > -1):
-        raise WorkloadError(f"the headroom must be above -1, not {headroom:g}; 0.25 is 25 % above the estimate")
-    if unit not in UNITS:
-        raise WorkloadError(f"unknown unit {unit!r}; choose {', '.join(UNITS)}")
-    if at not in ("mean", "min"):
-        raise WorkloadError(f"the headroom holds at 'mean' or 'min' over the epochs, not at {at!r}")
 
 
 def _columns(

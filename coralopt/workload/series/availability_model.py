@@ -7,19 +7,18 @@ noise; both are correlated between GPU types. Quantiles bring a sample back to f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.types import Floats, Ints
+from coralopt.workload.checks import random_of
+from coralopt.workload.files.documents import DocumentKind, Numbers
 from coralopt.workload.series.availability import HourlyAvailability
-from coralopt.workload.traces.files import open_text, parse_json, refuse, write_json
 
 #: Probabilities of the stored quantiles of the free share.
 _PROBABILITIES = np.array([0, 0.005, 0.01, *np.arange(0.025, 0.99, 0.025), 0.99, 0.995, 1.0])
@@ -30,6 +29,11 @@ _MOST_HOURS = 10_000_000
 #: Longest memory of the slow process, hours. Longer ones look like a trend inside half a year, which no stationary process
 #: repeats: samples would each sit at a level of their own.
 _LONGEST_MEMORY_H = 1000.0
+
+_Shares = Annotated[Floats, Numbers(2, ge=0, le=1)]
+_Weights = Annotated[Floats, Numbers(ge=0)]
+_Memories = Annotated[Floats, Numbers(ge=0, lt=1)]
+_Correlations = Annotated[Floats, Numbers(2, ge=-1.000001, le=1.000001)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +46,8 @@ class AvailabilityModel:
         licence: Licence of the data behind them.
         gpus: G GPU types.
         capacity: float64 (G,), GPUs in all.
-        quantiles: float64 (q, G), free share at rising probabilities.
+        probabilities: float64 (q,), rising from 0 to 1.
+        quantiles: float64 (q, G), free share at these probabilities.
         daily: float64 (24, G), mean of the normal score in each hour of the day.
         slow_weight: float64 (G,), variance of the slow process; the fast one has the rest of what the day leaves.
         fast_weight: float64 (G,), variance of the fast process.
@@ -53,19 +58,20 @@ class AvailabilityModel:
     """
 
     name: str
-    source: str
-    licence: str
-    gpus: tuple[str, ...]
-    capacity: Floats
-    probabilities: Floats
-    quantiles: Floats
-    daily: Floats
-    slow_weight: Floats
-    fast_weight: Floats
-    slow_memory: Floats
-    fast_memory: Floats
-    slow_correlation: Floats
-    fast_correlation: Floats
+    source: str = ""
+    licence: str = ""
+    _: KW_ONLY
+    gpus: Annotated[tuple[str, ...], Field(min_length=1)]
+    capacity: Annotated[Floats, Numbers(gt=0)]
+    probabilities: Annotated[Floats, Numbers(ge=0, le=1, least=2)]
+    quantiles: _Shares
+    daily: Annotated[Floats, Numbers(2)]
+    slow_weight: _Weights
+    fast_weight: _Weights
+    slow_memory: _Memories
+    fast_memory: _Memories
+    slow_correlation: _Correlations
+    fast_correlation: _Correlations
 
     def sample(self, hours: int, seed: int = 0) -> HourlyAvailability:
         """A table of ``hours`` hours that starts at midnight; equal arguments give equal tables.
@@ -77,9 +83,7 @@ class AvailabilityModel:
 
         if not 1 <= hours <= _MOST_HOURS:
             raise WorkloadError(f"the number of hours must be 1 to {_MOST_HOURS:,}, not {hours}")
-        if seed < 0:
-            raise WorkloadError(f"the seed must be a whole number from 0, not {seed}")
-        random = np.random.default_rng(seed)
+        random = random_of(seed)
         score = self.daily[np.arange(hours) % 24]
         score = score + np.sqrt(self.slow_weight) * _ar1(self.slow_memory, self.slow_correlation, hours, random)
         score = score + np.sqrt(self.fast_weight) * _ar1(self.fast_memory, self.fast_correlation, hours, random)
@@ -135,43 +139,12 @@ def load_availability_model(name: str | Path = _PACKAGED) -> AvailabilityModel:
     Raises:
         WorkloadError: No such file, or it lists its mistakes.
     """
-    if name == _PACKAGED:
-        return _packaged()
-    path = Path(name)
-    if not path.is_file():
-        raise WorkloadError(f"{name}: neither the packaged availability model ({_PACKAGED}) nor a file")
-    with open_text(path) as text:
-        return _from_json(text.read(), str(path))
+    return _MODELS.load(name)
 
 
 def save_availability_model(model: AvailabilityModel, path: str | Path) -> None:
     """Write an availability model as JSON, atomically."""
-    write_json(
-        Path(path),
-        {
-            "format": "coralopt-availability",
-            "version": 1,
-            "name": model.name,
-            "source": model.source,
-            "licence": model.licence,
-            "gpus": list(model.gpus),
-            **{field: _short(getattr(model, field)) for field in _ARRAYS},
-        },
-    )
-
-
-_ARRAYS = (
-    "capacity",
-    "probabilities",
-    "quantiles",
-    "daily",
-    "slow_weight",
-    "fast_weight",
-    "slow_memory",
-    "fast_memory",
-    "slow_correlation",
-    "fast_correlation",
-)
+    _MODELS.save(model, path)
 
 
 def autocorrelation(values: Floats, lags: Ints) -> Floats:
@@ -224,69 +197,23 @@ def _nearest(matrix: Floats) -> Floats:
     return result
 
 
-@cache
-def _packaged() -> AvailabilityModel:
-    text = files("coralopt.workload").joinpath("data", f"{_PACKAGED}.availability.json").read_text(encoding="utf-8")
-    return _from_json(text, _PACKAGED)
-
-
-_Share = Annotated[float, Field(ge=0, le=1)]
-_Memory = Annotated[float, Field(ge=0, lt=1)]
-_Weight = Annotated[float, Field(ge=0)]
-_Correlation = Annotated[float, Field(ge=-1.000001, le=1.000001)]
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    format: Literal["coralopt-availability"]
-    version: Literal[1]
-    name: str
-    source: str = ""
-    licence: str = ""
-    gpus: list[str] = Field(min_length=1)
-    capacity: list[Annotated[float, Field(gt=0)]]
-    probabilities: list[_Share] = Field(min_length=2)
-    quantiles: list[list[_Share]]
-    daily: list[list[float]]
-    slow_weight: list[_Weight]
-    fast_weight: list[_Weight]
-    slow_memory: list[_Memory]
-    fast_memory: list[_Memory]
-    slow_correlation: list[list[_Correlation]]
-    fast_correlation: list[list[_Correlation]]
-
-
-def _from_json(content: str, source: str) -> AvailabilityModel:
-    document = parse_json(_Document, "availability model", content, source)
-    count, points = len(document.gpus), len(document.probabilities)
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(_ARRAYS, (count,))
-    shapes |= {"probabilities": (points,), "quantiles": (points, count), "daily": (24, count)}
-    shapes |= {"slow_correlation": (count, count), "fast_correlation": (count, count)}
-    arrays, mistakes = {}, []
-    for name, shape in shapes.items():
-        values = getattr(document, name)
-        ragged = isinstance(values[0], list) and len({len(row) for row in values}) > 1 if values else True
-        arrays[name] = np.zeros(0) if ragged else np.asarray(values, dtype=np.float64)
-        if arrays[name].shape != shape:
-            mistakes.append(Mistake(name, f"must have the shape {shape} for {count} GPU types"))
-    refuse(source, mistakes)
-    rising = arrays["probabilities"]
+def _checked(model: AvailabilityModel) -> tuple[AvailabilityModel, list[Mistake]]:
+    """The model, and which of its arrays do not go together."""
+    count, points = len(model.gpus), len(model.probabilities)
+    square = (count, count)
+    shapes = {"probabilities": (points,), "quantiles": (points, count), "daily": (24, count)}
+    shapes |= {"slow_correlation": square, "fast_correlation": square}
+    mistakes = []
+    for field in fields(model)[4:]:
+        shape = shapes.get(field.name, (count,))
+        if getattr(model, field.name).shape != shape:
+            mistakes.append(Mistake(field.name, f"must have the shape {shape} for {count} GPU types"))
+    rising = model.probabilities
     if rising[0] != 0 or rising[-1] != 1 or (np.diff(rising) <= 0).any():
         mistakes.append(Mistake("probabilities", "must rise from 0 to 1"))
-    if (np.diff(arrays["quantiles"], axis=0) < 0).any():
+    if (np.diff(model.quantiles, axis=0) < 0).any():
         mistakes.append(Mistake("quantiles", "must not fall"))
-    refuse(source, mistakes)
-    return AvailabilityModel(
-        name=document.name,
-        source=document.source,
-        licence=document.licence,
-        gpus=tuple(document.gpus),
-        **{name: arrays[name] for name in _ARRAYS},
-    )
+    return model, mistakes
 
 
-def _short(values: Any) -> Any:
-    if isinstance(values, np.ndarray):
-        return [_short(value) for value in values]
-    return float(f"{float(values):.6g}")
+_MODELS = DocumentKind(AvailabilityModel, "availability model", "availability", _checked)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from coralopt.errors import WorkloadError
+from coralopt.workload.checks import positive
 from coralopt.workload.series.epochs import EpochDemand
 from coralopt.workload.traces.trace import Trace
 
@@ -25,8 +27,8 @@ _MOST_EPOCHS = 1_000_000
 
 def scale_time(trace: Trace, factor: float) -> Trace:
     """Every arrival time multiplied by ``factor`` (above 0): 0.5 doubles the rate."""
-    _positive("factor", factor)
-    return Trace(trace.arrival_s * factor, trace.input_tokens, trace.output_tokens, trace.model, trace.models)
+    positive("factor", factor)
+    return replace(trace, arrival_s=trace.arrival_s * factor)
 
 
 def scale_to_rate(trace: Trace, rate_s: float, duration_s: float | None = None) -> Trace:
@@ -40,11 +42,11 @@ def scale_to_rate(trace: Trace, rate_s: float, duration_s: float | None = None) 
     Raises:
         WorkloadError: The rate is not positive, or the trace has none.
     """
-    _positive("rate", rate_s)
+    positive("rate", rate_s)
     if duration_s is None:
         rate = trace.rate_s
     else:
-        _positive("duration", duration_s)
+        positive("duration", duration_s)
         rate = len(trace) / duration_s
     if not (math.isfinite(rate) and rate > 0):
         raise WorkloadError("the trace has no rate: it needs requests at two instants at least")
@@ -147,7 +149,7 @@ def assign_models(trace: Trace, shares: Mapping[str, float], seed: int = 0) -> T
         raise WorkloadError(f"shares must be at least 0 and not all 0: {dict(shares)}")
     borders = np.cumsum(values / values.sum())[:-1]
     model = np.searchsorted(borders, np.random.default_rng(seed).random(len(trace)), side="right").astype(np.int32)
-    return Trace(trace.arrival_s, trace.input_tokens, trace.output_tokens, model, tuple(shares))
+    return replace(trace, model=model, models=tuple(shares))
 
 
 def only_model(trace: Trace, name: str) -> Trace:
@@ -160,13 +162,7 @@ def only_model(trace: Trace, name: str) -> Trace:
         named = ", ".join(repr(model) for model in trace.models) if trace.is_named else "no model at all"
         raise WorkloadError(f"the trace has no requests for model {name!r}; it names {named}")
     kept = trace.model == trace.models.index(name)
-    return Trace(
-        trace.arrival_s[kept],
-        trace.input_tokens[kept],
-        trace.output_tokens[kept],
-        np.zeros(int(np.count_nonzero(kept)), dtype=np.int32),
-        (name,),
-    )
+    return Trace(trace.arrival_s[kept], trace.input_tokens[kept], trace.output_tokens[kept], models=(name,))
 
 
 def request_shares(sizes: Mapping[str, float], imbalance: str = "balanced") -> dict[str, float]:
@@ -223,10 +219,7 @@ def epoch_demand(
     """
     count = _epoch_count(trace, epoch_s, epochs)
     names = tuple(models) if models is not None else trace.models
-    if not trace.is_named and len(names) == 1:
-        own: tuple[str, ...] = names
-    else:
-        own = trace.models
+    own = names if not trace.is_named and len(names) == 1 else trace.models
     if own == ("",):
         raise WorkloadError("the trace names no model; say which one it is for (--model), or mix it over several")
     foreign = [name for name in own if name not in names]
@@ -255,22 +248,22 @@ def scenario_demand(trace: Trace, duration_s: float | None = None) -> dict[str, 
         Model name -> ``{"requests_s": ..., "input_tokens": ..., "output_tokens": ...}``.
     """
     duration = duration_s if duration_s is not None else trace.last_arrival_s
-    _positive("duration", duration)
-    found = {}
+    positive("duration", duration)
+    demand = {}
     for position, name in enumerate(trace.models):
         own = trace.model == position
         requests = int(np.count_nonzero(own))
         if requests:
-            found[name] = {
+            demand[name] = {
                 "requests_s": requests / duration,
                 "input_tokens": float(trace.input_tokens[own].mean()),
                 "output_tokens": float(trace.output_tokens[own].mean()),
             }
-    return found
+    return demand
 
 
 def _epoch_count(trace: Trace, epoch_s: float, epochs: int | None) -> int:
-    _positive("epoch length", epoch_s)
+    positive("epoch length", epoch_s)
     if epochs is not None:
         if not 1 <= epochs <= _MOST_EPOCHS:
             raise WorkloadError(f"the number of epochs must be 1 to {_MOST_EPOCHS:,}, not {epochs}")
@@ -280,8 +273,3 @@ def _epoch_count(trace: Trace, epoch_s: float, epochs: int | None) -> int:
         raise WorkloadError(f"{trace.last_arrival_s:g} s are more than {_MOST_EPOCHS:,} epochs of {epoch_s:g} s")
     count = max(1, math.floor(needed) + 1)
     return count + 1 if trace.last_arrival_s >= count * epoch_s else count
-
-
-def _positive(what: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise WorkloadError(f"the {what} must be positive and finite, not {value:g}")

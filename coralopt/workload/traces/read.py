@@ -20,20 +20,29 @@ and counted. ``plain`` files are taken as they are; every oddity is a mistake.
 from __future__ import annotations
 
 import array
-import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import Mistake, WorkloadError
-from coralopt.workload.traces.files import open_text, read_parquet, refuse
+from coralopt.types import Progress
+from coralopt.workload.files.tables import (
+    MOST_MISTAKES,
+    csv_rows,
+    number_cell,
+    open_text,
+    read_parquet,
+    refuse,
+    shown,
+)
 from coralopt.workload.traces.trace import UNNAMED, Trace
 
 FORMATS = ("azure", "burstgpt", "mooncake", "plain")
@@ -45,12 +54,11 @@ _COLUMNS: dict[str, tuple[str, str, str, str | None]] = {
     "azure": ("timestamp", "contexttokens", "generatedtokens", None),
     "burstgpt": ("timestamp", "request tokens", "response tokens", "model"),
 }
-_MOST_MISTAKES = 20
-_MOST_TOKENS = 2**31
-
-#: Moves a progress bar: bytes or rows read so far.
-Progress = Callable[[int], None]
+_JSON_FIELDS = ("timestamp", "input_length", "output_length")
 _REPORT_EVERY = 100_000
+#: Line of a file, and (arrival, input, output, model) as the file has them.
+_Row = tuple[int, tuple[object, object, object, object]]
+_read_tokens = number_cell("must be a whole number, at least 0", whole=True, most=2**31 - 1)
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def read_trace_file(path: str | Path, *, sort: bool | None = None, progress: Pro
         path: A CSV, JSON-lines or Parquet file; gzip is recognised by its content.
         sort: Whether rows out of order are sorted. By default they are for the data sets, whose loggers write
             concurrently, and are a mistake in a plain file.
-        progress: Called now and then with the number of rows read.
+        progress: Called now and then.
 
     Raises:
         WorkloadError: Lists the mistakes with their lines: unknown header, missing columns, values that are no
@@ -96,22 +104,27 @@ def read_trace_file(path: str | Path, *, sort: bool | None = None, progress: Pro
         return _gather(source, name, rows, sort if sort is not None else name != "plain", progress)
 
 
-def _rows(path: Path, text: IO[str]) -> tuple[str, Iterator[tuple[int, Sequence[Any]]]]:
-    """The format and (line, (arrival, input, output, model)) with the fields as the file has them."""
+def _rows(path: Path, text: IO[str]) -> tuple[str, Iterator[_Row]]:
+    """The format and the rows."""
     start, first = 1, text.readline()
     while first and not first.strip():
         start, first = start + 1, text.readline()
     if not first:
         raise WorkloadError(f"{path}: empty file; expected a trace with the header {','.join(PLAIN_COLUMNS)}[,model]")
+    lines = chain([first], text)
     if first.lstrip().startswith("{"):
-        return "mooncake", _json_rows(path, first, text, start)
-    header = next(csv.reader([first]))
+        return "mooncake", _json_rows(path, lines, start)
+    rows = csv_rows(path, lines, start - 1)
+    _, header = next(rows)
     names = [name.strip().lower() for name in header]
-    for name, columns in _COLUMNS.items():
-        needed = [column for column in columns[:3] if column not in names]
-        if not needed:
-            where = tuple(names.index(column) if column in names else None for column in columns)
-            return name, _csv_rows(path, text, len(header), where, start)
+    for name, (*needed, model) in _COLUMNS.items():
+        if set(needed) <= set(names):
+            arrival, inputs, outputs = (names.index(column) for column in needed)
+            last = names.index(model) if model in names else None
+            return name, (
+                (line, (row[arrival], row[inputs], row[outputs], None if last is None else row[last]))
+                for line, row in rows
+            )
     raise WorkloadError(f"{path}: {_unknown_header(header, names)}")
 
 
@@ -131,32 +144,8 @@ def _unknown_header(header: Sequence[str], names: Sequence[str]) -> str:
     )
 
 
-def _csv_rows(
-    path: Path, text: IO[str], width: int, where: tuple[int | None, ...], start: int
-) -> Iterator[tuple[int, Sequence[Any]]]:
-    arrival, given, made, model = where
-    assert arrival is not None
-    assert given is not None
-    assert made is not None
-    reader = csv.reader(text)
-    try:
-        for row in reader:
-            if not row:
-                continue
-            line = reader.line_num + start
-            if len(row) != width:
-                raise WorkloadError(f"{path}: line {line}: {len(row)} fields where the header has {width}")
-            yield line, (row[arrival], row[given], row[made], row[model] if model is not None else None)
-    except csv.Error as error:
-        raise WorkloadError(f"{path}: line {reader.line_num + start}: not CSV: {error}") from error
-
-
-def _json_rows(path: Path, first: str, text: IO[str], start: int) -> Iterator[tuple[int, Sequence[Any]]]:
-    def lines() -> Iterator[str]:
-        yield first
-        yield from text
-
-    for line, content in enumerate(lines(), start=start):
+def _json_rows(path: Path, lines: Iterable[str], start: int) -> Iterator[_Row]:
+    for line, content in enumerate(lines, start=start):
         if not content.strip():
             continue
         try:
@@ -165,75 +154,71 @@ def _json_rows(path: Path, first: str, text: IO[str], start: int) -> Iterator[tu
             raise WorkloadError(f"{path}: line {line}: not JSON: {error.msg}") from error
         except RecursionError as error:
             raise WorkloadError(f"{path}: line {line}: not a request: nested too deeply") from error
-        names = ("timestamp", "input_length", "output_length")
-        missing = [name for name in names if not isinstance(row, dict) or name not in row]
+        missing = [name for name in _JSON_FIELDS if not isinstance(row, dict) or name not in row]
         if missing:
             raise WorkloadError(f"{path}: line {line}: no {', '.join(missing)}; expected Mooncake's JSON lines")
-        yield line, (*(row[name] for name in names), None)
+        arrival, inputs, outputs = (row[name] for name in _JSON_FIELDS)
+        yield line, (arrival, inputs, outputs, None)
 
 
-def _gather(
-    path: Path,
-    name: str,
-    rows: Iterator[tuple[int, Sequence[Any]]],
-    sort: bool,
-    progress: Progress | None,
-) -> TraceFile:
-    read_time: Callable[[Any], float] = {"azure": _stamp, "mooncake": _milliseconds}.get(name, _seconds)
+def _gather(path: Path, name: str, rows: Iterator[_Row], sort: bool, progress: Progress | None) -> TraceFile:
+    read_time: Callable[[object], float] = {"azure": _stamp, "mooncake": _milliseconds}.get(name, _seconds)
     mistakes: list[Mistake] = []
-    found = failed = out_of_order = 0
+    count = failed = out_of_order = 0
     # Compact arrays: a week of Azure's 2024 traces has 44 million requests.
-    times, given, made, model = array.array("d"), array.array("q"), array.array("q"), array.array("i")
+    times, inputs, outputs, model = array.array("d"), array.array("q"), array.array("q"), array.array("i")
     models: dict[str, int] = {}
     last = -math.inf
-    for line, (arrival, given_text, made_text, model_text) in rows:
+    for line, (arrival, input_text, output_text, model_text) in rows:
         if progress is not None and (len(times) + failed) % _REPORT_EVERY == 0:
-            progress(len(times) + failed)
+            progress("requests read", len(times) + failed, 0)
         problems = []
         time, lengths = 0.0, [0, 0]
         try:
             time = read_time(arrival)
         except ValueError as error:
-            problems.append(f"arrival {error}, not {_shown(arrival)}")
-        for position, (what, text) in enumerate((("input tokens", given_text), ("output tokens", made_text))):
+            problems.append(f"arrival {error}, not {shown(arrival)}")
+        for position, (what, text) in enumerate((("input tokens", input_text), ("output tokens", output_text))):
             try:
-                lengths[position] = _tokens(text)
+                lengths[position] = int(_read_tokens(text))
             except ValueError as error:
-                problems.append(f"{what} {error}, not {_shown(text)}")
+                problems.append(f"{what} {error}")
+        named = UNNAMED if model_text is None else str(model_text).strip()
         if not problems and name == "plain":
             if min(lengths) == 0:
                 problems.append("a request needs at least 1 input and 1 output token")
-            if model_text is not None and not model_text.strip():
+            if model_text is not None and not named:
                 problems.append("model is empty")
             if time < 0:
-                problems.append(f"arrival must be at least 0 s, not {_shown(arrival)}")
-        if problems:
-            found += len(problems)
-            mistakes += [Mistake(f"line {line}", problem) for problem in problems[: _MOST_MISTAKES - len(mistakes)]]
-            continue
-        if time < last:
+                problems.append(f"arrival must be at least 0 s, not {shown(arrival)}")
+        hint = ""
+        if not problems and time < last:
             out_of_order += 1
             if not sort:
-                found += 1
-                if len(mistakes) < _MOST_MISTAKES:
-                    problem = f"arrives at {_shown(arrival)}, before the line above"
-                    mistakes.append(Mistake(f"line {line}", problem, "sort the file, or ask for sorting with --sort"))
+                problems = [f"arrives at {shown(arrival)}, before the line above"]
+                hint = "sort the file, or ask for sorting with --sort"
+        if problems:
+            count += len(problems)
+            room = MOST_MISTAKES - len(mistakes)
+            mistakes += [Mistake(f"line {line}", problem, hint) for problem in problems[:room]]
+            last = time if hint else last
+            continue
         last = time
         if min(lengths) == 0:
             failed += 1
             continue
         times.append(time)
-        given.append(lengths[0])
-        made.append(lengths[1])
-        model.append(models.setdefault((model_text or UNNAMED).strip(), len(models)))
-    refuse(str(path), mistakes, more=found - len(mistakes))
+        inputs.append(lengths[0])
+        outputs.append(lengths[1])
+        model.append(models.setdefault(named, len(models)))
+    refuse(str(path), mistakes, more=count - len(mistakes))
     if not times:
         what = f"only failed requests ({failed})" if failed else "no requests below the header"
         raise WorkloadError(f"{path}: {what}")
     arrivals = np.array(times)
     if name != "plain":
         arrivals -= arrivals.min()
-    trace = Trace.in_order(arrivals, np.asarray(given), np.asarray(made), np.asarray(model), tuple(models))
+    trace = Trace.in_order(arrivals, np.asarray(inputs), np.asarray(outputs), np.asarray(model), tuple(models))
     return TraceFile(trace, name, failed, out_of_order)
 
 
@@ -256,30 +241,30 @@ def _from_parquet(path: Path, sort: bool) -> TraceFile:
         models = tuple(str(name) for name in encoded.dictionary.to_pylist())
     try:
         falls = int(np.count_nonzero(np.diff(columns[0]) < 0))
-        make: Any = Trace.in_order if sort else Trace
-        trace: Trace = make(*columns, model, models)
+        arrival, inputs, outputs = columns
+        trace = (Trace.in_order if sort else Trace)(arrival, inputs, outputs, model, models)
     except (WorkloadError, TypeError) as error:
         raise WorkloadError(f"{path}: {error}") from error
     return TraceFile(trace, "plain", 0, falls)
 
 
-def _seconds(text: Any) -> float:
+def _seconds(value: object) -> float:
     try:
-        value = float(text)
+        seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError("must be seconds") from None
-    if not math.isfinite(value):
+    if not math.isfinite(seconds):
         raise ValueError("must be finite seconds")
-    return value
+    return seconds
 
 
-def _milliseconds(value: Any) -> float:
+def _milliseconds(value: object) -> float:
     if isinstance(value, bool):
         raise ValueError("must be milliseconds")
     return _seconds(value) / 1e3
 
 
-def _stamp(text: Any) -> float:
+def _stamp(text: object) -> float:
     """Seconds since 1970 of ``2023-11-16 18:17:03.9799600``, with or without an offset; without one it is UTC."""
     content = str(text).strip()
     head, dot, tail = content.partition(".")
@@ -292,24 +277,3 @@ def _stamp(text: Any) -> float:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return moment.timestamp() + (float(f"0.{tail[:digits]}") if dot and digits else 0.0)
-
-
-def _tokens(text: Any) -> int:
-    words = "must be a whole number, at least 0"
-    if isinstance(text, bool):
-        raise ValueError(words)
-    try:
-        value = int(text) if isinstance(text, (int, str)) else float(text)
-    except (TypeError, ValueError):
-        try:
-            value = float(text)
-        except (TypeError, ValueError):
-            raise ValueError(words) from None
-    if not math.isfinite(value) or value != int(value) or not 0 <= value < _MOST_TOKENS:
-        raise ValueError(words)
-    return int(value)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

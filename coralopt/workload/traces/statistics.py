@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -67,9 +66,9 @@ class TraceStatistics:
     token_cv: Mapping[float, float]
     tick_s: float | None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The same as plain JSON data; ``null`` where there is no number."""
-        return dict(_plain(asdict(self)))
+        return {name: _plain(value) for name, value in asdict(self).items()}
 
 
 def describe(trace: Trace) -> TraceStatistics:
@@ -159,7 +158,7 @@ def find_tick(times: Floats) -> float | None:
     return step if float(np.mean(off <= 0.02 * step)) >= 0.95 else None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {f"{key:g}" if isinstance(key, float) else key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, float) and not np.isfinite(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +55,11 @@ class Trace:
         lengths = {
             name: _frozen(_whole(name, getattr(self, name)), np.int64) for name in ("input_tokens", "output_tokens")
         }
-        given = self.model if len(self.model) or count == 0 else np.zeros(count, dtype=np.int32)
-        model = _frozen(np.minimum(_whole("model", given), np.iinfo(np.int32).max), np.int32)
+        position = self.model if len(self.model) or count == 0 else np.zeros(count, dtype=np.int32)
+        model = _frozen(np.minimum(_whole("model", position), np.iinfo(np.int32).max), np.int32)
         models = tuple(self.models)
-        whole: list[tuple[str, npt.NDArray[Any]]] = [*lengths.items(), ("model", model)]
-        for name, array in whole:
+        columns: dict[str, Ints | npt.NDArray[np.int32]] = {**lengths, "model": model}
+        for name, array in columns.items():
             if len(array) != count:
                 raise WorkloadError(f"trace: {name} has {len(array)} entries but arrival_s has {count}")
             lowest = 0 if name == "model" else 1
@@ -84,7 +84,7 @@ class Trace:
             raise WorkloadError(
                 f"trace: model must be below {len(models)}, the number of names: {_examples(model, model >= len(models))}"
             )
-        for name, value in {"arrival_s": arrival_s, **lengths, "model": model, "models": models}.items():
+        for name, value in {"arrival_s": arrival_s, **columns, "models": models}.items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -158,16 +158,15 @@ def _whole(name: str, values: npt.ArrayLike) -> Ints:
     return numbers.astype(np.int64)
 
 
-def _frozen(array: npt.NDArray[Any], dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
+def _frozen(array: npt.NDArray[np.generic], dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
     """A read-only array of this type; copied unless nobody can write to it already."""
-    if array.dtype == dtype and not array.flags.writeable:
-        return array
-    frozen = np.array(array, dtype=dtype)
+    same = array.dtype == dtype and not array.flags.writeable
+    frozen = np.asarray(array, dtype=dtype) if same else np.array(array, dtype=dtype)
     frozen.setflags(write=False)
     return frozen
 
 
-def _examples(array: npt.NDArray[Any], broken: Bools) -> str:
+def _examples(array: npt.NDArray[np.generic], broken: Bools) -> str:
     rows = np.flatnonzero(broken)
     shown = ", ".join(f"{array[row]} in row {row}" for row in rows[:_QUOTED])
     return shown + (f" and {len(rows) - _QUOTED} more" if len(rows) > _QUOTED else "")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from coralopt.workload.traces.files import write_columns
+from coralopt.workload.files.tables import write_columns
 from coralopt.workload.traces.trace import Trace
 
 
@@ -22,7 +21,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     """
     import pyarrow as pa
 
-    columns: dict[str, Any] = {
+    columns = {
         "arrival_s": trace.arrival_s,
         "input_tokens": trace.input_tokens,
         "output_tokens": trace.output_tokens,

@@ -1,28 +1,29 @@
-"""Files of this floor: text that may be gzipped, CSV and Parquet tables, and writing that never leaves half a file."""
+"""Tables in CSV (perhaps gzipped) and Parquet: read with the place of every mistake, written whole or not at all."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
-import json
+import math
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import IO, TYPE_CHECKING, cast
 
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.replacing import replacing
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
 #: Most mistakes one message lists.
-_MOST_MISTAKES = 20
-#: A list of plain numbers as ``json.dumps`` spreads it over lines.
-_NUMBERS = re.compile(r"\[\s*((?:[-+0-9.eE]+,?\s*)+)\]")
+MOST_MISTAKES = 20
 _SPECIAL = re.compile(r'[",\r\n]')
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -32,7 +33,7 @@ def refuse(source: str, mistakes: Sequence[Mistake], more: int = 0) -> None:
 
     Args:
         source: The file, as the user named it.
-        mistakes: What was found.
+        mistakes: What is wrong in it.
         more: Mistakes that were counted but not kept.
 
     Raises:
@@ -42,40 +43,10 @@ def refuse(source: str, mistakes: Sequence[Mistake], more: int = 0) -> None:
         return
     count = len(mistakes) + more
     lines = [f"{source}: {count} mistake{'s' if count != 1 else ''}"]
-    lines += [f"  - {mistake}" for mistake in mistakes[:_MOST_MISTAKES]]
-    if count > _MOST_MISTAKES:
-        lines.append(f"  - and {count - _MOST_MISTAKES} more")
+    lines += [f"  - {mistake}" for mistake in mistakes[:MOST_MISTAKES]]
+    if count > MOST_MISTAKES:
+        lines.append(f"  - and {count - MOST_MISTAKES} more")
     raise WorkloadError("\n".join(lines))
-
-
-_Document = TypeVar("_Document", bound=BaseModel)
-
-
-def parse_json(kind: type[_Document], what: str, content: str, source: str) -> _Document:
-    """A JSON document of a pydantic model; all mistakes at once.
-
-    Args:
-        kind: The model.
-        what: What it is called in messages, ``"generator"``.
-        content: The text.
-        source: Where it comes from, as the user named it.
-
-    Raises:
-        WorkloadError: Not JSON, or not such a document.
-    """
-    try:
-        return kind.model_validate(json.loads(content))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise WorkloadError(f"{source}: not a {what} in JSON ({error})") from error
-    except ValidationError as error:
-        refuse(
-            source,
-            [
-                Mistake(".".join(str(part) for part in item["loc"]) or "document", item["msg"])
-                for item in error.errors(include_url=False)
-            ],
-        )
-        raise AssertionError from error
 
 
 @contextmanager
@@ -89,7 +60,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
         with path.open("rb") as raw:
             packed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
-            binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            binary = cast("IO[bytes]", gzip.GzipFile(fileobj=raw) if packed else raw)
             with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text:
                 yield text
     except FileNotFoundError as error:
@@ -119,15 +90,7 @@ def replaced(path: Path) -> Iterator[Path]:
         raise WorkloadError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write one JSON document, atomically; lists of numbers stay on one line."""
-    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    text = _NUMBERS.sub(lambda match: f"[{','.join(match[1].replace(',', ' ').split())}]", text)
-    with replaced(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+def write_columns(path: Path, columns: Mapping[str, pa.Array | npt.NDArray[np.generic] | Sequence[str]]) -> None:
     """Write a table, atomically: Parquet when the name ends in ``.parquet``, else CSV, gzipped under ``.gz``.
 
     Floats are written with the digits that bring the same number back.
@@ -163,38 +126,51 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[st
         WorkloadError: The file cannot be read, has no header, lacks a column, or has one too many.
     """
     if path.suffix == ".parquet":
-        yield from _parquet_rows(path, columns)
+        table = read_parquet(path)
+        _check_header(path, table.column_names, columns)
+        for index, values in enumerate(zip(*(table.column(name).to_pylist() for name in columns), strict=True)):
+            texts = ("" if value is None else str(value) for value in values)
+            yield f"row {index}", dict(zip(columns, texts, strict=True))
         return
     with open_text(path) as text:
-        reader = csv.reader(text)
-        try:
-            header = next(reader, None)
-            if header is None:
-                raise WorkloadError(f"{path}: empty file; expected the header {','.join(columns)}")
-            names = [name.strip() for name in header]
-            _check_header(path, names, columns)
-            for row in reader:
-                if not row:
-                    continue
-                place = f"line {reader.line_num}"
-                if len(row) != len(names):
-                    raise WorkloadError(f"{path}: {place}: {len(row)} fields where the header has {len(names)}")
-                yield place, dict(zip(names, (field.strip() for field in row), strict=True))
-        except csv.Error as error:
-            raise WorkloadError(f"{path}: line {reader.line_num}: not CSV: {error}") from error
+        rows = csv_rows(path, text)
+        _, header = next(rows, (0, None))
+        if header is None:
+            raise WorkloadError(f"{path}: empty file; expected the header {','.join(columns)}")
+        names = [name.strip() for name in header]
+        _check_header(path, names, columns)
+        for line, row in rows:
+            yield f"line {line}", dict(zip(names, (field.strip() for field in row), strict=True))
 
 
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    table = read_parquet(path)
-    _check_header(path, table.column_names, columns)
-    values = [table.column(name).to_pylist() for name in columns]
-    for index, row in enumerate(zip(*values, strict=True)):
-        texts = ("" if value is None else str(value) for value in row)
-        yield f"row {index}", dict(zip(columns, texts, strict=True))
+def csv_rows(path: Path, lines: Iterable[str], before: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """(line, fields) of every row of CSV text that is not blank, the header first; all are as long as the header.
+
+    Args:
+        path: The file, for messages.
+        lines: Its text.
+        before: Lines of the file that stand before this text.
+
+    Raises:
+        WorkloadError: A row of another length, or not CSV.
+    """
+    reader = csv.reader(lines)
+    width = 0
+    try:
+        for row in reader:
+            if not row:
+                continue
+            line = reader.line_num + before
+            width = width or len(row)
+            if len(row) != width:
+                raise WorkloadError(f"{path}: line {line}: {len(row)} fields where the header has {width}")
+            yield line, row
+    except csv.Error as error:
+        raise WorkloadError(f"{path}: line {reader.line_num + before}: not CSV: {error}") from error
 
 
-def read_parquet(path: Path) -> Any:
-    """A whole Parquet file as a pyarrow table.
+def read_parquet(path: Path) -> pa.Table:
+    """A whole Parquet file.
 
     Raises:
         WorkloadError: No such file, or not Parquet.
@@ -211,15 +187,48 @@ def read_parquet(path: Path) -> Any:
 
 
 def _check_header(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
-    missing = [name for name in columns if name not in names]
-    unknown = [name for name in names if name not in columns]
-    twice = sorted({name for name in names if list(names).count(name) > 1})
-    problems = []
-    if missing:
-        problems.append(f"no column {', '.join(missing)}")
-    if unknown:
-        problems.append(f"unknown column {', '.join(repr(name) for name in unknown)}")
-    if twice:
-        problems.append(f"column twice: {', '.join(twice)}")
-    if problems:
-        raise WorkloadError(f"{path}: {'; '.join(problems)}; expected the header {','.join(columns)}")
+    problems = {
+        "no column": [name for name in columns if name not in names],
+        "unknown column": [repr(name) for name in names if name not in columns],
+        "column twice:": sorted({name for name in names if list(names).count(name) > 1}),
+    }
+    text = "; ".join(f"{words} {', '.join(named)}" for words, named in problems.items() if named)
+    if text:
+        raise WorkloadError(f"{path}: {text}; expected the header {','.join(columns)}")
+
+
+def shown(value: object) -> str:
+    """A value as messages quote it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def name_cell(text: str) -> str:
+    """A text that must not be empty; raises :class:`ValueError` in words, as all readers of cells do."""
+    if not text:
+        raise ValueError("is empty")
+    return text
+
+
+def step_cell(text: str, below: int = 1_000_000) -> int:
+    """A whole number from 0, in digits alone; a typing slip must not ask for the memory of a million epochs."""
+    if not (text.isascii() and text.isdigit()) or int(text) >= below:
+        raise ValueError(f"must be a whole number from 0, not {shown(text)}")
+    return int(text)
+
+
+def number_cell(
+    words: str, *, whole: bool = False, most: float = math.inf, above: bool = False
+) -> Callable[[object], float]:
+    """A reader of finite numbers from 0 (or ``above`` it) to ``most``; ``words`` say what must be there."""
+
+    def read(cell: object) -> float:
+        try:
+            value = math.nan if isinstance(cell, bool) else float(cell)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            value = math.nan
+        if not (0 <= value <= most and value < math.inf) or (above and value == 0) or (whole and value % 1):
+            raise ValueError(f"{words}, not {shown(cell)}")
+        return value
+
+    return read
