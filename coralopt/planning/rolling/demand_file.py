@@ -10,8 +10,8 @@ import numpy as np
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.workload import EpochDemand, Trace, epoch_demand, read_demand, read_trace
-from coralopt.workload.series.epochs import DEMAND
 from coralopt.workload.files.tables import open_text
+from coralopt.workload.series.epochs import DEMAND
 
 
 @dataclass(frozen=True, eq=False)
