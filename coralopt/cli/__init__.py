@@ -29,11 +29,13 @@ def _run() -> int:
 
     from coralopt.cli.app import make_app
     from coralopt.cli.exit_codes import BAD_INPUT, INTERRUPTED, exit_code
+    from coralopt.cli.moved import refuse_moved
     from coralopt.errors import CoraloptError
 
     # typer brings its own copy of click in some versions; its usage errors are found without naming that package.
     usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     try:
+        refuse_moved(sys.argv[1:])
         code = make_app()(standalone_mode=False)
     except CoraloptError as error:
         code = exit_code(error)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from coralopt._version import __version__
 from coralopt.cli import (
     adapt,
     bench,
     compare,
+    follow,
     launch,
     library,
     model,
@@ -30,21 +30,10 @@ from coralopt.cli import (
 )
 
 
-class _Root(TyperGroup):
-    """All commands; ``templates check LIB`` is ``library check LIB``, though ``templates`` itself takes a scenario."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[:2] == ["templates", "check"]:
-            _, library_group, _ = super().resolve_command(ctx, ["library"])
-            return "templates check", library_group.commands["check"], args[2:]  # type: ignore[union-attr]
-        return super().resolve_command(ctx, args)
-
-
 def make_app() -> typer.Typer:
     """The application with all its commands."""
     app = typer.Typer(
         name="coralopt",
-        cls=_Root,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -54,6 +43,7 @@ def make_app() -> typer.Typer:
     app.command()(plan.plan)
     app.command()(compare.compare)
     app.command()(adapt.adapt)
+    app.command()(follow.follow)
     app.command()(templates.templates)
     app.command()(place.place)
     app.command()(verify.verify)

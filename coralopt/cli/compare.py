@@ -14,7 +14,6 @@ import typer
 
 from coralopt.cli.console import JsonFlag, OptionList, ScenarioArgument, parse_options, print_json, print_rich, say
 from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
-from coralopt.cli.traffic import ModelOption, SortOption
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -42,8 +41,8 @@ def compare(
     trace: Annotated[
         Path | None, typer.Option(help="Requests to play (CSV or Parquet); by default Poisson at the demand.")
     ] = None,
-    model: ModelOption = None,
-    sort: SortOption = False,
+    model: Annotated[str | None, typer.Option(help="Model that all requests of the trace ask for.")] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort a plain trace whose times fall.")] = False,
     duration: Annotated[float, typer.Option(min=1, help="Seconds of arrivals without a trace.")] = 120.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random planners, requests and simulation.")] = 0,
     plot: Annotated[

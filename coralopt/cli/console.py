@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 
-from coralopt.errors import OptionError
+from coralopt.errors import CoraloptError, OptionError
+from coralopt.types import Progress
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
 ScenarioArgument = Annotated[
@@ -25,13 +29,28 @@ OptionList = Annotated[
 ]
 
 
-def print_json(data: Any) -> None:
-    """One JSON document on standard output."""
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+def print_json(document: object) -> None:
+    """One JSON document on standard output; see :func:`plain` for what it may hold."""
+    sys.stdout.write(json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n")
+
+
+def plain(value: object) -> object:
+    """The value in JSON's own types: a dataclass is an object, an array a list, a path its text, NaN and infinity null."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
 
 
 def print_rich(renderable: RenderableType) -> None:
-    """Tables and drawings on standard output; 120 columns when it is not a terminal."""
+    """Tables and drawings on standard output; 140 columns when it is not a terminal."""
     console = Console(soft_wrap=False)
     if not console.is_terminal:
         console = Console(width=140)
@@ -44,43 +63,48 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def library_progress(quiet: bool, title: str = "templates") -> Iterator[Any]:
-    """A progress bar with an estimate of what is left, on standard error; yields the callback that moves it."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def progress_bar(title: str = "templates", *, quiet: bool = False, estimate_s: float = 30.0) -> Iterator[Progress]:
+    """A progress bar with an estimate of what is left, on standard error; yields the callback that moves it.
 
-    progress = Progress(
-        TextColumn(title),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=quiet,
+    Args:
+        title: Stands before the bar.
+        quiet: Show nothing.
+        estimate_s: The estimate looks back so many seconds; steps that differ a lot in length need more.
+    """
+    from rich import progress
+    from rich.table import Column
+
+    console = Console(stderr=True)
+    bar = progress.Progress(
+        progress.TextColumn(title),
+        progress.BarColumn(bar_width=16),
+        progress.TaskProgressColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        # The description gives way on a narrow terminal, the estimate does not.
+        progress.TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        expand=True,
+        console=console,
+        speed_estimate_period=estimate_s,
+        disable=quiet or not console.is_terminal,
         transient=True,
     )
-    task: Any = None
+    task: progress.TaskID | None = None
 
-    def move(what: str, done: int, total: int) -> None:
+    def move(what: str, count: int, total: int) -> None:
         nonlocal task
         if task is None:
-            progress.start()
-            task = progress.add_task(what, total=total)
-        progress.update(task, description=what, completed=done, total=total)
+            bar.start()
+            task = bar.add_task(what, total=total or None, completed=count)
+        bar.update(task, description=what, completed=count, total=total or None)
 
     try:
         yield move
     finally:
         if task is not None:
-            progress.stop()
+            bar.stop()
 
 
 def parse_options(
@@ -105,5 +129,54 @@ def parse_options(
             options[name.strip()] = json.loads(value)
         except json.JSONDecodeError:
             options[name.strip()] = value
-    said = {"time_limit": time_limit, "rel_gap": rel_gap}
-    return {**options, **{name: value for name, value in said.items() if value is not None}}
+    limits = {"time_limit": time_limit, "rel_gap": rel_gap}
+    return {**options, **{name: value for name, value in limits.items() if value is not None}}
+
+
+def parse_pairs(
+    option: str, items: Iterable[str] | None, form: str = "NAME=VALUE", error: type[CoraloptError] = OptionError
+) -> dict[str, str]:
+    """``["a=b"]`` -> ``{"a": "b"}``.
+
+    Raises:
+        CoraloptError: An item is not of this form; of the type ``error``.
+    """
+    pairs = {}
+    for item in items or ():
+        name, separator, value = item.partition("=")
+        if not separator or not name or not value:
+            raise error(f"{option} {item!r}: expected {form}")
+        pairs[name] = value
+    return pairs
+
+
+def parse_whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """``"2,4,8"`` -> ``(2, 4, 8)``.
+
+    Raises:
+        OptionError: Something else than whole numbers with commas between them.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(
+            f"{option} {text!r}: expected whole numbers with commas between them, for example 2,4,8"
+        ) from None
+
+
+def parse_numbers(option: str, text: str, least: float, most: float) -> list[float]:
+    """``"0.1,2"`` -> ``[0.1, 2.0]``.
+
+    Raises:
+        OptionError: A part is no number, or one below ``least`` or above ``most``.
+    """
+    values = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise OptionError(f"{option} {text!r}: {part!r} is not a number from {least:g} to {most:g}")
+        values.append(value)
+    return values

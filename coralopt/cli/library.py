@@ -11,10 +11,10 @@ import typer
 from coralopt.cli.console import (
     JsonFlag,
     OptionList,
-    library_progress,
     parse_options,
     print_json,
     print_rich,
+    progress_bar,
     say,
 )
 
@@ -300,7 +300,7 @@ def check(
     from coralopt.templates import check_library
 
     loaded, resolved = _open(library, scenario)
-    with library_progress(quiet=json_output) as progress:
+    with progress_bar(quiet=json_output) as progress:
         result = check_library(
             loaded,
             resolved,

@@ -13,10 +13,10 @@ from coralopt.cli.console import (
     JsonFlag,
     OptionList,
     ScenarioArgument,
-    library_progress,
     parse_options,
     print_json,
     print_rich,
+    progress_bar,
     say,
 )
 
@@ -37,7 +37,7 @@ def export(
     from coralopt.templates import obtain_library
 
     resolved = load_scenario(scenario)
-    with library_progress(quiet=json_output) as progress:
+    with progress_bar(quiet=json_output) as progress:
         templates, _ = obtain_library(resolved, library, progress=progress)
     problem = allocation_problem(resolved, templates)
     if reductions:

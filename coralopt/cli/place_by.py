@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from coralopt.cli.console import library_progress, print_json, print_rich, say
+from coralopt.cli.console import print_json, print_rich, progress_bar, say
 from coralopt.placement import PlacementPool
 
 
@@ -69,7 +69,7 @@ def _hexgen(pool: PlacementPool, seed: int, generations: int, quiet: bool) -> di
     from coralopt.report import stages_text
 
     started = time.perf_counter()
-    with library_progress(quiet=quiet, title="hexgen") as progress:
+    with progress_bar("hexgen", quiet=quiet) as progress:
         found = hexgen_search(
             pool.values,
             pool.counts,

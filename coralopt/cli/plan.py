@@ -2,186 +2,230 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import (
-    JsonFlag,
-    OptionList,
-    ScenarioArgument,
-    library_progress,
-    parse_options,
-    print_json,
-    print_rich,
-    say,
-)
-from coralopt.cli.placing import ExecutableBy, OnInfeasibleOption, UnmetPriceOption, with_rules
-from coralopt.cli.plan_by import plan_by
-from coralopt.cli.plan_simulate import plan_by_simulation
-from coralopt.cli.traffic import (
-    DurationOption,
-    LengthCvOption,
-    ModelOption,
-    RateOption,
-    SortOption,
-    TraceOption,
-    TrafficOption,
-    traffic_from_options,
-)
+from coralopt.cli.console import ScenarioArgument, parse_options, progress_bar, say
+from coralopt.cli.exit_codes import CHECK_FAILED, OK
+from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.present import Answer, PlanOutput, present_plan
+from coralopt.cli.shared_options import AllocationOptions, LibraryOptions, OperatorOptions, TrafficOptions
+
+if TYPE_CHECKING:
+    from coralopt.planning import Round, VerifiedPlanning
+    from coralopt.scenario.resolved import ResolvedScenario
 
 
-def plan(
-    scenario: ScenarioArgument,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan document here.")] = None,
-    solver: Annotated[str | None, typer.Option(help="MILP back end; see `coralopt solvers`.")] = None,
-    formulation: Annotated[str, typer.Option(help="Allocation formulation: split or paper.")] = "split",
-    option: OptionList = None,
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds for the allocation; the best plan so far is kept.")
-    ] = None,
-    rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None,
-    reductions: Annotated[bool, typer.Option(help="Exact reductions ahead of the solver.")] = True,
-    restrict: Annotated[
-        int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
-    ] = None,
-    on_infeasible: OnInfeasibleOption = "explain",
-    budget: Annotated[float | None, typer.Option(metavar="USD_H", help="Most rent, USD/h.")] = None,
-    min_replicas: Annotated[int | None, typer.Option(help="Least instances of every model phase.")] = None,
-    survive_region_loss: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of every demand left when any one region is lost.")
-    ] = None,
-    forbid: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL:GPU", help="A GPU or configuration not to use; may be repeated.")
-    ] = None,
-    unmet_price: UnmetPriceOption = None,
-    library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
-    executable_by: ExecutableBy = None,
-    pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False,
-    planner: Annotated[str, typer.Option(help="Planner; see docs/planners.md.")] = "coral",
+@dataclass(frozen=True)
+class PlannerOptions(OptionGroup):
+    """Who plans."""
+
+    planner: Annotated[str, typer.Option(help="Planner; see docs/planners.md.")] = "coral"
     planner_option: Annotated[
         list[str] | None,
         typer.Option("--planner-option", metavar="NAME=VALUE", help="Setting of another planner; may be repeated."),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class SimulateOptions(OptionGroup):
+    """Whether and how the plan is corrected by simulation."""
+
+    panel = "Verified by simulation"
+
     simulate: Annotated[
         bool,
         typer.Option("--simulate", help="Play requests against the plan and correct it until it keeps its promise."),
-    ] = False,
+    ] = False
     attainment: Annotated[
         float, typer.Option(help="With --simulate: share of the requests of each model phase that must meet its SLO.")
-    ] = 0.99,
+    ] = 0.99
     attainment_of: Annotated[
         str,
         typer.Option(help="With --simulate: all requests, or the possible ones that some node could serve in time."),
-    ] = "all",
-    rounds: Annotated[int, typer.Option(help="With --simulate: most plans to make and play.")] = 16,
-    trace: TraceOption = None,
-    model: ModelOption = None,
-    sort: SortOption = False,
-    rate: RateOption = None,
-    duration: DurationOption = None,
-    traffic: TrafficOption = "poisson",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what --simulate or a --planner draws.")] = 0,
-    length_cv: LengthCvOption = 1.0,
-    json_output: JsonFlag = False,
+    ] = "all"
+    rounds: Annotated[int, typer.Option(help="With --simulate: most plans to make and play.")] = 16
+
+
+@takes_groups
+def plan(
+    scenario: ScenarioArgument,
+    output: PlanOutput,
+    planner: PlannerOptions,
+    solver: AllocationOptions,
+    operator: OperatorOptions,
+    templates: LibraryOptions,
+    simulation: SimulateOptions,
+    traffic: TrafficOptions,
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
-    from coralopt.plan.verify import verify_plan
-    from coralopt.planning import parse_forbidden, plan_with_report
-    from coralopt.report import plan_view
-    from coralopt.scenario import load_scenario, with_operations
 
-    options = parse_options(option, time_limit=time_limit, rel_gap=rel_gap)
-    resolved = with_operations(
-        with_rules(load_scenario(scenario), executable_by),
-        budget_usd_h=budget,
-        min_replicas=min_replicas,
-        survive_region_loss=survive_region_loss,
-        forbidden=parse_forbidden(forbid or []),
-        unmet_usd_mtok=unmet_price,
-    )
-    if simulate:
-        if formulation != "split" or not reductions or restrict is not None or on_infeasible != "explain":
+    resolved = operator.on(templates.load(scenario))
+    if simulation.simulate:
+        default = AllocationOptions()
+        changed = (solver.formulation, solver.reductions, solver.restrict, operator.on_infeasible)
+        if changed != (default.formulation, default.reductions, default.restrict, "explain"):
             raise OptionError(
                 "--simulate plans with the default formulation and all reductions, and for the whole demand; leave out "
                 "--formulation, --no-reductions, --restrict and --on-infeasible"
             )
-        if planner != "coral":
+        if planner.planner != "coral":
             raise OptionError("--simulate corrects plans of coral; for others see coralopt compare --simulate")
-        plan_by_simulation(
-            resolved,
-            traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv, sort),
-            target=attainment,
-            over=attainment_of,
-            rounds=rounds,
-            solver=solver,
-            options=options,
-            library=library,
-            output=output,
-            pipelines=pipelines,
-            json_output=json_output,
-        )
-        return
-    if trace is not None:
+        _plan_verified(resolved, output, solver, templates, simulation, traffic)
+    elif traffic.trace is not None:
         raise OptionError("a --trace is played with --simulate only")
-    if planner != "coral":
-        if on_infeasible != "explain":
+    elif planner.planner != "coral":
+        if operator.on_infeasible != "explain":
             raise OptionError("--on-infeasible is for the planner coral; others tell what share they cannot serve")
-        plan_by(
-            planner,
-            resolved,
-            settings=parse_options(planner_option),
-            solver=solver,
-            options=options,
-            library=library,
-            seed=seed,
-            output=output,
-            pipelines=pipelines,
-            json_output=json_output,
-        )
-        return
-    if planner_option:
+        _plan_by(planner, resolved, output, solver, templates, traffic.seed)
+    elif planner.planner_option:
         raise OptionError("--planner-option is for other planners than coral; give --planner")
-    with library_progress(quiet=json_output) as progress:
+    else:
+        _plan(resolved, output, solver, operator, templates)
+
+
+def _plan(
+    scenario: ResolvedScenario,
+    output: PlanOutput,
+    solver: AllocationOptions,
+    operator: OperatorOptions,
+    templates: LibraryOptions,
+) -> None:
+    from coralopt.planning import plan_with_report
+
+    with progress_bar(quiet=output.json_output) as progress:
         document, report = plan_with_report(
-            resolved,
-            solver=solver,
-            options=options,
-            formulation=formulation,
-            reductions=reductions,
-            restrict=restrict,
-            on_infeasible=on_infeasible,  # type: ignore[arg-type]
-            library=library,
+            scenario,
+            solver=solver.solver,
+            options=solver.options,
+            formulation=solver.formulation,
+            reductions=solver.reductions,
+            restrict=solver.restrict,
+            on_infeasible=operator.on_infeasible,  # type: ignore[arg-type]
+            library=templates.library,
             progress=progress,
         )
-    verification = verify_plan(document)
-    if output is not None:
-        document.save(output)
-    if json_output:
-        print_json(
-            {
-                "plan": document.model_dump(mode="json"),
-                "verified": verification.ok,
-                "violations": list(verification.sentences),
-                "seconds": dict(report.seconds),
-                "templates": report.templates,
-                "node_sets": report.node_sets,
-                "library_reused": report.library_reused,
-            }
+    facts = {
+        "seconds": report.seconds,
+        "templates": report.templates,
+        "node_sets": report.node_sets,
+        "library_reused": report.library_reused,
+    }
+    origin = "read from the library" if report.library_reused else f"from {report.node_sets:,} node sets"
+    seconds = ", ".join(f"{name} {value:.2f}" for name, value in report.seconds.items())
+    present_plan(
+        document, output, Answer(facts, lines=[f"{report.templates:,} templates {origin}; seconds: {seconds}"])
+    )
+
+
+def _plan_by(
+    rival: PlannerOptions,
+    scenario: ResolvedScenario,
+    output: PlanOutput,
+    solver: AllocationOptions,
+    templates: LibraryOptions,
+    seed: int,
+) -> None:
+    """A plan by another planner than the paper's."""
+    from coralopt.planning import PlanRequest, get_planner
+
+    planner = get_planner(rival.planner)
+    settings = parse_options(rival.planner_option)
+    with progress_bar(quiet=output.json_output) as progress:
+        outcome = planner.plan(
+            PlanRequest(
+                scenario,
+                solver.solver,
+                solver.options,
+                templates.library,
+                seed=seed,
+                settings=settings,
+                progress=progress,
+            )
         )
-    else:
-        print_rich(plan_view(document, pipelines=pipelines))
-        origin = "read from the library" if report.library_reused else f"from {report.node_sets:,} node sets"
-        say(
-            f"{report.templates:,} templates {origin}; seconds: "
-            + ", ".join(f"{name} {value:.2f}" for name, value in report.seconds.items())
+    facts = {"seconds": outcome.seconds, "own_gap": outcome.own_gap, "notes": outcome.notes}
+    lines = [
+        f"planner {planner.name}: {planner.summary} ({planner.source})",
+        "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in outcome.seconds.items()),
+        *(f"note: {note}" for note in outcome.notes),
+    ]
+    present_plan(outcome.plan, output, Answer(facts, lines=lines))
+
+
+def _plan_verified(
+    scenario: ResolvedScenario,
+    output: PlanOutput,
+    solver: AllocationOptions,
+    templates: LibraryOptions,
+    simulation: SimulateOptions,
+    traffic: TrafficOptions,
+) -> None:
+    """Plan, play, correct: the cheapest plan that keeps its promise; exit 1 when no plan passed."""
+    from coralopt.planning import plan_verified
+    from coralopt.report.verified import rounds_table
+
+    requests = traffic.source()
+    with progress_bar(quiet=output.json_output) as progress:
+        outcome = plan_verified(
+            scenario,
+            requests,
+            target=simulation.attainment,
+            over=simulation.attainment_of,
+            rounds=simulation.rounds,
+            solver=solver.solver,
+            options=solver.options,
+            library=templates.library,
+            progress=progress,
+            on_round=None if output.json_output else _say_round,
         )
-        say("checked: every figure recomputed" if verification.ok else "CHECK FAILED:")
-        if output is not None:
-            say(f"plan written to {output}")
-    for violation in verification.sentences:
-        say(f"  - {violation}")
-    if not verification.ok:
-        raise typer.Exit(1)
+    facts = {
+        "interrupted": outcome.interrupted,
+        "impossible": outcome.impossible,
+        "rounds": outcome.rounds,
+    }
+    answer = Answer(
+        facts,
+        [rounds_table(outcome.rounds)],
+        [f"requests: {requests.words}", *_judgement(outcome)],
+        ["interrupted: this is the best of the rounds that were finished"] if outcome.interrupted else (),
+        OK if outcome.verified else CHECK_FAILED,
+    )
+    present_plan(
+        outcome.plan, output, answer, "plan written to {}" + ("" if outcome.verified else ", marked as failed")
+    )
+
+
+def _say_round(number: int, item: Round) -> None:
+    if math.isnan(item.cost_usd_h):
+        say(f"round {number}: the pool has no room for the headroom asked for")
+        return
+    worst = min(item.attainment, key=lambda key: item.attainment[key], default="")
+    ending = "passed" if item.passed else "failed"
+    least = f", least {item.attainment[worst]:.2%} of {worst}" if worst else ""
+    say(f"round {number}: {item.cost_usd_h:,.4f} USD/h, {ending}{least} ({sum(item.seconds.values()):.1f} s)")
+
+
+def _judgement(outcome: VerifiedPlanning) -> Iterator[str]:
+    if outcome.verified:
+        yield (
+            f"verified: the cheapest of {sum(item.passed for item in outcome.rounds)} plans that passed; "
+            f"{outcome.plan.cost_usd_h:,.4f} USD/h, the first plan cost {outcome.rounds[0].cost_usd_h:,.4f} USD/h"
+        )
+        return
+    mark = outcome.plan.simulated
+    yield (
+        f"NOT VERIFIED: none of {len(outcome.rounds)} plans passed; this one came nearest. Allow more --rounds, "
+        f"a lower --attainment than {mark.target if mark else 0:g}, looser SLOs or a larger pool"
+    )
+    if mark is not None and mark.over == "all":
+        for key, share in outcome.impossible.items():
+            if share > 1 - mark.target:
+                yield (
+                    f"  - {key}: {share:.2%} of the requests can meet the SLO on no node of the pool; "
+                    "--attainment-of possible leaves them out"
+                )

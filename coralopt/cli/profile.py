@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coralopt.cli.console import JsonFlag, library_progress, print_json, print_rich, say
+from coralopt.cli.console import JsonFlag, print_json, print_rich, progress_bar, say
 
 if TYPE_CHECKING:
     from coralopt.catalog.types import ModelArchitecture
@@ -137,7 +137,7 @@ def _measure(
     from coralopt.errors import CoraloptError
     from coralopt.profiling import profile_with_torch, profile_with_vllm
 
-    with library_progress(quiet=quiet, title="profile") as progress:
+    with progress_bar("profile", quiet=quiet) as progress:
         if engine is Engine.TORCH:
             if options.tensor_parallel > 1:
                 raise CoraloptError("--engine torch measures one device; --tensor-parallel needs --engine vllm")

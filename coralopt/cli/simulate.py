@@ -2,126 +2,116 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, library_progress, print_json, print_rich, say
-from coralopt.cli.traffic import (
-    DurationOption,
-    LengthCvOption,
-    ModelOption,
-    RateOption,
-    SortOption,
-    TraceOption,
-    TrafficOption,
-    remark_on_ticks,
-    traffic_from_options,
-    walk_requests,
-    walk_schedule,
-)
+from coralopt.cli.console import JsonFlag, progress_bar
+from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.present import Answer, present
+from coralopt.cli.shared_options import TrafficOptions
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
     from coralopt.simulation import SimulationResult
+    from coralopt.workload import Trace
 
-#: Length of an epoch of a walk, s (paper, section 5.1).
+#: Length of an epoch, s (paper, section 5.1).
 EPOCH_S = 360.0
 
 
+@dataclass(frozen=True)
+class EpochsOptions(OptionGroup):
+    """Plans of several epochs."""
+
+    epochs: Annotated[
+        Path | None, typer.Option(help="Folder of `coralopt adapt`: its plans one after the other, instead of PLAN.")
+    ] = None
+    epoch: Annotated[
+        float | None,
+        typer.Option(help="Length of an epoch, s: of the report (by default one a plan), and of --epochs (360)."),
+    ] = None
+    lead: Annotated[
+        float, typer.Option(help="With --epochs: seconds before its epoch that a plan is put into force.")
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class ClusterOptions(OptionGroup):
+    """What the simulated cluster is like."""
+
+    panel = "Simulated cluster"
+
+    noise: Annotated[float, typer.Option(help="Coefficient of variation of every stage time.")] = 0.0
+    kv_gb_s: Annotated[
+        float | None, typer.Option("--kv-gb-s", help="Bandwidth of KV transfers, GB/s; by default each node's network.")
+    ] = None
+    kv_latency_ms: Annotated[float, typer.Option("--kv-latency-ms", help="Latency of a KV transfer, ms.")] = 1.0
+    cold_start: Annotated[
+        bool, typer.Option("--cold-start", help="The first plan's nodes must start and load weights, too.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class SimulationOutput(OptionGroup):
+    """Where the result goes."""
+
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one row a request, as Parquet.")] = None
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for pictures: latency CDFs, goodput per epoch, utilisation.")
+    ] = None
+    json_output: JsonFlag = False
+
+
+@takes_groups
 def simulate(
+    traffic: TrafficOptions,
+    epochs: EpochsOptions,
+    cluster: ClusterOptions,
+    files: SimulationOutput,
     plan: Annotated[
         list[str] | None,
         typer.Argument(metavar="PLAN...", help="A plan document; or several as START_S=PLAN, one from each start on."),
     ] = None,
-    trace: TraceOption = None,
-    model: ModelOption = None,
-    sort: SortOption = False,
-    rate: RateOption = None,
-    duration: DurationOption = None,
-    epochs: Annotated[
-        Path | None, typer.Option(help="Folder of `coralopt adapt`: its plans one after the other, instead of PLAN.")
-    ] = None,
-    epoch: Annotated[
-        float | None,
-        typer.Option(help="Length of an epoch, s: of the report (by default one a plan), and of --epochs (360)."),
-    ] = None,
-    lead: Annotated[
-        float, typer.Option(help="With --epochs: seconds before its epoch that a plan is put into force.")
-    ] = 0.0,
-    traffic: TrafficOption = "poisson",
-    seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and noise.")] = 0,
-    length_cv: LengthCvOption = 1.0,
-    noise: Annotated[float, typer.Option(help="Coefficient of variation of every stage time.")] = 0.0,
-    kv_gb_s: Annotated[
-        float | None, typer.Option("--kv-gb-s", help="Bandwidth of KV transfers, GB/s; by default each node's network.")
-    ] = None,
-    kv_latency_ms: Annotated[float, typer.Option("--kv-latency-ms", help="Latency of a KV transfer, ms.")] = 1.0,
-    cold_start: Annotated[
-        bool, typer.Option("--cold-start", help="The first plan's nodes must start and load weights, too.")
-    ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one row a request, as Parquet.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Folder for pictures: latency CDFs, goodput per epoch, utilisation.")
-    ] = None,
-    json_output: JsonFlag = False,
 ) -> None:
     """Play requests against PLAN: what it promised, what happened, and where and why the promise broke."""
     from coralopt.errors import OptionError
+    from coralopt.planning.rolling.schedule import load_schedule
     from coralopt.report.simulation import simulation_view
-    from coralopt.scenario import scenario_from_mapping
     from coralopt.simulation import SimulationConfig
     from coralopt.simulation import simulate as play
 
-    if (plan is None) == (epochs is None):
+    if (plan is None) == (epochs.epochs is None):
         raise OptionError("give either plans, or --epochs with the folder of `coralopt adapt`")
-    if epochs is not None:
-        epoch = EPOCH_S if epoch is None else epoch
-        schedule = walk_schedule(epochs, epoch, lead)
+    if epochs.lead and epochs.epochs is None:
+        raise OptionError("--lead goes with --epochs")
+    epoch_s = epochs.epoch
+    if epochs.epochs is not None:
+        epoch_s = EPOCH_S if epoch_s is None else epoch_s
+        schedule = load_schedule(epochs.epochs, epoch_s, epochs.lead)
     else:
         schedule = [_planned(text) for text in plan or ()]
     config = SimulationConfig(
-        seed=seed, noise=noise, kv_gb_s=kv_gb_s, kv_latency_ms=kv_latency_ms, warm_start=not cold_start
+        seed=traffic.seed,
+        noise=cluster.noise,
+        kv_gb_s=cluster.kv_gb_s,
+        kv_latency_ms=cluster.kv_latency_ms,
+        warm_start=not cluster.cold_start,
     )
-    if lead and epochs is None:
-        raise OptionError("--lead goes with --epochs")
-    if epochs is not None and epoch is not None and trace is None:
-        if rate is not None or duration is not None:
-            raise OptionError(
-                "--epochs without a --trace plays each epoch's own demand; leave --rate and --duration out"
-            )
-        requests, duration, what = walk_requests(schedule, epoch, traffic, seed, length_cv)
-    else:
-        scenario = scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario")
-        chosen = traffic_from_options(trace, model, rate, duration, traffic, seed, length_cv, sort)
-        requests, duration, what = chosen.requests(scenario), chosen.window_s, chosen.words
-        window = requests.last_arrival_s if duration is None else duration
-        late = max(start for start, _ in schedule)
-        if epochs is None and late > 0 and late >= window:
-            raise OptionError(f"a plan begins at {late:g} s, after {window:g} s of requests; give a longer --duration")
-    with library_progress(quiet=json_output, title="simulation") as progress:
-        result = play(schedule, requests, config=config, duration_s=duration, epoch_s=epoch, progress=progress)
-    if output is not None:
-        result.save_requests(output)
-    pictures: tuple[Path, ...] = ()
-    if plot is not None:
+    requests, window_s, words = _requests(traffic, schedule, None if epochs.epochs is None else epoch_s)
+    with progress_bar("simulation", quiet=files.json_output) as progress:
+        result = play(schedule, requests, config=config, duration_s=window_s, epoch_s=epoch_s, progress=progress)
+    lines = [f"requests: {words}", *(_remarks(requests) if traffic.trace is not None else ())]
+    if files.output is not None:
+        result.save_requests(files.output)
+        lines.append(f"{len(result.requests['status']):,} requests written to {files.output}")
+    if files.plot is not None:
         from coralopt.report.simulation_plots import plot_simulation
 
-        pictures = plot_simulation(result, plot)
-    if json_output:
-        print_json(_document(result) | {"traffic": what})
-        return
-    say(f"requests: {what}")
-    remark = remark_on_ticks(requests) if trace is not None else None
-    if remark is not None:
-        say(remark)
-    print_rich(simulation_view(result))
-    if output is not None:
-        say(f"{len(result.requests['status']):,} requests written to {output}")
-    for path in pictures:
-        say(f"{path} written")
+        lines += [f"{path} written" for path in plot_simulation(result, files.plot)]
+    present(Answer(_document(result) | {"traffic": words}, [simulation_view(result)], lines), files.json_output)
 
 
 def _planned(text: str) -> tuple[float, Plan]:
@@ -136,33 +126,68 @@ def _planned(text: str) -> tuple[float, Plan]:
         return 0.0, Plan.load(text)
 
 
-def _document(result: SimulationResult) -> dict[str, Any]:
-    """Figures for machines; not a number becomes null. Requests go to a file of their own."""
+def _requests(
+    traffic: TrafficOptions, schedule: list[tuple[float, Plan]], epoch_s: float | None
+) -> tuple[Trace, float | None, str]:
+    """The requests, the seconds of arrivals (``None``: as long as they arrive), and what they are in words.
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        if hasattr(value, "tolist"):
-            return plain(value.tolist())
-        return None if isinstance(value, float) and value != value else value
+    Args:
+        traffic: What the command line asks for.
+        schedule: Plans and when they start, s.
+        epoch_s: Length of an epoch where the plans are those of epochs, else ``None``.
 
+    Raises:
+        OptionError: Options that do not go together.
+    """
+    from coralopt.errors import OptionError
+    from coralopt.planning.rolling.schedule import schedule_requests
+    from coralopt.scenario import scenario_from_mapping
+
+    source = traffic.source()
+    if epoch_s is not None and traffic.trace is None:
+        if traffic.rate is not None or traffic.duration is not None:
+            raise OptionError(
+                "--epochs without a --trace plays each epoch's own demand; leave --rate and --duration out"
+            )
+        words = f"at each epoch's demand, {len(schedule)} epochs of {epoch_s:g} s, seed {traffic.seed}"
+        requests = schedule_requests(schedule, epoch_s, source)
+        return requests, epoch_s * len(schedule), f"{traffic.traffic} traffic {words}"
+    requests = source.requests(scenario_from_mapping(schedule[0][1].scenario, source="the plan's scenario"))
+    window_s = requests.last_arrival_s if source.window_s is None else source.window_s
+    late_s = max(start_s for start_s, _ in schedule)
+    if epoch_s is None and late_s > 0 and late_s >= window_s:
+        raise OptionError(f"a plan begins at {late_s:g} s, after {window_s:g} s of requests; give a longer --duration")
+    return requests, source.window_s, source.words
+
+
+def _remarks(trace: Trace) -> list[str]:
+    """A remark on requests that share their instant with the one before: a coarse clock, or rows that came twice."""
+    import numpy as np
+
+    same = np.diff(trace.arrival_s) == 0
+    if not same.any():
+        return []
+    columns = (trace.input_tokens, trace.output_tokens, trace.model)
+    twice = same & np.all([np.diff(column) == 0 for column in columns], axis=0)
+    return [
+        f"{int(same.sum()):,} of {len(trace):,} requests arrive at the same instant as the one before, "
+        f"{int(twice.sum()):,} of these are equal to it; all are played, in the order of the file"
+    ]
+
+
+def _document(result: SimulationResult) -> dict[str, object]:
+    """Figures for machines. Requests go to a file of their own."""
     status = result.requests["status"]
     return {
         "window_s": result.window_s,
         "end_s": result.end_s,
         "requests": len(status),
         **{word: int((status == s).sum()) for s, word in enumerate(("never_served", "finished", "rejected"))},
-        "attainment": plain(result.attainment),
-        "attainment_feasible": plain(result.attainment_feasible),
-        "cost_usd": result.cost_usd,
-        "cost_usd_h": result.cost_usd_h,
-        "events": result.events,
-        "outcomes": [plain(dataclasses.asdict(row)) for row in result.outcomes],
-        "epochs": plain(result.epochs),
-        "instances": plain(result.instances),
-        "nodes": plain(result.nodes),
-        "epoch_utilisation": plain(result.epoch_utilisation),
-        "queues": plain(result.queues),
+        **{
+            name: getattr(result, name)
+            for name in (
+                *("attainment", "attainment_feasible", "cost_usd", "cost_usd_h", "events", "outcomes", "epochs"),
+                *("instances", "nodes", "epoch_utilisation", "queues"),
+            )
+        },
     }

@@ -12,13 +12,13 @@ from coralopt.cli.console import (
     JsonFlag,
     OptionList,
     ScenarioArgument,
-    library_progress,
     parse_options,
     print_json,
     print_rich,
+    progress_bar,
     say,
 )
-from coralopt.cli.placing import with_rules
+from coralopt.cli.shared_options import with_rules
 
 
 def templates(
@@ -61,12 +61,12 @@ def templates(
     from coralopt.scenario import load_scenario
     from coralopt.templates import BuildMethod, content_digest, default_library_path, obtain_library
 
-    resolved = with_rules(load_scenario(scenario), engine, budget_units, network)
+    resolved = with_rules(load_scenario(scenario), {"engine": engine, "network": network, "budget_units": budget_units})
     method = None
     if solver is not None or sample is not None or formulation is not None or option:
         method = BuildMethod(solver or "dp", formulation, parse_options(option), sample, seed)
     started = time.perf_counter()
-    with library_progress(quiet=json_output) as progress:
+    with progress_bar(quiet=json_output) as progress:
         library, reused = obtain_library(
             resolved, output, rebuild=rebuild, method=method, executor=executor, workers=workers, progress=progress
         )

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, library_progress, print_json, print_rich
+from coralopt.cli.console import JsonFlag, progress_bar
+from coralopt.cli.exit_codes import CHECK_FAILED, OK
+from coralopt.cli.present import Answer, present
 
 
 def verify(
@@ -21,10 +23,9 @@ def verify(
     json_output: JsonFlag = False,
 ) -> None:
     """Recompute every figure of PLAN from the scenario inside it; exit 1 with the reasons when anything is off."""
-    from rich.table import Table
-
     from coralopt.plan import Plan
     from coralopt.plan.verify import verify_plan
+    from coralopt.report.table import Column, make_table
     from coralopt.report.verified import simulated_table
 
     document = Plan.load(plan)
@@ -33,30 +34,25 @@ def verify(
     if prove and not violations:
         from coralopt.planning import prove_bound
 
-        with library_progress(quiet=json_output) as progress:
+        with progress_bar(quiet=json_output) as progress:
             violations.extend(prove_bound(document, progress=progress))
         checks.append(("lower bound and library", 2))
-    if document.simulated is not None and not violations and (trace is not None or document.simulated.kind != "trace"):
+    mark = document.simulated
+    needs_trace = mark is not None and mark.kind == "trace" and trace is None
+    if mark is not None and not violations and not needs_trace:
         from coralopt.planning import play_again
 
         violations.extend(play_again(document, trace))
-        checks.append(("requests played again", document.simulated.requests))
-    if json_output:
-        print_json({"plan": str(plan), "ok": not violations, "checks": dict(checks), "violations": violations})
-    else:
-        table = Table(title=f"Verification of {plan}")
-        table.add_column("recomputed")
-        table.add_column("items", justify="right")
-        for name, count in checks:
-            table.add_row(name, f"{count:,}")
-        print_rich(table)
-        shown = simulated_table(document)
-        if shown is not None:
-            print_rich(shown)
-        if document.simulated is not None and document.simulated.kind == "trace" and trace is None:
-            typer.echo(f"not played again: give --trace with the file {document.simulated.trace}")
-        for violation in violations:
-            typer.echo(f"  - {violation}")
-        typer.echo("the plan holds" if not violations else f"the plan does NOT hold: {len(violations)} violations")
-    if violations:
-        raise typer.Exit(1)
+        checks.append(("requests played again", mark.requests))
+    played = simulated_table(document)
+    lines = [f"  - {violation}" for violation in violations]
+    if mark is not None and needs_trace:
+        lines.insert(0, f"not played again: give --trace with the file {mark.trace}")
+    lines.append("the plan holds" if not violations else f"the plan does NOT hold: {len(violations)} violations")
+    tables = [make_table(f"Verification of {plan}", ["recomputed", Column("items", "{:,}")], checks)]
+    answer = Answer(
+        {"plan": plan, "ok": not violations, "checks": dict(checks), "violations": violations},
+        [*tables, *([] if played is None else [played]), "\n".join(lines)],
+        code=CHECK_FAILED if violations else OK,
+    )
+    present(answer, json_output)

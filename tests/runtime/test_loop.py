@@ -180,7 +180,7 @@ def backends(url: str) -> dict[str, bool]:
 
 
 def test_the_loop_on_one_machine(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
-    """Real processes: load makes `adapt --apply` start servers, silence stops them, and no request fails meanwhile."""
+    """Real processes: load makes `follow` start servers, silence stops them, and no request fails meanwhile."""
     base = scenario()
     (tmp_path / "scenario.yaml").write_text(json.dumps(base.document))
     run = Launched(plan_scenario(base), tmp_path, "--restarts", "0", FAKE_TOKEN_S="0.005").ready()
@@ -197,7 +197,7 @@ def test_the_loop_on_one_machine(tmp_path: Path, vllm: Path, launched: list[Laun
     for worker in workers:
         worker.start()
     # Four clients get at most 800 tokens/s of the stand-in; the headroom makes 150 of them worth one instance.
-    command = [sys.executable, "-m", "coralopt", "adapt", "scenario.yaml", "--apply", run.url, "--every", "2"]
+    command = [sys.executable, "-m", "coralopt", "follow", "scenario.yaml", "--router", run.url, "--every", "2"]
     command += ["--headroom", str(capacity() / 150), "--json", "-o", "loop"]
     up = subprocess.run(
         [*command, "--epochs", "1"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
@@ -226,14 +226,24 @@ def test_the_loop_on_one_machine(tmp_path: Path, vllm: Path, launched: list[Laun
 
 
 def test_plans_of_tables_are_carried_out(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
-    """`adapt --demand TABLE --apply URL`: the walk through known epochs, each applied in its time."""
+    """`follow --demand TABLE`: the walk through known epochs, each applied in its time."""
     one = capacity()
     (tmp_path / "scenario.yaml").write_text(json.dumps(scenario().document))
     rows = [f"{e},tiny,mixed,{share * one}" for e, share in enumerate((0.5, 2.5, 0.5))]
     (tmp_path / "demand.csv").write_text("epoch,model,phase,tokens_s\n" + "\n".join(rows) + "\n")
     run = Launched(plan_scenario(scenario()), tmp_path).ready()
     launched.append(run)
-    command = [sys.executable, "-m", "coralopt", "adapt", "scenario.yaml", "--demand", "demand.csv", "--apply", run.url]
+    command = [
+        sys.executable,
+        "-m",
+        "coralopt",
+        "follow",
+        "scenario.yaml",
+        "--demand",
+        "demand.csv",
+        "--router",
+        run.url,
+    ]
     done = subprocess.run(
         [*command, "--every", "0.5"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
@@ -243,7 +253,7 @@ def test_plans_of_tables_are_carried_out(tmp_path: Path, vllm: Path, launched: l
     assert ["stopped" in line for line in said] == [False, False, True]
     assert len(backends(run.url)) == 1
     # Ctrl-C ends the loop, not the servers.
-    command = [sys.executable, "-m", "coralopt", "adapt", "scenario.yaml", "--apply", run.url, "--every", "100"]
+    command = [sys.executable, "-m", "coralopt", "follow", "scenario.yaml", "--router", run.url, "--every", "100"]
     loop = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert loop.stderr is not None
     assert "measuring demand" in loop.stderr.readline()
@@ -315,6 +325,6 @@ def test_ctrl_c_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: li
 def test_nobody_to_apply_to(tmp_path: Path) -> None:
     """A wrong URL, or nobody there: said at once, not after an epoch."""
     for url, words in (("localhost:8000", "must be the URL of a router"), ("http://127.0.0.1:9", "no running")):
-        command = [sys.executable, "-m", "coralopt", "adapt", "tiny", "--apply", url]
+        command = [sys.executable, "-m", "coralopt", "follow", "tiny", "--router", url]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
         assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

@@ -267,7 +267,7 @@ def test_prefill_and_decode_with_other_splits(model: Path, tmp_path: Path, contr
 
 
 def test_measured_demand_makes_the_plan(model: Path, tmp_path: Path, controllers: list[Controller]) -> None:
-    """The closed loop: load makes `adapt --apply` start a second server, silence stops it, and no request fails."""
+    """The closed loop: load makes `follow` start a second server, silence stops it, and no request fails."""
     document = {
         "mode": "mixed",
         "models": {
@@ -286,7 +286,18 @@ def test_measured_demand_makes_the_plan(model: Path, tmp_path: Path, controllers
     controllers.append(run)
     # Two clients ask for 8 tokens every two seconds; with this headroom that is worth one and a half instances.
     headroom = 1.5 * first.instances[0].tokens_s / 8 - 1
-    loop = ["adapt", "scenario.yaml", "--apply", run.url, "--every", "20", "--epochs", "1", "--headroom", f"{headroom}"]
+    loop = [
+        "follow",
+        "scenario.yaml",
+        "--router",
+        run.url,
+        "--every",
+        "20",
+        "--epochs",
+        "1",
+        "--headroom",
+        f"{headroom}",
+    ]
     with Load(run.url, 2, every_s=2) as load:
         time.sleep(4)
         (up,) = coralopt(tmp_path, *loop)["epochs"]

@@ -1,0 +1,106 @@
+"""How a command answers: tables and lines for people, or one JSON document; a plan's file; the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from coralopt.cli.console import JsonFlag, print_json, print_rich, say
+from coralopt.cli.exit_codes import CHECK_FAILED, OK
+from coralopt.cli.option_groups import OptionGroup
+from coralopt.plan import Plan
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has to say.
+
+    Attributes:
+        document: For machines.
+        tables: For people, on standard output; a text is printed as it stands, never broken into lines.
+        lines: For people, after the tables, on standard error.
+        warnings: On standard error in any case.
+        code: Exit code.
+    """
+
+    document: object
+    tables: Sequence[RenderableType] = ()
+    lines: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    code: int = OK
+
+
+def present(answer: Answer, json_output: bool) -> None:
+    """Print the answer and end with its exit code.
+
+    Raises:
+        typer.Exit: The exit code is not 0.
+    """
+    if json_output:
+        print_json(answer.document)
+    else:
+        for table in answer.tables:
+            if isinstance(table, str):
+                typer.echo(table)
+            else:
+                print_rich(table)
+        for line in answer.lines:
+            say(line)
+    for line in answer.warnings:
+        say(line)
+    if answer.code != OK:
+        raise typer.Exit(answer.code)
+
+
+@dataclass(frozen=True)
+class PlanOutput(OptionGroup):
+    """Where a plan goes and how it is shown."""
+
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan document here.")] = None
+    pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False
+    json_output: JsonFlag = False
+
+
+def present_plan(plan: Plan, output: PlanOutput, answer: Answer, written: str = "plan written to {}") -> None:
+    """Check a plan, write it, show it, and end with exit code 1 when it is not what it says.
+
+    Args:
+        plan: The plan.
+        output: Where it goes.
+        answer: What else there is to say: facts of its own for the JSON document (a mapping), tables before the plan's,
+            lines after them, warnings after the violations; a code other than 0 means that the plan is not good enough.
+        written: The line that names the file.
+
+    Raises:
+        typer.Exit: The check failed, or ``answer`` has an exit code.
+    """
+    from coralopt.plan.verify import verify_plan
+    from coralopt.report import plan_view
+
+    verification = verify_plan(plan)
+    lines = [*answer.lines, "checked: every figure recomputed" if verification.ok else "CHECK FAILED:"]
+    if output.output is not None:
+        plan.save(output.output)
+        lines.append(written.format(output.output))
+    assert isinstance(answer.document, Mapping)
+    document = {
+        "plan": plan.model_dump(mode="json"),
+        "verified": verification.ok and answer.code == OK,
+        "violations": list(verification.sentences),
+        **answer.document,
+    }
+    present(
+        Answer(
+            document,
+            () if output.json_output else (*answer.tables, plan_view(plan, pipelines=output.pipelines)),
+            lines,
+            (*(f"  - {violation}" for violation in verification.sentences), *answer.warnings),
+            answer.code if verification.ok else CHECK_FAILED,
+        ),
+        output.json_output,
+    )
