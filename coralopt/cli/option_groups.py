@@ -56,7 +56,7 @@ def takes_groups(command: Callable[..., Result]) -> Callable[..., Result]:
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise TypeError(f"{command.__name__}: more than one option is called {', '.join(twice)}")
-    del flat.__wrapped__  # type: ignore[attr-defined]
+    del flat.__wrapped__
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return flat
@@ -78,7 +78,7 @@ def _parameters_of(group: type[OptionGroup]) -> list[inspect.Parameter]:
             raise TypeError(f"{group.__name__}.{name}: expected Annotated[type, typer.Option(...)]")
         kind, *extras = get_args(hints[name])
         extras = [_in_panel(extra, group.panel) if isinstance(extra, OptionInfo) else extra for extra in extras]
-        annotation = Annotated[(kind, *extras)]
+        annotation = Annotated[(kind, *extras)]  # type: ignore[valid-type]
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
