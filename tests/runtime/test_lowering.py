@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_plans import MODEL, golden_plan, instance, plan
 
+from coralopt import catalog
 from coralopt.errors import LaunchError, PlanError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.runtime import Launch, Verdict, VllmEngine, check, lower
@@ -79,6 +80,27 @@ def test_worst_stage_decides_kv_room() -> None:
     refused = verdict(many)
     assert codes(refused) == ["kv-min-stage"]
     assert "stage 2 (1xL40S, 42 layers)" in refused.reasons[0].text
+
+
+@pytest.mark.parametrize(
+    ("layers", "position", "ends"), [((12,), 0, 2), ((8, 2, 2), 0, 1), ((2, 8, 2), 1, 0), ((2, 2, 8), 2, 1)]
+)
+def test_kv_room_counts_the_embedding_at_the_ends(layers: tuple[int, ...], position: int, ends: int) -> None:
+    """The first stage holds the embedding, the last one the head, the only one both: by hand, in bytes."""
+    shape = {**MODEL, "layers": 12, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    shape |= {"intermediate": 8192, "vocab": 256_000}
+    stages = [(count, {"1xL40S": (1, 1e6)}) for count in layers]
+    text = verdict(plan(instance("mixed", *stages, batch=100_000), model=shape)).reasons[0].text
+    gib, held = 2**30, layers[position]
+    projections = 4096 * (32 * 128) * 2 + 4096 * (8 * 128) * 2
+    weights = held * 2.0 * (projections + 3 * 4096 * 8192)
+    room = 0.9 * catalog.gpus()["L40S"].memory_gib * gib - gib - weights - ends * 256_000 * 4096 * 2.0
+    sequences = room / (held * 110 * 2 * 8 * 128 * 2.0)
+    assert text.startswith(f"stage {position + 1} (1xL40S, {held} layers) has KV room for ")
+    told = float(text.partition("room for ")[2].split()[0])
+    assert told == pytest.approx(sequences, rel=1e-3)
+    # One half of the embedding more or less would show.
+    assert 256_000 * 4096 * 2.0 / room > 0.01
 
 
 def test_a_half_without_its_other_half_is_pointed_out() -> None:

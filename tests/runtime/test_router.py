@@ -49,6 +49,30 @@ def test_streams_pass_through_as_they_come() -> None:
     with_router([FakeBackend("a", token_s=0.05)], test)
 
 
+def test_request_ids_reach_every_backend() -> None:
+    """`X-Request-Id` and what else names a request goes on, to both legs; cookies and unknown headers stay here."""
+    mixed = FakeBackend("a")
+    halves = [FakeBackend(phase[0], phase=phase, connector="NixlConnector") for phase in ("prefill", "decode")]
+    sent = {"X-Request-Id": "r-1", "X-Correlation-Id": "c-1", "Accept": "text/event-stream"}
+
+    for backends in ([mixed], halves):
+
+        async def test(client: Client) -> None:
+            for stream in (False, True):
+                body = {"model": "m", "prompt": "p", "max_tokens": 2, "stream": stream}
+                headers = {**sent, "Cookie": "a=b", "X-Other": "x"}
+                async with client.session.post(f"{client.url}/v1/completions", json=body, headers=headers) as answer:
+                    assert (answer.status, await answer.text() != "") == (200, True)
+
+        with_router(backends, test)
+    for backend in (mixed, *halves):
+        assert len(backend.headers) == 2
+        for headers in backend.headers:
+            received = {name.lower(): value for name, value in headers.items()}
+            assert {name: received.get(name.lower()) for name in sent} == sent
+            assert not {"cookie", "x-other"} & set(received)
+
+
 def test_two_legs() -> None:
     """Prefill answers one token and says where the KV cache lies; decode gets the request and that word."""
     prefill = FakeBackend("p", phase="prefill", connector="NixlConnector")
