@@ -60,7 +60,7 @@ PROFILE = ProfileOptions(
 )
 #: Directory of this run.
 FOLDER: list[Path] = []
-#: As `coralopt launch --cpu` starts it, so that the profile is of the same engine.
+#: As `coralopt launch start --cpu` starts it, so that the profile is of the same engine.
 FLAGS = ("--enforce-eager", "--kv-cache-memory-bytes", "256M")
 
 
@@ -171,8 +171,17 @@ def make_trace(rate: float, seconds: float, seed: int) -> Trace:
 
 def run_servers(folder: Path, plan: Plan, vllm: str, model: Path, trace: Trace, seed: int) -> dict[str, Any]:
     """Launch the plan, replay, stop; what came of every request and of the probes before and after."""
-    arguments = [sys.executable, "-m", "coralopt", "launch", "plan.json", "--cpu", "--vllm", vllm, "--json"]
-    arguments += ["--kv-cache", "256M", "--max-model-len", "1024", "--model-path", f"tiny={model.absolute()}"]
+    arguments = [sys.executable, "-m", "coralopt", "launch", "start", "plan.json", "--cpu", "--json"]
+    arguments += [
+        "--vllm",
+        vllm,
+        "--kv-cache",
+        "256M",
+        "--max-model-len",
+        "1024",
+        "--model-path",
+        f"tiny={model.absolute()}",
+    ]
     arguments += ["--vllm-option=--no-enable-prefix-caching", "--port", "0", "-o", "run"]
     # The launcher gives a step at least 512 tokens; the plan, and so the simulator, counts on fewer.
     batch = plan.instances[0].stages[0].nodes[0].batch

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,11 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+#: What JSON and YAML documents are made of; read-only, so that a list of numbers is one.
+Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
+#: The document of a whole, by name of its fields.
+JsonObject = Mapping[str, Json]
 
 #: Told about long work: what is being done, how many steps of it are done, and how many there are (0: not known).
 Progress = Callable[[str, int, int], None]

@@ -27,7 +27,7 @@ class RouterOptions(OptionGroup):
     """The servers, and how often they are given a plan."""
 
     router: Annotated[
-        str, typer.Option(metavar="URL", help="The router of the `coralopt launch` that is to follow the plans.")
+        str, typer.Option(metavar="URL", help="The router of the `coralopt launch start` that is to follow the plans.")
     ]
     every: Annotated[float, typer.Option(metavar="SECONDS", help="Length of an epoch, seconds.")] = 300.0
     floor: Annotated[
@@ -146,7 +146,7 @@ def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOp
 
 
 def _servers(url: str) -> Servers:
-    from coralopt.cli.launch import need_runtime_extra
+    from coralopt.cli.launch_options import need_runtime_extra
 
     need_runtime_extra()
     from coralopt.runtime.local.client import RemoteController

@@ -1,156 +1,173 @@
-"""``coralopt launch``: from a plan to running servers, or to the files that start them."""
+"""``coralopt launch``: from a plan to running servers, or to the files that start them; ``coralopt route``."""
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import replace
-from enum import StrEnum
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from coralopt.cli.console import JsonFlag, print_json, print_rich, say
-from coralopt.cli.exit_codes import INTERRUPTED
+from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
+from coralopt.cli.launch_options import (
+    RUN_FOLDER,
+    DryRun,
+    EngineOptions,
+    Host,
+    ManifestOptions,
+    NodeOptions,
+    Partial,
+    PlanArgument,
+    Port,
+    RunFolder,
+    ServerOptions,
+    Target,
+    UrlArgument,
+    need_runtime_extra,
+    require_runnable,
+    router_keys,
+    target_files,
+    warn_open,
+)
+from coralopt.cli.option_groups import takes_groups
 from coralopt.errors import LaunchError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from coralopt.plan import Plan
-    from coralopt.runtime import Launch, VllmEngine
-
-#: Environment variables with keys; keys never stand on a command line or in a file.
-ROUTER_KEY, SERVER_KEY = "CORALOPT_API_KEY", "VLLM_API_KEY"
-
-
-class Target(StrEnum):
-    """Where servers run."""
-
-    LOCAL = "local"
-    SHELL = "shell"
-    SKYPILOT = "skypilot"
-    KUBERNETES = "kubernetes"
+    from coralopt.runtime import Launch
+    from coralopt.runtime.local import LocalCluster
+    from coralopt.runtime.router.router import Router
 
 
-def launch(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")],
-    target: Annotated[Target, typer.Option(help="Where servers run.")] = Target.LOCAL,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Directory for the files; with local: logs and state.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written or started, and stop.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only say which instances the engine runs, and why not.")
-    ] = False,
-    partial: Annotated[bool, typer.Option(help="Go on when some instances cannot run.")] = False,
-    connector: Annotated[
-        str, typer.Option(help="KV transfer: auto, nixl, nixl-push, mooncake, lmcache or example.")
-    ] = "auto",
-    kv_directory: Annotated[Path | None, typer.Option(help="Shared directory of the connector `example`.")] = None,
-    kv_server: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="LMCache server, as every node reaches its own (connector `lmcache`)."),
-    ] = "localhost:5555",
-    virtual_nodes: Annotated[bool, typer.Option(help="Run ragged tensor parallelism as parts of nodes.")] = False,
-    expert_parallel: Annotated[bool, typer.Option(help="Whole experts on single GPUs.")] = False,
-    model_path: Annotated[
-        list[str] | None,
-        typer.Option("--model-path", metavar="MODEL=PATH", help="Checkpoint of a model; may be repeated."),
-    ] = None,
-    max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest context; what fits by default.")] = None,
-    kv_cache: Annotated[
-        str | None, typer.Option(help="KV cache of a process, e.g. 64M; what is left by default.")
-    ] = None,
-    interface: Annotated[str | None, typer.Option(help="Network interface of NCCL and Gloo, e.g. eth0.")] = None,
-    drain: Annotated[int, typer.Option(min=0, help="Seconds for requests in flight when a server stops.")] = 120,
-    vllm: Annotated[str, typer.Option(help="The vllm program.")] = "vllm",
-    vllm_option: Annotated[
-        list[str] | None, typer.Option("--vllm-option", metavar="WORD", help="One more word for `vllm serve`; repeat.")
-    ] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="vLLM's CPU build: to try a plan without its GPUs.")] = False,
-    host: Annotated[str, typer.Option(help="local: address of the router.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="local: port of the router; 0 for a free one.")] = 8000,
-    ready_timeout: Annotated[float, typer.Option(help="local: longest wait for a server, seconds.")] = 1800.0,
-    starts_at_once: Annotated[int | None, typer.Option(min=1, help="local: pipelines started at a time.")] = None,
-    stop: Annotated[bool, typer.Option("--stop", help="local: stop what an earlier run left, and end.")] = False,
-    apply: Annotated[
-        str | None, typer.Option(metavar="URL", help="local: give PLAN to the launch that runs there.")
-    ] = None,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="local: times a pipeline that died is started again within ten minutes.")
-    ] = 3,
-    any_gpu: Annotated[
-        bool, typer.Option("--any-gpu", help="local: GPUs of another type than planned will do.")
-    ] = False,
-    drain_first: Annotated[bool, typer.Option(help="local: stop old servers before new ones start.")] = False,
-    hosts: Annotated[Path | None, typer.Option(help="shell, skypilot: JSON file, machine name -> address.")] = None,
-    cloud: Annotated[
-        list[str] | None, typer.Option(metavar="REGION=CLOUD", help="skypilot: cloud of a region; may be repeated.")
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="kubernetes: container image.")] = None,
-    router_image: Annotated[
-        str | None, typer.Option(help="kubernetes: image with coralopt in it, for the router.")
-    ] = None,
-    namespace: Annotated[str | None, typer.Option(help="kubernetes: namespace.")] = None,
-    leader_worker_set: Annotated[
-        bool, typer.Option(help="kubernetes: LeaderWorkerSet where the shape allows.")
-    ] = False,
+class _LaunchGroup(TyperGroup):
+    """The commands; what `coralopt launch PLAN --OPTION` did before them is refused with its new spelling."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # Any: typer may bring its own copy of click
+        first = args[0] if args else "--help"
+        known = first == "--help" or first in self.commands
+        if not known and (first.startswith("-") or "." in first or "/" in first or Path(first).is_file()):
+            words = shlex.join(["coralopt", "launch", *new_spelling(args)])
+            raise LaunchError(f"`coralopt launch` is a group of commands now; write `{words}`")
+        return super().parse_args(ctx, args)
+
+
+def new_spelling(words: Sequence[str]) -> list[str]:
+    """The command and its words for those of the one command ``launch`` of earlier versions."""
+    rest = list(words)
+    target, url = _taken(rest, "--target"), _taken(rest, "--apply")
+    if "--stop" in rest:
+        folder = _taken(rest, "--output") or _taken(rest, "-o")
+        return ["stop", *([] if folder is None else ["-o", folder])]
+    if url is not None:
+        plan = next((word for word in rest if not word.startswith("-")), "PLAN")
+        return ["apply", plan, url, *(["--json"] if "--json" in rest else [])]
+    if "--check" in rest:
+        return ["check", *(word for word in rest if word != "--check")]
+    if target in (None, "local"):
+        return ["start", *rest]
+    return ["render", *rest, "--target", str(target)]
+
+
+def _taken(words: list[str], option: str) -> str | None:
+    """The value of ``option``, which is taken out of ``words`` with it."""
+    value = None
+    for position in reversed(range(len(words))):
+        if words[position].startswith(f"{option}="):
+            value = words.pop(position).partition("=")[2]
+        elif words[position] == option and position + 1 < len(words):
+            value = words.pop(position + 1)
+            words.pop(position)
+    return value
+
+
+app = typer.Typer(
+    cls=_LaunchGroup,
+    no_args_is_help=True,
+    help="Start the servers of a plan on this machine, or write the files that start them elsewhere.",
+)
+
+
+@app.command()
+@takes_groups
+def start(
+    plan: PlanArgument,
+    servers: ServerOptions,
+    options: EngineOptions,
+    output: RunFolder = RUN_FOLDER,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    partial: Partial = False,
+    dry_run: DryRun = False,
     json_output: JsonFlag = False,
 ) -> None:
-    """Start the servers of PLAN on this machine, or write the files that start them elsewhere."""
+    """Start the servers of PLAN on this machine behind a router; Ctrl-C drains and stops them."""
+    import asyncio
+
     from coralopt.plan import Plan
-    from coralopt.runtime import VllmEngine, lower
+    from coralopt.runtime import lower
 
     document = Plan.load(plan)
-    if stop:
-        _stop(output or Path("coralopt-run"))
-        return
-    if apply is not None:
-        _apply(document, apply, json_output)
-        return
-    engine = VllmEngine(
-        program=(vllm,),
-        model_paths=_pairs("--model-path", model_path, {instance.model for instance in document.instances}),
-        connector=connector,
-        kv_directory=None if kv_directory is None else str(kv_directory.absolute()),
-        kv_server=kv_server,
-        virtual_nodes=virtual_nodes,
-        max_model_len=max_model_len,
-        kv_cache_bytes=kv_cache,
-        expert_parallel=expert_parallel,
-        interface=interface,
-        drain_s=drain,
-        cpu=cpu,
-        extra=tuple(vllm_option or ()),
-    )
-    verdicts = lower(document, engine)
-    if check:
+    engine = options.engine(document)
+    require_runnable(lower(document, engine), partial)
+    need_runtime_extra()
+    from coralopt.runtime.local import LocalAddresses, serve_locally
+
+    for model, path in engine.model_paths.items():
+        if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
+            raise LaunchError(f"--model-path {model}={path}: no such directory")
+    if dry_run:
+        addresses = LocalAddresses()
+        launch = lower(document, engine, addresses)
+        addresses.release()
         if json_output:
-            print_json(verdicts.to_document()["instances"])
+            print_json(launch.to_document())
         else:
-            print_rich(_verdict_table(document, verdicts))
-        raise typer.Exit(1 if verdicts.refused else 0)
-    _require_runnable(verdicts, partial)
-    if target is Target.LOCAL:
-        _local(
-            document,
-            engine,
-            json_output,
-            dry_run,
-            output,
-            host,
-            port,
-            ready_timeout,
-            starts_at_once,
-            drain_first,
-            partial,
-            restarts,
-            any_gpu,
-        )
+            print_rich(_verdict_table(document, launch))
+            _print_commands(launch)
         return
-    files = _files(target, document, engine, hosts, cloud, image, router_image, namespace, leader_worker_set)
+    warn_open(host)
+    local = servers.local(output, host, port, needs_gpus=not engine.cpu, partial=partial)
+
+    def ready(url: str, cluster: LocalCluster, router: Router) -> None:
+        if json_output:
+            print_json({"router": url, "pipelines": cluster.summary()})
+        say(f"serving {', '.join(router.models())} at {url}/v1; Ctrl-C drains and stops")
+
+    say(f"logs in {output}/logs")
+    if not asyncio.run(serve_locally(document, engine, engine.program[0], local, on_event=say, on_ready=ready)):
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+@takes_groups
+def render(
+    plan: PlanArgument,
+    options: EngineOptions,
+    nodes: NodeOptions,
+    manifests: ManifestOptions,
+    target: Annotated[Target, typer.Option(help="What starts the servers.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files; printed without it.")
+    ] = None,
+    partial: Partial = False,
+    dry_run: DryRun = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Write the files that start the servers of PLAN elsewhere."""
+    from coralopt.plan import Plan
+    from coralopt.runtime import lower
+    from coralopt.runtime.targets import write_files
+
+    document = Plan.load(plan)
+    engine = options.engine(document)
+    verdicts = lower(document, engine)
+    require_runnable(verdicts, partial)
+    files = target_files(target, document, engine, nodes, manifests)
     if dry_run or output is None:
         if json_output:
             print_json(files)
@@ -159,23 +176,100 @@ def launch(
                 if name not in ("launch.json", "preflight/preflight.py"):
                     typer.echo(f"# ---- {name}\n{text}")
         return
-    from coralopt.runtime.targets import write_files
-
     written = write_files(output, files)
     if json_output:
-        print_json({"directory": str(output), **{key: list(value) for key, value in vars(written).items()}})
+        print_json({"directory": str(output), **{key: list(names) for key, names in vars(written).items()}})
+        return
+    print_rich(_verdict_table(document, verdicts))
+    say(
+        f"{output}: {len(written.added)} files added, {len(written.changed)} changed, "
+        f"{len(written.unchanged)} as they were, {len(written.removed)} removed"
+    )
+
+
+@app.command()
+@takes_groups
+def check(plan: PlanArgument, options: EngineOptions, json_output: JsonFlag = False) -> None:
+    """Say which instances of PLAN the engine runs, and why not; exit code 1 when it cannot run all of them."""
+    from coralopt.plan import Plan
+    from coralopt.runtime import lower
+
+    document = Plan.load(plan)
+    verdicts = lower(document, options.engine(document))
+    if json_output:
+        print_json(verdicts.to_document()["instances"])
     else:
         print_rich(_verdict_table(document, verdicts))
-        say(
-            f"{output}: {len(written.added)} files added, {len(written.changed)} changed, "
-            f"{len(written.unchanged)} as they were, {len(written.removed)} removed"
-        )
+    if verdicts.refused:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@app.command()
+def apply(plan: PlanArgument, url: UrlArgument, json_output: JsonFlag = False) -> None:
+    """Give PLAN to the servers that run behind URL; returns when they follow it."""
+    from coralopt.plan import Plan
+    from coralopt.runtime.local.client import RemoteController
+
+    changes = RemoteController(url, router_keys()[0]).apply(Plan.load(plan))
+    if json_output:
+        print_json(changes)
+    else:
+        for what in ("kept", "started", "stopped"):
+            say(f"{what}: {', '.join(changes[what]) or 'none'}")
+
+
+@app.command()
+def status(url: UrlArgument = "http://127.0.0.1:8000", json_output: JsonFlag = False) -> None:
+    """Say what runs behind URL: every pipeline, its health and its load; exit code 1 when one is missing."""
+    from rich.table import Table
+
+    from coralopt.runtime.local.client import RemoteController
+
+    told = RemoteController(url, router_keys()[0]).status()
+    if json_output:
+        print_json(told)
+    else:
+        table = Table(title=f"Servers behind {url}")
+        for column in ("pipeline", "model", "phase", "state", "in flight", "url"):
+            table.add_column(column, overflow="fold")
+        for backend in told["backends"]:
+            state = "draining" if backend["draining"] else "healthy" if backend["healthy"] else "ill"
+            cells = (backend["name"], backend["model"], backend["phase"], state, backend["in_flight"], backend["url"])
+            table.add_row(*map(str, cells))
+        print_rich(table)
+        for name, count in told["instances"].items():
+            typer.echo(f"{name}: {count['running']} of {count['planned']} run")
+        for name, why in told["given_up"].items():
+            typer.echo(f"{name} is given up: {why}")
+    if any(count["running"] < count["planned"] for count in told["instances"].values()):
+        raise typer.Exit(CHECK_FAILED)
+
+
+@app.command()
+def stop(output: RunFolder = RUN_FOLDER) -> None:
+    """Stop what an earlier run left, in order."""
+    import asyncio
+
+    need_runtime_extra()
+    from coralopt.runtime.local import LocalCluster
+    from coralopt.runtime.local.state import only_controller
+
+    if not output.is_dir():
+        say(f"{output}: nothing runs")
+        return
+    with only_controller(output):
+        cluster = LocalCluster(output, say)
+        if not cluster.running:
+            say(f"{output}: nothing runs")
+        asyncio.run(cluster.stop_all())
 
 
 def route(
-    config: Annotated[Path, typer.Argument(metavar="ROUTER_JSON", help="router.json as `coralopt launch` writes it.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    config: Annotated[
+        Path, typer.Argument(metavar="ROUTER_JSON", help="router.json as `coralopt launch render` writes it.")
+    ],
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
     vllm_router: Annotated[
         bool,
         typer.Option(
@@ -197,178 +291,17 @@ def route(
     need_runtime_extra()
     from coralopt.runtime.router.run import run_router
 
-    _warn_open(host)
-    keys = {"api_key": os.environ.get(ROUTER_KEY), "backend_key": os.environ.get(SERVER_KEY)}
-    run_router(loaded, host, port, **keys, on_event=say)
+    warn_open(host)
+    run_router(loaded, host, port, *router_keys(), on_event=say)
 
 
-def _local(
-    document: Plan,
-    engine: VllmEngine,
-    json_output: bool,
-    dry_run: bool,
-    output: Path | None,
-    host: str,
-    port: int,
-    ready_timeout: float,
-    starts_at_once: int | None,
-    drain_first: bool,
-    partial: bool,
-    restarts: int,
-    any_gpu: bool,
-) -> None:
-    import asyncio
-
-    need_runtime_extra()
-    from coralopt.runtime import lower
-    from coralopt.runtime.local import LocalAddresses, LocalOptions, Pace, RestartPolicy, serve_locally
-
-    for model, path in engine.model_paths.items():
-        if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
-            raise LaunchError(f"--model-path {model}={path}: no such directory")
-    if dry_run:
-        addresses = LocalAddresses()
-        lowered = lower(document, engine, addresses)
-        addresses.release()
-        if json_output:
-            print_json(lowered.to_document())
-        else:
-            print_rich(_verdict_table(document, lowered))
-            _print_commands(lowered)
-        return
-    _warn_open(host)
-    pace = Pace(ready_timeout, starts_at_once, drain_first, needs_gpus=not engine.cpu, any_gpu=any_gpu, partial=partial)
-    options = LocalOptions(
-        directory=output or Path("coralopt-run"),
-        host=host,
-        port=port,
-        api_key=os.environ.get(ROUTER_KEY),
-        backend_key=os.environ.get(SERVER_KEY),
-        pace=pace,
-        restarts=RestartPolicy(most=restarts),
-    )
-
-    def ready(url: str, cluster: Any, router: Any) -> None:
-        if json_output:
-            print_json({"router": url, "pipelines": cluster.summary()})
-        say(f"serving {', '.join(router.models())} at {url}/v1; Ctrl-C drains and stops")
-
-    say(f"logs in {options.directory}/logs")
-    if not asyncio.run(serve_locally(document, engine, engine.program[0], options, on_event=say, on_ready=ready)):
-        raise typer.Exit(INTERRUPTED)
-
-
-def _apply(document: Plan, url: str, json_output: bool) -> None:
-    """Hand a plan to a running controller."""
-    need_runtime_extra()
-    from coralopt.runtime.local import apply_plan
-
-    changes = apply_plan(document, url, os.environ.get(ROUTER_KEY))
-    if json_output:
-        print_json(changes)
-    else:
-        for what in ("kept", "started", "stopped"):
-            say(f"{what}: {', '.join(changes[what]) or 'none'}")
-
-
-def _stop(directory: Path) -> None:
-    import asyncio
-
-    need_runtime_extra()
-    from coralopt.runtime.local import LocalCluster
-    from coralopt.runtime.local.state import only_controller
-
-    if not directory.is_dir():
-        say(f"{directory}: nothing runs")
-        return
-    with only_controller(directory):
-        cluster = LocalCluster(directory, say)
-        if not cluster.running:
-            say(f"{directory}: nothing runs")
-        asyncio.run(cluster.stop_all())
-
-
-def _files(
-    target: Target,
-    document: Plan,
-    engine: VllmEngine,
-    hosts: Path | None,
-    cloud: list[str] | None,
-    image: str | None,
-    router_image: str | None,
-    namespace: str | None,
-    leader_worker_set: bool,
-) -> dict[str, str]:
-    from coralopt.runtime import OneNodeEach, lower
-    from coralopt.runtime.targets import (
-        KubernetesAddresses,
-        SkyPilotAddresses,
-        kubernetes_files,
-        shell_files,
-        skypilot_files,
-    )
-    from coralopt.runtime.targets.kubernetes import KubernetesOptions
-
-    if target is Target.SHELL:
-        return shell_files(lower(document, engine, OneNodeEach(_addresses(hosts))))
-    if target is Target.SKYPILOT:
-        market = document.scenario.get("pool", {}).get("market", "on-demand")
-        lowered = lower(document, engine, SkyPilotAddresses())
-        return skypilot_files(
-            lowered, spot=market == "spot", clouds=_pairs("--cloud", cloud, None), addresses=_addresses(hosts)
-        )
-    options = KubernetesOptions(namespace=namespace, leader_worker_set=leader_worker_set)
-    if image is not None:
-        options = replace(options, image=image)
-    if router_image is not None:
-        options = replace(options, router_image=router_image)
-    return kubernetes_files(lower(document, engine, KubernetesAddresses()), options)
-
-
-def _addresses(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LaunchError(f"--hosts {path}: cannot be read: {error}") from error
-    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
-        raise LaunchError(f"--hosts {path}: must be a JSON object of machine name -> address")
-    return data
-
-
-def _pairs(option: str, items: list[str] | None, known: set[str] | None) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for item in items or []:
-        name, separator, value = item.partition("=")
-        if not separator or not name or not value:
-            raise LaunchError(f"{option} {item!r}: expected NAME=VALUE")
-        if known is not None and name not in known:
-            raise LaunchError(f"{option} {item!r}: the plan has no model {name!r}; it has {', '.join(sorted(known))}")
-        pairs[name] = value
-    return pairs
-
-
-def _require_runnable(lowered: Launch, partial: bool) -> None:
-    if not lowered.refused or (partial and lowered.pipelines):
-        for verdict in lowered.refused:
-            say(f"left out: {verdict.instance}: {', '.join(reason.code for reason in verdict.reasons)}")
-        return
-    lines = [f"  - {v.instance}: {r.code}: {r.text}" for v in lowered.refused for r in v.reasons]
-    count = len(lowered.refused)
-    raise LaunchError(
-        "\n".join([f"{lowered.engine} cannot run {count} of {len(lowered.verdicts)} instances of this plan:", *lines])
-        + "\nlaunch the others with --partial; docs/runtime.md says what each reason means"
-    )
-
-
-def _verdict_table(document: Plan, lowered: Launch) -> Any:
+def _verdict_table(plan: Plan, launch: Launch) -> Table:
     from rich.table import Table
 
-    table = Table(title=f"Serving instances under {lowered.engine}")
+    table = Table(title=f"Serving instances under {launch.engine}")
     for column in ("instance", "count", "runs", "pipelines", "reasons and remarks"):
         table.add_column(column)
-    for instance, verdict in zip(document.instances, lowered.verdicts, strict=True):
+    for instance, verdict in zip(plan.instances, launch.verdicts, strict=True):
         notes = [reason.code for reason in (*verdict.reasons, *verdict.remarks)]
         layers = ["+".join(map(str, pipeline.layer_counts)) for pipeline in verdict.pipelines]
         table.add_row(
@@ -377,32 +310,12 @@ def _verdict_table(document: Plan, lowered: Launch) -> Any:
     return table
 
 
-def _print_commands(lowered: Launch) -> None:
+def _print_commands(launch: Launch) -> None:
     from coralopt.runtime.targets.quoting import command_lines
 
-    for node in lowered.nodes:
+    for node in launch.nodes:
         env = [f"{key}={value}" for key, value in node.env.items()]
         typer.echo(
             f"# {node.name}: layers {node.first_layer}-{node.last_layer} on {node.configuration} {' '.join(env)}"
         )
         typer.echo(command_lines(node.argv))
-
-
-def _warn_open(host: str) -> None:
-    if host not in ("127.0.0.1", "::1", "localhost") and not os.environ.get(ROUTER_KEY):
-        say(f"the router listens on {host} without an API key; set {ROUTER_KEY} to ask for one")
-
-
-def need_runtime_extra() -> None:
-    """Say what to install where the router's libraries are missing.
-
-    Raises:
-        LaunchError: They are.
-    """
-    try:
-        import aiohttp  # noqa: F401
-        import prometheus_client  # noqa: F401
-    except ImportError as error:
-        raise LaunchError(
-            f"the router needs {error.name}, which is not installed: pip install 'coralopt[runtime]'"
-        ) from error

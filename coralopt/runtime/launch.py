@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from coralopt.errors import LaunchError
+
 Phase = Literal["prefill", "decode", "mixed"]
 
 
@@ -203,6 +205,21 @@ class Launch:
     @property
     def refused(self) -> tuple[Verdict, ...]:
         return tuple(verdict for verdict in self.verdicts if not verdict.runs)
+
+    def require_runnable(self, partial: bool, hint: str = "") -> None:
+        """Stop where the engine does not run the plan.
+
+        Args:
+            partial: Whether it is enough that something of it runs.
+            hint: End of the message.
+
+        Raises:
+            LaunchError: It runs not every instance, or with ``partial`` not one; names each with its reasons.
+        """
+        if self.refused and not (partial and self.pipelines):
+            lines = [f"  - {v.instance}: {reason.code}: {reason.text}" for v in self.refused for reason in v.reasons]
+            count = f"{len(self.refused)} of {len(self.verdicts)}"
+            raise LaunchError("\n".join([f"{self.engine} cannot run {count} instances of this plan:", *lines]) + hint)
 
     def to_document(self) -> dict[str, Any]:
         """The launch as plain JSON data."""

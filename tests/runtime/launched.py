@@ -1,4 +1,4 @@
-"""A running `coralopt launch` with the stand-in for vllm, for whatever a test does to it."""
+"""A running `coralopt launch start` with the stand-in for vllm, for whatever a test does to it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ TWO = plan(instance("mixed", (8, {"1xL4": (1, 300.0)})), instance("mixed", (3, {
 
 
 class Launched:
-    """A running ``coralopt launch``."""
+    """A running ``coralopt launch start``."""
 
     def __init__(self, document: Plan, folder: Path, *options: str, **env: str) -> None:
         self.folder = folder
         document.save(folder / "plan.json")
         vllm = folder / "vllm"
         arguments = [
-            "launch",
-            "plan.json",
+            *("launch", "start", "plan.json"),
             "--cpu",
             "--vllm",
             str(vllm),

@@ -187,7 +187,7 @@ def test_the_option(tmp_path: Any) -> None:
     assert done.exit_code == 0, done.output
     assert Plan.load(target).scenario["placement"]["engine"] == "vllm"
     assert runner.invoke(app, ["verify", str(target)]).exit_code == 0
-    assert runner.invoke(app, ["launch", str(target), "--check"]).exit_code == 0
+    assert runner.invoke(app, ["launch", "check", str(target)]).exit_code == 0
     built = runner.invoke(
         app, ["templates", "tiny", "--executable-by", "vllm", "--json", "-o", str(tmp_path / "l.parquet")]
     )

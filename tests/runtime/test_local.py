@@ -134,7 +134,7 @@ def test_ctrl_c_during_the_start(tmp_path: Path, vllm: Path, launched: list[Laun
 
 
 def test_a_new_controller_finds_its_servers_again(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
-    """State on disk survives `kill -9` of the controller: the next one keeps the same processes; `--stop` ends them."""
+    """State on disk survives `kill -9` of the controller: the next one keeps the same processes; `launch stop` ends them."""
     run = Launched(TWO, tmp_path).ready()
     launched.append(run)
     pids = run.pids()
@@ -151,24 +151,47 @@ def test_a_new_controller_finds_its_servers_again(tmp_path: Path, vllm: Path, la
     assert (code, "another coralopt launch runs here" in said) == (2, True)
     again.process.kill()
     again.process.communicate()
-    stopping = Launched(TWO, tmp_path, "--stop")
-    launched.append(stopping)
-    code, said = stopping.end()
-    assert code == 0, said
+    stopped = coralopt(tmp_path, "stop", "-o", "run")
+    assert stopped.returncode == 0, stopped.stderr
     assert gone(pids)
     assert run.pids() == []
-    nowhere = Launched(TWO, tmp_path, "--stop", "-o", "mistyped")
-    launched.append(nowhere)
-    code, said = nowhere.end()
-    assert (code, said) == (0, "mistyped: nothing runs\n")
+    nowhere = coralopt(tmp_path, "stop", "-o", "mistyped")
+    assert (nowhere.returncode, nowhere.stderr) == (0, "mistyped: nothing runs\n")
     assert not (tmp_path / "mistyped").exists()
 
 
-def apply(document: Plan, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """`coralopt launch new.json --apply URL`."""
-    document.save(folder / "new.json")
-    command = [sys.executable, "-m", "coralopt", "launch", "new.json", "--apply", url, "--json"]
+def coralopt(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`coralopt launch WORDS`, to its end."""
+    command = [sys.executable, "-m", "coralopt", "launch", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def apply(document: Plan, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """`coralopt launch apply new.json URL`."""
+    document.save(folder / "new.json")
+    return coralopt(folder, "apply", "new.json", url, "--json")
+
+
+def test_status(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """What runs, and exit code 1 once something of the plan does not."""
+    run = Launched(TWO, tmp_path, "--restarts", "0").ready()
+    launched.append(run)
+    whole = coralopt(tmp_path, "status", run.url, "--json")
+    assert whole.returncode == 0, whole.stderr
+    told = json.loads(whole.stdout)
+    assert {name: count["running"] for name, count in told["instances"].items()} == {i.name: 1 for i in TWO.instances}
+    assert [backend["healthy"] for backend in told["backends"]] == [True, True]
+    assert told["given_up"] == {}
+    (victim,) = (p["pids"] for p in run.told["pipelines"] if "1xl40s" not in p["name"])
+    os.kill(victim[0], signal.SIGKILL)
+    for _ in range(100):
+        part = coralopt(tmp_path, "status", run.url)
+        if "given up" in part.stdout:
+            break
+    assert part.returncode == 1, part.stdout
+    assert "tiny-mixed-us-east-2-1xl4: 0 of 1 run" in part.stdout
+    assert "tiny-mixed-us-east-2-1xl4-0 is given up: " in part.stdout
+    assert run.interrupt()[0] == 0
 
 
 def test_a_new_plan_under_load_fails_no_request(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:

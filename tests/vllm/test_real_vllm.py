@@ -51,12 +51,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Controller:
-    """A running ``coralopt launch`` with real servers."""
+    """A running ``coralopt launch start`` with real servers."""
 
     def __init__(self, document: Plan, model: Path, folder: Path, *options: str) -> None:
         document.save(folder / "plan.json")
         self.folder = folder
-        arguments = ["launch", "plan.json", "--cpu", "--vllm", str(VLLM), "--kv-cache", "64M", "--interface", "lo"]
+        arguments = [
+            "launch",
+            "start",
+            "plan.json",
+            "--cpu",
+            "--vllm",
+            str(VLLM),
+            "--kv-cache",
+            "64M",
+            "--interface",
+            "lo",
+        ]
         arguments += ["--model-path", f"tiny={model}", "--port", "0", "-o", "run", "--json", "--ready-timeout", "400"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "coralopt", *arguments, *options],
@@ -177,7 +188,7 @@ def coralopt(folder: Path, *arguments: str) -> Any:
 def apply(document: Plan, folder: Path, url: str) -> Any:
     """What the controller did to follow the plan."""
     document.save(folder / "new.json")
-    return coralopt(folder, "launch", "new.json", "--apply", url)
+    return coralopt(folder, "launch", "apply", "new.json", url)
 
 
 def test_uneven_layers_weights_restart_replan_and_kill(

@@ -1,7 +1,7 @@
 """All servers of a plan on this machine, behind a router."""
 
 from coralopt.runtime.local.addresses import LocalAddresses
-from coralopt.runtime.local.client import RemoteController, apply_plan
+from coralopt.runtime.local.client import RemoteController
 from coralopt.runtime.local.cluster import LocalCluster
 from coralopt.runtime.local.controller import RestartPolicy
 from coralopt.runtime.local.reconcile import Changes, Pace, reconcile
@@ -15,7 +15,6 @@ __all__ = [
     "Pace",
     "RemoteController",
     "RestartPolicy",
-    "apply_plan",
     "reconcile",
     "serve_locally",
 ]

@@ -6,25 +6,40 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
+from coralopt.types import JsonObject
 
 #: Seconds within which questions are answered; applying a plan may take as long as servers take to start.
 QUESTION_S = 30.0
 
 
+class ServerStatus(TypedDict):
+    """What runs behind a router.
+
+    Attributes:
+        instances: Instance of the plan -> how many of it run as a whole, and how many are planned.
+        given_up: Pipelines that died too often -> why.
+        backends: As ``GET /router/backends`` tells them.
+    """
+
+    instances: dict[str, dict[str, int]]
+    given_up: dict[str, str]
+    backends: list[dict[str, Any]]  # Any: fields of BackendConfig and their types, as JSON
+
+
 @dataclass(frozen=True)
 class RemoteController:
-    """A running ``coralopt launch``.
+    """A running ``coralopt launch start``.
 
     Attributes:
         url: Base URL of its router.
         api_key: Its key, if it asks for one.
 
     Raises:
-        LaunchError: Not a URL.
+        LaunchError: Not a URL; from every method: nobody answers there, or not as a controller.
     """
 
     url: str
@@ -32,41 +47,44 @@ class RemoteController:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise LaunchError(f"--apply {self.url!r}: must be the URL of a router, for example http://127.0.0.1:8000")
+            raise LaunchError(f"{self.url!r} must be the URL of a router, for example http://127.0.0.1:8000")
 
-    def apply(self, plan: Plan) -> dict[str, Any]:
+    def apply(self, plan: Plan) -> dict[str, list[str]]:
         """Make the servers follow ``plan``; returns when they do.
 
         Returns:
             Names of pipelines ``kept``, ``started`` and ``stopped``.
 
         Raises:
-            LaunchError: Nobody answers there, or the controller says why it cannot follow.
+            LaunchError: The controller says why it cannot follow.
         """
         return self._ask("/router/plan", plan.to_json().encode(), None)
 
     def plan(self) -> tuple[Plan | None, dict[str, int]]:
-        """The plan that is followed, and of each of its instances how many run as a whole.
-
-        Raises:
-            LaunchError: Nobody answers there, or not as a controller.
-        """
-        told = self._ask("/router/plan", None, QUESTION_S)
+        """The plan that is followed, and of each of its instances how many run as a whole."""
+        answer = self._ask("/router/plan")
         try:
-            plan = None if told["plan"] is None else Plan.model_validate(told["plan"])
-            return plan, {str(name): int(count) for name, count in told["running"].items()}
+            plan = None if answer["plan"] is None else Plan.model_validate(answer["plan"])
+            return plan, {str(name): int(count) for name, count in answer["running"].items()}
         except (KeyError, TypeError, ValueError) as error:
             raise LaunchError(f"{self.url}: does not say which plan it follows; is it another version?") from error
 
-    def demand(self) -> dict[str, Any]:
-        """What was asked of the router since it started; see :class:`coralopt.runtime.router.demand.DemandMeter`.
+    def status(self) -> ServerStatus:
+        """What runs, instance by instance and server by server."""
+        plan, running = self.plan()
+        planned = {} if plan is None else {item.name: item.count for item in plan.instances}
+        return {
+            "instances": {name: {"running": running.get(name, 0), "planned": n} for name, n in planned.items()},
+            "given_up": self._ask("/router/plan")["given_up"],
+            "backends": self._ask("/router/backends")["backends"],
+        }
 
-        Raises:
-            LaunchError: Nobody answers there, or not as a router.
-        """
-        return self._ask("/router/demand", None, QUESTION_S)
+    def demand(self) -> JsonObject:
+        """What was asked of the router since it started; see :class:`coralopt.runtime.router.demand.DemandMeter`."""
+        return self._ask("/router/demand")
 
-    def _ask(self, path: str, body: bytes | None, timeout_s: float | None) -> dict[str, Any]:
+    # Any: the answer of a server of ours, checked by whoever reads it.
+    def _ask(self, path: str, body: bytes | None = None, timeout_s: float | None = QUESTION_S) -> dict[str, Any]:
         request = urllib.request.Request(f"{self.url.rstrip('/')}{path}", body)
         if self.api_key:
             request.add_header("Authorization", f"Bearer {self.api_key}")
@@ -77,12 +95,7 @@ class RemoteController:
             try:
                 why = json.load(error)["error"]["message"]
             except (ValueError, KeyError, TypeError):
-                why = f"answered {error.code}; is it the router of `coralopt launch --target local`?"
+                why = f"answered {error.code}; is it the router of `coralopt launch start`?"
             raise LaunchError(f"{self.url}: {why}") from error
         except (OSError, ValueError) as error:
-            raise LaunchError(f"{self.url}: no running `coralopt launch` answers there: {error}") from error
-
-
-def apply_plan(plan: Plan, url: str, api_key: str | None = None) -> dict[str, Any]:
-    """Make the servers behind the router at ``url`` follow ``plan``; see :meth:`RemoteController.apply`."""
-    return RemoteController(url, api_key).apply(plan)
+            raise LaunchError(f"{self.url}: no running `coralopt launch start` answers there: {error}") from error

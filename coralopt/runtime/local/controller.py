@@ -201,8 +201,8 @@ class Controller:
             self._given_up[name] = why
             often = f" {self._policy.most} restarts in {self._policy.window_s:g} s;" if self._policy.most else ""
             self.say(
-                f"{name} is given up:{often} {why}. The plan runs without it; apply a plan (--apply), or launch again, "
-                "to start it anew"
+                f"{name} is given up:{often} {why}. The plan runs without it; apply a plan (`coralopt launch apply`), or "
+                "start again, to start it anew"
             )
 
     def _missing(self) -> list[str]:

@@ -66,12 +66,9 @@ def wanted(plan: Plan, engine: Engine, partial: bool = False) -> tuple[Launch, d
         LaunchError: The engine cannot run every instance, or with ``partial`` not one.
     """
     launch = lower(plan, engine)
-    if not launch.pipelines or (launch.refused and not partial):
-        lines = [f"  - {v.instance}: {r.code}: {r.text}" for v in launch.refused for r in v.reasons]
-        count = len(launch.refused)
-        raise LaunchError(
-            "\n".join([f"{engine.name} cannot run {count} of {len(launch.verdicts)} instances of this plan:", *lines])
-        )
+    launch.require_runnable(partial)
+    if not launch.pipelines:
+        raise LaunchError("the plan has no instances: there is nothing to run")
     return launch, {pipeline.name: definition(pipeline) for pipeline in launch.pipelines}
 
 
@@ -147,8 +144,8 @@ def _too_few_gpus(addresses: LocalAddresses, products: tuple[str, ...], taken: i
     used = f"; {taken} of them are in use (with --drain-first they are freed before new servers start)" if taken else ""
     return LaunchError(
         f"the plan needs GPUs {listed(addresses.needed)}; this machine has {listed(Counter(products))}{used}. Missing: "
-        f"{listed(addresses.missing)}. Plan for the pool at hand, choose another --target, take GPUs of another type with "
-        "--any-gpu, or try it with --cpu and vLLM's CPU build"
+        f"{listed(addresses.missing)}. Plan for the pool at hand, render files for other machines, take GPUs of another "
+        "type with --any-gpu, or try it with --cpu and vLLM's CPU build"
     )
 
 

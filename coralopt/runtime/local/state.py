@@ -69,7 +69,7 @@ def only_controller(directory: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise LaunchError(
-                f"{directory}: another coralopt launch runs here; give it a new plan with --apply URL, stop it with "
-                "Ctrl-C, or choose another directory with -o"
+                f"{directory}: another coralopt launch runs here; give it a new plan with `coralopt launch apply`, "
+                "stop it with Ctrl-C, or choose another directory with -o"
             ) from None
         yield

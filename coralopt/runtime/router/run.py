@@ -19,9 +19,9 @@ def run_router(
     config: RouterConfig,
     host: str = "127.0.0.1",
     port: int = 8000,
-    *,
     api_key: str | None = None,
     backend_key: str | None = None,
+    *,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Route until SIGINT or SIGTERM; then no new requests, and those in flight are finished.

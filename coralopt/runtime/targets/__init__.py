@@ -1,12 +1,13 @@
 """Launches as files: shell scripts, SkyPilot job groups, Kubernetes manifests."""
 
-from coralopt.runtime.targets.kubernetes import KubernetesAddresses, kubernetes_files
+from coralopt.runtime.targets.kubernetes import KubernetesAddresses, KubernetesOptions, kubernetes_files
 from coralopt.runtime.targets.output import write_files
 from coralopt.runtime.targets.shell import preflight_program, shell_files
 from coralopt.runtime.targets.skypilot import SkyPilotAddresses, skypilot_files
 
 __all__ = [
     "KubernetesAddresses",
+    "KubernetesOptions",
     "SkyPilotAddresses",
     "kubernetes_files",
     "preflight_program",

@@ -1,0 +1,243 @@
+"""What the commands of ``coralopt launch`` are told: option groups, and what they mean to the runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coralopt.cli.console import say
+from coralopt.cli.option_groups import OptionGroup
+from coralopt.errors import LaunchError
+
+if TYPE_CHECKING:
+    from coralopt.plan import Plan
+    from coralopt.runtime import Launch, VllmEngine
+    from coralopt.runtime.local import LocalOptions
+
+#: Environment variables with keys; keys never stand on a command line or in a file.
+ROUTER_KEY, SERVER_KEY = "CORALOPT_API_KEY", "VLLM_API_KEY"
+#: Logs and state of servers on this machine.
+RUN_FOLDER = Path("coralopt-run")
+
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")]
+UrlArgument = Annotated[str, typer.Argument(metavar="URL", help="The router of a running `coralopt launch start`.")]
+RunFolder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of logs and state.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started or written, and stop.")]
+Partial = Annotated[bool, typer.Option(help="Go on when some instances cannot run.")]
+Host = Annotated[str, typer.Option(help="Address that the router listens on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the router; 0 for a free one.")]
+
+
+class Target(StrEnum):
+    """Where files start servers."""
+
+    SHELL = "shell"
+    SKYPILOT = "skypilot"
+    KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True)
+class EngineOptions(OptionGroup):
+    """How vLLM runs the instances of a plan."""
+
+    panel = "Engine (vLLM)"
+
+    connector: Annotated[
+        str, typer.Option(help="KV transfer: auto, nixl, nixl-push, mooncake, lmcache or example.")
+    ] = "auto"
+    kv_directory: Annotated[Path | None, typer.Option(help="Shared directory of the connector `example`.")] = None
+    kv_server: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="LMCache server, as every node reaches its own (connector `lmcache`)."),
+    ] = "localhost:5555"
+    virtual_nodes: Annotated[bool, typer.Option(help="Run ragged tensor parallelism as parts of nodes.")] = False
+    expert_parallel: Annotated[bool, typer.Option(help="Whole experts on single GPUs.")] = False
+    model_path: Annotated[
+        list[str] | None,
+        typer.Option("--model-path", metavar="MODEL=PATH", help="Checkpoint of a model; may be repeated."),
+    ] = None
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Longest context; what fits by default.")] = None
+    kv_cache: Annotated[str | None, typer.Option(help="KV cache of a process, e.g. 64M; what is left by default.")] = (
+        None
+    )
+    interface: Annotated[str | None, typer.Option(help="Network interface of NCCL and Gloo, e.g. eth0.")] = None
+    drain: Annotated[int, typer.Option(min=0, help="Seconds for requests in flight when a server stops.")] = 120
+    vllm: Annotated[str, typer.Option(help="The vllm program.")] = "vllm"
+    vllm_option: Annotated[
+        list[str] | None, typer.Option("--vllm-option", metavar="WORD", help="One more word for `vllm serve`; repeat.")
+    ] = None
+    cpu: Annotated[bool, typer.Option("--cpu", help="vLLM's CPU build: to try a plan without its GPUs.")] = False
+
+    def engine(self, plan: Plan) -> VllmEngine:
+        """The engine for ``plan``.
+
+        Raises:
+            LaunchError: A ``--model-path`` of no model of the plan, or a choice that vLLM does not have.
+        """
+        from coralopt.runtime import VllmEngine
+
+        return VllmEngine(
+            program=(self.vllm,),
+            model_paths=_pairs("--model-path", self.model_path, {instance.model for instance in plan.instances}),
+            connector=self.connector,
+            kv_directory=None if self.kv_directory is None else str(self.kv_directory.absolute()),
+            kv_server=self.kv_server,
+            virtual_nodes=self.virtual_nodes,
+            max_model_len=self.max_model_len,
+            kv_cache_bytes=self.kv_cache,
+            expert_parallel=self.expert_parallel,
+            interface=self.interface,
+            drain_s=self.drain,
+            cpu=self.cpu,
+            extra=tuple(self.vllm_option or ()),
+        )
+
+
+@dataclass(frozen=True)
+class ServerOptions(OptionGroup):
+    """How servers on this machine start, stop and come back."""
+
+    panel = "Servers on this machine"
+
+    ready_timeout: Annotated[float, typer.Option(help="Longest wait for a server, seconds.")] = 1800.0
+    starts_at_once: Annotated[int | None, typer.Option(min=1, help="Pipelines started at a time.")] = None
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Times a pipeline that died is started again within ten minutes.")
+    ] = 3
+    any_gpu: Annotated[bool, typer.Option("--any-gpu", help="GPUs of another type than planned will do.")] = False
+    drain_first: Annotated[bool, typer.Option(help="Stop old servers before new ones start.")] = False
+
+    def local(self, directory: Path, host: str, port: int, *, needs_gpus: bool, partial: bool) -> LocalOptions:
+        """The same for the launcher, with the keys of the environment."""
+        from coralopt.runtime.local import LocalOptions, Pace, RestartPolicy
+
+        pace = Pace(
+            self.ready_timeout,
+            self.starts_at_once,
+            self.drain_first,
+            needs_gpus=needs_gpus,
+            any_gpu=self.any_gpu,
+            partial=partial,
+        )
+        return LocalOptions(directory, host, port, *router_keys(), pace, RestartPolicy(most=self.restarts))
+
+
+@dataclass(frozen=True)
+class NodeOptions(OptionGroup):
+    """Addresses and clouds of nodes."""
+
+    panel = "shell, skypilot"
+
+    hosts: Annotated[Path | None, typer.Option(help="JSON file, machine name -> address.")] = None
+    cloud: Annotated[
+        list[str] | None, typer.Option(metavar="REGION=CLOUD", help="skypilot: cloud of a region; may be repeated.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ManifestOptions(OptionGroup):
+    """How Kubernetes manifests are written."""
+
+    panel = "kubernetes"
+
+    image: Annotated[str | None, typer.Option(help="Container image.")] = None
+    router_image: Annotated[str | None, typer.Option(help="Image with coralopt in it, for the router.")] = None
+    namespace: Annotated[str | None, typer.Option(help="Namespace.")] = None
+    leader_worker_set: Annotated[bool, typer.Option(help="LeaderWorkerSet where the shape allows.")] = False
+
+
+def target_files(
+    target: Target, plan: Plan, engine: VllmEngine, nodes: NodeOptions, manifests: ManifestOptions
+) -> dict[str, str]:
+    """Files by relative path that start the servers of ``plan``.
+
+    Raises:
+        LaunchError: ``--hosts`` or ``--cloud`` cannot be read.
+    """
+    from coralopt.runtime import OneNodeEach, lower, targets
+
+    if target is Target.SHELL:
+        return targets.shell_files(lower(plan, engine, OneNodeEach(_addresses(nodes.hosts))))
+    if target is Target.SKYPILOT:
+        market = plan.scenario.get("pool", {}).get("market", "on-demand")
+        return targets.skypilot_files(
+            lower(plan, engine, targets.SkyPilotAddresses()),
+            spot=market == "spot",
+            clouds=_pairs("--cloud", nodes.cloud),
+            addresses=_addresses(nodes.hosts),
+        )
+    defaults = targets.KubernetesOptions
+    options = defaults(
+        image=manifests.image or defaults.image,
+        router_image=manifests.router_image or defaults.router_image,
+        namespace=manifests.namespace,
+        leader_worker_set=manifests.leader_worker_set,
+    )
+    return targets.kubernetes_files(lower(plan, engine, targets.KubernetesAddresses()), options)
+
+
+def _addresses(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        addresses = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"--hosts {path}: cannot be read: {error}") from error
+    if not isinstance(addresses, dict) or not all(isinstance(value, str) for value in addresses.values()):
+        raise LaunchError(f"--hosts {path}: must be a JSON object of machine name -> address")
+    return addresses
+
+
+def _pairs(option: str, items: list[str] | None, known: set[str] | None = None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in items or []:
+        name, separator, value = item.partition("=")
+        if not separator or not name or not value:
+            raise LaunchError(f"{option} {item!r}: expected NAME=VALUE")
+        if known is not None and name not in known:
+            raise LaunchError(f"{option} {item!r}: the plan has no model {name!r}; it has {', '.join(sorted(known))}")
+        pairs[name] = value
+    return pairs
+
+
+def router_keys() -> tuple[str | None, str | None]:
+    """API keys of the environment: the router's, asked of clients, and that of the servers."""
+    return os.environ.get(ROUTER_KEY), os.environ.get(SERVER_KEY)
+
+
+def warn_open(host: str) -> None:
+    """Say so where a router listens to other machines and asks for no key."""
+    if host not in ("127.0.0.1", "::1", "localhost") and not os.environ.get(ROUTER_KEY):
+        say(f"the router listens on {host} without an API key; set {ROUTER_KEY} to ask for one")
+
+
+def need_runtime_extra() -> None:
+    """Say what to install where the router's libraries are missing.
+
+    Raises:
+        LaunchError: They are.
+    """
+    try:
+        import aiohttp  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise LaunchError(
+            f"the router needs {error.name}, which is not installed: pip install 'coralopt[runtime]'"
+        ) from error
+
+
+def require_runnable(launch: Launch, partial: bool) -> None:
+    """Name the instances that are left out.
+
+    Raises:
+        LaunchError: The engine cannot run every instance, or with ``partial`` not one.
+    """
+    launch.require_runnable(partial, "\nlaunch the others with --partial; docs/runtime.md says what each reason means")
+    for verdict in launch.refused:
+        say(f"left out: {verdict.instance}: {', '.join(reason.code for reason in verdict.reasons)}")
