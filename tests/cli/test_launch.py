@@ -62,7 +62,7 @@ def test_check_and_render(run_cli: RunCli, tiny_plan_file: Path, tmp_path: Path)
         folder = tmp_path / target
         first, again = (json.loads(run_cli(*words, "-o", str(folder), "--json").stdout) for _ in range(2))
         assert len(first["added"]) == len(again["unchanged"])
-        assert not again["added"] and not again["changed"]
+        assert (again["added"], again["changed"]) == ([], [])
         assert list(folder.glob(name))
         printed = run_cli(*words, "--dry-run").stdout
         assert "# ---- router.json" in printed

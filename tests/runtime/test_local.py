@@ -189,7 +189,7 @@ def test_status(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
         if "given up" in part.stdout:
             break
     assert part.returncode == 1, part.stdout
-    assert "tiny-mixed-us-east-2-1xl4: 0 of 1 run" in part.stdout
+    assert "tiny-mixed-us-east-2-1xL4: 0 of 1 run" in part.stdout
     assert "tiny-mixed-us-east-2-1xl4-0 is given up: " in part.stdout
     assert run.interrupt()[0] == 0
 
