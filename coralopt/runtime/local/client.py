@@ -10,7 +10,6 @@ from typing import Any, TypedDict
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
-from coralopt.types import JsonObject
 
 #: Seconds within which questions are answered; applying a plan may take as long as servers take to start.
 QUESTION_S = 30.0
@@ -79,7 +78,7 @@ class RemoteController:
             "backends": self._ask("/router/backends")["backends"],
         }
 
-    def demand(self) -> JsonObject:
+    def demand(self) -> dict[str, Any]:  # Any: what :func:`coralopt.runtime.measured_demand` reads and checks
         """What was asked of the router since it started; see :class:`coralopt.runtime.router.demand.DemandMeter`."""
         return self._ask("/router/demand")
 
