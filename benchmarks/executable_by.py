@@ -15,7 +15,7 @@ from typing import Any
 
 from coralopt import load_scenario
 from coralopt.errors import CoraloptError
-from coralopt.planning import plan_with_report
+from coralopt.planning import CoralPlanner, PlanRequest
 from coralopt.runtime import VllmEngine, check
 from coralopt.scenario import scenario_from_mapping
 
@@ -30,9 +30,12 @@ def measure(name: str, mode: str, engine: str, gap: float) -> dict[str, Any]:
     started = time.perf_counter()
     row: dict[str, Any] = {"scenario": name, "mode": mode, "engine": engine, "cost": None}
     try:
-        plan, report = plan_with_report(scenario_from_mapping(document, source=name), options={"rel_gap": gap})
+        scenario = scenario_from_mapping(document, source=name)
+        outcome = CoralPlanner().plan(PlanRequest(scenario, options={"rel_gap": gap}))
     except CoraloptError as error:
         return {**row, "why": str(error).splitlines()[0], "seconds": time.perf_counter() - started}
+    plan, used = outcome.plan, outcome.library
+    assert used is not None
     verdicts = check(plan, VllmEngine()).verdicts
     return {
         **row,
@@ -41,7 +44,7 @@ def measure(name: str, mode: str, engine: str, gap: float) -> dict[str, Any]:
         "instances": sum(item.count for item in plan.instances),
         "refused": sum(i.count for i, v in zip(plan.instances, verdicts, strict=True) if not v.runs),
         "reasons": sorted({reason.code for verdict in verdicts for reason in verdict.reasons}),
-        "templates": report.templates,
+        "templates": used.templates,
         "seconds": time.perf_counter() - started,
     }
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping
-from coralopt.planning import plan_verified, queueing_headroom
+from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified, queueing_headroom
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import simulate
 from coralopt.workload import Traffic
@@ -88,7 +88,8 @@ def main() -> None:
         for start in ("none", "M/G/1"):
             begin = time.perf_counter()
             guess = None if start == "none" else {k: r["throughput"] for k, r in queueing(scenario, target).items()}
-            found = plan_verified(scenario, Traffic(options.traffic), target=target, start=guess)
+            settings = VerifiedSettings(target, start=guess or {})
+            found = plan_verified(PlanRequest(scenario), Traffic(options.traffic), settings)
             first = next((n for n, item in enumerate(found.rounds, 1) if item.passed), 0)
             note = (
                 f"{'verified' if found.verified else 'NOT verified'}, {len(found.rounds)} rounds, first passed in "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coralopt.errors import CoraloptError
     from coralopt.plan import Plan
     from coralopt.plan.verify import verify_plan
-    from coralopt.planning import plan_scenario, plan_with_report
+    from coralopt.planning import PlanRequest, plan_scenario
     from coralopt.scenario import load_scenario, scenario_from_mapping
     from coralopt.solving.options import SolveOptions
     from coralopt.solving.solve import solve
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _HOME = {
     "CoraloptError": "coralopt.errors",
     "Plan": "coralopt.plan",
+    "PlanRequest": "coralopt.planning",
     "SolveOptions": "coralopt.solving",
     "build_library": "coralopt.templates",
     "load_library": "coralopt.templates",
     "load_scenario": "coralopt.scenario",
     "plan_scenario": "coralopt.planning",
-    "plan_with_report": "coralopt.planning",
     "scenario_from_mapping": "coralopt.scenario",
     "solve": "coralopt.solving",
     "verify_plan": "coralopt.plan.verify",
@@ -43,13 +43,13 @@ _HOME = {
 __all__ = [
     "CoraloptError",
     "Plan",
+    "PlanRequest",
     "SolveOptions",
     "__version__",
     "build_library",
     "load_library",
     "load_scenario",
     "plan_scenario",
-    "plan_with_report",
     "scenario_from_mapping",
     "solve",
     "verify_plan",

@@ -16,7 +16,7 @@ import argparse
 import numpy as np
 
 from benchmarks.paper.played_walk import INITIALIZATION_S, Rooms, goodput, requests_of, setup, walk
-from coralopt.planning import plan_verified
+from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified
 from coralopt.simulation import SimulationConfig
 from coralopt.workload import Trace, Traffic
 
@@ -47,7 +47,9 @@ def main() -> None:
     if not options.no_headroom:
         # Learned at the peak: what is enough for the mean demand is not for more (docs/concepts/simulation.md).
         peak = setup(options.setup, factor=1.0 + SWING)
-        found = plan_verified(peak, Traffic(options.traffic, seed=options.seed + 1), target=0.95)
+        found = plan_verified(
+            PlanRequest(peak), Traffic(options.traffic, seed=options.seed + 1), VerifiedSettings(0.95)
+        )
         rooms = found.plan.scenario.get("headroom", {})
         print(
             f"headroom learned at {1 + SWING:.0%} of the demand ({'verified' if found.verified else 'NOT verified'}):"

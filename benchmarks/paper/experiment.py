@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Contestant, Row, compare
 from coralopt.planning.rolling.epochs import epoch_scenario
 from coralopt.scenario.resolved import ResolvedScenario
@@ -60,10 +61,8 @@ def all_models(scenario: ResolvedScenario, factor: float) -> dict[str, float]:
 def run(scenario: ResolvedScenario, planners: Sequence[str], time_limit: float, seed: int) -> list[Row]:
     """Plans of the planners; progress on standard error."""
     return compare(
-        scenario,
+        PlanRequest(scenario, options={"time_limit": time_limit}, seed=seed),
         [Contestant.parse(text) for text in planners],
-        options={"time_limit": time_limit},
-        seed=seed,
         on_start=lambda label: print(f"  {label} ...", end="", flush=True, file=sys.stderr),
         on_row=_told,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt import Plan, load_scenario, scenario_from_mapping
-from coralopt.planning import adapt, epoch_inputs
+from coralopt.planning import PlanRequest, RollingSettings, adapt, epoch_inputs
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
 from coralopt.types import Ints
@@ -80,7 +80,7 @@ def walk(
     """Plan every epoch for what arrives in it, and play the requests against the plans."""
     demand = epoch_demand(trace, epoch_s, epochs=epochs, models=[m.model.name for m in scenario.model_phases][::2])
     inputs = epoch_inputs(scenario, demand, availability)
-    found = list(adapt(scenario, inputs, penalty=penalty, options={"time_limit": time_limit}))
+    found = list(adapt(PlanRequest(scenario, options={"time_limit": time_limit}), inputs, RollingSettings(penalty)))
     schedule = [(max(0.0, e * epoch_s - lead_s), epoch.plan) for e, epoch in enumerate(found)]
     result = simulate(schedule, trace, config=config, duration_s=epoch_s * epochs, epoch_s=epoch_s)
     # The first epoch starts from nothing in every system.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from coralopt.cli.console import ScenarioArgument, progress_bar, say
@@ -59,32 +59,32 @@ class EpochPlanning:
 
     def runs(self, cases: Sequence[EpochCase]) -> Iterator[Iterator[Epoch]]:
         """The planned epochs of each case, all with one template library; a line on each as it is there."""
+        from coralopt.planning import PlanRequest, RollingSettings, forecast_named
         from coralopt.planning import adapt as plan_epochs
-        from coralopt.planning import forecast_named
-        from coralopt.templates import obtain_library
 
         hook = forecast_named(self.forecast.forecast)
-        options = self.solver.options
         quiet = self.files.json_output
         for remark in () if quiet else dict.fromkeys(remark for case in cases for remark in case.remarks):
             say(f"note: {remark}")
         with progress_bar(quiet=quiet) as progress:
-            templates, _ = obtain_library(self.scenario, self.library.library, progress=progress)
-        for case in cases:
-            planned = plan_epochs(
+            request = PlanRequest(
                 self.scenario,
-                case.inputs,
-                penalty=case.penalty,
-                forecast=hook,
-                forecast_name=self.forecast.forecast,
-                headroom=self.forecast.headroom,
-                solver=self.solver.solver,
-                options=options,
-                library=templates,
-                output=self.files.output,
-                restart=self.files.restart,
-                on_infeasible=self.limits.on_infeasible,  # type: ignore[arg-type]
+                self.solver.solver,
+                self.solver.options,
+                self.library.library,
+                self.limits.on_infeasible,  # type: ignore[arg-type]
+                progress=progress,
+            ).warmed()
+        for case in cases:
+            settings = RollingSettings(
+                case.penalty,
+                hook,
+                self.forecast.forecast,
+                self.forecast.headroom,
+                self.files.output,
+                self.files.restart,
             )
+            planned = plan_epochs(replace(request, progress=None), case.inputs, settings)
             yield planned if quiet else _told(planned, len(case.inputs))
 
 

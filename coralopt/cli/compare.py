@@ -53,6 +53,7 @@ def compare(
 ) -> None:
     """Plan SCENARIO with several planners: cost, lower bound, demand met, tokens per USD, time."""
     from coralopt.errors import OptionError
+    from coralopt.planning import PlanRequest
     from coralopt.planning.compare import Contestant, with_bound
     from coralopt.planning.compare import compare as run
     from coralopt.report.comparison import comparison_table, draw_comparison, require_drawable
@@ -83,11 +84,8 @@ def compare(
 
         try:
             run(
-                resolved,
+                PlanRequest(resolved, solver, options, seed=seed),
                 contestants,
-                solver=solver,
-                options=options,
-                seed=seed,
                 shrink=shrink,
                 on_start=lambda label: None if json_output else say(f"{label} ..."),
                 on_row=finished,

@@ -89,8 +89,8 @@ def _in_time(epochs: Iterator[Epoch], servers: Servers, every_s: float) -> Itera
 
 def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOptions, epochs: EpochOptions) -> None:
     """Measure, plan and apply until Ctrl-C, or for so many epochs; a line an epoch, or one JSON document at the end."""
-    from coralopt.planning import epoch_inputs, forecast_named
-    from coralopt.runtime import follow_demand
+    from coralopt.planning import LastValue, PlanRequest, epoch_inputs, forecast_named
+    from coralopt.runtime import LoopSettings, follow_demand
 
     scenario, files = planning.scenario, planning.files
     tables = epochs.supply()
@@ -101,22 +101,24 @@ def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOp
         f"measuring demand at {router.router}; a plan every {router.every:g} s, Ctrl-C ends it and leaves the servers as "
         "they are"
     )
-    for epoch in follow_demand(
+    request = PlanRequest(
         scenario,
-        servers,
-        every_s=router.every,
-        epochs=epochs.epochs,
-        forecast=forecast_named(planning.forecast.forecast),
-        headroom=planning.forecast.headroom,
-        floor=router.floor,
-        penalty=epochs.penalties[0],
-        inputs=supply,
-        solver=planning.solver.solver,
-        options=planning.solver.options,
-        library=planning.library.library,
-        output=files.output,
-        on_infeasible=planning.limits.on_infeasible,  # type: ignore[arg-type]
-    ):
+        planning.solver.solver,
+        planning.solver.options,
+        planning.library.library,
+        planning.limits.on_infeasible,  # type: ignore[arg-type]
+    )
+    settings = LoopSettings(
+        router.every,
+        epochs.epochs,
+        forecast_named(planning.forecast.forecast) or LastValue(),
+        planning.forecast.headroom,
+        router.floor,
+        epochs.penalties[0],
+        supply,
+        files.output,
+    )
+    for epoch in follow_demand(request, servers, settings):
         measured = dict(zip(keys, epoch.measured_tokens_s.tolist(), strict=True))
         planned = dict(zip(keys, epoch.planned_tokens_s.tolist(), strict=True))
         plan = epoch.plan

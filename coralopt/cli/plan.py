@@ -96,30 +96,35 @@ def _plan(
     operator: OperatorOptions,
     templates: LibraryOptions,
 ) -> None:
-    from coralopt.planning import plan_with_report
+    from coralopt.planning import CoralPlanner, PlanRequest
 
     with progress_bar(quiet=output.json_output) as progress:
-        document, report = plan_with_report(
+        request = PlanRequest(
             scenario,
-            solver=solver.solver,
-            options=solver.options,
-            formulation=solver.formulation,
-            reductions=solver.reductions,
-            restrict=solver.restrict,
-            on_infeasible=operator.on_infeasible,  # type: ignore[arg-type]
-            library=templates.library,
+            solver.solver,
+            solver.options,
+            templates.library,
+            operator.on_infeasible,  # type: ignore[arg-type]
+            settings={
+                "formulation": solver.formulation,
+                "reductions": solver.reductions,
+                "restrict": solver.restrict,
+            },
             progress=progress,
         )
+        outcome = CoralPlanner().plan(request)
+    used = outcome.library
+    assert used is not None
     facts = {
-        "seconds": report.seconds,
-        "templates": report.templates,
-        "node_sets": report.node_sets,
-        "library_reused": report.library_reused,
+        "seconds": outcome.steps,
+        "templates": used.templates,
+        "node_sets": used.node_sets,
+        "library_reused": used.reused,
     }
-    origin = "read from the library" if report.library_reused else f"from {report.node_sets:,} node sets"
-    seconds = ", ".join(f"{name} {value:.2f}" for name, value in report.seconds.items())
+    origin = "read from the library" if used.reused else f"from {used.node_sets:,} node sets"
+    seconds = ", ".join(f"{name} {value:.2f}" for name, value in outcome.steps.items())
     present_plan(
-        document, output, Answer(facts, lines=[f"{report.templates:,} templates {origin}; seconds: {seconds}"])
+        outcome.plan, output, Answer(facts, lines=[f"{used.templates:,} templates {origin}; seconds: {seconds}"])
     )
 
 
@@ -148,10 +153,10 @@ def _plan_by(
                 progress=progress,
             )
         )
-    facts = {"seconds": outcome.seconds, "own_gap": outcome.own_gap, "notes": outcome.notes}
+    facts = {"seconds": outcome.steps, "own_gap": outcome.own_gap, "notes": outcome.notes}
     lines = [
         f"planner {planner.name}: {planner.summary} ({planner.source})",
-        "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in outcome.seconds.items()),
+        "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in outcome.steps.items()),
         *(f"note: {note}" for note in outcome.notes),
     ]
     present_plan(outcome.plan, output, Answer(facts, lines=lines))
@@ -166,21 +171,15 @@ def _plan_verified(
     traffic: TrafficOptions,
 ) -> None:
     """Plan, play, correct: the cheapest plan that keeps its promise; exit 1 when no plan passed."""
-    from coralopt.planning import plan_verified
+    from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified
     from coralopt.report.verified import rounds_table
 
     requests = traffic.source()
     with progress_bar(quiet=output.json_output) as progress:
         outcome = plan_verified(
-            scenario,
+            PlanRequest(scenario, solver.solver, solver.options, templates.library, progress=progress),
             requests,
-            target=simulation.attainment,
-            over=simulation.attainment_of,
-            rounds=simulation.rounds,
-            solver=solver.solver,
-            options=solver.options,
-            library=templates.library,
-            progress=progress,
+            VerifiedSettings(simulation.attainment, simulation.attainment_of, simulation.rounds),
             on_round=None if output.json_output else _say_round,
         )
     facts = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coralopt.errors import PlanError
 from coralopt.plan.files import write_text
+from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 
 #: Bumped whenever a field changes its meaning.
 VERSION: Literal[1] = 1
@@ -59,6 +62,11 @@ class PlannedInstance(_Part):
     tokens_s: float = Field(gt=0, description="Throughput of one instance: that of its slowest stage, tokens/s.")
     price_usd_h: float = Field(ge=0, description="List price of one instance, USD/h.")
 
+    @property
+    def key(self) -> str:
+        """``"qwen3-32b/prefill"``, as :attr:`ModelPhase.key`."""
+        return f"{self.model}/{self.phase}"
+
     def nodes(self) -> dict[str, int]:
         """Nodes of one instance by configuration."""
         counts: dict[str, int] = {}
@@ -79,6 +87,11 @@ class PlannedDemand(_Part):
     cost_usd_h: float
     throughput_sources: dict[str, str] = Field(description="Configuration used -> where its figures come from.")
     unmet_tokens_s: float = Field(default=0.0, ge=0, description="Demand that the plan does not promise to serve.")
+
+    @property
+    def key(self) -> str:
+        """``"qwen3-32b/prefill"``, as :attr:`ModelPhase.key`."""
+        return f"{self.model}/{self.phase}"
 
 
 class PlannedOption(_Part):
@@ -116,6 +129,11 @@ class SimulatedPhase(_Part):
     attainment_feasible: float | None = Field(description="Share of those that would meet it on an idle cluster.")
     p99_ms: float | None = Field(description="99th percentile of the latency, ms.")
     causes: dict[str, float] = Field(description="Cause -> share of all requests that missed the SLO for it.")
+
+    @property
+    def key(self) -> str:
+        """``"qwen3-32b/prefill"``, as :attr:`ModelPhase.key`."""
+        return f"{self.model}/{self.phase}"
 
 
 class Simulated(_Part):
@@ -170,6 +188,22 @@ class Plan(_Part):
     )
     simulated: Simulated | None = Field(default=None, description="Played against requests, and how that ended.")
     scenario: dict[str, Any] = Field(description="The validated scenario, so that the plan can be checked anywhere.")
+
+    @cached_property
+    def resolved(self) -> ResolvedScenario:
+        """The scenario that the plan carries, checked and with every name looked up; made once.
+
+        Raises:
+            ScenarioError: It is not one.
+        """
+        return scenario_from_mapping(self.scenario, source="the plan's scenario")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Plan:
+        """A copy with other fields; another scenario is looked up anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update and "scenario" in update:
+            copied.__dict__.pop("resolved", None)
+        return copied
 
     def to_json(self) -> str:
         """The document as text; equal plans give equal bytes."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, OptionError
 from coralopt.plan import Plan
-from coralopt.plan.verify import Verification, verify_plan
+from coralopt.plan.verify import verify_plan
 from coralopt.planning.registry import get_planner
 from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, demand_met
 from coralopt.planning.rolling.epochs import epoch_scenario
@@ -106,12 +106,9 @@ class Row:
 
 
 def compare(
-    scenario: ResolvedScenario,
+    request: PlanRequest,
     contestants: Sequence[Contestant],
     *,
-    solver: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
     shrink: bool = True,
     on_start: Callable[[str], None] | None = None,
     on_row: Callable[[Row], Row] | None = None,
@@ -119,11 +116,8 @@ def compare(
     """Plan the scenario with each contestant.
 
     Args:
-        scenario: The scenario.
+        request: What to plan; the settings are those of the contestants.
         contestants: Who plans, in this order.
-        solver: Back end for all of them; the scenario's own when ``None``.
-        options: Common solver options for all of them.
-        seed: For those that draw at random.
         shrink: Where a planner cannot meet all demand, plan for the largest whole percent of every demand that it can
             (paper, section 5.4), found by bisection.
         on_start: Told the label of who begins.
@@ -133,27 +127,25 @@ def compare(
         One row a contestant, in order. A planner that fails has a row with its error.
     """
     rows: list[Row] = []
-    bound = float("nan")
+    with suppress(CoraloptError):  # each planner says what is wrong
+        # Throughput tables are the same for all of them; what one leaves beyond these must not help the next.
+        request = replace(request, warm=request.warm.covering(request.scenario))
     for contestant in contestants:
         if on_start is not None:
             on_start(contestant.label)
-        request = PlanRequest(scenario, solver, options or {}, seed=seed, settings=contestant.settings)
-        row = _row(contestant, request, shrink)
-        if contestant.planner.name == "coral" and row.plan is not None and row.share == 1.0:
-            bound = row.plan.lower_bound_usd_h
+        row = _row(contestant, replace(request, settings=contestant.settings), shrink)
         rows.append(on_row(row) if on_row is not None else row)
-    return with_bound(rows, bound)
+    return with_bound(rows)
 
 
-def with_bound(rows: Sequence[Row], bound: float | None = None) -> list[Row]:
+def with_bound(rows: Sequence[Row]) -> list[Row]:
     """The rows with the lower bound that ``coral`` proved for the full demand, where it is among them."""
-    if bound is None or bound != bound:
-        whole = [
-            row.plan.lower_bound_usd_h
-            for row in rows
-            if row.plan is not None and row.plan.planner == "coral" and row.share == 1.0
-        ]
-        bound = max(whole, default=float("nan"))
+    whole = [
+        row.plan.lower_bound_usd_h
+        for row in rows
+        if row.plan is not None and row.plan.planner == "coral" and row.share == 1.0
+    ]
+    bound = max(whole, default=float("nan"))
     return [
         replace(
             row,
@@ -173,26 +165,18 @@ def _row(contestant: Contestant, request: PlanRequest, shrink: bool) -> Row:
         except (InfeasibleError, NoSolutionError):
             if not shrink:
                 raise
-            found = largest_share(contestant.planner, request)
-            if found is None:
+            largest = largest_share(contestant.planner, request)
+            if largest is None:
                 raise
-            share, outcome = found
-    except (InfeasibleError, NoSolutionError, CoraloptError) as error:
+            share, outcome = largest
+    except CoraloptError as error:
         return Row(contestant.label, None, seconds=time.perf_counter() - started, error=str(error))
     seconds = time.perf_counter() - started
-    verification = verify_plan(outcome.plan)
-    return _finished(contestant, request.scenario, outcome, verification, share, seconds)
+    return _finished(contestant, outcome, share, seconds)
 
 
-def _finished(
-    contestant: Contestant,
-    scenario: ResolvedScenario,
-    outcome: PlanOutcome,
-    verification: Verification,
-    share: float,
-    seconds: float,
-) -> Row:
-    plan = outcome.plan
+def _finished(contestant: Contestant, outcome: PlanOutcome, share: float, seconds: float) -> Row:
+    plan, verification = outcome.plan, verify_plan(outcome.plan)
     # A plan on borrowed nodes may fall short of its demand and says so; that is a column of its own.
     others = tuple(violation.text for violation in verification.violations if violation.kind != "demand")
     useful = sum(min(d.planned_tokens_s, d.demand_tokens_s) for d in plan.demands if d.phase in GENERATING)
@@ -218,15 +202,15 @@ def largest_share(planner: Planner, request: PlanRequest) -> tuple[float, PlanOu
     and meet a larger one; the bisection then finds a share it can meet, perhaps not the largest.
     """
     # Whether a share can be met at all is asked with a wide gap and little time; only the last plan has to be good.
-    limit = {**request.scenario.solver_options, **request.options}.get("time_limit")
+    limit = request.solve_options.time_limit
     probe = {**request.options, "rel_gap": PROBE_GAP, "time_limit": min(limit or math.inf, PROBE_SECONDS)}
     low, high = 0, PERCENT
     best: PlanOutcome | None = None
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            there = scaled(request.scenario, middle / PERCENT)
-            best = planner.plan(replace(request, scenario=there, options=probe))
+            share_of = scaled(request.scenario, middle / PERCENT)
+            best = planner.plan(replace(request, scenario=share_of, options=probe))
             low = middle
         except (InfeasibleError, NoSolutionError):
             high = middle

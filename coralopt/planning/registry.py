@@ -16,7 +16,7 @@ GROUP = "coralopt.planners"
 
 #: Our own planners: name -> module and class; loaded on first use. The order is that of tables.
 BUILTIN: dict[str, tuple[str, str]] = {
-    "coral": ("coralopt.planning.coral_planner", "CoralPlanner"),
+    "coral": ("coralopt.planning.coral", "CoralPlanner"),
     "homo": ("coralopt.planning.rivals.homo", "HomoPlanner"),
     "cauchy": ("coralopt.planning.rivals.cauchy", "CauchyPlanner"),
     "melange": ("coralopt.planning.rivals.melange_planner", "MelangePlanner"),

@@ -14,37 +14,22 @@ prices of the last allocation.
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from coralopt.allocation import AllocationSearchOptions, AllocationState, solve_allocation
 from coralopt.errors import InfeasibleError, OptionError, ScenarioError
 from coralopt.plan import Plan, Simulated, SimulatedPhase
-from coralopt.planning.coral import allocation_problem, make_plan
+from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.headroom import Ask, Trial, best_ask, next_ask
+from coralopt.planning.request import PlanRequest
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
 from coralopt.simulation.possible import possible_requests
-from coralopt.solving import SolveOptions
-from coralopt.templates import (
-    PhaseTemplates,
-    TemplateLibrary,
-    build_library,
-    check_slos,
-    library_digest,
-    obtain_library,
-    scenario_tables,
-)
-from coralopt.throughput import ThroughputTables
-from coralopt.types import Bools, Progress
+from coralopt.types import Bools
 from coralopt.workload import Trace, Traffic, trace_digest
 
 #: Causes of a miss that more throughput does away with; the others need nodes that are quicker by themselves.
@@ -96,144 +81,229 @@ class VerifiedPlanning:
         return self.plan.simulated is not None and self.plan.simulated.passed
 
 
-class _Templates:
-    """Template libraries of scenarios that differ in their latency headroom only; phases that stay are kept."""
+@dataclass(frozen=True)
+class VerifiedSettings:
+    """How long to search, and for what.
 
-    def __init__(self, scenario: ResolvedScenario, path: Path | None, progress: Progress | None) -> None:
-        self.progress = progress
-        self.known: dict[str, PhaseTemplates] = {}
-        self.library, self.reused = obtain_library(scenario, path, progress=progress)
-        for table, phase in zip(scenario_tables(scenario), self.library.phases, strict=True):
-            self.known[self._mark(table)] = phase
+    Attributes:
+        target: Share of the requests of each model phase that must meet its SLO, above 0 and at most 1.
+        over: ``"all"`` requests, or the ``"possible"`` ones: those that some node of the pool could serve in time.
+        rounds: Most plans to make.
+        simulation: What the simulation assumes.
+        start: Model phase -> throughput headroom to begin with instead of the scenario's, see
+            :func:`coralopt.planning.queueing_headroom`.
 
-    @staticmethod
-    def _mark(table: ThroughputTables) -> str:
-        return hashlib.sha256(table.key.encode() + np.ascontiguousarray(table.values).tobytes()).hexdigest()
+    Raises:
+        OptionError: A figure out of range.
+    """
 
-    def of(self, scenario: ResolvedScenario) -> tuple[TemplateLibrary, tuple[ThroughputTables, ...]]:
-        """The library of a scenario; only phases not met before are built."""
-        tables = scenario_tables(scenario)
-        check_slos(scenario, tables)
-        marks = [self._mark(table) for table in tables]
-        for phase, table, mark in zip(scenario.model_phases, tables, marks, strict=True):
-            if mark not in self.known:
-                alone = replace(scenario, model_phases=(phase,))
-                self.known[mark] = build_library(alone, (table,), progress=self.progress).phases[0]
-        phases = tuple(self.known[mark] for mark in marks)
-        digest = library_digest(scenario, tables)
-        return replace(self.library, digest=digest, phases=phases, document=scenario.document), tables
+    target: float = 0.99
+    over: str = "all"
+    rounds: int = 16
+    simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    start: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= 1:
+            raise OptionError(f"the attainment is {self.target!r}; give a share above 0 and at most 1, 0.99 say")
+        if self.over not in ("all", "possible"):
+            raise OptionError(f"attainment over {self.over!r}: choose all or possible")
+        if self.rounds < 1:
+            raise OptionError(f"{self.rounds} rounds: give 1 or more")
 
 
 def plan_verified(
-    scenario: ResolvedScenario,
+    request: PlanRequest,
     traffic: Traffic | None = None,
+    settings: VerifiedSettings | None = None,
     *,
-    target: float = 0.99,
-    over: str = "all",
-    rounds: int = 16,
-    config: SimulationConfig | None = None,
-    start: Mapping[str, float] | None = None,
-    solver: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    library: Path | None = None,
-    progress: Progress | None = None,
     on_round: Callable[[int, Round], None] | None = None,
 ) -> VerifiedPlanning:
     """The cheapest plan found that keeps its promise when ``traffic`` is played against it.
 
     Args:
-        scenario: The scenario; its own headroom is where the search begins.
+        request: What to plan; the scenario's own headroom is where the search begins.
         traffic: Requests; Poisson arrivals of 300 s when ``None``.
-        target: Share of the requests of each model phase that must meet its SLO, above 0 and at most 1.
-        over: ``"all"`` requests, or the ``"possible"`` ones: those that some node of the pool could serve in time.
-        rounds: Most plans to make.
-        config: What the simulation assumes.
-        start: Model phase -> throughput headroom to begin with instead, see
-            :func:`coralopt.planning.queueing_headroom`.
-        solver, options, library, progress: As :func:`coralopt.planning.plan_with_report`.
+        settings: How long to search, and for what.
         on_round: Told about every round (from 1).
 
     Raises:
-        OptionError: A figure out of range.
         InfeasibleError: The pool cannot meet the demand even without headroom.
         WorkloadError: The requests cannot be used.
-        As :func:`coralopt.planning.plan_with_report`.
+        CoraloptError: As :meth:`coralopt.planning.CoralPlanner.plan`.
     """
-    if not 0 < target <= 1:
-        raise OptionError(f"the attainment is {target!r}; give a share above 0 and at most 1, 0.99 say")
-    if over not in ("all", "possible"):
-        raise OptionError(f"attainment over {over!r}: choose all or possible")
-    if rounds < 1:
-        raise OptionError(f"{rounds} rounds: give 1 or more")
-    traffic, config = traffic or Traffic(), config or SimulationConfig()
-    trace = traffic.requests(scenario)
-    possible = possible_requests(scenario, trace, config)
-    chosen = solver or scenario.solver
-    asked = SolveOptions.from_mapping({**scenario.solver_options, **(options or {})})
-    templates = _Templates(scenario, library, progress)
-    asks: dict[str, Ask] = {
-        phase.key: (1.0 + (start or {}).get(phase.key, phase.throughput_headroom), phase.latency_headroom)
-        for phase in scenario.model_phases
-    }
-    trials: dict[str, list[Trial]] = {key: [] for key in asks}
-    state: AllocationState | None = None
-    done: list[Round] = []
-    best: tuple[Plan, SimulationResult] | None = None
-    nearest: tuple[tuple[float, float], Plan, SimulationResult] | None = None
-    possible_asks, tried, interrupted = asks, set(), False
-    try:
-        while len(done) < rounds and tuple(asks.values()) not in tried:
-            tried.add(tuple(asks.values()))
-            begin = time.perf_counter()
-            headroom = {key: (ask[0] - 1.0, ask[1]) for key, ask in asks.items()}
-            try:
-                now = _with_headroom(scenario, headroom)
-                made, tables = templates.of(now)
-                problem = allocation_problem(now, made)
-                found = solve_allocation(problem, chosen, asked, AllocationSearchOptions(state=state))
-            except (InfeasibleError, ScenarioError):
-                if not done:
-                    # Not even what the scenario itself asks for.
-                    raise
-                done.append(Round(math.nan, headroom, {}, False, {"plan": time.perf_counter() - begin}))
-                if on_round is not None:
-                    on_round(len(done), done[-1])
-                # Halfway back to what the pool could give.
-                asks = {
-                    key: (math.sqrt(possible_asks[key][0] * ask[0]), possible_asks[key][1]) for key, ask in asks.items()
-                }
-                continue
-            if found.interrupted:
-                raise KeyboardInterrupt
-            state, possible_asks = found.state or state, asks
-            plan = make_plan(now, made, problem, found, chosen, asked.rel_gap, tables)
-            planned = time.perf_counter()
-            result = simulate(plan, trace, config=config, duration_s=traffic.window_s, progress=progress)
-            attainment = _attainment(result, trace, possible, over)
-            passed = all(value >= target for value in attainment.values())
-            seconds = {"plan": planned - begin, "play": time.perf_counter() - planned}
-            done.append(Round(plan.cost_usd_h, headroom, attainment, passed, seconds))
-            if on_round is not None:
-                on_round(len(done), done[-1])
-            plan = plan.model_copy(
-                update={"simulated": _mark(traffic, trace, result, attainment, target, over, passed, len(done))}
+    return _Search(request, traffic or Traffic(), settings or VerifiedSettings(), on_round).run()
+
+
+class _Search:
+    """Rounds of plan and play.
+
+    Attributes:
+        rounds: Finished rounds.
+        trials: What each of them said about each model phase.
+        tried: Asks of these rounds.
+        best: The cheapest plan that passed.
+        nearest: The plan that came nearest, with what it lacked.
+    """
+
+    def __init__(
+        self,
+        request: PlanRequest,
+        traffic: Traffic,
+        settings: VerifiedSettings,
+        on_round: Callable[[int, Round], None] | None,
+    ) -> None:
+        self.request, self.traffic, self.settings, self.on_round = request, traffic, settings, on_round
+        self.trace = traffic.requests(request.scenario)
+        self.possible = possible_requests(request.scenario, self.trace, settings.simulation)
+        self.rounds: list[Round] = []
+        phases = request.scenario.model_phases
+        self.trials: dict[str, list[Trial]] = {phase.key: [] for phase in phases}
+        self.tried: set[tuple[Ask, ...]] = set()
+        self.best: tuple[Plan, SimulationResult] | None = None
+        self.nearest: tuple[tuple[float, float], Plan, SimulationResult] | None = None
+
+    def run(self) -> VerifiedPlanning:
+        """Rounds until nothing new is asked for, there are enough, or Ctrl-C."""
+        start = self.settings.start
+        asks: dict[str, Ask] = {
+            phase.key: (1.0 + start.get(phase.key, phase.throughput_headroom), phase.latency_headroom)
+            for phase in self.request.scenario.model_phases
+        }
+        last_planned, interrupted = asks, False
+        try:
+            while len(self.rounds) < self.settings.rounds and tuple(asks.values()) not in self.tried:
+                self.tried.add(tuple(asks.values()))
+                if self.round(asks):
+                    last_planned = asks
+                    asks = self.next_asks(asks)
+                else:
+                    # Halfway back to what the pool could give.
+                    asks = {
+                        key: (math.sqrt(last_planned[key][0] * ask[0]), last_planned[key][1])
+                        for key, ask in asks.items()
+                    }
+        except KeyboardInterrupt:
+            if self.nearest is None:
+                raise
+            interrupted = True
+        best = self.best
+        if best is None:
+            assert self.nearest is not None
+            best = self.nearest[1:]
+        impossible = {
+            f"{name}/{kind}": float(1 - flags.mean()) for (name, kind), flags in self.possible.items() if len(flags)
+        }
+        return VerifiedPlanning(best[0], best[1], tuple(self.rounds), impossible, interrupted)
+
+    def round(self, asks: Mapping[str, Ask]) -> bool:
+        """Plan what is asked for and play it; ``False`` where the pool cannot give it."""
+        settings, begin = self.settings, time.perf_counter()
+        headroom = {key: (ask[0] - 1.0, ask[1]) for key, ask in asks.items()}
+        try:
+            scenario = _with_headroom(self.request.scenario, headroom)
+            outcome = CoralPlanner().plan(replace(self.request, scenario=scenario))
+        except (InfeasibleError, ScenarioError):
+            if not self.rounds:
+                # Not even what the scenario itself asks for.
+                raise
+            self.finish(Round(math.nan, headroom, {}, False, {"plan": time.perf_counter() - begin}))
+            return False
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        self.request = replace(self.request, warm=outcome.warm)
+        plan, planned = outcome.plan, time.perf_counter()
+        result = simulate(
+            plan,
+            self.trace,
+            config=settings.simulation,
+            duration_s=self.traffic.window_s,
+            progress=self.request.progress,
+        )
+        attainment = _attainment(result, self.trace, self.possible, settings.over)
+        passed = all(value >= settings.target for value in attainment.values())
+        seconds = {"plan": planned - begin, "play": time.perf_counter() - planned}
+        self.finish(Round(plan.cost_usd_h, headroom, attainment, passed, seconds))
+        plan = plan.model_copy(update={"simulated": self.simulated(result, attainment, passed)})
+        if passed and (self.best is None or plan.cost_usd_h < self.best[0].cost_usd_h):
+            self.best = (plan, result)
+        shortfall = sum(max(0.0, settings.target - value) for value in attainment.values())
+        if self.nearest is None or (shortfall, plan.cost_usd_h) < self.nearest[0]:
+            self.nearest = ((shortfall, plan.cost_usd_h), plan, result)
+        self.note(asks, plan, result, attainment)
+        return True
+
+    def finish(self, item: Round) -> None:
+        """Keep a round and tell about it."""
+        self.rounds.append(item)
+        if self.on_round is not None:
+            self.on_round(len(self.rounds), item)
+
+    def next_asks(self, asks: Mapping[str, Ask]) -> dict[str, Ask]:
+        """What the next round asks for: of each phase what its own trials say, or the best of all phases together."""
+        allowed, last = 1.0 - self.settings.target, len(self.rounds) + 1 >= self.settings.rounds
+        best = {key: best_ask(trials) if trials else asks[key] for key, trials in self.trials.items()}
+        explored = {key: next_ask(trials, allowed) if trials else asks[key] for key, trials in self.trials.items()}
+        if any(ask is None for ask in best.values()):
+            # Phases that pass stay as they are until all do: a trial of theirs would say nothing about the others.
+            return {key: best[key] or ask for key, ask in explored.items()}
+        together = {key: ask for key, ask in best.items() if ask is not None}
+        return together if last or tuple(explored.values()) in self.tried else explored
+
+    def note(
+        self, asks: Mapping[str, Ask], plan: Plan, result: SimulationResult, attainment: Mapping[str, float]
+    ) -> None:
+        """Add what a round said about every phase that had requests."""
+        demands = {item.key: item for item in plan.demands}
+        for key, value in attainment.items():
+            rows = [row for row in result.outcomes if f"{row.model}/{row.phase}" == key]
+            item = demands[key]
+            self.trials[key].append(
+                Trial(
+                    asks[key],
+                    item.planned_tokens_s / item.demand_tokens_s if item.demand_tokens_s else 1.0,
+                    item.cost_usd_h,
+                    value >= self.settings.target,
+                    max(sum(row.causes.get(cause, 0.0) for cause in WAITING) for row in rows),
+                    max(sum(row.causes.get(cause, 0.0) for cause in INHERENT) for row in rows),
+                )
             )
-            if passed and (best is None or plan.cost_usd_h < best[0].cost_usd_h):
-                best = (plan, result)
-            shortfall = sum(max(0.0, target - value) for value in attainment.values())
-            if nearest is None or (shortfall, plan.cost_usd_h) < nearest[0]:
-                nearest = ((shortfall, plan.cost_usd_h), plan, result)
-            _note(trials, asks, plan, result, attainment, target)
-            asks = _next(asks, trials, 1.0 - target, len(done) + 1 >= rounds, tried)
-    except KeyboardInterrupt:
-        if nearest is None:
-            raise
-        interrupted = True
-    if best is None:
-        assert nearest is not None
-        best = nearest[1:]
-    impossible = {f"{name}/{kind}": float(1 - flags.mean()) for (name, kind), flags in possible.items() if len(flags)}
-    return VerifiedPlanning(best[0], best[1], tuple(done), impossible, interrupted)
+
+    def simulated(self, result: SimulationResult, attainment: Mapping[str, float], passed: bool) -> Simulated:
+        """What the plan says about the round."""
+        traffic = self.traffic
+        return Simulated(
+            kind=traffic.kind,  # type: ignore[arg-type]
+            trace=None if traffic.trace is None else traffic.trace.name,
+            model=traffic.model,
+            rate=traffic.rate,
+            duration_s=traffic.duration_s,
+            seed=traffic.seed,
+            length_cv=traffic.length_cv,
+            requests=len(result.requests["status"]),
+            requests_digest=trace_digest(self.trace),
+            target=self.settings.target,
+            over=self.settings.over,  # type: ignore[arg-type]
+            passed=passed,
+            rounds=len(self.rounds),
+            phases=tuple(
+                SimulatedPhase(
+                    model=row.model,
+                    phase=row.phase,  # type: ignore[arg-type]
+                    kind=row.kind,  # type: ignore[arg-type]
+                    attainment=row.attainment,
+                    attainment_feasible=_known(row.attainment_feasible),
+                    p99_ms=_known(row.p99_ms),
+                    causes=row.causes,
+                )
+                for row in result.outcomes
+                if f"{row.model}/{row.phase}" in attainment and not math.isnan(row.attainment)
+            ),
+        )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
@@ -266,19 +336,18 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
         # The digest says whether they are the same requests, in whatever order their file has them.
         sort=mark.kind == "trace",
     )
-    scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
-    requests = traffic.requests(scenario)
+    requests = traffic.requests(plan.resolved)
     if trace_digest(requests) != mark.requests_digest:
         return ("simulated: these are not the requests that the plan was played against",)
     result = simulate(plan, requests, duration_s=traffic.window_s)
     again = {(row.model, row.phase, row.kind): row.attainment for row in result.outcomes}
     wrong = [
-        f"{item.model}/{item.phase}: {item.attainment:.4%} met the {item.kind} SLO in the plan, "
+        f"{item.key}: {item.attainment:.4%} met the {item.kind} SLO in the plan, "
         f"{again.get((item.model, item.phase, item.kind), math.nan):.4%} when played again"
         for item in mark.phases
         if not abs(again.get((item.model, item.phase, item.kind), math.nan) - item.attainment) <= SAME
     ]
-    attainment = _attainment(result, requests, possible_requests(scenario, requests), mark.over)
+    attainment = _attainment(result, requests, possible_requests(plan.resolved, requests), mark.over)
     passed = all(value >= mark.target for value in attainment.values())
     if passed != mark.passed:
         wrong.append(f"simulated.passed is {mark.passed}, played again it is {passed}")
@@ -302,53 +371,11 @@ def _with_headroom(scenario: ResolvedScenario, headroom: Mapping[str, tuple[floa
     return scenario_from_mapping(document, source=scenario.name)
 
 
-def _next(
-    asks: Mapping[str, Ask],
-    trials: Mapping[str, Sequence[Trial]],
-    allowed: float,
-    last: bool,
-    tried: Container[tuple[Ask, ...]],
-) -> dict[str, Ask]:
-    """What the next round asks for: of each phase what its own trials say, or the best of all phases together."""
-    best = {key: best_ask(found) if found else asks[key] for key, found in trials.items()}
-    if any(ask is None for ask in best.values()):
-        # Phases that pass stay as they are until all do: a trial of theirs would say nothing about the others.
-        return {key: (best[key] or next_ask(found, allowed)) if found else asks[key] for key, found in trials.items()}
-    together = {key: ask for key, ask in best.items() if ask is not None}
-    explored = {key: next_ask(found, allowed) if found else asks[key] for key, found in trials.items()}
-    return together if last or tuple(explored.values()) in tried else explored
-
-
-def _note(
-    trials: Mapping[str, list[Trial]],
-    asks: Mapping[str, Ask],
-    plan: Plan,
-    result: SimulationResult,
-    attainment: Mapping[str, float],
-    target: float,
-) -> None:
-    """Add what a round said about every phase that had requests."""
-    demands = {f"{item.model}/{item.phase}": item for item in plan.demands}
-    for key, value in attainment.items():
-        rows = [row for row in result.outcomes if f"{row.model}/{row.phase}" == key]
-        item = demands[key]
-        trials[key].append(
-            Trial(
-                asks[key],
-                item.planned_tokens_s / item.demand_tokens_s if item.demand_tokens_s else 1.0,
-                item.cost_usd_h,
-                value >= target,
-                max(sum(row.causes.get(cause, 0.0) for cause in WAITING) for row in rows),
-                max(sum(row.causes.get(cause, 0.0) for cause in INHERENT) for row in rows),
-            )
-        )
-
-
 def _attainment(
     result: SimulationResult, trace: Trace, possible: Mapping[tuple[str, str], Bools], over: str
 ) -> dict[str, float]:
     """Model phase -> share of its requests that met; phases without requests are left out."""
-    found: dict[str, float] = {}
+    attainment: dict[str, float] = {}
     for row in result.outcomes:
         mine = result.requests["model"] == result.models.index(row.model)
         met = result.requests["met_ttft" if row.kind == "prefill" else "met_tpot"][mine]
@@ -357,48 +384,5 @@ def _attainment(
             met = met[possible[row.model, row.kind][: len(met)]]
         if len(met):
             key = f"{row.model}/{row.phase}"
-            found[key] = min(found.get(key, 1.0), float(met.mean()))
-    return found
-
-
-def _mark(
-    traffic: Traffic,
-    trace: Trace,
-    result: SimulationResult,
-    attainment: Mapping[str, float],
-    target: float,
-    over: str,
-    passed: bool,
-    rounds: int,
-) -> Simulated:
-    def number(value: float) -> float | None:
-        return None if math.isnan(value) else value
-
-    return Simulated(
-        kind=traffic.kind,  # type: ignore[arg-type]
-        trace=None if traffic.trace is None else traffic.trace.name,
-        model=traffic.model,
-        rate=traffic.rate,
-        duration_s=traffic.duration_s,
-        seed=traffic.seed,
-        length_cv=traffic.length_cv,
-        requests=len(result.requests["status"]),
-        requests_digest=trace_digest(trace),
-        target=target,
-        over=over,  # type: ignore[arg-type]
-        passed=passed,
-        rounds=rounds,
-        phases=tuple(
-            SimulatedPhase(
-                model=row.model,
-                phase=row.phase,  # type: ignore[arg-type]
-                kind=row.kind,  # type: ignore[arg-type]
-                attainment=row.attainment,
-                attainment_feasible=number(row.attainment_feasible),
-                p99_ms=number(row.p99_ms),
-                causes=row.causes,
-            )
-            for row in result.outcomes
-            if f"{row.model}/{row.phase}" in attainment and not math.isnan(row.attainment)
-        ),
-    )
+            attainment[key] = min(attainment.get(key, 1.0), float(met.mean()))
+    return attainment

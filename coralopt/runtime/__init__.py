@@ -2,7 +2,7 @@
 
 from coralopt.runtime.engine import Command, Engine, NodeJob
 from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch, Reason, Slice, Verdict
-from coralopt.runtime.loop import LoopEpoch, Servers, follow_demand, measured_demand
+from coralopt.runtime.loop import LoopEpoch, LoopSettings, Servers, follow_demand, measured_demand
 from coralopt.runtime.lower import Addresses, OneNodeEach, check, lower
 from coralopt.runtime.unzip import unzip
 from coralopt.runtime.vllm import VllmEngine
@@ -13,6 +13,7 @@ __all__ = [
     "Engine",
     "Launch",
     "LoopEpoch",
+    "LoopSettings",
     "NodeJob",
     "NodeLaunch",
     "OneNodeEach",

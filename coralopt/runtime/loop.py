@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from coralopt.allocation import OnInfeasible
 from coralopt.errors import InfeasibleError, LaunchError, OptionError
 from coralopt.plan import Plan
-from coralopt.planning import EpochInputs, Forecast, LastValue, epoch_inputs, epoch_scenario, plan_with_report
+from coralopt.planning import (
+    CoralPlanner,
+    EpochInputs,
+    Forecast,
+    LastValue,
+    PlanRequest,
+    epoch_inputs,
+    epoch_scenario,
+    planned_instances,
+)
 from coralopt.planning.rolling.forecast import foretold
-from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Floats
+from coralopt.workload import EpochDemand, read_demand, write_demand
 
 #: Measured demand by epoch, a table as `coralopt adapt --demand` reads it.
 DEMAND_FILE = "demand.csv"
@@ -114,90 +123,92 @@ def measured_demand(
 _SUMS = ("requests", "answered", "prompt_tokens", "completion_tokens")
 
 
-def follow_demand(
-    scenario: ResolvedScenario,
-    servers: Servers,
-    *,
-    every_s: float,
-    epochs: int | None = None,
-    forecast: Forecast | None = None,
-    headroom: float = 0.0,
-    floor: float = 0.01,
-    penalty: float | None = None,
-    inputs: EpochInputs | None = None,
-    solver: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    library: Path | None = None,
-    output: Path | None = None,
-    on_infeasible: OnInfeasible = "explain",
-    wait: Callable[[float], None] = time.sleep,
-) -> Iterator[LoopEpoch]:
-    """Measure, plan, apply: an iterator over epochs. Servers go on when it ends, however it ends.
+@dataclass(frozen=True)
+class LoopSettings:
+    """How the loop is run.
 
-    Args:
-        scenario: Models, SLOs and pool.
-        servers: What runs them.
+    Attributes:
         every_s: Length of an epoch, seconds.
         epochs: How many; for ever when ``None``.
-        forecast: From measured epochs to the next one; the last value when ``None``.
+        forecast: From measured epochs to the next one.
         headroom: Share added to what the forecast says, dimensionless.
         floor: Least demand of a model phase that is planned for, as a share of the scenario's: a model that nobody asks
             for keeps an instance, or it could not be asked for.
         penalty: K; the scenario's own when ``None``.
         inputs: Availability and prices by epoch; the last row stays. The scenario's own when ``None``.
-        solver: MILP back end; the scenario's own when ``None``.
-        options: Common solver options over the scenario's.
-        library: Template library file; the user's cache directory when ``None``.
         output: Folder for plans and the table of measured demand; a loop goes on after the epochs it finds there.
-        on_infeasible: What is planned for a demand that the pool cannot meet, as in :func:`coralopt.plan_scenario`; with
-            ``"explain"`` the reasons are reported and the servers go on as they are.
+
+    Raises:
+        OptionError: A time that is not positive, or a negative share.
+    """
+
+    every_s: float
+    epochs: int | None = None
+    forecast: Forecast = field(default_factory=LastValue)
+    headroom: float = 0.0
+    floor: float = 0.01
+    penalty: float | None = None
+    inputs: EpochInputs | None = None
+    output: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.every_s > 0:
+            raise OptionError(f"an epoch of {self.every_s:g} s; it must be longer than 0")
+        if self.headroom < 0 or self.floor < 0:
+            raise OptionError(f"headroom {self.headroom:g} and floor {self.floor:g} must not be negative")
+
+
+def follow_demand(
+    request: PlanRequest, servers: Servers, settings: LoopSettings, *, wait: Callable[[float], None] = time.sleep
+) -> Iterator[LoopEpoch]:
+    """Measure, plan, apply: an iterator over epochs. Servers go on when it ends, however it ends.
+
+    Args:
+        request: Models, SLOs and pool, and how to plan them. With ``on_infeasible="explain"`` a demand that the pool cannot
+            meet is reported with the reasons, and the servers go on as they are.
+        servers: What runs them.
+        settings: How the loop is run.
         wait: Lets seconds pass.
 
     Raises:
         LaunchError: The servers cannot be asked. A plan they cannot follow is reported, and they go on.
-        OptionError: A time that is not positive, a negative share, or a forecast that says nonsense.
+        OptionError: A forecast that says nonsense.
         KeyboardInterrupt: Ctrl-C, also while a plan is made; that one is not applied.
         ScenarioError, SolverError, LibraryError: As planning.
     """
-    if not every_s > 0:
-        raise OptionError(f"an epoch of {every_s:g} s; it must be longer than 0")
-    if headroom < 0 or floor < 0:
-        raise OptionError(f"headroom {headroom:g} and floor {floor:g} must not be negative")
+    scenario, output = request.scenario, settings.output
     keys = [phase.key for phase in scenario.model_phases]
-    least = floor * np.array([phase.demand_tokens_s for phase in scenario.model_phases])
-    supply = inputs if inputs is not None else epoch_inputs(scenario, epochs=1)
+    least = settings.floor * np.array([phase.demand_tokens_s for phase in scenario.model_phases])
+    supply = settings.inputs or epoch_inputs(scenario, epochs=1)
     history = _read_history(output, keys) if output is not None else []
     before = servers.demand()
     started = len(history)
-    while epochs is None or len(history) - started < epochs:
-        wait(every_s)
+    while settings.epochs is None or len(history) - started < settings.epochs:
+        wait(settings.every_s)
         epoch = len(history)
         after = servers.demand()
         measured, remarks = measured_demand(scenario, before, after)
         before = after
         history.append(measured)
-        expected = foretold(forecast or LastValue(), np.array(history)) * (1 + headroom)
+        expected = foretold(settings.forecast, np.array(history)) * (1 + settings.headroom)
         demand = np.maximum(expected, least)
-        followed, alive = servers.plan()
         row = min(epoch, len(supply) - 1)
-        now = epoch_scenario(
+        next_epoch = epoch_scenario(
             scenario,
             demand,
             supply.availability[row],
             supply.price[row],
-            running_instances(followed, alive),
-            penalty,
+            planned_instances(*servers.plan()),
+            settings.penalty,
             f"{scenario.name}-epoch-{epoch}",
         )
         plan, changes, problem = None, None, None
         try:
-            found, report = plan_with_report(
-                now, solver=solver, options=options, library=library, on_infeasible=on_infeasible
-            )
-            if report.allocation.interrupted:
+            outcome = CoralPlanner().plan(replace(request, scenario=next_epoch))
+            if outcome.interrupted:
                 # A solver takes Ctrl-C as the wish to stop early; here it is the wish to end the loop.
                 raise KeyboardInterrupt
-            plan = found
+            request, plan = replace(request, warm=outcome.warm), outcome.plan
             changes = servers.apply(plan)
         except InfeasibleError as error:
             problem = f"no plan for this demand, the servers go on as they are: {error}"
@@ -210,21 +221,8 @@ def follow_demand(
         yield LoopEpoch(epoch, measured, demand, plan, changes, problem, remarks)
 
 
-def running_instances(plan: Plan | None, alive: Mapping[str, int]) -> tuple[RunningInstances, ...]:
-    """What runs, as the next plan's scenario says it."""
-    if plan is None:
-        return ()
-    return tuple(
-        RunningInstances(f"{item.model}/{item.phase}", item.region, item.nodes(), alive[item.name])
-        for item in plan.instances
-        if alive.get(item.name)
-    )
-
-
 def _read_history(folder: Path, keys: list[str]) -> list[Floats]:
     """The epochs measured already, from the folder's own table."""
-    from coralopt.workload import read_demand
-
     path = folder / DEMAND_FILE
     if not path.exists():
         return []
@@ -235,8 +233,6 @@ def _read_history(folder: Path, keys: list[str]) -> list[Floats]:
 
 
 def _write(folder: Path, epoch: int, keys: list[str], history: list[Floats], plan: Plan | None) -> None:
-    from coralopt.workload import EpochDemand, write_demand
-
     folder.mkdir(parents=True, exist_ok=True)
     if plan is not None:
         plan.save(folder / f"epoch-{epoch:04d}.json")

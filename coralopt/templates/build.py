@@ -277,6 +277,7 @@ def obtain_library(
     scenario: ResolvedScenario,
     path: Path | None = None,
     *,
+    tables: Sequence[ThroughputTables] | None = None,
     rebuild: bool = False,
     method: BuildMethod | None = None,
     executor: str = "local",
@@ -291,6 +292,7 @@ def obtain_library(
         scenario: The resolved scenario.
         path: A library file. An existing one is used if it belongs to the scenario and refused if it does not.
             ``None`` uses the cache directory, where the name carries the digest.
+        tables: Its throughput tables if already made.
         rebuild: Build even when a stored library fits.
         method: Solver, formulation and sample; see :func:`build_library`. A stored library made by another method is
             refused when one is asked for; without one, any complete library of the scenario fits.
@@ -304,7 +306,7 @@ def obtain_library(
     Raises:
         LibraryError: The file at ``path`` is stale, foreign or corrupt, or cannot be written.
     """
-    tables = scenario_tables(scenario)
+    tables = scenario_tables(scenario) if tables is None else tables
     check_slos(scenario, tables)
     digest = library_digest(scenario, tables)
     target = path if path is not None else default_library_path(scenario, digest, method)

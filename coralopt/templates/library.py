@@ -93,6 +93,21 @@ class TemplateLibrary:
         return {phase.key: phase for phase in self.phases}
 
     @cached_property
+    def usage(self) -> npt.NDArray[np.int16]:
+        """int16 (T, C): ``usage`` of all phases, stacked in order."""
+        return np.concatenate([phase.usage for phase in self.phases]).astype(np.int16)
+
+    @cached_property
+    def throughput(self) -> Floats:
+        """float64 (T,): ``throughput`` of all phases, stacked in order."""
+        return np.concatenate([phase.throughput for phase in self.phases])
+
+    @cached_property
+    def phase(self) -> npt.NDArray[np.int32]:
+        """int32 (T,): position of each stacked row's phase."""
+        return np.repeat(np.arange(len(self.phases), dtype=np.int32), [len(phase) for phase in self.phases])
+
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First row of each phase when all phases are stacked in order."""
         return tuple(int(n) for n in np.cumsum([0, *(len(phase) for phase in self.phases)])[:-1])

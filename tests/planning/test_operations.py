@@ -13,7 +13,16 @@ import pytest
 from coralopt.errors import InfeasibleError, OptionError, ScenarioError, WorkloadError
 from coralopt.plan import Plan
 from coralopt.plan.verify import verify_plan
-from coralopt.planning import adapt, demand_of_trace, epoch_inputs, plan_scenario, prove_bound, read_demand_or_trace
+from coralopt.planning import (
+    PlanRequest,
+    RollingSettings,
+    adapt,
+    demand_of_trace,
+    epoch_inputs,
+    plan_scenario,
+    prove_bound,
+    read_demand_or_trace,
+)
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping, with_operations
 from coralopt.workload import EpochAvailability, Trace
 
@@ -197,15 +206,16 @@ def test_walk_keeps_options_and_goes_on(library: Path, tmp_path: Path) -> None:
     plenty = [[6, 2], [4, 4]] if names == ("1xL4", "1xL40S") else [[2, 6], [4, 4]]
     counts = np.array([plenty, plenty, np.where(np.array(plenty) == 6, 2, plenty)])
     inputs = epoch_inputs(asked, availability=EpochAvailability(asked.regions, names, counts))
-    first = list(adapt(asked, epoch_inputs(asked, epochs=1), library=library, on_infeasible="scale"))
+    request = PlanRequest(asked, library=library, on_infeasible="scale")
+    first = list(adapt(request, epoch_inputs(asked, epochs=1)))
     assert verify_plan(first[0].plan).violations == ()
-    whole = list(adapt(asked, inputs, library=library, output=tmp_path / "walk", on_infeasible="scale"))
+    whole = list(adapt(request, inputs, RollingSettings(output=tmp_path / "walk")))
     for epoch in whole:
         assert verify_plan(epoch.plan).violations == ()
         assert len(epoch.plan.options) == 13
-    again = list(adapt(asked, inputs, library=library, output=tmp_path / "again", on_infeasible="scale"))
+    again = list(adapt(request, inputs, RollingSettings(output=tmp_path / "again")))
     assert [epoch.plan.to_json() for epoch in again] == [epoch.plan.to_json() for epoch in whole]
-    resumed = list(adapt(asked, inputs, library=library, output=tmp_path / "again", on_infeasible="scale"))
+    resumed = list(adapt(request, inputs, RollingSettings(output=tmp_path / "again")))
     assert all(epoch.resumed for epoch in resumed)
 
 

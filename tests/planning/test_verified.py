@@ -9,7 +9,14 @@ import pytest
 from coralopt import Plan, load_scenario, scenario_from_mapping
 from coralopt.errors import InfeasibleError, OptionError
 from coralopt.plan.verify import verify_plan
-from coralopt.planning import VerifiedPlanning, plan_scenario, plan_verified, play_again
+from coralopt.planning import (
+    PlanRequest,
+    VerifiedPlanning,
+    VerifiedSettings,
+    plan_scenario,
+    plan_verified,
+    play_again,
+)
 from coralopt.workload import Traffic, write_trace
 
 TRAFFIC = Traffic(duration_s=60.0, seed=2)
@@ -20,7 +27,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> VerifiedPlanning:
     """`tiny`, verified for 90 %."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORALOPT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return plan_verified(load_scenario("tiny"), TRAFFIC, target=0.9, rounds=8)
+        return plan_verified(PlanRequest(load_scenario("tiny")), TRAFFIC, VerifiedSettings(0.9, rounds=8))
 
 
 def test_the_cheapest_that_passed(found: VerifiedPlanning) -> None:
@@ -52,7 +59,7 @@ def test_it_holds_when_looked_at_again(found: VerifiedPlanning, tmp_path: Path) 
 
 def test_a_failed_plan_is_never_called_verified() -> None:
     """One round that fails: the plan comes back marked as failed, and fails when played again."""
-    failed = plan_verified(load_scenario("tiny"), TRAFFIC, target=0.999, rounds=1)
+    failed = plan_verified(PlanRequest(load_scenario("tiny")), TRAFFIC, VerifiedSettings(0.999, rounds=1))
     assert not failed.verified
     assert failed.plan.simulated is not None
     assert not failed.plan.simulated.passed
@@ -68,21 +75,20 @@ def test_a_pool_without_room_ends_the_search() -> None:
         for name, count in item.nodes().items():
             used[name] = used.get(name, 0) + count * item.count
     tight = scenario_from_mapping({**document, "pool": {"regions": {"us-east-2": {"configurations": used}}}})
-    failed = plan_verified(tight, TRAFFIC, target=0.99, rounds=6)
+    failed = plan_verified(PlanRequest(tight), TRAFFIC, VerifiedSettings(0.99, rounds=6))
     assert not failed.verified
     assert any(item.cost_usd_h != item.cost_usd_h for item in failed.rounds)
     less = dict(list(used.items())[:1])
+    smaller = {**document, "pool": {"regions": {"us-east-2": {"configurations": less}}}}
     with pytest.raises(InfeasibleError):
-        plan_verified(
-            scenario_from_mapping({**document, "pool": {"regions": {"us-east-2": {"configurations": less}}}}), TRAFFIC
-        )
+        plan_verified(PlanRequest(scenario_from_mapping(smaller)), TRAFFIC)
 
 
 def test_a_trace_file(tmp_path: Path) -> None:
     """Played from a file; playing again needs the file, by whatever name."""
     scenario = load_scenario("tiny")
     write_trace(TRAFFIC.requests(scenario), tmp_path / "t.csv")
-    made = plan_verified(scenario, Traffic("trace", tmp_path / "t.csv"), target=0.3, rounds=2)
+    made = plan_verified(PlanRequest(scenario), Traffic("trace", tmp_path / "t.csv"), VerifiedSettings(0.3, rounds=2))
     assert made.verified
     with pytest.raises(OptionError, match=r"t\.csv"):
         play_again(made.plan)
@@ -96,4 +102,4 @@ def test_a_trace_file(tmp_path: Path) -> None:
 def test_bad_figures(wrong: dict[str, object]) -> None:
     """Refused before anything is planned."""
     with pytest.raises(OptionError):
-        plan_verified(load_scenario("tiny"), **wrong)  # type: ignore[arg-type]
+        VerifiedSettings(**wrong)  # type: ignore[arg-type]

@@ -23,8 +23,8 @@ from runtime_plans import MODEL, instance, plan
 
 from coralopt.errors import LaunchError, OptionError
 from coralopt.plan import Plan
-from coralopt.planning import plan_scenario, plan_with_report
-from coralopt.runtime import follow_demand, measured_demand
+from coralopt.planning import CoralPlanner, PlanOutcome, PlanRequest, plan_scenario
+from coralopt.runtime import LoopSettings, follow_demand, measured_demand
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
 
@@ -91,7 +91,8 @@ def test_demand_drives_the_plans(tmp_path: Path) -> None:
     one = capacity()
     servers = Servers([0.5 * one, 2.5 * one, 50 * one, 1.5 * one, 0.0])
     waits: list[float] = []
-    walk = list(follow_demand(scenario(), servers, every_s=10, epochs=5, output=tmp_path / "loop", wait=waits.append))
+    settings = LoopSettings(10, 5, output=tmp_path / "loop")
+    walk = list(follow_demand(PlanRequest(scenario()), servers, settings, wait=waits.append))
     assert waits == [10.0] * 5
     counts = [None if e.plan is None else sum(item.count for item in e.plan.instances) for e in walk]
     assert counts == [1, 3, None, 2, 1]
@@ -100,7 +101,8 @@ def test_demand_drives_the_plans(tmp_path: Path) -> None:
     assert [item.kept for item in walk[3].plan.instances] == [2]
     np.testing.assert_allclose([e.measured_tokens_s[0] for e in walk[:2]], [0.5 * one, 2.5 * one], rtol=0.01)
     assert walk[4].planned_tokens_s[0] == pytest.approx(0.05)  # the floor: 1 % of 1 request/s of 5 tokens
-    more = next(follow_demand(scenario(), Servers([one]), every_s=1, output=tmp_path / "loop", wait=lambda s: None))
+    settings = LoopSettings(1, output=tmp_path / "loop")
+    more = next(follow_demand(PlanRequest(scenario()), Servers([one]), settings, wait=lambda s: None))
     assert more.epoch == 5
     assert (tmp_path / "loop" / "epoch-0005.json").exists()
 
@@ -108,9 +110,8 @@ def test_demand_drives_the_plans(tmp_path: Path) -> None:
 def test_more_demand_than_the_pool_holds_may_be_served_in_part() -> None:
     """`on_infeasible="scale"`: all nodes of the pool rather than the plan before."""
     one = capacity()
-    (epoch,) = follow_demand(
-        scenario(), Servers([50 * one]), every_s=1, epochs=1, on_infeasible="scale", wait=lambda s: None
-    )
+    request = PlanRequest(scenario(), on_infeasible="scale")
+    (epoch,) = follow_demand(request, Servers([50 * one]), LoopSettings(1, 1), wait=lambda s: None)
     assert epoch.problem is None
     assert epoch.plan is not None
     assert [item.count for item in epoch.plan.instances] == [12]
@@ -119,9 +120,8 @@ def test_more_demand_than_the_pool_holds_may_be_served_in_part() -> None:
 def test_a_plan_that_is_refused_is_reported() -> None:
     """The controller's own words, and the loop goes on with the plan before."""
     one = capacity()
-    walk = list(
-        follow_demand(scenario(), Servers([one, 2.5 * one], refuse=0), every_s=1, epochs=2, wait=lambda s: None)
-    )
+    servers = Servers([one, 2.5 * one], refuse=0)
+    walk = list(follow_demand(PlanRequest(scenario()), servers, LoopSettings(1, 2), wait=lambda s: None))
     assert "no room for it" in (walk[0].problem or "")
     assert walk[1].problem is None
 
@@ -129,22 +129,47 @@ def test_a_plan_that_is_refused_is_reported() -> None:
 def test_ctrl_c_while_a_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A solver stops early and gives its best so far; that is not applied, and the loop ends."""
 
-    def stopped(*args: Any, **options: Any) -> tuple[Plan, Any]:
-        plan, report = plan_with_report(*args, **options)
-        return plan, replace(report, allocation=replace(report.allocation, interrupted=True))
+    class Stopped(CoralPlanner):
+        def plan(self, request: PlanRequest) -> PlanOutcome:
+            return replace(super().plan(request), interrupted=True)
 
-    monkeypatch.setattr("coralopt.runtime.loop.plan_with_report", stopped)
+    monkeypatch.setattr("coralopt.runtime.loop.CoralPlanner", Stopped)
     servers = Servers([capacity()])
     with pytest.raises(KeyboardInterrupt):
-        next(follow_demand(scenario(), servers, every_s=1, wait=lambda s: None))
+        next(follow_demand(PlanRequest(scenario()), servers, LoopSettings(1), wait=lambda s: None))
     assert servers.applied == []
+
+
+def test_epochs_are_planned_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second epoch plans from the first one's tables, templates and prices; nothing of the kind is made again."""
+    requests: list[PlanRequest] = []
+    outcomes: list[PlanOutcome] = []
+
+    class Watched(CoralPlanner):
+        def plan(self, request: PlanRequest) -> PlanOutcome:
+            requests.append(request)
+            outcomes.append(super().plan(request))
+            return outcomes[-1]
+
+    monkeypatch.setattr("coralopt.runtime.loop.CoralPlanner", Watched)
+    one = capacity()
+    servers = Servers([0.5 * one, 2.5 * one])
+    list(follow_demand(PlanRequest(scenario()), servers, LoopSettings(1, 2), wait=lambda s: None))
+    first, second = requests
+    assert first.warm.library is None
+    assert second.warm is outcomes[0].warm
+    assert second.warm.library is not None
+    assert outcomes[1].warm.tables is outcomes[0].warm.tables
+    assert outcomes[1].warm.library is outcomes[0].warm.library
+    assert outcomes[1].library is not None
+    assert outcomes[1].library.reused
 
 
 @pytest.mark.parametrize("wrong", [{"every_s": 0}, {"every_s": -1}, {"every_s": 1, "headroom": -1}])
 def test_senseless_options(wrong: dict[str, Any]) -> None:
     """Before anybody waits."""
     with pytest.raises(OptionError):
-        next(follow_demand(scenario(), Servers([]), **wrong))
+        LoopSettings(**wrong)
 
 
 def test_measured_demand() -> None:

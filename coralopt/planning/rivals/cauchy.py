@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from coralopt.allocation import Allocation
-from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, OptionError, ScenarioError
-from coralopt.planning.request import PlanOutcome, PlanRequest, setting
+from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioError
+from coralopt.planning.request import PlanOutcome, PlanRequest, count_setting, setting
 from coralopt.planning.rivals.combos import ComboProblem
-from coralopt.planning.rivals.strategies import Strategies
+from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies
 from coralopt.scenario.resolved import ModelPhase
-from coralopt.solving import Reason, Solution, SolveOptions, solve
-from coralopt.templates import TemplateLibrary
+from coralopt.solving import Reason, Solution, solve
 from coralopt.types import Floats, Ints
 
 
-class CauchyPlanner:
+class CauchyPlanner(HomogeneousPlanner):
     """Cauchy as the paper adapts it (section 5.1).
 
     Cauchy (Zhang et al., SoCC 2025) deploys prefill and decode on heterogeneous GPUs: it "allocates GPUs in the form of
@@ -39,45 +37,31 @@ class CauchyPlanner:
     name = "cauchy"
     summary = "combos of one prefill and several decode replicas, each homogeneous; ILP over Token/USD"
     source = "Cauchy (Zhang et al., SoCC 2025), as the paper's section 5.1 extends it"
-    settings: Mapping[str, Any] = {
+    settings: Mapping[str, object] = {
         "homogeneous": "configuration",
         "objective": "efficiency",
         "decode_replicas": 16,
         "candidates": 40,
     }
 
-    def __init__(self) -> None:
-        self._libraries: dict[str, TemplateLibrary] = {}
-
     def plan(self, request: PlanRequest) -> PlanOutcome:
-        """A plan of combos; the candidates are doubled until they can meet every demand."""
-        scenario = request.scenario
-        if scenario.mode != "disaggregated":
-            raise ScenarioError(
-                scenario.name,
-                [
-                    Mistake(
-                        "mode",
-                        "planner 'cauchy' pairs prefill with decode and has no mixed instances",
-                        "use mode: disaggregated",
-                    )
-                ],
-            )
-        most, kept = setting(self, request, "decode_replicas"), setting(self, request, "candidates")
-        for name, value in (("decode_replicas", most), ("candidates", kept)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        objective = setting(self, request, "objective")
-        started = time.perf_counter()
-        strategies = Strategies.homogeneous(scenario, setting(self, request, "homogeneous"), self._libraries)
-        made = time.perf_counter()
-        combos = all_combos(strategies, most)
-        solver = request.solver or scenario.solver
-        asked = SolveOptions.from_mapping({**scenario.solver_options, **request.options})
-        solution: Solution[Ints] | None = None
+        """As every planner; prefill and decode must be apart.
+
+        Raises:
+            ScenarioError: The scenario has mixed instances.
+        """
+        if request.scenario.mode != "disaggregated":
+            problem = "planner 'cauchy' pairs prefill with decode and has no mixed instances"
+            raise ScenarioError(request.scenario.name, [Mistake("mode", problem, "use mode: disaggregated")])
+        return super().plan(request)
+
+    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+        """Combos; the candidates are doubled until they can meet every demand."""
+        kept, objective = count_setting(self, request, "candidates"), setting(self, request, "objective")
+        combos = all_combos(strategies, count_setting(self, request, "decode_replicas"))
         while True:
             problem = combos.problem(top_combos(combos, kept), strategies, objective)
-            solution = solve(problem, solver, None, asked)
+            solution: Solution[Ints] = solve(problem, request.backend, None, request.solve_options)
             if solution.termination.reason not in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
                 break
             if kept >= len(combos.price):
@@ -89,11 +73,8 @@ class CauchyPlanner:
         if solution.answer is None:
             raise NoSolutionError("planner 'cauchy': no set of combos was found in time; allow more of it", solution)
         allocation = combos.allocation(top_combos(combos, kept), solution.answer, strategies)
-        solved = time.perf_counter()
-        plan = strategies.plan(self, request, allocation, solver)
-        seconds = {"library": made - started, "allocation": solved - made, "plan": time.perf_counter() - solved}
         note = f"the gap is that of Cauchy's own programme, objective {objective!r}, over its combos"
-        return PlanOutcome(plan, seconds, solution.gap, (note,))
+        return Choice(allocation, request.backend, solution.gap, (note,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +125,13 @@ class Combos:
 
     def allocation(self, chosen: Ints, counts: Ints, strategies: Strategies) -> Allocation:
         """The replicas of some combos as instances of templates."""
-        found: dict[tuple[int, int], int] = {}
+        instances: dict[tuple[int, int], int] = {}
         for k, count in zip(chosen.tolist(), counts.tolist(), strict=True):
             if count:
                 region = int(self.region[k])
                 for template, replicas in ((int(self.prefill[k]), 1), (int(self.decode[k]), int(self.replicas[k]))):
-                    found[template, region] = found.get((template, region), 0) + count * replicas
-        return Allocation.of(found)
+                    instances[template, region] = instances.get((template, region), 0) + count * replicas
+        return Allocation.of(instances)
 
 
 def all_combos(strategies: Strategies, most_replicas: int) -> Combos:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from coralopt.allocation import Allocation, AllocationProblem
-from coralopt.planning.request import PlanOutcome, PlanRequest, setting
-from coralopt.planning.rivals.strategies import Strategies, short_of
-from coralopt.templates import TemplateLibrary
+from coralopt.planning.request import PlanRequest, setting
+from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies, short_of
 
 
-class HomoPlanner:
+class HomoPlanner(HomogeneousPlanner):
     """The paper's baseline of the same name.
 
     "Homo assumes each model replica is served on homogeneous hardware, but permits heterogeneity across replicas - the
@@ -26,21 +23,11 @@ class HomoPlanner:
     name = "homo"
     summary = "greedy: the homogeneous replica of most goodput per USD, each model for itself"
     source = "the paper, section 5.1; SkyServe (Mao et al., EuroSys 2025), SageServe (Jaiswal et al., 2025)"
-    settings: Mapping[str, Any] = {"homogeneous": "configuration", "clip": True}
+    settings: Mapping[str, object] = {"homogeneous": "configuration", "clip": True}
 
-    def __init__(self) -> None:
-        self._libraries: dict[str, TemplateLibrary] = {}
-
-    def plan(self, request: PlanRequest) -> PlanOutcome:
-        """A plan of homogeneous replicas; see :func:`greedy` and :class:`~coralopt.planning.request.Planner`."""
-        started = time.perf_counter()
-        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"), self._libraries)
-        made = time.perf_counter()
-        allocation = greedy(strategies.problem, clip=bool(setting(self, request, "clip")))
-        solved = time.perf_counter()
-        plan = strategies.plan(self, request, allocation, None)
-        seconds = {"library": made - started, "allocation": solved - made, "plan": time.perf_counter() - solved}
-        return PlanOutcome(plan, seconds)
+    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+        """Replicas of most goodput per USD; see :func:`greedy`."""
+        return Choice(greedy(strategies.problem, clip=bool(setting(self, request, "clip"))))
 
 
 def greedy(problem: AllocationProblem, clip: bool = True) -> Allocation:
@@ -85,8 +72,8 @@ def greedy(problem: AllocationProblem, clip: bool = True) -> Allocation:
                 top = np.flatnonzero(score == score.max())
                 # Equal goodput per USD: the cheaper one, which leaves more choice for the rest.
                 k = int(top[np.argmin(rate[top])])
-                found = (-float(score[k]), float(rate[k]), int(mine[k]), r)
-                best = found if best is None or found < best else best
+                candidate = (-float(score[k]), float(rate[k]), int(mine[k]), r)
+                best = candidate if best is None or candidate < best else best
             if best is None:
                 continue
             _, _, t, r = best

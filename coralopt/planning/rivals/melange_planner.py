@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
 
 import numpy as np
 
 from coralopt.allocation import Allocation
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
-from coralopt.planning.request import PlanOutcome, PlanRequest, setting
+from coralopt.planning.request import PlanRequest, setting
 from coralopt.planning.rivals.melange import MelangeProblem
-from coralopt.planning.rivals.strategies import Strategies
+from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies
 from coralopt.solving import Reason, SolveOptions, solve
-from coralopt.templates import TemplateLibrary
 from coralopt.types import Ints
 
 
-class MelangePlanner:
+class MelangePlanner(HomogeneousPlanner):
     """Melange (Griggs et al., 2024), whose programme is in :mod:`coralopt.planning.rivals.melange`.
 
     It takes one model; here every model phase is one such problem. What it calls a GPU type is a homogeneous strategy in a
@@ -34,42 +32,34 @@ class MelangePlanner:
     name = "melange"
     summary = "ILP over GPU types and load buckets, one type a replica, each model phase for itself"
     source = "Melange (Griggs et al., 2024); its release's solver, commit d46ab43"
-    settings: Mapping[str, Any] = {"homogeneous": "configuration", "slice_factor": 8, "types": "strategies"}
+    settings: Mapping[str, object] = {"homogeneous": "configuration", "slice_factor": 8, "types": "strategies"}
 
-    def __init__(self) -> None:
-        self._libraries: dict[str, TemplateLibrary] = {}
-
-    def plan(self, request: PlanRequest) -> PlanOutcome:
-        """A plan with one programme a model phase; ``slice_factor: 0`` splits at will."""
+    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+        """One programme a model phase; ``slice_factor: 0`` splits at will."""
         slices = setting(self, request, "slice_factor")
         if not isinstance(slices, int) or isinstance(slices, bool) or slices < 0:
             raise OptionError(f"slice_factor is {slices!r}; it must be a whole number, 0 for any split")
-        each = setting(self, request, "types")
-        if each not in ("strategies", "configuration"):
-            raise OptionError(f"types is {each!r}; choose strategies or configuration")
-        scenario = request.scenario
-        started = time.perf_counter()
-        strategies = Strategies.homogeneous(scenario, setting(self, request, "homogeneous"), self._libraries)
-        made = time.perf_counter()
-        solver = request.solver or scenario.solver
-        asked = SolveOptions.from_mapping({**scenario.solver_options, **request.options})
+        types = setting(self, request, "types")
+        if types not in ("strategies", "configuration"):
+            raise OptionError(f"types is {types!r}; choose strategies or configuration")
+        programmes = _Programmes(
+            strategies, slices or None, request.backend, request.solve_options, types == "strategies"
+        )
         notes: list[str] = []
-        answers = _solved(strategies, slices or None, solver, asked, each == "strategies", limited=False)
+        answers = programmes.solved(limited=False)
         if _over(strategies, answers):
             notes.append(
                 "as published, Melange knows no availability and would rent more than there is "
                 f"({_over(strategies, answers)}); its phases were solved again in order with limits"
             )
-            answers = _solved(strategies, slices or None, solver, asked, each == "strategies", limited=True)
+            answers = programmes.solved(limited=True)
         counts: dict[tuple[int, int], int] = {}
         for answer in answers:
             for kind, n in zip(answer.types, answer.counts.tolist(), strict=True):
                 place = kind.template, kind.region
                 counts[place] = counts.get(place, 0) + n
-        solved = time.perf_counter()
-        plan = strategies.plan(self, request, Allocation.of(counts), solver)
-        seconds = {"library": made - started, "allocation": solved - made, "plan": time.perf_counter() - solved}
-        return PlanOutcome(plan, seconds, max((answer.gap for answer in answers), default=0.0), tuple(notes))
+        own_gap = max((answer.gap for answer in answers), default=0.0)
+        return Choice(Allocation.of(counts), request.backend, own_gap, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -87,55 +77,72 @@ class _Answer:
     gap: float
 
 
-def _solved(
-    strategies: Strategies, slices: int | None, solver: str, asked: SolveOptions, every: bool, limited: bool
-) -> list[_Answer]:
-    problem = strategies.problem
-    usage = problem.usage.astype(np.int64)
-    left = problem.availability.astype(np.int64).copy()
-    found = []
-    for p, phase in enumerate(strategies.scenario.model_phases):
-        if phase.needed_tokens_s <= 0:
-            continue
-        types = _types(strategies, p, every)
-        most = np.array(
-            [
-                min(int(left[t.region, c] // usage[t.template, c]) for c in np.flatnonzero(usage[t.template]))
-                for t in types
-            ],
-            dtype=np.int64,
-        )
-        price = problem.template_price()
-        melange = MelangeProblem(
-            # In tokens/s: one bucket, so requests or tokens make no difference. A hair less, so that the replicas' own
-            # tokens/s meet the demand whatever tolerance the solver has.
-            tput=np.array([float(problem.throughput[t.template]) * (1 - 2e-6) for t in types]).reshape(-1, 1, 1),
-            cost=np.array([float(price[t.template, t.region]) for t in types]),
-            distribution=np.ones((1, 1)),
-            rate=phase.needed_tokens_s,
-            slice_factor=slices,
-            available=most if limited else None,
-            types=tuple(f"{problem.configuration_names[_configuration(strategies, t)]}" for t in types),
-        )
-        solution = solve(melange, solver, None, asked) if types else None
-        if solution is None or solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
-            raise InfeasibleError(
-                f"planner 'melange': {phase.key} cannot get {phase.needed_tokens_s:,.1f} tokens/s from what the phases "
-                "before it left"
+@dataclass(frozen=True)
+class _Programmes:
+    """Melange's programmes of one scenario, one a model phase.
+
+    Attributes:
+        strategies: Its strategies.
+        slices: Slices of a bucket, ``None`` for any split.
+        solver: MILP back end.
+        options: Its options.
+        every: Whether every strategy is a type, or one a node configuration and region.
+    """
+
+    strategies: Strategies
+    slices: int | None
+    solver: str
+    options: SolveOptions
+    every: bool
+
+    def solved(self, limited: bool) -> list[_Answer]:
+        """The answers in order of the model phases; ``limited`` by what the phases before left."""
+        problem = self.strategies.problem
+        usage = problem.usage.astype(np.int64)
+        left = problem.availability.astype(np.int64).copy()
+        answers = []
+        for p, phase in enumerate(self.strategies.scenario.model_phases):
+            if phase.needed_tokens_s <= 0:
+                continue
+            types = _types(self.strategies, p, self.every)
+            most = np.array(
+                [
+                    min(int(left[t.region, c] // usage[t.template, c]) for c in np.flatnonzero(usage[t.template]))
+                    for t in types
+                ],
+                dtype=np.int64,
             )
-        if solution.answer is None:
-            raise NoSolutionError(f"planner 'melange': no answer for {phase.key} in time; allow more of it", solution)
-        counts = _trimmed(strategies, types, solution.answer.replicas, phase.needed_tokens_s)
-        for kind, n in zip(types, counts.tolist(), strict=True):
-            left[kind.region] -= n * usage[kind.template]
-        found.append(_Answer(types, counts, solution.gap))
-    return found
+            price = problem.template_price()
+            melange = MelangeProblem(
+                # In tokens/s: one bucket, so requests or tokens make no difference. A hair less, so that the replicas' own
+                # tokens/s meet the demand whatever tolerance the solver has.
+                tput=np.array([float(problem.throughput[t.template]) * (1 - 2e-6) for t in types]).reshape(-1, 1, 1),
+                cost=np.array([float(price[t.template, t.region]) for t in types]),
+                distribution=np.ones((1, 1)),
+                rate=phase.needed_tokens_s,
+                slice_factor=self.slices,
+                available=most if limited else None,
+                types=tuple(f"{problem.configuration_names[_configuration(self.strategies, t)]}" for t in types),
+            )
+            solution = solve(melange, self.solver, None, self.options) if types else None
+            if solution is None or solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
+                raise InfeasibleError(
+                    f"planner 'melange': {phase.key} cannot get {phase.needed_tokens_s:,.1f} tokens/s from what the phases "
+                    "before it left"
+                )
+            if solution.answer is None:
+                raise NoSolutionError(
+                    f"planner 'melange': no answer for {phase.key} in time; allow more of it", solution
+                )
+            counts = _trimmed(self.strategies, types, solution.answer.replicas, phase.needed_tokens_s)
+            for kind, n in zip(types, counts.tolist(), strict=True):
+                left[kind.region] -= n * usage[kind.template]
+            answers.append(_Answer(types, counts, solution.gap))
+        return answers
 
 
 def _trimmed(strategies: Strategies, types: list[_Type], counts: Ints, demand: float) -> Ints:
     """Counts without a replica that the hair taken off the throughputs made necessary and that is not."""
-    from fractions import Fraction
-
     speeds = [Fraction(float(strategies.problem.throughput[t.template])) for t in types]
     counts = counts.copy()
     for g in range(len(types)):

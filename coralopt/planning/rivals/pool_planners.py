@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,14 +12,14 @@ from coralopt.catalog.types import GIB
 from coralopt.errors import Mistake, OptionError, ScenarioError
 from coralopt.placement import Placement, engine_limits
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance
-from coralopt.planning.coral import instance_name, planned_stages
+from coralopt.planning.make_plan import instance_name, planned_stages
 from coralopt.planning.registry import get_planner
-from coralopt.planning.request import PlanOutcome, PlanRequest, demand_met, setting
+from coralopt.planning.request import PlanOutcome, PlanRequest, StepClock, count_setting, demand_met, setting
 from coralopt.planning.rivals.hexgen import hexgen_search
 from coralopt.planning.rivals.strategies import refuse_cells
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.solving import SolveOptions, relative_gap
-from coralopt.templates import library_digest, scenario_tables
+from coralopt.solving import relative_gap
+from coralopt.templates import library_digest
 from coralopt.throughput import ThroughputTables
 
 
@@ -31,7 +29,7 @@ class HelixPlanner:
     name = "helix"
     summary = "one model on fixed nodes: layer ranges that may overlap, MILP of maximum flow"
     source = "Helix (Mei et al., ASPLOS 2025), artifact commit 148b733"
-    settings: Mapping[str, Any] = {}
+    settings: Mapping[str, object] = {}
 
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """Refuses: Helix answers a pool, not a scenario.
@@ -65,35 +63,33 @@ class HexgenPlanner:
     name = "hexgen"
     summary = "pipelines on the nodes that another planner rented: dynamic programme and evolutionary search"
     source = "HexGen (Jiang et al., ICML 2024), optimizer in its repository's history"
-    settings: Mapping[str, Any] = {"nodes_from": "coral", "generations": 300}
+    settings: Mapping[str, object] = {"nodes_from": "coral", "generations": 300}
 
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """A plan of pipelines whose stages are single nodes. It may miss demands; a note says so."""
         scenario = request.scenario
         refuse_cells(scenario)
-        lender, generations = setting(self, request, "nodes_from"), setting(self, request, "generations")
+        lender, generations = setting(self, request, "nodes_from"), count_setting(self, request, "generations", 0)
         if lender in ("hexgen", "helix"):
             raise OptionError(f"nodes_from is {lender!r}; name a planner that rents nodes")
-        if not isinstance(generations, int) or isinstance(generations, bool) or generations < 0:
-            raise OptionError(f"generations is {generations!r}; it must be a whole number of at least 0")
-        given = get_planner(lender).plan(replace(request, settings={}))
-        started = time.perf_counter()
-        tables = {table.key: table for table in scenario_tables(scenario)}
+        rented = get_planner(lender).plan(replace(request, settings={}))
+        steps = StepClock()
+        tables = {table.key: table for table in rented.warm.tables_of(scenario)}
         instances: list[PlannedInstance] = []
         for phase in scenario.model_phases:
             for r, region in enumerate(scenario.regions):
-                counts = _nodes(given.plan, scenario, phase, region)
+                counts = _nodes(rented.plan, scenario, phase, region)
                 if sum(counts):
                     instances += _pipelines(scenario, phase, r, tables[phase.key], counts, request.seed, generations)
-        searched = time.perf_counter()
-        plan = _plan(given.plan, scenario, tables, instances, request)
+        steps.end("search")
+        plan = _plan(rented.plan, scenario, tables, instances, request)
         notes = [
-            f"the nodes are those that {lender} rented, {given.plan.cost_usd_h:.4f} USD/h; idle ones are given back"
+            f"the nodes are those that {lender} rented, {rented.plan.cost_usd_h:.4f} USD/h; idle ones are given back"
         ]
         if demand_met(plan) < 1:
             notes.append(f"not every demand is met: {demand_met(plan):.1%} of the one that falls shortest")
         return PlanOutcome(
-            plan, {lender: sum(given.seconds.values()), "search": searched - started}, None, tuple(notes)
+            plan, {lender: sum(rented.steps.values()), **steps.seconds}, warm=rented.warm, notes=tuple(notes)
         )
 
 
@@ -101,7 +97,7 @@ def _nodes(plan: Plan, scenario: ResolvedScenario, phase: ModelPhase, region: st
     """Nodes of each configuration that a plan rents for one model phase in one region."""
     counts = dict.fromkeys((c.name for c in scenario.configurations), 0)
     for item in plan.instances:
-        if f"{item.model}/{item.phase}" == phase.key and item.region == region:
+        if item.key == phase.key and item.region == region:
             for name, count in item.nodes().items():
                 counts[name] += count * item.count
     return tuple(counts.values())
@@ -167,9 +163,9 @@ def _plan(
 ) -> Plan:
     demands = []
     for item in given.demands:
-        mine = [i for i in instances if (i.model, i.phase) == (item.model, item.phase)]
+        mine = [i for i in instances if i.key == item.key]
         used = {name for i in mine for name in i.nodes()}
-        table = tables[f"{item.model}/{item.phase}"]
+        table = tables[item.key]
         demands.append(
             PlannedDemand(
                 model=item.model,
@@ -188,7 +184,7 @@ def _plan(
     provisioning = float(sum(i.count * i.price_usd_h for i in instances))
     initialization = float(sum((i.count - i.kept) * i.price_usd_h * scenario.initialization_penalty for i in instances))
     cost = provisioning + initialization
-    asked = SolveOptions.from_mapping({**scenario.solver_options, **request.options}).rel_gap
+    requested_gap = request.solve_options.rel_gap
     gap = relative_gap(cost, 0.0) if np.isfinite(cost) else 1.0
     return Plan(
         planner="hexgen",
@@ -196,13 +192,13 @@ def _plan(
         solver="none",
         solver_version=__version__,
         formulation="hexgen",
-        status="optimal" if gap <= asked else "feasible",
+        status="optimal" if gap <= requested_gap else "feasible",
         cost_usd_h=cost,
         provisioning_usd_h=provisioning,
         initialization_usd_h=initialization,
         lower_bound_usd_h=0.0,
         gap=gap,
-        requested_gap=asked,
+        requested_gap=requested_gap,
         scenario_digest=scenario.digest,
         library_digest=library_digest(scenario, list(tables.values())),
         demands=tuple(demands),

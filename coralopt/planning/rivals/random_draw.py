@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from coralopt.allocation import Allocation, AllocationProblem
-from coralopt.errors import OptionError
-from coralopt.planning.request import PlanOutcome, PlanRequest, setting
-from coralopt.planning.rivals.strategies import Strategies, short_of
-from coralopt.templates import TemplateLibrary
+from coralopt.planning.request import PlanRequest, count_setting
+from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies, short_of
+from coralopt.types import Floats
 
 
-class RandomPlanner:
+class RandomPlanner(HomogeneousPlanner):
     """Draws homogeneous replicas until every demand is met, then returns those that turn out not to be needed."""
 
     name = "random"
     summary = "homogeneous replicas drawn at random by seed until every demand is met"
     source = "a floor; no publication"
-    settings: Mapping[str, Any] = {"homogeneous": "configuration", "tries": 50}
+    settings: Mapping[str, object] = {"homogeneous": "configuration", "tries": 50}
 
-    def __init__(self) -> None:
-        self._libraries: dict[str, TemplateLibrary] = {}
-
-    def plan(self, request: PlanRequest) -> PlanOutcome:
-        """A random plan; the same for the same seed. See :func:`random_draw`."""
-        tries = setting(self, request, "tries")
-        if not isinstance(tries, int) or tries < 1:
-            raise OptionError(f"tries is {tries!r}; it must be a whole number of at least 1")
-        started = time.perf_counter()
-        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"), self._libraries)
-        made = time.perf_counter()
-        allocation = random_draw(strategies.problem, request.seed, tries)
-        solved = time.perf_counter()
-        plan = strategies.plan(self, request, allocation, None)
-        seconds = {"library": made - started, "allocation": solved - made, "plan": time.perf_counter() - solved}
-        return PlanOutcome(plan, seconds)
+    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+        """The same for the same seed. See :func:`random_draw`."""
+        return Choice(random_draw(strategies.problem, request.seed, count_setting(self, request, "tries")))
 
 
 def random_draw(problem: AllocationProblem, seed: int, tries: int = 50) -> Allocation:
@@ -64,9 +48,7 @@ def random_draw(problem: AllocationProblem, seed: int, tries: int = 50) -> Alloc
     raise short_of(problem, served, "random", f"{tries} draws got stuck")
 
 
-def _draw(
-    problem: AllocationProblem, generator: np.random.Generator
-) -> tuple[dict[tuple[int, int], int], np.ndarray[Any, np.dtype[np.float64]]]:
+def _draw(problem: AllocationProblem, generator: np.random.Generator) -> tuple[dict[tuple[int, int], int], Floats]:
     price, usage = problem.template_price(), problem.usage.astype(np.int64)
     left = problem.availability.astype(np.int64).copy()
     counts: dict[tuple[int, int], int] = {}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping
-from typing import Any
+from fractions import Fraction
 
 import numpy as np
 
 from coralopt.allocation import Allocation, AllocationProblem
-from coralopt.planning.request import PlanOutcome, PlanRequest, setting
-from coralopt.planning.rivals.strategies import Strategies, short_of
-from coralopt.templates import TemplateLibrary
+from coralopt.planning.request import PlanRequest
+from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies, short_of
 
 
-class SingleBestPlanner:
+class SingleBestPlanner(HomogeneousPlanner):
     """Every instance of a model phase is the same homogeneous replica, the one that comes out cheapest.
 
     What Melange (Griggs et al., 2024) calls the single-GPU-type baseline, with the type chosen well.
@@ -24,21 +21,10 @@ class SingleBestPlanner:
     name = "single-best"
     summary = "one homogeneous replica for all instances of a model phase, chosen for least cost"
     source = "single-GPU-type baseline of Melange (Griggs et al., 2024)"
-    settings: Mapping[str, Any] = {"homogeneous": "configuration"}
 
-    def __init__(self) -> None:
-        self._libraries: dict[str, TemplateLibrary] = {}
-
-    def plan(self, request: PlanRequest) -> PlanOutcome:
-        """A plan with one template a model phase; see :func:`single_best`."""
-        started = time.perf_counter()
-        strategies = Strategies.homogeneous(request.scenario, setting(self, request, "homogeneous"), self._libraries)
-        made = time.perf_counter()
-        allocation = single_best(strategies.problem)
-        solved = time.perf_counter()
-        plan = strategies.plan(self, request, allocation, None)
-        seconds = {"library": made - started, "allocation": solved - made, "plan": time.perf_counter() - solved}
-        return PlanOutcome(plan, seconds)
+    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+        """One template a model phase; see :func:`single_best`."""
+        return Choice(single_best(strategies.problem))
 
 
 def single_best(problem: AllocationProblem) -> Allocation:
@@ -90,6 +76,4 @@ def single_best(problem: AllocationProblem) -> Allocation:
 
 def _instances(demand: float, throughput: float) -> int:
     """Least whole number n with n * throughput >= demand in exact arithmetic."""
-    from fractions import Fraction
-
     return math.ceil(Fraction(demand) / Fraction(throughput))

@@ -7,22 +7,26 @@ throughput tables as every other template, so that planners differ in what they 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt._version import __version__
-from coralopt.allocation import Allocation, AllocationProblem, AllocationResult
+from coralopt.allocation import Allocation, AllocationProblem, AllocationResult, Served
 from coralopt.allocation.check import check_allocation
 from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError, WrongAnswerError
 from coralopt.plan import Plan
-from coralopt.planning.coral import allocation_problem, make_plan
-from coralopt.planning.request import Planner, PlanRequest
+from coralopt.planning.coral import allocation_problem
+from coralopt.planning.make_plan import make_plan
+from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import Operations, ResolvedScenario
-from coralopt.solving import SolveOptions, backend_version, relative_gap
-from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets, scenario_tables
+from coralopt.solving import backend_version, relative_gap
+from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets
 from coralopt.throughput import ThroughputTables
-from coralopt.types import Floats, Ints
+from coralopt.types import Bools, Floats, Ints
 
 #: What "homogeneous" may mean: a single node, nodes of one configuration, or nodes of one GPU type in several sizes.
 KINDS = ("node", "configuration", "gpu")
@@ -45,22 +49,16 @@ class Strategies:
         self.problem: AllocationProblem = allocation_problem(_with_known_running(scenario, library), library)
 
     @classmethod
-    def homogeneous(
-        cls,
-        scenario: ResolvedScenario,
-        kind: str = "configuration",
-        made: dict[str, TemplateLibrary] | None = None,
-    ) -> Strategies:
+    def homogeneous(cls, request: PlanRequest, kind: str, known: dict[str, TemplateLibrary]) -> Strategies:
         """Every homogeneous strategy of the scenario within its limits on node sets.
 
         Args:
-            scenario: The scenario. Its running instances count where they are homogeneous strategies themselves; others
+            request: The scenario. Its running instances count where they are homogeneous strategies themselves; others
                 are not kept.
             kind: ``"configuration"``: all nodes of a replica have one configuration, as in the paper; ``"node"``: a
                 replica is one node; ``"gpu"``: one GPU type, in nodes of several sizes.
-
-            made: Libraries made before, by digest; this one is looked up there and added. Demand, supply and prices do not
-                decide a library, so a planner that is asked again and again keeps one.
+            known: Libraries made before, by digest; this one is looked up there and added. Demand, supply and prices do
+                not decide a library, so a planner that is asked again and again keeps one.
 
         Raises:
             OptionError: No such kind.
@@ -68,27 +66,15 @@ class Strategies:
         """
         if kind not in KINDS:
             raise OptionError(f"homogeneous is {kind!r}; choose one of: {', '.join(KINDS)}")
+        scenario = request.scenario
         refuse_cells(scenario)
-        tables = scenario_tables(scenario)
-        made = {} if made is None else made
+        tables = request.warm.tables_of(scenario)
         key = f"{kind};{library_digest(scenario, tables)}"
-        if key in made:
-            return cls(scenario, tables, made[key])
-        families = []
-        for sets in scenario_node_sets(scenario):
-            present = sets > 0
-            if kind == "node":
-                alike = sets.sum(axis=1) == 1
-            elif kind == "configuration":
-                alike = present.sum(axis=1) == 1
-            else:
-                gpus = [configuration.gpu.name for configuration in scenario.configurations]
-                types = np.stack([present[:, [g == name for g in gpus]].any(axis=1) for name in sorted(set(gpus))])
-                alike = types.sum(axis=0) == 1
-            families.append(sets[alike])
-        # One thread: these families are small, and handing work to threads would take longer than the work.
-        made[key] = build_library(scenario, tables, node_sets=families, workers=1)
-        return cls(scenario, tables, made[key])
+        if key not in known:
+            families = [sets[_alike(scenario, sets, kind)] for sets in scenario_node_sets(scenario)]
+            # One thread: these families are small, and handing work to threads would take longer than the work.
+            known[key] = build_library(scenario, tables, node_sets=families, workers=1)
+        return cls(scenario, tables, known[key])
 
     def phase_rows(self, phase: int) -> Ints:
         """Templates of one model phase, rows of the problem."""
@@ -109,7 +95,6 @@ class Strategies:
         check = check_allocation(self.problem, allocation)
         if not check.feasible:
             raise WrongAnswerError(f"planner {planner.name!r} made a wrong plan: {'; '.join(check.sentences)}")
-        asked = SolveOptions.from_mapping({**self.scenario.solver_options, **request.options}).rel_gap
         result = AllocationResult(
             allocation=allocation,
             cost_usd_h=check.objective,
@@ -126,7 +111,8 @@ class Strategies:
             solutions=(),
             state=None,
         )
-        plan = make_plan(self.scenario, self.library, self.problem, result, self.scenario.solver, asked, self.tables)
+        served, gap = Served(result, self.problem), request.solve_options.rel_gap
+        plan = make_plan(self.scenario, self.library, self.tables, served, self.scenario.solver, gap)
         return plan.model_copy(
             update={
                 "planner": planner.name,
@@ -135,6 +121,64 @@ class Strategies:
                 "library_digest": library_digest(self.scenario, self.tables),
             }
         )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a planner of homogeneous strategies decides.
+
+    Attributes:
+        allocation: Rows and regions of the strategies' problem.
+        solver: The MILP back end that found it, or ``None`` where no solver was used.
+        own_gap: Relative gap of the planner's own programme, ``None`` without one.
+        notes: Sentences that a reader of the plan should know.
+    """
+
+    allocation: Allocation
+    solver: str | None = None
+    own_gap: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+class HomogeneousPlanner(ABC):
+    """A planner that chooses among homogeneous strategies; its libraries are kept from one request to the next."""
+
+    name: str
+    summary: str
+    source: str
+    settings: Mapping[str, object] = {"homogeneous": "configuration"}
+
+    def __init__(self) -> None:
+        self._libraries: dict[str, TemplateLibrary] = {}
+
+    @abstractmethod
+    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+        """How many of each strategy to rent where."""
+
+    def plan(self, request: PlanRequest) -> PlanOutcome:
+        """The plan that :meth:`choose` makes; see :class:`~coralopt.planning.request.Planner`."""
+        steps = StepClock()
+        strategies = Strategies.homogeneous(request, setting(self, request, "homogeneous"), self._libraries)
+        steps.end("library")
+        choice = self.choose(strategies, request)
+        steps.end("allocation")
+        plan = strategies.plan(self, request, choice.allocation, choice.solver)
+        steps.end("plan")
+        return PlanOutcome(plan, steps.seconds, own_gap=choice.own_gap, notes=choice.notes)
+
+
+def _alike(scenario: ResolvedScenario, sets: npt.NDArray[np.int8], kind: str) -> Bools:
+    """bool (M,): which node sets are homogeneous in this sense."""
+    present = sets > 0
+    if kind == "node":
+        alike: Bools = sets.sum(axis=1) == 1
+    elif kind == "configuration":
+        alike = present.sum(axis=1) == 1
+    else:
+        gpus = [configuration.gpu.name for configuration in scenario.configurations]
+        types = np.stack([present[:, [g == name for g in gpus]].any(axis=1) for name in sorted(set(gpus))])
+        alike = types.sum(axis=0) == 1
+    return alike
 
 
 def _with_known_running(scenario: ResolvedScenario, library: TemplateLibrary) -> ResolvedScenario:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,26 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import (
-    AllocationProblem,
-    AllocationSearchOptions,
-    AllocationState,
-    OnInfeasible,
-    solve_or_serve_less,
-)
+from coralopt.allocation import AllocationState
 from coralopt.errors import InfeasibleError, PlanError
 from coralopt.plan import InstanceChange, Plan, PlanDifference, difference
 from coralopt.plan.files import write_text
-from coralopt.planning.coral import allocation_problem, instance_name, make_plan
-from coralopt.planning.operators import operator_terms, unmet_prices
+from coralopt.planning.coral import CoralPlanner
+from coralopt.planning.make_plan import instance_name
+from coralopt.planning.request import PlanRequest
 from coralopt.planning.rolling.epochs import EpochInputs, epoch_scenario
 from coralopt.planning.rolling.forecast import Forecast, foretold
-from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
-from coralopt.solving import SolveOptions
-from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
-from coralopt.templates.build import library_digest
-from coralopt.types import Progress
+from coralopt.types import Floats
 
 #: Name of the list of finished epochs in the output folder.
 WALK = "walk.json"
@@ -102,150 +92,117 @@ class Epoch:
     resumed: bool = False
 
 
-def adapt(
-    scenario: ResolvedScenario,
-    inputs: EpochInputs,
-    *,
-    penalty: float | None = None,
-    forecast: Forecast | None = None,
-    forecast_name: str = "given",
-    headroom: float = 0.0,
-    solver: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    library: Path | TemplateLibrary | None = None,
-    output: Path | None = None,
-    restart: bool = False,
-    warm: bool = True,
-    on_infeasible: OnInfeasible = "explain",
-    progress: Progress | None = None,
-) -> Iterator[Epoch]:
-    """Plan every epoch in turn; an iterator, so that each one can be used as soon as it is there.
+@dataclass(frozen=True)
+class RollingSettings:
+    """How a rolling horizon is planned.
 
-    Args:
-        scenario: Models, SLOs and pool; its running instances run before epoch 0.
-        inputs: From :func:`coralopt.planning.epoch_inputs`.
+    Attributes:
         penalty: K; the scenario's own when ``None``.
         forecast: Plans epoch e > 0 from the demand of the epochs before it; ``None`` plans for its own.
         forecast_name: What the output folder's list calls it.
         headroom: Share added to what the forecast says, dimensionless.
-        solver: MILP back end; the scenario's own when ``None``.
-        options: Common solver options over the scenario's.
-        library: Template library, or its file; the user's cache directory when ``None``.
-        output: Folder for plans and differences; an interrupted walk with the same inputs goes on there.
-        restart: Begin anew in a folder that holds another walk.
+        output: Folder for plans and differences; an interrupted run with the same inputs goes on there.
+        restart: Begin anew in a folder that holds another run.
         warm: Whether an epoch begins from the capacity prices of the last one; the answer is proven either way.
-        on_infeasible: What to do in an epoch whose demand cannot be met; see
-            :func:`coralopt.planning.plan_with_report`.
-        progress: Told about the library's progress.
+    """
+
+    penalty: float | None = None
+    forecast: Forecast | None = None
+    forecast_name: str = "given"
+    headroom: float = 0.0
+    output: Path | None = None
+    restart: bool = False
+    warm: bool = True
+
+
+def adapt(request: PlanRequest, inputs: EpochInputs, settings: RollingSettings | None = None) -> Iterator[Epoch]:
+    """Plan every epoch in turn; an iterator, so that each one can be used as soon as it is there.
+
+    Args:
+        request: Models, SLOs and pool, and how to plan them; the scenario's running instances run before epoch 0. A
+            request that is :meth:`~coralopt.planning.PlanRequest.warmed` keeps its library over several runs.
+        inputs: From :func:`coralopt.planning.epoch_inputs`.
+        settings: How the epochs follow each other.
 
     Raises:
         InfeasibleError: An epoch's pool cannot meet its demand; says which epoch and why. The epochs before stay.
-        PlanError: The folder holds another walk, or cannot be read or written.
+        PlanError: The folder holds another run, or cannot be read or written.
         KeyboardInterrupt: Ctrl-C; the epoch at hand is dropped, those before it stay.
     """
-    chosen = solver or scenario.solver
-    asked = SolveOptions.from_mapping({**scenario.solver_options, **(options or {})})
-    k = scenario.initialization_penalty if penalty is None else penalty
-    walk = _digest(scenario, k, forecast_name, headroom, chosen, asked, warm, on_infeasible)
-    folder = None if output is None else _Folder(output, walk, inputs, restart)
-    templates = (
-        library if isinstance(library, TemplateLibrary) else obtain_library(scenario, library, progress=progress)[0]
-    )
-    base = allocation_problem(replace(scenario, running=()), templates)
-    tables = scenario_tables(scenario)
+    settings = settings or RollingSettings()
+    scenario = request.scenario
+    k = scenario.initialization_penalty if settings.penalty is None else settings.penalty
+    folder = None
+    if settings.output is not None:
+        folder = _Folder(settings.output, _digest(request, settings, k), inputs, settings.restart)
+    request = request.warmed()
     running: tuple[RunningInstances, ...] = scenario.running
     before: Plan | None = None
-    state: AllocationState | None = None
     if folder is not None:
         for epoch in folder.finished():
-            before, running = epoch.plan, _running(epoch.plan)
+            before, running = epoch.plan, planned_instances(epoch.plan)
             yield epoch
-        state = folder.state
+        request = replace(request, warm=replace(request.warm, prices=folder.state))
     for e in range(0 if folder is None else len(folder.entries), len(inputs)):
         demand = inputs.demand[e]
-        if forecast is not None and e > 0:
-            demand = foretold(forecast, inputs.demand[:e]) * (1 + headroom)
-        now = epoch_scenario(
+        if settings.forecast is not None and e > 0:
+            demand = foretold(settings.forecast, inputs.demand[:e]) * (1 + settings.headroom)
+        epoch_of = epoch_scenario(
             scenario, demand, inputs.availability[e], inputs.price[e], running, k, f"{scenario.name}-epoch-{e}"
         )
-        problem = _problem(base, now, templates)
-        started = time.perf_counter()
+        prices = request.warm.prices if settings.warm else None
         try:
-            served = solve_or_serve_less(
-                replace(problem, shortfall_price=unmet_prices(now)),
-                on_infeasible,
-                chosen,
-                asked,
-                AllocationSearchOptions(state=state if warm else None),
+            outcome = CoralPlanner().plan(
+                replace(request, scenario=epoch_of, warm=replace(request.warm, prices=prices))
             )
         except InfeasibleError as error:
             raise InfeasibleError(f"epoch {e}: {error}", error.explanation) from error
-        result = served.result
-        if result.interrupted:
+        if outcome.interrupted:
             raise KeyboardInterrupt
-        seconds = time.perf_counter() - started
-        plan = make_plan(now, templates, served.problem, result, chosen, asked.rel_gap, tables, served.factor)
-        if not (now.availability > 0).any(axis=0).all():
-            # Read anywhere else, the epoch's scenario has fewer configurations, so its library is a part of this one.
-            alone = scenario_from_mapping(now.document)
-            digest = library_digest(alone, scenario_tables(alone))
-            plan = plan.model_copy(update={"library_digest": digest})
+        plan = outcome.plan
         changes = difference(before, plan) if before is not None else _first(scenario, plan)
-        # A solve that needed no prices leaves those before it as they are.
-        state = result.state or state
-        planned = np.array([item.planned_tokens_s for item in plan.demands])
-        needed = inputs.demand[e] > 0
-        summary = EpochSummary(
-            epoch=e,
-            cost_usd_h=plan.cost_usd_h,
-            provisioning_usd_h=plan.provisioning_usd_h,
-            initialization_usd_h=plan.initialization_usd_h,
-            lower_bound_usd_h=plan.lower_bound_usd_h,
-            gap=plan.gap,
-            instances=sum(item.count for item in plan.instances),
-            nodes=sum(item.count * sum(item.nodes().values()) for item in plan.instances),
-            start=changes.start,
-            stop=changes.stop,
-            keep=changes.keep,
-            started_usd_h=changes.started_usd_h,
-            served_share=float(np.minimum(1.0, planned[needed] / inputs.demand[e][needed]).min(initial=1.0)),
-            seconds=seconds,
-        )
-        epoch = Epoch(summary, plan, changes)
+        request = replace(request, warm=outcome.warm)
+        epoch = Epoch(_summary(e, plan, changes, inputs.demand[e], outcome.steps["allocation"]), plan, changes)
         if folder is not None:
-            folder.add(epoch, state)
-        before, running = plan, _running(plan)
+            folder.add(epoch, outcome.warm.prices)
+        before, running = plan, planned_instances(plan)
         yield epoch
 
 
-def _problem(base: AllocationProblem, now: ResolvedScenario, templates: TemplateLibrary) -> AllocationProblem:
-    """The library's problem with one epoch's figures; the arrays of the library are shared between epochs."""
-    running = None
-    if now.running:
-        running = np.zeros((len(templates), len(now.regions)), dtype=np.int64)
-        keys = [phase.key for phase in now.model_phases]
-        for entry in now.running:
-            phase = keys.index(entry.key)
-            usage = [int(entry.nodes.get(name, 0)) for name in templates.configurations]
-            row = templates.phases[phase].find(usage)
-            if row is None or set(entry.nodes) - set(templates.configurations):
-                # The scenario's own entries are checked with a message that names the field.
-                return allocation_problem(now, templates)
-            running[templates.offsets[phase] + row, now.regions.index(entry.region)] += entry.count
-    return replace(
-        base,
-        demand=np.array([phase.needed_tokens_s for phase in now.model_phases]),
-        availability=now.availability,
-        price=now.price_usd_h,
-        running=running,
-        penalty=now.initialization_penalty,
-        **operator_terms(now, templates.configurations),
+def _summary(epoch: int, plan: Plan, changes: PlanDifference, demand: Floats, seconds: float) -> EpochSummary:
+    planned, needed = np.array([item.planned_tokens_s for item in plan.demands]), demand > 0
+    return EpochSummary(
+        epoch=epoch,
+        cost_usd_h=plan.cost_usd_h,
+        provisioning_usd_h=plan.provisioning_usd_h,
+        initialization_usd_h=plan.initialization_usd_h,
+        lower_bound_usd_h=plan.lower_bound_usd_h,
+        gap=plan.gap,
+        instances=sum(item.count for item in plan.instances),
+        nodes=sum(item.count * sum(item.nodes().values()) for item in plan.instances),
+        start=changes.start,
+        stop=changes.stop,
+        keep=changes.keep,
+        started_usd_h=changes.started_usd_h,
+        served_share=float(np.minimum(1.0, planned[needed] / demand[needed]).min(initial=1.0)),
+        seconds=seconds,
     )
 
 
-def _running(plan: Plan) -> tuple[RunningInstances, ...]:
+def planned_instances(plan: Plan | None, alive: Mapping[str, int] | None = None) -> tuple[RunningInstances, ...]:
+    """The instances of a plan, as the next plan's scenario says that they run.
+
+    Args:
+        plan: The plan; ``None`` when nothing runs.
+        alive: Instance name -> how many of it run; as planned when ``None``.
+    """
+    counts = (
+        {} if plan is None else {i.name: i.count if alive is None else alive.get(i.name, 0) for i in plan.instances}
+    )
     return tuple(
-        RunningInstances(f"{item.model}/{item.phase}", item.region, item.nodes(), item.count) for item in plan.instances
+        RunningInstances(item.key, item.region, item.nodes(), counts[item.name])
+        for item in (() if plan is None else plan.instances)
+        if counts[item.name]
     )
 
 
@@ -282,20 +239,19 @@ def _first(scenario: ResolvedScenario, plan: Plan) -> PlanDifference:
     return PlanDifference(changes=tuple(gone[name] for name in sorted(gone)))
 
 
-def _digest(
-    scenario: ResolvedScenario,
-    penalty: float,
-    forecast: str,
-    headroom: float,
-    solver: str,
-    asked: SolveOptions,
-    warm: bool,
-    on_infeasible: str,
-) -> str:
-    """What decides the plans, but for the tables: those are compared epoch by epoch, so that a walk can be made longer."""
-    facts = [scenario.digest, repr(penalty), forecast, repr(headroom), solver, repr(asked.to_mapping()), repr(warm)]
-    if on_infeasible != "explain":
-        facts.append(on_infeasible)
+def _digest(request: PlanRequest, settings: RollingSettings, penalty: float) -> str:
+    """What decides the plans, but for the tables: those are compared epoch by epoch, so that more epochs can follow."""
+    facts = [
+        request.scenario.digest,
+        repr(penalty),
+        settings.forecast_name,
+        repr(settings.headroom),
+        request.backend,
+        repr(request.solve_options.to_mapping()),
+        repr(settings.warm),
+    ]
+    if request.on_infeasible != "explain":
+        facts.append(request.on_infeasible)
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 

@@ -305,12 +305,12 @@ def test_scarce_supply_is_met_in_part() -> None:
     scenario = scaled(load_scenario("tiny"), 400.0)
     with pytest.raises(InfeasibleError, match="no homogeneous replica fits any more"):
         get_planner("homo").plan(PlanRequest(scenario))
-    rows = compare(scenario, [Contestant.parse("homo")])
+    rows = compare(PlanRequest(scenario), [Contestant.parse("homo")])
     assert 0 < rows[0].share < 1
     assert rows[0].share <= rows[0].demand_met < rows[0].share + 0.01
     assert rows[0].verified
     assert math.isnan(rows[0].above_bound)
-    assert compare(scenario, [Contestant.parse("homo")], shrink=False)[0].plan is None
+    assert compare(PlanRequest(scenario), [Contestant.parse("homo")], shrink=False)[0].plan is None
 
 
 def test_running_instances_are_kept_where_homogeneous() -> None:
@@ -363,7 +363,9 @@ def test_hexgen_may_place_worse_than_the_best_but_not_claim_more() -> None:
 
 def test_comparison_gives_every_contestant_a_row_and_the_proven_bound() -> None:
     """One that fails has its reason; the others are measured against coral's bound."""
-    rows = compare(load_scenario("tiny"), [Contestant.parse(t) for t in ("homo:homogeneous=node", "helix", "coral")])
+    rows = compare(
+        PlanRequest(load_scenario("tiny")), [Contestant.parse(t) for t in ("homo:homogeneous=node", "helix", "coral")]
+    )
     assert [row.label for row in rows] == ["homo:homogeneous=node", "helix", "coral"]
     assert rows[1].plan is None
     assert "one model on fixed nodes" in rows[1].error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 from coralopt.errors import InfeasibleError, PlanError, WorkloadError
 from coralopt.plan import Plan, PlanDifference, difference
 from coralopt.plan.verify import verify_plan
-from coralopt.planning import LastValue, adapt, epoch_inputs, prove_bound
+from coralopt.planning import LastValue, PlanRequest, RollingSettings, WarmState, adapt, epoch_inputs, prove_bound
 from coralopt.planning.rolling.epochs import EpochInputs
 from coralopt.scenario import load_scenario, scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates import TemplateLibrary, build_library
+from coralopt.templates import build_library
 from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
 
 
@@ -26,9 +27,9 @@ def tiny() -> ResolvedScenario:
 
 
 @pytest.fixture(scope="module")
-def library(tiny: ResolvedScenario) -> TemplateLibrary:
-    """Its library; demand, supply and prices do not change it."""
-    return build_library(tiny)
+def request_(tiny: ResolvedScenario) -> PlanRequest:
+    """Its library is made once; demand, supply and prices do not change it."""
+    return PlanRequest(tiny, warm=WarmState().with_library(tiny, build_library(tiny)))
 
 
 def inputs_of(scenario: ResolvedScenario, factors: list[float]) -> EpochInputs:
@@ -47,9 +48,9 @@ def inputs_of(scenario: ResolvedScenario, factors: list[float]) -> EpochInputs:
     )
 
 
-def test_every_plan_verifies_and_changes_add_up(tiny: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_every_plan_verifies_and_changes_add_up(tiny: ResolvedScenario, request_: PlanRequest) -> None:
     """Each epoch is a whole plan of its own; what starts and stops leads from one to the next, K times it is paid."""
-    epochs = list(adapt(tiny, inputs_of(tiny, [1.0, 1.6, 0.5, 0.5]), library=library, options={"rel_gap": 0.0}))
+    epochs = list(adapt(replace(request_, options={"rel_gap": 0.0}), inputs_of(tiny, [1.0, 1.6, 0.5, 0.5])))
     running: dict[str, int] = {}
     for epoch in epochs:
         assert verify_plan(epoch.plan).ok, verify_plan(epoch.plan).violations
@@ -64,36 +65,31 @@ def test_every_plan_verifies_and_changes_add_up(tiny: ResolvedScenario, library:
         assert epoch.summary.served_share == 1.0
 
 
-def test_warm_and_cold_walks_prove_the_same_costs(tiny: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_warm_and_cold_walks_prove_the_same_costs(tiny: ResolvedScenario, request_: PlanRequest) -> None:
     """Beginning from the last capacity prices saves time, not money: optimal costs are the same."""
-    inputs = inputs_of(tiny, [1.0, 1.3, 0.8])
-    costs = [
-        [e.summary.cost_usd_h for e in adapt(tiny, inputs, library=library, options={"rel_gap": 0.0}, warm=warm)]
-        for warm in (True, False)
-    ]
+    inputs, exact = inputs_of(tiny, [1.0, 1.3, 0.8]), replace(request_, options={"rel_gap": 0.0})
+    costs = [[e.summary.cost_usd_h for e in adapt(exact, inputs, RollingSettings(warm=warm))] for warm in (True, False)]
     # Several optima of an epoch may lead to different next ones; the first is the same in any case.
     assert costs[0][0] == pytest.approx(costs[1][0])
 
 
-def test_penalty_keeps_what_runs(tiny: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_penalty_keeps_what_runs(tiny: ResolvedScenario, request_: PlanRequest) -> None:
     """With a high K nothing is exchanged for a small saving; with K = 0 only today's prices count."""
     inputs = inputs_of(tiny, [1.0, 1.0, 1.0, 1.0])
-    starts = [
-        sum(e.summary.start for e in list(adapt(tiny, inputs, penalty=k, library=library))[1:]) for k in (0.0, 10.0)
-    ]
+    starts = [sum(e.summary.start for e in list(adapt(request_, inputs, RollingSettings(k)))[1:]) for k in (0.0, 10.0)]
     assert starts[1] == 0
     assert starts[0] >= starts[1]
 
 
-def test_interrupted_walk_goes_on(tiny: ResolvedScenario, library: TemplateLibrary, tmp_path: Path) -> None:
+def test_interrupted_walk_goes_on(tiny: ResolvedScenario, request_: PlanRequest, tmp_path: Path) -> None:
     """Stopped after two epochs and called again, it ends where an uninterrupted one does, byte for byte."""
     inputs = inputs_of(tiny, [1.0, 1.5, 0.7, 1.1])
-    walk = adapt(tiny, inputs, library=library, output=tmp_path / "cut")
+    walk = adapt(request_, inputs, RollingSettings(output=tmp_path / "cut"))
     next(walk), next(walk)
     walk.close()
-    resumed = list(adapt(tiny, inputs, library=library, output=tmp_path / "cut"))
+    resumed = list(adapt(request_, inputs, RollingSettings(output=tmp_path / "cut")))
     assert [epoch.resumed for epoch in resumed] == [True, True, False, False]
-    list(adapt(tiny, inputs, library=library, output=tmp_path / "whole"))
+    list(adapt(request_, inputs, RollingSettings(output=tmp_path / "whole")))
     for name in ("epoch-0003.json", "epoch-0003-changes.json"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     stored = PlanDifference.load(tmp_path / "cut" / "epoch-0002-changes.json")
@@ -101,60 +97,58 @@ def test_interrupted_walk_goes_on(tiny: ResolvedScenario, library: TemplateLibra
     assert stored == difference(*plans)
 
 
-def test_folder_of_another_walk_is_refused(tiny: ResolvedScenario, library: TemplateLibrary, tmp_path: Path) -> None:
+def test_folder_of_another_walk_is_refused(tiny: ResolvedScenario, request_: PlanRequest, tmp_path: Path) -> None:
     """Mixing two walks in one folder would look like one; a broken list must not lose the plans."""
-    list(adapt(tiny, inputs_of(tiny, [1.0]), library=library, output=tmp_path))
+    list(adapt(request_, inputs_of(tiny, [1.0]), RollingSettings(output=tmp_path)))
     with pytest.raises(PlanError, match="another scenario"):
-        list(adapt(tiny, inputs_of(tiny, [1.2]), library=library, output=tmp_path))
+        list(adapt(request_, inputs_of(tiny, [1.2]), RollingSettings(output=tmp_path)))
     with pytest.raises(PlanError, match="another scenario"):
-        list(adapt(tiny, inputs_of(tiny, [1.0]), penalty=0.7, library=library, output=tmp_path))
-    assert len(list(adapt(tiny, inputs_of(tiny, [1.2]), library=library, output=tmp_path, restart=True))) == 1
+        list(adapt(request_, inputs_of(tiny, [1.0]), RollingSettings(0.7, output=tmp_path)))
+    assert len(list(adapt(request_, inputs_of(tiny, [1.2]), RollingSettings(output=tmp_path, restart=True)))) == 1
     # A longer walk goes on from a shorter one.
-    longer = list(adapt(tiny, inputs_of(tiny, [1.2, 1.0]), library=library, output=tmp_path))
+    longer = list(adapt(request_, inputs_of(tiny, [1.2, 1.0]), RollingSettings(output=tmp_path)))
     assert [epoch.resumed for epoch in longer] == [True, False]
     (tmp_path / "walk.json").write_text(json.dumps({"epochs": 3}))
     with pytest.raises(PlanError, match=r"walk\.json"):
-        list(adapt(tiny, inputs_of(tiny, [1.2]), library=library, output=tmp_path))
+        list(adapt(request_, inputs_of(tiny, [1.2]), RollingSettings(output=tmp_path)))
 
 
-def test_forecast_plans_from_the_past(tiny: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_forecast_plans_from_the_past(tiny: ResolvedScenario, request_: PlanRequest) -> None:
     """A forecast of the last value plans epoch e for the demand of e - 1, and says what share it serves."""
     inputs = inputs_of(tiny, [1.0, 3.0, 3.0])
-    epochs = list(adapt(tiny, inputs, forecast=LastValue(), forecast_name="last", library=library))
+    epochs = list(adapt(request_, inputs, RollingSettings(None, LastValue(), "last")))
     wanted = [[item.demand_tokens_s for item in epoch.plan.demands] for epoch in epochs]
     assert wanted[1] == inputs.demand[0].tolist()
     assert wanted[2] == inputs.demand[1].tolist()
     assert epochs[1].summary.served_share < 1 == epochs[2].summary.served_share
 
 
-def test_epoch_that_cannot_be_served_is_named(tiny: ResolvedScenario, library: TemplateLibrary, tmp_path: Path) -> None:
+def test_epoch_that_cannot_be_served_is_named(tiny: ResolvedScenario, request_: PlanRequest, tmp_path: Path) -> None:
     """The message says which epoch; those before it stay on disk."""
     inputs = inputs_of(tiny, [1.0, 1.0, 1.0])
     inputs.availability[1] = np.minimum(inputs.availability[1], np.eye(*inputs.availability[1].shape, dtype=np.int64))
     with pytest.raises(InfeasibleError, match="epoch 1"):
-        list(adapt(tiny, inputs, library=library, output=tmp_path))
+        list(adapt(request_, inputs, RollingSettings(output=tmp_path)))
     assert (tmp_path / "epoch-0000.json").exists()
 
 
-def test_configuration_that_disappears_takes_its_instances_along(
-    tiny: ResolvedScenario, library: TemplateLibrary
-) -> None:
+def test_configuration_that_disappears_takes_its_instances_along(tiny: ResolvedScenario, request_: PlanRequest) -> None:
     """Nodes that no region offers any more are lost: their instances stop, the plan still verifies with its proof."""
     inputs = inputs_of(tiny, [1.0, 1.0, 1.0])
-    first = next(iter(adapt(tiny, inputs, library=library)))
+    first = next(iter(adapt(request_, inputs)))
     lost = next(iter(first.plan.instances[0].nodes()))
     names = [c.name for c in tiny.configurations]
     inputs.availability[1, :, names.index(lost)] = 0
-    second = list(adapt(tiny, inputs, library=library))[1]
+    second = list(adapt(request_, inputs))[1]
     assert all(lost not in item.nodes() for item in second.plan.instances)
     assert any(change.stop for change in second.changes.changes if lost in change.nodes)
     assert verify_plan(second.plan).ok, verify_plan(second.plan).violations
     assert prove_bound(second.plan) == ()
 
 
-def test_what_runs_before_the_first_epoch_counts(tiny: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_what_runs_before_the_first_epoch_counts(tiny: ResolvedScenario, request_: PlanRequest) -> None:
     """Instances of the scenario are kept or stopped in epoch 0; what is superfluous is listed as stopped."""
-    first = next(iter(adapt(tiny, inputs_of(tiny, [1.0]), library=library)))
+    first = next(iter(adapt(request_, inputs_of(tiny, [1.0]))))
     item = first.plan.instances[0]
     document = dict(tiny.document)
     document["running"] = [
@@ -166,7 +160,7 @@ def test_what_runs_before_the_first_epoch_counts(tiny: ResolvedScenario, library
             "count": item.count + 2,
         }
     ]
-    again = next(iter(adapt(scenario_from_mapping(document), inputs_of(tiny, [1.0]), library=library)))
+    again = next(iter(adapt(replace(request_, scenario=scenario_from_mapping(document)), inputs_of(tiny, [1.0]))))
     change = next(change for change in again.changes.changes if change.name == item.name)
     assert (change.keep, change.stop, change.start) == (item.count, 2, 0)
 

@@ -1,0 +1,224 @@
+"""An allocation made concrete: instances with their stages, nodes, instance types and shares of traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from coralopt._version import __version__
+from coralopt.allocation import Served, unmet_demand
+from coralopt.placement import Budgets, Links, Placement, coupled_throughput
+from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
+from coralopt.planning.operators import planned_classes, planned_options
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.solving import backend_version
+from coralopt.templates import TemplateLibrary, placement_tables
+from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
+
+
+class StageTables:
+    """The throughput tables that hold for each stage of a placement, with its best latency budgets or its real links."""
+
+    def __init__(self, scenario: ResolvedScenario, plain: Sequence[ThroughputTables]) -> None:
+        self.scenario = scenario
+        self.plain = {table.key: table for table in plain}
+        values, self.coupling = placement_tables(scenario, plain)
+        self.values = dict(zip(self.plain, values, strict=True))
+        self.phases = {phase.key: phase for phase in scenario.model_phases}
+        self._cells: dict[tuple[str, int], ThroughputTables] = {}
+
+    def of(self, key: str, placement: Placement) -> tuple[list[ThroughputTables], list[float | None] | None]:
+        """Tables of every stage, and their latency budgets in ms where they are not SLO / S."""
+        count = len(placement.stages)
+        if self.coupling is None:
+            return [self.plain[key]] * count, None
+        _, cells = coupled_throughput(self.values[key], placement, self.coupling)
+        tables = [self._at(key, cell) for cell in cells]
+        if isinstance(self.coupling, Links):
+            return tables, None
+        unit_ms = self.phases[key].budget_ms / self.coupling.total(count)
+        return tables, [cell * unit_ms for cell in cells]
+
+    def _at(self, key: str, cell: int) -> ThroughputTables:
+        if (key, cell) not in self._cells:
+            hosts = self.scenario.configurations
+            how: dict[str, Any] = {}  # keywords of build_tables, of several types
+            if isinstance(self.coupling, Budgets):
+                how["budget_units"] = (cell, self.coupling.units)
+            else:
+                how["receiver_gb_s"] = sorted({host.network_gb_s for host in hosts})[cell]
+            source = throughput_source(self.scenario.throughput_source)
+            phase = self.phases[key]
+            table = build_tables(source, phase, hosts, self.scenario.max_nodes, **how)
+            self._cells[key, cell] = only_executable(table, self.scenario.placement.engine, phase, hosts)
+        return self._cells[key, cell]
+
+
+def planned_stages(
+    scenario: ResolvedScenario,
+    placement: Placement,
+    tables: Sequence[ThroughputTables],
+    region: int,
+    budgets_ms: Sequence[float | None] | None = None,
+) -> tuple[PlannedStage, ...]:
+    """A placement as the plan shows it: layer ranges, nodes, their throughput and share of traffic.
+
+    Args:
+        scenario: Names of configurations and instance types.
+        placement: The stages.
+        tables: The throughput tables that hold for each stage.
+        region: Position of the region.
+        budgets_ms: Latency budget of each stage where it is not SLO / S.
+    """
+    stages = []
+    first = 0
+    total = len(placement.stages)
+    for position, (stage, table) in enumerate(zip(placement.stages, tables, strict=True)):
+        cell = (total - 1, stage_role(position, total))
+        speeds = table.values[cell][:, stage.layers]
+        stage_tokens_s = float(sum(count * speeds[c] for c, count in enumerate(stage.nodes) if count))
+        nodes = tuple(
+            PlannedNode(
+                configuration=scenario.configurations[c].name,
+                instance_type=scenario.instance_types[region][c],
+                count=count,
+                tokens_s=float(speeds[c]),
+                traffic_share=min(1.0, float(speeds[c]) / stage_tokens_s),
+                batch=int(table.batch[cell][c, stage.layers]),
+            )
+            for c, count in enumerate(stage.nodes)
+            if count
+        )
+        stages.append(
+            PlannedStage(
+                first_layer=first,
+                last_layer=first + stage.layers - 1,
+                nodes=nodes,
+                tokens_s=stage_tokens_s,
+                latency_budget_ms=None if budgets_ms is None else budgets_ms[position],
+            )
+        )
+        first += stage.layers
+    return tuple(stages)
+
+
+def instance_name(phase: ModelPhase, region: str, usage: Mapping[str, int]) -> str:
+    """``qwen3-32b-prefill-us-east-2-1xL4-3of1xL40S``: equal for equal templates, whatever else the plan holds."""
+    nodes = "-".join(name if count == 1 else f"{count}of{name}" for name, count in usage.items())
+    return f"{phase.model.name}-{phase.phase}-{region}-{nodes}"
+
+
+def make_plan(
+    scenario: ResolvedScenario,
+    library: TemplateLibrary,
+    tables: Sequence[ThroughputTables],
+    served: Served,
+    solver: str,
+    requested_gap: float,
+) -> Plan:
+    """The plan that an allocation is.
+
+    Args:
+        scenario: What was planned.
+        library: Its templates.
+        tables: Its throughput tables.
+        served: The allocation, and the problem that it solves: with less demand than the scenario where a factor says so,
+            with a price of unmet demand where that was allowed.
+        solver: The MILP back end that found it.
+        requested_gap: The relative gap asked for.
+    """
+    of_stages = StageTables(scenario, tables)
+    by_key = of_stages.plain
+    problem, result, factor = served.problem, served.result, served.factor
+    phases = {phase.key: phase for phase in scenario.model_phases}
+    instances: list[PlannedInstance] = []
+    planned: dict[str, float] = dict.fromkeys(phases, 0.0)
+    spent: dict[str, float] = dict.fromkeys(phases, 0.0)
+    provisioning = 0.0
+    allocation = result.allocation
+    classes = planned_classes(problem, allocation)
+    unmet = np.array([phase.needed_tokens_s for phase in scenario.model_phases]) - problem.demand
+    unmet_usd_h = 0.0
+    if problem.shortfall_price is not None:
+        items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
+        missing = unmet_demand(problem, items)
+        unmet = np.array([float(lack) for lack in missing])
+        unmet_usd_h = float(
+            sum(Fraction(float(c)) * m for c, m in zip(problem.shortfall_price, missing, strict=True) if m)
+        )
+    for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
+        templates, local = library.locate(int(row))
+        phase = phases[templates.key]
+        usage = problem.usage[row].astype(np.int64)
+        price = float(sum(int(n) * float(scenario.price_usd_h[region, c]) for c, n in enumerate(usage) if n))
+        running = 0 if problem.running is None else int(problem.running[row, region])
+        region_name = scenario.regions[region]
+        nodes = {library.configurations[c]: int(n) for c, n in enumerate(usage) if n}
+        placement = templates.placement(local)
+        by_stage, budgets_ms = of_stages.of(phase.key, placement)
+        instances.append(
+            PlannedInstance(
+                name=instance_name(phase, region_name, nodes),
+                model=phase.model.name,
+                phase=phase.phase,
+                region=region_name,
+                count=int(count),
+                kept=min(running, int(count)),
+                stages=planned_stages(scenario, placement, by_stage, int(region), budgets_ms),
+                tokens_s=float(templates.throughput[local]),
+                price_usd_h=price,
+            )
+        )
+        planned[phase.key] += int(count) * float(templates.throughput[local])
+        spent[phase.key] += int(count) * price
+        provisioning += int(count) * price
+    demands = tuple(
+        PlannedDemand(
+            model=phase.model.name,
+            phase=phase.phase,
+            slo_ms=phase.slo_ms,
+            demand_tokens_s=phase.demand_tokens_s,
+            planned_tokens_s=planned[key],
+            cost_usd_h=spent[key],
+            throughput_sources={
+                name: line
+                for name, line in zip(by_key[key].configurations, by_key[key].provenance, strict=True)
+                if any(name in item.nodes() for item in instances if item.key == key)
+            },
+            unmet_tokens_s=max(0.0, float(lack)),
+        )
+        for (key, phase), lack in zip(phases.items(), unmet, strict=True)
+    )
+    if classes:
+        provisioning = sum(item.nodes * item.usd_h for item in classes)
+    way: Literal["met", "scale", "shortfall"] = "met"
+    if problem.shortfall_price is not None or factor is not None:
+        way = "shortfall" if factor is None else "scale"
+    return Plan(
+        planner="coral",
+        coralopt_version=__version__,
+        solver=solver,
+        solver_version=backend_version(solver),
+        formulation=result.formulation,
+        status="optimal" if result.gap <= requested_gap else "feasible",
+        cost_usd_h=result.cost_usd_h,
+        provisioning_usd_h=provisioning,
+        initialization_usd_h=max(0.0, result.cost_usd_h - provisioning - unmet_usd_h),
+        lower_bound_usd_h=result.bound_usd_h,
+        gap=result.gap,
+        requested_gap=requested_gap,
+        on_infeasible=way,
+        served_factor=1.0 if factor is None else float(factor.factor),
+        served_factor_bound=1.0 if factor is None else factor.bound,
+        unmet_usd_h=unmet_usd_h,
+        scenario_digest=scenario.digest,
+        library_digest=library.digest,
+        demands=demands,
+        instances=tuple(instances),
+        options=planned_options(problem, allocation),
+        node_classes=classes,
+        scenario=dict(scenario.document),
+    )
