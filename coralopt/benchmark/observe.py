@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coralopt.allocation import AllocationProblem
-from coralopt.solving import Capability, Check, MilpMatrix, Progress, RawResult, SolveOptions
+from coralopt.solving import Capability, Check, MilpMatrix, RawResult, SolveOptions, SolveProgress
 from coralopt.types import Floats
 
 #: Told the objective of every better incumbent.
@@ -55,7 +55,7 @@ class ObservedBackend:
         options: SolveOptions,
         *,
         start: Floats | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[SolveProgress], None] | None = None,
     ) -> RawResult:
         """Solve as the back end does, in permuted order."""
         begun = time.perf_counter()
@@ -73,8 +73,8 @@ class ObservedBackend:
         self.seconds["solve"] += raw.solve_seconds
         return raw if order is None else order.undo(raw)
 
-    def _heard(self, also: Callable[[Progress], None] | None) -> Callable[[Progress], None]:
-        def listen(event: Progress) -> None:
+    def _heard(self, also: Callable[[SolveProgress], None] | None) -> Callable[[SolveProgress], None]:
+        def listen(event: SolveProgress) -> None:
             if event.objective is not None and self._tell is not None:
                 self._tell(event.objective)
             if also is not None:

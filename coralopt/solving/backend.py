@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from coralopt.solving.matrix import MilpMatrix
-from coralopt.solving.options import SolveOptions
+from coralopt.solving.options import OptionValue, SolveOptions
 from coralopt.solving.status import Limit, Reason
 from coralopt.types import Floats
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+P_contra = TypeVar("P_contra", contravariant=True)
+A = TypeVar("A")
 
 
 class Capability(Enum):
@@ -52,7 +58,7 @@ class Availability:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SolveProgress:
     """An event of a running solve.
 
     Attributes:
@@ -66,6 +72,10 @@ class Progress:
     bound: float | None
     seconds: float
     solution: Callable[[], Floats] | None = None
+
+
+#: Told about the events of a running solve. It must not solve anything.
+Listener = Callable[[SolveProgress], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,23 +108,38 @@ class RawResult:
     iterations: int = 0
     row_duals: Floats | None = None
     reduced_costs: Floats | None = None
-    effective: Mapping[str, Any] = field(default_factory=dict)
+    effective: Mapping[str, OptionValue] = field(default_factory=dict)
     handover_seconds: float = 0.0
     solve_seconds: float = 0.0
     start_accepted: bool | None = None
     objective: float | None = None
 
 
-class MatrixBackend(Protocol):
-    """A back end that solves matrices: HiGHS, SCIP, Gurobi, ..."""
+class Plugin(Protocol):
+    """What every back end says about itself."""
 
-    name: ClassVar[str]
-    kind: ClassVar[str]  # "matrix"
-    capabilities: ClassVar[frozenset[Capability]]
+    @property
+    def name(self) -> str:
+        """The word it is asked for by."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """``"matrix"``, or the kind of problems that it takes whole."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do."""
+        ...
 
     def probe(self) -> Availability:
         """Installed, version, licence; never called at import."""
         ...
+
+
+class MatrixBackend(Plugin, Protocol):
+    """A back end that solves matrices: HiGHS, SCIP, Gurobi, ..."""
 
     def solve(
         self,
@@ -122,7 +147,7 @@ class MatrixBackend(Protocol):
         options: SolveOptions,
         *,
         start: Floats | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Listener | None = None,
     ) -> RawResult:
         """Solve; never raises for a limit.
 
@@ -130,7 +155,7 @@ class MatrixBackend(Protocol):
             matrix: Canonical CSC (sorted, no duplicates), no NaN.
             options: To be followed from scratch: nothing may stay behind for the next solve.
             start: float64 (n,), NaN where unknown; only given when the back end declares ``MIP_START``.
-            on_progress: Called while solving when the back end declares ``PROGRESS``. It must not solve anything.
+            on_progress: Called while solving when the back end declares ``PROGRESS``.
 
         Raises:
             OptionError: An unknown or wrong native option.
@@ -139,8 +164,21 @@ class MatrixBackend(Protocol):
         ...
 
 
+#: ("row" or "column", position, "lower" or "upper"): one side of a row, or one bound of a column.
+Member = tuple[str, int, str]
+
+
+@runtime_checkable
+class ConflictBackend(Protocol):
+    """A back end with a native search for an irreducible infeasible subset (capability ``conflict``)."""
+
+    def conflict(self, matrix: MilpMatrix, options: SolveOptions, /) -> list[Member]:
+        """Sides and bounds that cannot hold together; a guess, which the core proves. Empty when there is none."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
-class RawAnswer:
+class RawAnswer(Generic[A]):
     """What a solver that takes whole problems says.
 
     Attributes:
@@ -154,7 +192,7 @@ class RawAnswer:
     """
 
     reason: Reason
-    answer: Any
+    answer: A | None
     bound: float
     raw: str
     solve_seconds: float = 0.0
@@ -162,17 +200,18 @@ class RawAnswer:
     limit: Limit | None = None
 
 
-class PlacementSolver(Protocol):
-    """A solver that takes a placement problem itself rather than a matrix."""
+class ProblemBackend(Plugin, Protocol[P_contra, A]):
+    """A solver that takes whole problems of one kind itself rather than a matrix."""
 
-    name: ClassVar[str]
-    kind: ClassVar[str]  # "placement"
-    capabilities: ClassVar[frozenset[Capability]]
-
-    def probe(self) -> Availability:
-        """Installed, version, licence."""
-        ...
-
-    def solve_problem(self, problem: Any, options: SolveOptions) -> RawAnswer:
+    def solve_problem(self, problem: P_contra, options: SolveOptions, /) -> RawAnswer[A]:
         """Solve one problem exactly."""
         ...
+
+
+# Which class of problem a back end takes is known by its kind, when it runs.
+Backend = MatrixBackend | ProblemBackend[Any, Any]
+
+
+def is_matrix_backend(backend: Plugin) -> TypeIs[MatrixBackend]:
+    """Whether a back end takes matrices rather than whole problems."""
+    return backend.kind == "matrix"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coralopt.errors import SolverError, UnsupportedError
 from coralopt.solving.matrix import MilpMatrix
+
+if TYPE_CHECKING:
+    from pyomo.environ import ConcreteModel, Constraint, Var
 
 
 @contextmanager
@@ -29,7 +33,7 @@ def fast_build() -> Iterator[None]:
 _SUFFIX = {1: "_ub", -1: "_lb", 0: "_eq"}
 
 
-def matrix_from_pyomo(model: Any) -> tuple[MilpMatrix, list[Any]]:
+def matrix_from_pyomo(model: ConcreteModel) -> tuple[MilpMatrix, list[Var]]:
     """Compile a linear Pyomo model through Pyomo's own standard-form compiler.
 
     Args:
@@ -61,7 +65,7 @@ def matrix_from_pyomo(model: Any) -> tuple[MilpMatrix, list[Any]]:
     if not objectives:
         added = pyo.Objective(expr=0.0)
         model.add_component(unique_component_name(model, "no_objective"), added)
-    impossible: list[Any] = []
+    impossible: list[Constraint] = []
     try:
         with fast_build():
             try:
@@ -106,7 +110,7 @@ def matrix_from_pyomo(model: Any) -> tuple[MilpMatrix, list[Any]]:
     return matrix, columns
 
 
-def _is_integer(column: Any) -> bool:
+def _is_integer(column: Var) -> bool:
     if column.is_continuous():
         return False
     if column.is_integer():
@@ -114,17 +118,25 @@ def _is_integer(column: Any) -> bool:
     raise UnsupportedError(f"variable {column.name} has domain {column.domain}; use Reals, Integers or Binary")
 
 
-def _impossible(model: Any) -> list[Any]:
+def _impossible(model: ConcreteModel) -> list[Constraint]:
     """Active constraints that have no free variable with a coefficient and do not hold."""
     import pyomo.environ as pyo
     from pyomo.repn import generate_standard_repn
 
-    found = []
+    impossible = []
     for constraint in model.component_data_objects(pyo.Constraint, active=True):
         body = generate_standard_repn(constraint.body)
         if body.is_nonlinear() or any(coefficient != 0 for coefficient in body.linear_coefs):
             continue
         low, high = pyo.value(constraint.lower), pyo.value(constraint.upper)
         if (low is not None and body.constant < low) or (high is not None and body.constant > high):
-            found.append(constraint)
-    return found
+            impossible.append(constraint)
+    return impossible
+
+
+def unused_value(variable: Var) -> float:
+    """Value of a variable that the matrix does not hold: the fixed one, or the one nearest 0 within its bounds."""
+    if variable.fixed:
+        return float(variable.value)
+    low, high = variable.bounds
+    return float(min(max(0.0, -math.inf if low is None else low), math.inf if high is None else high))

@@ -7,24 +7,35 @@ problems. Property tests hold both equal.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 
 from coralopt.errors import OptionError, UnsupportedError
-from coralopt.solving.bridge import fast_build, matrix_from_pyomo
+from coralopt.solving.bridge import fast_build, matrix_from_pyomo, unused_value
 from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.problem import (
+    A,
+    ArrayFormulation,
+    Formulation,
+    Problem,
+    StartingFormulation,
+    VariableIndex,
+    VariableValues,
+)
 from coralopt.types import Floats
+
+if TYPE_CHECKING:
+    from pyomo.environ import Var
 
 ROUTES = ("pyomo", "arrays")
 
 
 @dataclass(frozen=True, eq=False)
-class Compiled:
+class Compiled(Generic[A]):
     """A problem in the form that back ends see.
 
     Attributes:
@@ -37,12 +48,12 @@ class Compiled:
 
     matrix: MilpMatrix
     formulation: str
-    read: Callable[[Floats], Any]
-    begin: Callable[[Any], Floats]
+    read: Callable[[Floats], A]
+    begin: Callable[[VariableValues | A], Floats]
     seconds: float
 
 
-def compile_problem(problem: Any, formulation: str | None = None, route: str = "pyomo") -> Compiled:
+def compile_problem(problem: Problem[A], formulation: str | None = None, route: str = "pyomo") -> Compiled[A]:
     """Build the matrix of a problem.
 
     Args:
@@ -60,95 +71,89 @@ def compile_problem(problem: Any, formulation: str | None = None, route: str = "
         raise OptionError(f"unknown formulation {chosen!r} of a {problem.kind} problem; known: {', '.join(known)}")
     if route not in ROUTES:
         raise OptionError(f"unknown route {route!r}; known: {', '.join(ROUTES)}")
-    return _by_arrays(problem, known, chosen) if route == "arrays" else _by_pyomo(problem, known[chosen], chosen)
-
-
-def _by_arrays(problem: Any, known: Mapping[str, Any], chosen: str) -> Compiled:
-    formulation = known[chosen]
-    if not hasattr(formulation, "matrix"):
-        able = ", ".join(name for name, item in known.items() if hasattr(item, "matrix")) or "none"
+    if route == "pyomo":
+        return _by_pyomo(problem, known[chosen], chosen)
+    by_arrays = known[chosen]
+    if not isinstance(by_arrays, ArrayFormulation):
+        able = ", ".join(name for name, item in known.items() if isinstance(item, ArrayFormulation)) or "none"
         raise UnsupportedError(f"formulation {chosen!r} has no route from arrays; these have: {able}")
+    return _by_arrays(problem, by_arrays, chosen)
+
+
+def _by_arrays(problem: Problem[A], formulation: ArrayFormulation[Problem[A], A], chosen: str) -> Compiled[A]:
     started = time.perf_counter()
     matrix = formulation.matrix(problem)
 
-    def begin(start: Any) -> Floats:
-        places = {name: j for j, name in enumerate(matrix.column_names)}
+    def begin(start: VariableValues | A) -> Floats:
+        columns = {name: j for j, name in enumerate(matrix.column_names)}
         vector = np.full(len(matrix.c), np.nan)
         for (name, index), value in _as_mapping(problem, formulation, start).items():
             column = name if index is None else f"{name}[{_plain(index)}]"
-            if column not in places:
+            if column not in columns:
                 raise _no_variable(formulation, name, index)
-            vector[places[column]] = value
+            vector[columns[column]] = value
         return vector
 
-    return Compiled(
-        matrix, chosen, lambda x: formulation.read_columns(problem, x), begin, time.perf_counter() - started
-    )
+    seconds = time.perf_counter() - started
+    return Compiled(matrix, chosen, lambda x: formulation.read_columns(problem, x), begin, seconds)
 
 
-def _plain(index: Any) -> str:
+def _plain(index: VariableIndex) -> str:
     """An index as Pyomo writes it."""
     return ",".join(str(part) for part in index) if isinstance(index, tuple) else str(index)
 
 
-def _by_pyomo(problem: Any, formulation: Any, chosen: str) -> Compiled:
+def _by_pyomo(problem: Problem[A], formulation: Formulation[Problem[A], A], chosen: str) -> Compiled[A]:
     started = time.perf_counter()
     with fast_build():
         model = formulation.build(problem)
-        matrix, columns = matrix_from_pyomo(model)
+        matrix, variables = matrix_from_pyomo(model)
+    columns = {id(variable): j for j, variable in enumerate(variables)}
 
-    def read(x: Floats) -> Any:
-        values = {id(column): float(value) for column, value in zip(columns, x, strict=True)}
+    def variable_of(name: str, index: VariableIndex) -> Var:
+        component = getattr(model, name)
+        return component if index is None else component[index]
 
-        def value(name: str, index: Any) -> float:
-            variable = _variable(model, name, index)
-            found = values.get(id(variable))
-            return _unused(variable) if found is None else found
+    def read(x: Floats) -> A:
+        values = x.tolist()
+
+        def value(name: str, index: VariableIndex) -> float:
+            variable = variable_of(name, index)
+            column = columns.get(id(variable))
+            return unused_value(variable) if column is None else float(values[column])
 
         return formulation.read(problem, value)
 
-    def begin(start: Any) -> Floats:
-        places = {id(column): position for position, column in enumerate(columns)}
-        vector = np.full(len(columns), np.nan)
+    def begin(start: VariableValues | A) -> Floats:
+        vector = np.full(len(variables), np.nan)
         for (name, index), value in _as_mapping(problem, formulation, start).items():
             try:
-                variable = _variable(model, name, index)
+                variable = variable_of(name, index)
             except (AttributeError, KeyError) as error:
                 raise _no_variable(formulation, name, index) from error
-            if id(variable) in places:
-                vector[places[id(variable)]] = value
+            if id(variable) in columns:
+                vector[columns[id(variable)]] = value
         return vector
 
     return Compiled(matrix, chosen, read, begin, time.perf_counter() - started)
 
 
-def _no_variable(formulation: Any, name: str, index: Any) -> OptionError:
+def _no_variable(formulation: Formulation[Any, object], name: str, index: VariableIndex) -> OptionError:
     return OptionError(
         f"start names {name!r} at index {index!r}, but formulation {formulation.name!r} has no such variable"
     )
 
 
-def _as_mapping(problem: Any, formulation: Any, start: Any) -> Mapping[tuple[str, Any], float]:
+def _as_mapping(
+    problem: Problem[A], formulation: Formulation[Problem[A], A], start: VariableValues | A
+) -> VariableValues:
     """A start as (variable name, index) -> value."""
     if isinstance(start, Mapping):
-        return start
-    if not hasattr(formulation, "start"):
+        return cast("VariableValues", start)
+    if not isinstance(formulation, StartingFormulation):
         raise UnsupportedError(
             f"formulation {formulation.name!r} cannot express an answer as a start; "
             "give a mapping from (variable name, index) to value"
         )
-    found: Mapping[tuple[str, Any], float] = formulation.start(problem, start)
-    return found
-
-
-def _variable(model: Any, name: str, index: Any) -> Any:
-    component = getattr(model, name)
-    return component if index is None else component[index]
-
-
-def _unused(variable: Any) -> float:
-    """Value of a variable that the matrix does not hold: the fixed one, or the one nearest 0 within its bounds."""
-    if variable.fixed:
-        return float(variable.value)
-    low, high = variable.bounds
-    return float(min(max(0.0, -math.inf if low is None else low), math.inf if high is None else high))
+    values: VariableValues = formulation.start(problem, start)
+    return values

@@ -58,6 +58,8 @@ def read_model(path: str | Path) -> MilpMatrix:
         raise SolverError(f"no model file {source}")
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
+    # By default HiGHS drops coefficients below 1e-9; this is the least that it takes.
+    solver.setOptionValue("small_matrix_value", 1e-12)
     # HiGHS reads any text as an LP file without columns.
     nonsense = source.suffix == ".lp" and not re.search(r"(?im)^\s*(min|max)", source.read_text(errors="replace"))
     if nonsense or solver.readModel(str(source)) == highspy.HighsStatus.kError:

@@ -12,20 +12,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.solving.backend import Capability
+from coralopt.solving.backend import Backend, Capability, ConflictBackend, Member
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend
 from coralopt.solving.solve import solve_matrix
 from coralopt.solving.status import Reason
-
-#: ("row" or "column", position, "lower" or "upper").
-Member = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Relaxation:
 
 
 def find_conflict(
-    matrix: MilpMatrix, solver: Any = "highs", options: SolveOptions | None = None, *, native: bool = True
+    matrix: MilpMatrix, solver: str | Backend = "highs", options: SolveOptions | None = None, *, native: bool = True
 ) -> Conflict:
     """An irreducible conflict of an infeasible model.
 
@@ -87,7 +83,7 @@ def find_conflict(
     if not infeasible(everything):
         raise SolverError(f"solver {backend.name!r} does not find the model infeasible, so there is no conflict")
     kept = list(everything)
-    if native and Capability.CONFLICT in backend.capabilities:
+    if native and Capability.CONFLICT in backend.capabilities and isinstance(backend, ConflictBackend):
         guess = [member for member in backend.conflict(matrix, asked) if member in set(everything)]
         # A guess that is feasible by itself is no conflict, whoever made it.
         kept = guess if guess and infeasible(guess) else kept
@@ -117,7 +113,7 @@ def find_conflict(
 
 def smallest_relaxation(
     matrix: MilpMatrix,
-    solver: Any = "highs",
+    solver: str | Backend = "highs",
     options: SolveOptions | None = None,
     weights: Mapping[str, float] | None = None,
 ) -> Relaxation:

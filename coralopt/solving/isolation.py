@@ -14,9 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +27,7 @@ from coralopt.errors import (
     WrongAnswerError,
 )
 from coralopt.processes import LOOK_S, Child, Ending, Exit
-from coralopt.solving.backend import Progress, RawResult
+from coralopt.solving.backend import Listener, MatrixBackend, RawResult, SolveProgress
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
@@ -50,10 +48,10 @@ PATIENCE = 5.0
 
 def solve_isolated(
     matrix: MilpMatrix,
-    backend: Any,
+    backend: MatrixBackend,
     options: SolveOptions,
     start: Floats | None,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: Listener | None,
 ) -> RawResult:
     """Run ``backend.solve`` in a process of its own.
 
@@ -78,7 +76,7 @@ def solve_isolated(
         return _from_incumbent(folder, matrix, watch, limit, words)
 
 
-def _address(backend: Any) -> str:
+def _address(backend: MatrixBackend) -> str:
     """How the child finds the back end: ``name NAME`` of a registered one, or ``class module:class``."""
     from coralopt.solving.registry import get_backend
 
@@ -102,7 +100,7 @@ class _Watch:
         folder: Path,
         child: Child,
         options: SolveOptions,
-        on_progress: Callable[[Progress], None] | None,
+        on_progress: Listener | None,
     ) -> None:
         self.folder, self.child, self.options, self.on_progress = folder, child, options, on_progress
         self.ready: float | None = None
@@ -154,7 +152,7 @@ class _Watch:
             objective, bound = event["objective"], event["bound"]
             self.bound = self.bound if bound is None else bound
             if self.on_progress is not None:
-                self.on_progress(Progress(objective, bound, event["seconds"]))
+                self.on_progress(SolveProgress(objective, bound, event["seconds"]))
 
 
 def _from_incumbent(folder: Path, matrix: MilpMatrix, watch: _Watch, limit: Limit | None, words: str) -> RawResult:

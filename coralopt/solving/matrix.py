@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class MilpMatrix:
 
     c: Floats
     offset: float
-    a: Any
+    a: csc_array
     row_lower: Floats
     row_upper: Floats
     lower: Floats

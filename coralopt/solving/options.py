@@ -6,9 +6,12 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from coralopt.errors import OptionError
+
+#: Value of an option in a solver's own terms.
+OptionValue = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class SolveOptions:
     log: bool = False
     presolve: bool | None = None
     isolate: bool = False
-    native: Mapping[str, Any] = field(default_factory=dict)
+    native: Mapping[str, OptionValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "rel_gap", "abs_gap", "memory_limit"):
@@ -68,7 +71,7 @@ class SolveOptions:
             raise OptionError(f"option native is {self.native!r}; it must map the solver's option names to values")
 
     @staticmethod
-    def from_mapping(data: Mapping[str, Any]) -> SolveOptions:
+    def from_mapping(data: Mapping[str, object]) -> SolveOptions:
         """Options from plain data.
 
         Raises:
@@ -78,9 +81,15 @@ class SolveOptions:
         for name in data:
             if name not in known:
                 raise OptionError(unknown_option("option", name, known))
-        return SolveOptions(**dict(data))
+        # The constructor holds every value against its type.
+        return SolveOptions(**cast("dict[str, Any]", dict(data)))
 
-    def to_mapping(self) -> dict[str, Any]:
+    @staticmethod
+    def of(options: SolveOptions | Mapping[str, object] | None) -> SolveOptions:
+        """Options as they are, from plain data, or the defaults."""
+        return options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
+
+    def to_mapping(self) -> dict[str, object]:
         """All options as plain data."""
         data = {item.name: getattr(self, item.name) for item in fields(self)}
         return {**data, "native": dict(self.native)}
@@ -95,8 +104,8 @@ def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def checked_native(
-    solver: str, native: Mapping[str, Any], known: Iterable[str], current: Callable[[str], Any]
-) -> dict[str, Any]:
+    solver: str, native: Mapping[str, OptionValue], known: Iterable[str], current: Callable[[str], object]
+) -> dict[str, OptionValue]:
     """Native options held against the solver's own, with whole numbers made fractional where it wants those.
 
     Solvers treat a wrong name or type in their own ways, down to ignoring it; here both are errors.
@@ -111,7 +120,7 @@ def checked_native(
         OptionError: An unknown name (the nearest ones are given) or a value of the wrong type.
     """
     names = list(known)
-    checked: dict[str, Any] = {}
+    checked: dict[str, OptionValue] = {}
     for name, value in native.items():
         if name not in names:
             raise OptionError(unknown_option(f"{solver} option", name, names))

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import difflib
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TypedDict
 
 from coralopt.errors import SolverError, SolverNotFoundError
-from coralopt.solving.backend import Capability
+from coralopt.solving.backend import Backend, Capability
 
 GROUP = "coralopt.solvers"
 
 
-def _load(point: EntryPoint, argument: str = "") -> Any:
+def _load(point: EntryPoint, argument: str = "") -> Backend:
     try:
         plugin = point.load()
     except (ImportError, AttributeError) as error:
         raise SolverNotFoundError(f"solver {point.name!r} cannot be loaded: {error}") from error
+    backend: Backend
     if not argument:
-        return plugin()
+        backend = plugin()
+        return backend
     if not getattr(plugin, "takes_argument", False):
         raise SolverNotFoundError(f"solver {point.name!r} takes nothing behind a colon, but {argument!r} is given")
-    return plugin(argument)
+    backend = plugin(argument)
+    return backend
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+    plugins: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
-        other = found.get(point.name)
+        other = plugins.get(point.name)
         # The same distribution seen twice on the path is no conflict; two different plugins of one name are.
         if other is not None and other.value != point.value:
             owners = [str(p.dist.name) if p.dist is not None else p.value for p in (other, point)]
             raise SolverError(f"solver name {point.name!r} is registered twice: by {owners[0]} and {owners[1]}")
-        found[point.name] = point
-    return found
+        plugins[point.name] = point
+    return plugins
 
 
 def solver_names() -> list[str]:
@@ -41,7 +44,7 @@ def solver_names() -> list[str]:
     return sorted(_plugins())
 
 
-def get_backend(solver: Any) -> Any:
+def get_backend(solver: str | Backend) -> Backend:
     """The back end of this name, or ``solver`` itself when it is one already.
 
     A plugin with ``takes_argument`` gets what stands behind a colon: ``pyomo:cbc``.
@@ -67,7 +70,7 @@ def get_backend(solver: Any) -> Any:
     return _load(plugins[name], argument)
 
 
-def require_backend(solver: Any) -> Any:
+def require_backend(solver: str | Backend) -> Backend:
     """Like :func:`get_backend`, and refuses one whose package is not installed.
 
     Raises:
@@ -80,9 +83,9 @@ def require_backend(solver: Any) -> Any:
     return backend
 
 
-def backend_version(solver: Any) -> str:
+def backend_version(solver: str | Backend) -> str:
     """Version of the solver behind this name."""
-    return str(get_backend(solver).probe().version)
+    return get_backend(solver).probe().version
 
 
 def solvers_with(capability: Capability) -> list[str]:
@@ -97,26 +100,30 @@ def solvers_with(capability: Capability) -> list[str]:
     return able
 
 
-def solver_listing() -> list[dict[str, Any]]:
-    """One row a registered solver: name, kind, installed, version, licence, capabilities, what to do (hint).
+class SolverRow(TypedDict):
+    """A registered solver as a row of a table; ``hint`` says what to do."""
+
+    name: str
+    kind: str
+    installed: bool
+    version: str
+    licence: str
+    capabilities: list[str]
+    hint: str
+
+
+def solver_listing() -> list[SolverRow]:
+    """One row a registered solver.
 
     Imports the plugins, not the solvers behind them. A broken plugin is a row with its error, not an exception.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[SolverRow] = []
     for name, point in sorted(_plugins().items()):
-        row = {
-            "name": name,
-            "kind": "",
-            "installed": False,
-            "version": "",
-            "licence": "",
-            "capabilities": [],
-            "hint": "",
-        }
         try:
             backend = _load(point)
             probe = backend.probe()
-            row.update(
+            row = SolverRow(
+                name=name,
                 kind=backend.kind,
                 installed=probe.installed,
                 version=probe.version,
@@ -126,6 +133,8 @@ def solver_listing() -> list[dict[str, Any]]:
             )
         except Exception as error:
             # Whatever a foreign plugin does, the listing must still show the others.
-            row["hint"] = str(error)
+            row = SolverRow(
+                name=name, kind="", installed=False, version="", licence="", capabilities=[], hint=str(error)
+            )
         rows.append(row)
     return rows

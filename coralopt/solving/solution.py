@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from coralopt.errors import NoSolutionError
+from coralopt.solving.options import OptionValue
 from coralopt.solving.status import Termination
 from coralopt.types import Floats
 
@@ -46,8 +47,8 @@ class Solution(Generic[A]):
     seconds: Mapping[str, float]
     nodes: int = 0
     iterations: int = 0
-    requested: Mapping[str, Any] = field(default_factory=dict)
-    effective: Mapping[str, Any] = field(default_factory=dict)
+    requested: Mapping[str, object] = field(default_factory=dict)
+    effective: Mapping[str, OptionValue] = field(default_factory=dict)
     shape: tuple[int, int] | None = None
     start_accepted: bool | None = None
 
@@ -86,7 +87,7 @@ class MatrixResult:
     reduced_costs: Floats | None
     nodes: int
     iterations: int
-    effective: Mapping[str, Any]
+    effective: Mapping[str, OptionValue]
     handover_seconds: float
     solve_seconds: float
     start_accepted: bool | None = None

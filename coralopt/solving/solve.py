@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
-from coralopt.solving.backend import Capability, Progress, RawResult
+from coralopt.solving.backend import Backend, Capability, Listener, Plugin, RawResult, is_matrix_backend
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
+from coralopt.solving.problem import A, Problem, VariableValues
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import Limit, Reason, Termination
-from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven, weak_bound
+from coralopt.solving.status import Limit, Termination
+from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven
 from coralopt.types import Floats
 
 
 def solve(
-    problem: Any,
-    solver: Any = "highs",
+    problem: Problem[A],
+    solver: str | Backend = "highs",
     formulation: str | None = None,
-    options: SolveOptions | Mapping[str, Any] | None = None,
-    start: Any = None,
+    options: SolveOptions | Mapping[str, object] | None = None,
+    start: VariableValues | A | None = None,
     *,
     route: str = "pyomo",
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Solution[Any]:
+    on_progress: Listener | None = None,
+) -> Solution[A]:
     """Solve any problem with any solver.
 
     Args:
@@ -56,44 +56,50 @@ def solve(
         OptionError: Unknown formulation or option.
         SolverNotFoundError: Unknown or missing solver.
     """
-    asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
+    options = SolveOptions.of(options)
     backend = require_backend(solver)
-    if backend.kind != "matrix":
-        if start is not None:
-            raise _unsupported(backend, "takes no start", Capability.MIP_START)
-        if asked.isolate:
-            raise _unsupported(backend, "takes whole problems and cannot be isolated", Capability.MILP)
-        return _solve_whole(problem, backend, asked)
-    return solve_compiled(problem, compile_problem(problem, formulation, route), backend, asked, start, on_progress)
+    if is_matrix_backend(backend):
+        compiled = compile_problem(problem, formulation, route)
+        return solve_compiled(problem, compiled, backend, options, start, on_progress)
+    if start is not None:
+        raise _unsupported(backend, "takes no start", Capability.MIP_START)
+    if options.isolate:
+        raise _unsupported(backend, "takes whole problems and cannot be isolated", Capability.MILP)
+    if backend.kind != problem.kind:
+        raise _unsupported(
+            backend, f"answers {backend.kind} problems only and takes no {problem.kind} problem", Capability.MILP
+        )
+    raw = backend.solve_problem(problem, options)
+    started = time.perf_counter()
+    answer: A | None = None if raw.reason in WITHOUT_SOLUTION else raw.answer
+    claim = Termination(raw.reason, raw.limit, raw.raw)
+    if answer is None and claim.has_solution:
+        raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no answer")
+    solution = _judged(problem, answer, claim, raw.bound, options, backend.name)
+    seconds = {"build": 0.0, "handover": 0.0, "solve": raw.solve_seconds, "check": time.perf_counter() - started}
+    return replace(solution, seconds=seconds, iterations=raw.iterations)
 
 
 def solve_compiled(
-    problem: Any,
-    compiled: Compiled,
-    solver: Any = "highs",
-    options: SolveOptions | Mapping[str, Any] | None = None,
-    start: Any = None,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Solution[Any]:
+    problem: Problem[A],
+    compiled: Compiled[A],
+    solver: str | Backend = "highs",
+    options: SolveOptions | Mapping[str, object] | None = None,
+    start: VariableValues | Floats | A | None = None,
+    on_progress: Listener | None = None,
+) -> Solution[A]:
     """Like :func:`solve` for a problem that is compiled already; a vector of column values is a start, too."""
-    asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
+    options = SolveOptions.of(options)
     backend = require_backend(solver)
     begin = start if start is None or isinstance(start, np.ndarray) else compiled.begin(start)
-    result = solve_matrix(compiled.matrix, backend, asked, start=begin, on_progress=on_progress)
+    result = solve_matrix(compiled.matrix, backend, options, start=begin, on_progress=on_progress)
     started = time.perf_counter()
-    answer, objective = None, math.nan
-    if result.x is not None:
-        answer = compiled.read(result.x)
-        objective = _checked(problem, answer, backend.name, compiled.formulation)
-    return _solution(
-        problem,
-        answer,
-        objective,
-        result.bound,
-        result.termination,
-        asked,
-        solver=backend.name,
-        formulation=compiled.formulation,
+    answer = None if result.x is None else compiled.read(result.x)
+    solution = _judged(
+        problem, answer, result.termination, result.bound, options, backend.name, formulation=compiled.formulation
+    )
+    return replace(
+        solution,
         seconds={
             "build": compiled.seconds,
             "handover": result.handover_seconds,
@@ -108,78 +114,43 @@ def solve_compiled(
     )
 
 
-def _unsupported(backend: Any, lacks: str, capability: Capability) -> UnsupportedError:
+def _unsupported(backend: Plugin, lacks: str, capability: Capability) -> UnsupportedError:
     able = ", ".join(solvers_with(capability)) or "none is registered"
     return UnsupportedError(f"solver {backend.name!r} {lacks}; these do: {able}")
 
 
-def _solve_whole(problem: Any, backend: Any, asked: SolveOptions) -> Solution[Any]:
-    if backend.kind != problem.kind:
-        raise _unsupported(
-            backend, f"answers {backend.kind} problems only and takes no {problem.kind} problem", Capability.MILP
-        )
-    raw = backend.solve_problem(problem, asked)
-    started = time.perf_counter()
-    answer = None if raw.reason in WITHOUT_SOLUTION else raw.answer
-    if answer is None and raw.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
-        raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no answer")
-    objective = math.nan if answer is None else _checked(problem, answer, backend.name, "")
-    return _solution(
-        problem,
-        answer,
-        objective,
-        raw.bound,
-        Termination(raw.reason, raw.limit, raw.raw),
-        asked,
-        solver=backend.name,
-        formulation="",
-        seconds={
-            "build": 0.0,
-            "handover": 0.0,
-            "solve": raw.solve_seconds,
-            "check": time.perf_counter() - started,
-        },
-        iterations=raw.iterations,
-    )
-
-
-def _checked(problem: Any, answer: Any, solver: str, formulation: str) -> float:
-    check = problem.check(answer)
-    if not check.feasible:
-        raise WrongAnswerError(
-            f"solver {solver!r}{f' with formulation {formulation!r}' if formulation else ''} returned a wrong "
-            f"{problem.kind}: " + "; ".join(check.sentences[:5])
-        )
-    return float(check.objective)
-
-
-def _solution(
-    problem: Any,
-    answer: Any,
-    objective: float,
+def _judged(
+    problem: Problem[A],
+    answer: A | None,
+    claim: Termination,
     bound: float | None,
-    termination: Termination,
-    asked: SolveOptions,
-    **rest: Any,
-) -> Solution[Any]:
-    maximize = problem.sense == "max"
-    gap = math.inf
+    options: SolveOptions,
+    solver: str,
+    *,
+    formulation: str = "",
+) -> Solution[A]:
+    """The answer after the problem's own check, with what is proven of it; seconds and counts are still to be said."""
+    objective = None
     if answer is not None:
-        bound, gap, reason = proven(objective, bound, maximize, termination.reason, asked, rest["solver"])
-        termination = replace(termination, reason=reason)
-    elif termination.reason is Reason.INFEASIBLE:
-        bound = None
-    elif bound is None or math.isnan(bound) or termination.reason in WITHOUT_SOLUTION:
-        bound = weak_bound(maximize)
+        check = problem.check(answer)
+        if not check.feasible:
+            raise WrongAnswerError(
+                f"solver {solver!r}{f' with formulation {formulation!r}' if formulation else ''} returned a wrong "
+                f"{problem.kind}: " + "; ".join(check.sentences[:5])
+            )
+        objective = float(check.objective)
+    verdict = proven(claim, objective, bound, problem.sense == "max", options, solver)
     return Solution(
         answer=answer,
-        termination=termination,
-        objective=objective,
-        bound=bound,
-        gap=gap,
-        requested_gap=asked.rel_gap,
-        requested=asked.to_mapping(),
-        **rest,
+        termination=verdict.termination,
+        objective=math.nan if objective is None else objective,
+        bound=verdict.bound,
+        gap=verdict.gap,
+        requested_gap=options.rel_gap,
+        solver=solver,
+        formulation=formulation,
+        seconds={},
+        requested=options.to_mapping(),
     )
 
 
@@ -196,11 +167,11 @@ def heeded(result: MatrixResult) -> MatrixResult:
 
 def solve_matrix(
     matrix: MilpMatrix,
-    solver: Any = "highs",
-    options: SolveOptions | Mapping[str, Any] | None = None,
+    solver: str | Backend = "highs",
+    options: SolveOptions | Mapping[str, object] | None = None,
     *,
     start: Floats | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Listener | None = None,
 ) -> MatrixResult:
     """Solve a bare matrix (an LP of a column generation, say); the result is checked row by row.
 
@@ -218,9 +189,9 @@ def solve_matrix(
         OptionError: A wrong option, or a start of the wrong length.
         SolverNotFoundError: Unknown or missing solver.
     """
-    asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
+    options = SolveOptions.of(options)
     backend = require_backend(solver)
-    if backend.kind != "matrix":
+    if not is_matrix_backend(backend):
         raise _unsupported(backend, "does not take matrices", Capability.LP)
     if matrix.integer.any() and Capability.MILP not in backend.capabilities:
         raise _unsupported(backend, "takes no integer columns", Capability.MILP)
@@ -230,28 +201,28 @@ def solve_matrix(
         start = np.asarray(start, dtype=np.float64)
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
-    raw = _run(matrix, backend, asked, start, on_progress)
+    raw: RawResult
+    if options.isolate:
+        from coralopt.solving.isolation import solve_isolated
+
+        raw = solve_isolated(matrix, backend, options, start, on_progress)
+    elif options.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
+        able = ", ".join(solvers_with(Capability.MEMORY_LIMIT)) or "none is registered"
+        raise UnsupportedError(
+            f"solver {backend.name!r} has no memory limit of its own; set isolate=True to have one, or use: {able}"
+        )
+    else:
+        raw = backend.solve(matrix, options, start=start, on_progress=on_progress)
     returned = time.perf_counter()
     x, objective = best_of(matrix, raw, start, backend.name)
-    bound: float | None
-    reason: Reason
-    if x is None:
-        if raw.reason in (Reason.OPTIMAL, Reason.FEASIBLE):
-            raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no solution")
-        reason, gap = raw.reason, math.inf
-        bound = raw.bound
-        if reason is Reason.INFEASIBLE:
-            bound = None
-        elif bound is None or math.isnan(bound) or reason in WITHOUT_SOLUTION:
-            bound = weak_bound(matrix.maximize)
-    else:
-        bound, gap, reason = proven(objective, raw.bound, matrix.maximize, raw.reason, asked, backend.name)
+    claim = Termination(raw.reason, raw.limit, raw.raw)
+    verdict = proven(claim, None if x is None else objective, raw.bound, matrix.maximize, options, backend.name)
     return MatrixResult(
         x=x,
-        termination=Termination(reason, raw.limit, raw.raw),
+        termination=verdict.termination,
         objective=objective,
-        bound=bound,
-        gap=gap,
+        bound=verdict.bound,
+        gap=verdict.gap,
         row_duals=raw.row_duals,
         reduced_costs=raw.reduced_costs,
         nodes=raw.nodes,
@@ -262,24 +233,3 @@ def solve_matrix(
         start_accepted=raw.start_accepted,
         check_seconds=time.perf_counter() - returned,
     )
-
-
-def _run(
-    matrix: MilpMatrix,
-    backend: Any,
-    asked: SolveOptions,
-    start: Floats | None,
-    on_progress: Callable[[Progress], None] | None,
-) -> RawResult:
-    """The back end itself, here or in a process of its own."""
-    if asked.isolate:
-        from coralopt.solving.isolation import solve_isolated
-
-        return solve_isolated(matrix, backend, asked, start, on_progress)
-    if asked.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
-        able = ", ".join(solvers_with(Capability.MEMORY_LIMIT)) or "none is registered"
-        raise UnsupportedError(
-            f"solver {backend.name!r} has no memory limit of its own; set isolate=True to have one, or use: {able}"
-        )
-    raw: RawResult = backend.solve(matrix, asked, start=start, on_progress=on_progress)
-    return raw

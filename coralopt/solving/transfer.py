@@ -74,7 +74,8 @@ def write_result(folder: Path, result: RawResult) -> None:
 
 def result_from(folder: Path) -> RawResult:
     """What :func:`write_result` wrote."""
-    plain: Any = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    # Whatever JSON holds; RawResult is what it was written from.
+    plain: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     with np.load(folder / "answer.npz", allow_pickle=False) as arrays:
         plain.update({name: arrays[name] if name in arrays.files else None for name in _ANSWERS})
     limit = plain.pop("limit")
@@ -93,7 +94,7 @@ def write_error(folder: Path, error: BaseException) -> None:
     _write_json(folder / "error.json", {"kind": type(error).__name__, "message": str(error)})
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+def _write_json(path: Path, data: Mapping[str, object]) -> None:
     part = path.with_suffix(".part")
     # Bounds may be infinite or NaN, which Python's JSON writes and reads.
     part.write_text(json.dumps(data), encoding="utf-8")

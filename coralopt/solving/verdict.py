@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from coralopt.errors import WrongAnswerError
 from coralopt.solving.backend import RawResult
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
-from coralopt.solving.status import PROOF_ROUNDING, Reason, gap_reached, relative_gap
+from coralopt.solving.status import PROOF_ROUNDING, Reason, Termination, gap_reached, relative_gap
 from coralopt.types import Floats
 
 #: Largest distance from a whole number that a solver's integer column may have.
@@ -31,12 +32,29 @@ def weak_bound(maximize: bool) -> float:
     return math.inf if maximize else -math.inf
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What is proven of a solve: how it ended, the bound (``None`` when infeasible), and the gap (infinite without one)."""
+
+    termination: Termination
+    bound: float | None
+    gap: float
+
+
 def proven(
-    objective: float, bound: float | None, maximize: bool, claim: Reason, asked: SolveOptions, solver: str
-) -> tuple[float, float, Reason]:
-    """Bound, gap and reason of a checked solution; a claim of optimality alone proves nothing."""
-    if bound is None or math.isnan(bound):
+    claim: Termination, objective: float | None, bound: float | None, maximize: bool, options: SolveOptions, solver: str
+) -> Verdict:
+    """The verdict on a checked solution with this objective, or on none; a claim of optimality alone proves nothing.
+
+    Raises:
+        WrongAnswerError: A solution is claimed and none is there, or one that is there passes the bound.
+    """
+    if bound is None or math.isnan(bound) or claim.reason in WITHOUT_SOLUTION:
         bound = weak_bound(maximize)
+    if objective is None:
+        if claim.has_solution:
+            raise WrongAnswerError(f"solver {solver!r} claims {claim.reason.value} but gives no solution")
+        return Verdict(claim, None if claim.reason is Reason.INFEASIBLE else bound, math.inf)
     beyond = objective - bound if maximize else bound - objective
     if beyond > BOUND_TOLERANCE * max(1.0, abs(objective)):
         raise WrongAnswerError(
@@ -45,21 +63,21 @@ def proven(
     # Within the solver's tolerances a re-evaluation may pass the bound by a hair; a bound never is behind a solution.
     bound = max(bound, objective) if maximize else min(bound, objective)
     gap = relative_gap(objective, bound)
-    within = gap_reached(objective, bound, asked.rel_gap, asked.abs_gap)
+    within = gap_reached(objective, bound, options.rel_gap, options.abs_gap)
     # What the solver proved within its tolerances stays proven when the exact re-evaluation moves the last digits.
-    within = within or (claim is Reason.OPTIMAL and gap <= asked.rel_gap + PROOF_ROUNDING)
-    return bound, gap, Reason.OPTIMAL if within else Reason.FEASIBLE
+    within = within or (claim.reason is Reason.OPTIMAL and gap <= options.rel_gap + PROOF_ROUNDING)
+    return Verdict(replace(claim, reason=Reason.OPTIMAL if within else Reason.FEASIBLE), bound, gap)
 
 
 def best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: str) -> tuple[Floats | None, float]:
     """The checked solution and its objective: the solver's, or the start where that is better or the only one."""
     x, objective = None, math.nan
     if raw.x is not None and raw.reason not in WITHOUT_SOLUTION:
-        given = np.asarray(raw.x, dtype=np.float64)
-        x, wrong = examine(matrix, given)
+        unrounded = np.asarray(raw.x, dtype=np.float64)
+        x, wrong = examine(matrix, unrounded)
         if wrong:
             raise WrongAnswerError(f"solver {solver!r} returned a wrong solution: {wrong}")
-        terms = matrix.c * given
+        terms = matrix.c * unrounded
         own = float(terms.sum()) + matrix.offset
         claimed = own if raw.objective is None else raw.objective
         if not abs(claimed - own) <= CLAIM_TOLERANCE * max(1.0, float(np.abs(terms).sum()) + abs(matrix.offset)):

@@ -7,9 +7,8 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from coralopt.solving.backend import Progress
+from coralopt.solving.backend import MatrixBackend, SolveProgress, is_matrix_backend
 from coralopt.solving.registry import get_backend
 from coralopt.solving.transfer import read_request, write_error, write_incumbent, write_result
 
@@ -22,7 +21,7 @@ def main(folder: Path) -> int:
         with (folder / "events.jsonl").open("a", encoding="utf-8", buffering=1) as events:
             best: list[float] = []
 
-            def tell(progress: Progress) -> None:
+            def tell(progress: SolveProgress) -> None:
                 # The incumbent comes first: an event must not promise what is not there.
                 if progress.solution is not None and progress.objective is not None:
                     better = not best or (progress.objective > best[0]) == matrix.maximize
@@ -40,12 +39,15 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _backend(address: str) -> Any:
+def _backend(address: str) -> MatrixBackend:
     kind, _, rest = address.partition(" ")
     if kind == "name":
-        return get_backend(rest)
-    module, _, name = rest.partition(":")
-    return getattr(importlib.import_module(module), name)()
+        backend = get_backend(rest)
+    else:
+        module, _, name = rest.partition(":")
+        backend = getattr(importlib.import_module(module), name)()
+    assert is_matrix_backend(backend)
+    return backend
 
 
 if __name__ == "__main__":

@@ -136,10 +136,12 @@ def sweep(context: TaskContext, task: Task, told: Callable[[float], None] | None
         "limits": context.limits,
         "gpus": context.gpus,
     }
+    # Whole families are no part of the protocol of a back end: only the dynamic programme takes them.
+    programme: Any = get_backend("dp")
     if context.coupling is None:
-        found = get_backend("dp").place_family(context.values[task.phase], task.sets, **how)
+        found = programme.place_family(context.values[task.phase], task.sets, **how)
     else:
-        found = get_backend("dp").place_coupled_family(context.values[task.phase], task.sets, context.coupling, **how)
+        found = programme.place_coupled_family(context.values[task.phase], task.sets, context.coupling, **how)
     good = found.throughput > 0
     rows = np.flatnonzero(good) if task.wanted is None else task.wanted[good[task.wanted]]
     width = context.max_nodes

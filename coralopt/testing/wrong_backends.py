@@ -18,15 +18,16 @@ from coralopt.solving import (
     Capability,
     Limit,
     MilpMatrix,
-    Progress,
     RawResult,
     Reason,
     SolveOptions,
+    SolveProgress,
     get_backend,
+    is_matrix_backend,
 )
 from coralopt.types import Floats
 
-Listener = Callable[[Progress], None] | None
+Listener = Callable[[SolveProgress], None] | None
 
 
 class Honest:
@@ -42,8 +43,9 @@ class Honest:
     def solve(
         self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
     ) -> RawResult:
-        result: RawResult = get_backend("highs").solve(matrix, options, start=start, on_progress=on_progress)
-        return result
+        highs = get_backend("highs")
+        assert is_matrix_backend(highs)
+        return highs.solve(matrix, options, start=start, on_progress=on_progress)
 
 
 class _Liar(Honest):
@@ -227,7 +229,7 @@ class StaleIncumbents(Honest):
     def solve(
         self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
     ) -> RawResult:
-        def wrong(event: Progress) -> None:
+        def wrong(event: SolveProgress) -> None:
             if on_progress is not None:
                 zeros = np.zeros(matrix.shape[1])
                 on_progress(replace(event, solution=None if event.solution is None else lambda: zeros))
@@ -243,7 +245,7 @@ class BackwardProgress(Honest):
     ) -> RawResult:
         count = [0]
 
-        def wrong(event: Progress) -> None:
+        def wrong(event: SolveProgress) -> None:
             count[0] += 1
             if on_progress is not None:
                 on_progress(replace(event, bound=(event.bound or 0.0) - count[0]))
@@ -276,7 +278,7 @@ class _Lone(Honest):
         self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
     ) -> RawResult:
         if start is not None and on_progress is not None:
-            on_progress(Progress(float(matrix.c @ start), 0.0, 0.0, lambda: start))
+            on_progress(SolveProgress(float(matrix.c @ start), 0.0, 0.0, lambda: start))
         self.misbehave()
         return RawResult(Reason.NO_SOLUTION_FOUND, Limit.OTHER, "came back", None, float("nan"))
 

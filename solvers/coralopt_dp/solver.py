@@ -48,7 +48,9 @@ class DynamicProgrammeSolver:
 
         return Availability(True, version("coralopt"), "Apache-2.0, no limits")
 
-    def solve_problem(self, problem: PlacementProblem | CoupledPlacementProblem, options: SolveOptions) -> RawAnswer:
+    def solve_problem(
+        self, problem: PlacementProblem | CoupledPlacementProblem, options: SolveOptions
+    ) -> RawAnswer[Placement]:
         """The throughput-optimal placement; of equally good ones the first with the fewest stages.
 
         Raises:
@@ -83,7 +85,7 @@ class DynamicProgrammeSolver:
 
     def _solve_coupled(
         self, problem: CoupledPlacementProblem, used: list[int], options: SolveOptions, started: float
-    ) -> RawAnswer:
+    ) -> RawAnswer[Placement]:
         coupling = problem.coupling
         if isinstance(coupling, Links):
             coupling = Links(tuple(coupling.classes[c] for c in used))

@@ -16,10 +16,10 @@ from coralopt.solving import (
     Capability,
     Limit,
     MilpMatrix,
-    Progress,
     RawResult,
     Reason,
     SolveOptions,
+    SolveProgress,
     checked_native,
 )
 from coralopt.types import Floats
@@ -73,7 +73,7 @@ class GurobiBackend:
         options: SolveOptions,
         *,
         start: Floats | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[SolveProgress], None] | None = None,
     ) -> RawResult:
         """Solve one matrix. Ctrl-C stops Gurobi, which keeps its incumbent.
 
@@ -247,7 +247,7 @@ class _Watch:
     """Callback: incumbents and bounds while solving, and whether a start was taken."""
 
     def __init__(
-        self, gurobipy: Any, on_progress: Callable[[Progress], None] | None, columns: Any, maximize: bool
+        self, gurobipy: Any, on_progress: Callable[[SolveProgress], None] | None, columns: Any, maximize: bool
     ) -> None:
         self._where = gurobipy.GRB.Callback
         self._on_progress = on_progress
@@ -278,7 +278,7 @@ class _Watch:
         try:
             seconds = time.perf_counter() - self.since
             assert self._on_progress is not None
-            self._on_progress(Progress(_finite(objective), _finite(bound), seconds, solution))
+            self._on_progress(SolveProgress(_finite(objective), _finite(bound), seconds, solution))
         except BaseException as error:
             # An exception must not cross the solver's own frames; it surfaces once Gurobi has stopped.
             self.failure = error

@@ -19,10 +19,10 @@ from coralopt.solving import (
     Capability,
     Limit,
     MilpMatrix,
-    Progress,
     RawResult,
     Reason,
     SolveOptions,
+    SolveProgress,
     checked_native,
 )
 from coralopt.types import Floats
@@ -67,7 +67,7 @@ class HighsBackend:
         options: SolveOptions,
         *,
         start: Floats | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[SolveProgress], None] | None = None,
     ) -> RawResult:
         """Solve one matrix. Ctrl-C stops HiGHS and keeps its incumbent; a second one gives up waiting for it.
 
@@ -238,7 +238,7 @@ def _pass_start(highspy: Any, solver: Any, start: Floats, log: bool) -> list[boo
 class _Run:
     """One run in a thread of its own, so that Ctrl-C reaches Python and the incumbent survives it."""
 
-    def __init__(self, solver: Any, on_progress: Callable[[Progress], None] | None, since: float) -> None:
+    def __init__(self, solver: Any, on_progress: Callable[[SolveProgress], None] | None, since: float) -> None:
         # No reference to the solver, whose callbacks refer to this object: a cycle would keep its memory.
         self._on_progress = on_progress
         self._since = since
@@ -299,7 +299,7 @@ class _Run:
             return
         try:
             seconds = time.perf_counter() - self._since
-            self._on_progress(Progress(_finite(objective), _finite(bound), seconds, solution))
+            self._on_progress(SolveProgress(_finite(objective), _finite(bound), seconds, solution))
         except BaseException as error:
             # An exception must not cross the solver's own frames; it surfaces once HiGHS has stopped.
             self._error = error

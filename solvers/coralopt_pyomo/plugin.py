@@ -20,10 +20,10 @@ from coralopt.solving import (
     Capability,
     Limit,
     MilpMatrix,
-    Progress,
     RawResult,
     Reason,
     SolveOptions,
+    SolveProgress,
     fast_build,
 )
 from coralopt.types import Floats
@@ -126,7 +126,7 @@ class PyomoBackend:
         options: SolveOptions,
         *,
         start: Floats | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[SolveProgress], None] | None = None,
     ) -> RawResult:
         """Rebuild the matrix as a Pyomo model, hand it to the solver, read incumbent and bound.
 

@@ -17,10 +17,10 @@ from coralopt.solving import (
     Capability,
     Limit,
     MilpMatrix,
-    Progress,
     RawResult,
     Reason,
     SolveOptions,
+    SolveProgress,
     checked_native,
 )
 from coralopt.types import Floats
@@ -76,7 +76,7 @@ class ScipBackend:
         options: SolveOptions,
         *,
         start: Floats | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[SolveProgress], None] | None = None,
     ) -> RawResult:
         """Solve one matrix. Ctrl-C stops SCIP, which keeps its incumbent.
 
@@ -127,7 +127,7 @@ def _run(
     matrix: MilpMatrix,
     options: SolveOptions,
     start: Floats | None,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: Callable[[SolveProgress], None] | None,
 ) -> RawResult:
     """One fresh model, solved once."""
     begun = time.perf_counter()
@@ -243,7 +243,7 @@ def _pass_start(model: Any, variables: list[Any], start: Floats) -> bool | None:
 
 def _progress_handler(
     pyscipopt: Any,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[SolveProgress], None],
     variables: list[Any],
     since: float,
     failure: list[BaseException],
@@ -269,7 +269,7 @@ def _progress_handler(
                     known = bound if abs(bound) < self.model.infinity() else None
                     new = event.getType() == pyscipopt.SCIP_EVENTTYPE.BESTSOLFOUND
                     seconds = time.perf_counter() - since
-                    on_progress(Progress(objective, known, seconds, self._incumbent if new else None))
+                    on_progress(SolveProgress(objective, known, seconds, self._incumbent if new else None))
             except BaseException as error:
                 # An exception must not cross the solver's own frames; it surfaces once SCIP has stopped.
                 failure.append(error)

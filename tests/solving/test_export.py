@@ -135,3 +135,11 @@ def test_the_commands_export_and_solve(tmp_path: Path) -> None:
     assert said.returncode == 3
     assert "row0, row1" in said.stderr
     assert run("solve", "absent.lp").returncode == 2
+
+
+@pytest.mark.parametrize("suffix", ["lp", "mps"])
+def test_small_coefficients_are_read(tmp_path: Path, suffix: str) -> None:
+    """HiGHS drops coefficients below 1e-9 unless it is told otherwise: another model would come back."""
+    path = tmp_path / f"model.{suffix}"
+    write_model(matrix([1.0, 1.0], [([1.0, 7.6e-10], 1.0, INFINITY)], [(0.0, INFINITY)] * 2), path)
+    assert read_model(path).a.toarray().tolist() == [[1.0, 7.6e-10]]

@@ -45,7 +45,7 @@ class AllocationSession:
             )
         self.problem, self.builds = problem, 0
         self._solver, self._options = solver, options
-        self._compiled: Compiled | None = None
+        self._compiled: Compiled[Allocation] | None = None
         self._wide = problem
         self._last: Floats | None = None
 
@@ -81,7 +81,7 @@ class AllocationSession:
     def _outgrown(self) -> bool:
         return self._compiled is None or bool((np.isnan(self._wide.price) & ~np.isnan(self.problem.price)).any())
 
-    def _rebuilt(self) -> Compiled:
+    def _rebuilt(self) -> Compiled[Allocation]:
         """A matrix wide enough for any demand, and any availability of what has a price."""
         priced = ~np.isnan(self.problem.price)
         plenty = int(self.problem.usage.max(initial=1))
@@ -94,7 +94,7 @@ class AllocationSession:
         self.builds += 1
         return self._moved()
 
-    def _moved(self) -> Compiled:
+    def _moved(self) -> Compiled[Allocation]:
         """The matrix with the right-hand sides, costs and bounds of the problem as it stands."""
         assert self._compiled is not None
         matrix, problem = self._compiled.matrix, self.problem

@@ -13,7 +13,7 @@ from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.placement import PlacementPool, place_pool
 from coralopt.planning.rivals.helix import SOURCE, HelixLayout, HelixProblem
 from coralopt.planning.rivals.helix_starts import separate_layout, staged_layout, swarm_layout
-from coralopt.solving import Progress, SolveOptions, relative_gap, solve
+from coralopt.solving import SolveOptions, SolveProgress, relative_gap, solve
 
 #: What the search may begin with.
 STARTS = ("heuristics", "pool", "none")
@@ -91,7 +91,7 @@ def place_helix(
     time_limit: float | None = None,
     start: str = "heuristics",
     seed: int = 0,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SolveProgress], None] | None = None,
 ) -> HelixSolution:
     """Helix's programme on a pool.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.solving import Capability, Limit, MilpMatrix, Progress, Reason, SolveOptions, solve_matrix
+from coralopt.solving import Capability, Limit, MilpMatrix, Reason, SolveOptions, SolveProgress, solve_matrix
 from coralopt.testing.compliance.case import (
     INFINITY,
     best_by_enumeration,
@@ -69,7 +69,7 @@ def partial_start_is_harmless(backend: Any) -> None:
 def progress_is_monotone(backend: Any) -> None:
     """Incumbents only improve, bounds only tighten, and both agree with the result."""
     programme = market_split()
-    events: list[Progress] = []
+    events: list[SolveProgress] = []
     found = solve_matrix(programme, backend, SolveOptions(time_limit=1.0, rel_gap=0.0), on_progress=events.append)
     objectives = [event.objective for event in events if event.objective is not None]
     bounds = [event.bound for event in events if event.bound is not None]
@@ -86,7 +86,7 @@ def progress_carries_incumbents(backend: Any) -> None:
     programme = market_split()
     seen: list[tuple[float, Any]] = []
 
-    def look(event: Progress) -> None:
+    def look(event: SolveProgress) -> None:
         if event.solution is not None and event.objective is not None:
             seen.append((event.objective, event.solution()))
 
@@ -101,7 +101,7 @@ def progress_carries_incumbents(backend: Any) -> None:
 def errors_of_the_listener_surface(backend: Any) -> None:
     """An exception in a callback ends the solve and reaches the caller."""
 
-    def fail(event: Progress) -> None:
+    def fail(event: SolveProgress) -> None:
         raise RuntimeError("the listener failed")
 
     try:
