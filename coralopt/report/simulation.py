@@ -56,7 +56,7 @@ def promise_table(result: SimulationResult) -> Table:
         table.add_column(head, justify="right")
     for row in result.outcomes:
         table.add_row(
-            _name(row),
+            outcome_name(row),
             *(
                 _number(value)
                 for value in (
@@ -88,7 +88,7 @@ def latency_table(result: SimulationResult) -> Table:
         transfer = result.requests["transfer_ms"][mine]
         reasons = [f"{word} {_percent(share)}" for word, share in row.waited.items() if share > 0]
         table.add_row(
-            _name(row),
+            outcome_name(row),
             f"{row.slo_ms:g}",
             *(_number(value) for value in (row.p50_ms, row.p95_ms, row.p99_ms, _mean(wait))),
             "-" if prefill else _number(_mean(transfer)),
@@ -111,7 +111,7 @@ def cause_table(result: SimulationResult) -> Table:
             where = f"{row.worst_instance_share:.0%} of it on {row.worst_instance}; " if row.worst_instance else ""
             where += f"from {row.worst_from_s:g} s: {_percent(row.worst_attainment)} met"
         table.add_row(
-            _name(row),
+            outcome_name(row),
             _percent(1 - row.attainment),
             *(_percent(row.causes[name]) if name in row.causes else "-" for name in present),
             _percent(row.attainment_feasible),
@@ -146,11 +146,8 @@ def node_table(result: SimulationResult) -> Table:
     for head in ("nodes", "busy", "mean batch", "KV peak"):
         table.add_column(head, justify="right")
     nodes, names = result.nodes, result.instances["name"]
-    groups: dict[tuple[str, str], list[int]] = {}
-    for k, label in enumerate(nodes["label"]):
-        groups.setdefault((names[int(nodes["instance"][k])], label), []).append(k)
     phases = dict(zip(names, result.instances["phase"], strict=True))
-    for (name, label), rows in groups.items():
+    for (name, label), rows in equal_nodes(result).items():
         batches = int(nodes["batches"][rows].sum())
         decode, prompt = int(nodes["decode_tokens"][rows].sum()), int(nodes["prompt_tokens"][rows].sum())
         unit = "tokens" if phases[name] == "prefill" else "sequences"
@@ -165,6 +162,14 @@ def node_table(result: SimulationResult) -> Table:
             _percent(float(np.max(nodes["kv_peak_bytes"][rows] / capacity))),
         )
     return table
+
+
+def equal_nodes(result: SimulationResult) -> dict[tuple[str, str], list[int]]:
+    """(Instance name, node label) -> rows of its nodes."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for k, label in enumerate(result.nodes["label"]):
+        rows.setdefault((result.instances["name"][int(result.nodes["instance"][k])], label), []).append(k)
+    return rows
 
 
 def epoch_table(result: SimulationResult) -> Table:
@@ -200,7 +205,8 @@ def simulation_view(result: SimulationResult, nodes: bool = True) -> RenderableT
     return Group(*parts)
 
 
-def _name(row: PhaseOutcome) -> str:
+def outcome_name(row: PhaseOutcome) -> str:
+    """Model phase, and which of its two latencies for mixed ones."""
     return f"{row.model}/{row.phase}" + (f" ({row.kind})" if row.phase == "mixed" else "")
 
 

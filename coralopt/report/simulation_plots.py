@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
-from coralopt.simulation import PhaseOutcome, SimulationResult
+from coralopt.replacing import replacing
+from coralopt.report.simulation import equal_nodes, outcome_name
+from coralopt.simulation import SimulationResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def plot_simulation(result: SimulationResult, folder: Path) -> tuple[Path, ...]:
@@ -30,19 +36,17 @@ def plot_simulation(result: SimulationResult, folder: Path) -> tuple[Path, ...]:
         }
         written = []
         for name, figure in drawn.items():
-            path, part = folder / name, folder / f".{name}.part"
+            path = folder / name
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                figure.savefig(part, format="svg", metadata={"Date": None})
-                part.replace(path)
+                with replacing(path) as temporary:
+                    figure.savefig(temporary, format="svg", metadata={"Date": None})
             except OSError as error:
-                part.unlink(missing_ok=True)
                 raise CoraloptError(f"{path}: the picture cannot be written: {error.strerror or error}") from error
             written.append(path)
     return tuple(written)
 
 
-def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, npt.NDArray[np.object_]]:
     # Not pyplot: nothing is shown, and no figure outlives its file.
     from matplotlib.figure import Figure
 
@@ -50,7 +54,7 @@ def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, 
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _latency(result: SimulationResult) -> Any:
+def _latency(result: SimulationResult) -> Figure:
     columns = min(3, max(1, (len(result.outcomes) + 1) // 2))
     rows = max(1, -(-len(result.outcomes) // columns))
     figure, axes = _figure(rows, columns, 3.2 * columns, 2.4 * rows)
@@ -66,7 +70,7 @@ def _latency(result: SimulationResult) -> Any:
                 axis.plot(values[ranks], (ranks + 1) / len(values), style, label=label)
         axis.axvline(row.slo_ms, color="black", linewidth=0.8, linestyle="--", label="SLO")
         axis.set_xscale("log")
-        axis.set_title(f"{_name(row)}: {row.attainment:.1%} met")
+        axis.set_title(f"{outcome_name(row)}: {row.attainment:.1%} met")
         axis.set_xlabel("TTFT, ms" if row.kind == "prefill" else "TPOT, ms")
         axis.set_ylabel("share of requests")
     for axis in axes.ravel()[len(result.outcomes) :]:
@@ -75,7 +79,7 @@ def _latency(result: SimulationResult) -> Any:
     return figure
 
 
-def _goodput(result: SimulationResult) -> Any:
+def _goodput(result: SimulationResult) -> Figure:
     figure, axes = _figure(1, 2, 8, 3)
     columns = result.epochs
     starts = np.unique(columns["start_s"])
@@ -94,11 +98,8 @@ def _goodput(result: SimulationResult) -> Any:
     return figure
 
 
-def _utilisation(result: SimulationResult) -> Any:
-    names = result.instances["name"]
-    rows: dict[tuple[str, str], list[int]] = {}
-    for k, label in enumerate(result.nodes["label"]):
-        rows.setdefault((names[int(result.nodes["instance"][k])], label), []).append(k)
+def _utilisation(result: SimulationResult) -> Figure:
+    rows = equal_nodes(result)
     figure, axes = _figure(1, 1, 8, 0.8 + 0.28 * max(1, len(rows)))
     axis = axes[0, 0]
     labels = [f"{name}: {label}" for name, label in rows]
@@ -115,7 +116,3 @@ def _utilisation(result: SimulationResult) -> Any:
     axis.set_xlim(0, 1)
     axis.legend(fontsize=6)
     return figure
-
-
-def _name(row: PhaseOutcome) -> str:
-    return f"{row.model}/{row.phase}" + (f" ({row.kind})" if row.phase == "mixed" else "")

@@ -17,12 +17,10 @@ cause       meaning
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.simulation.state import NO_INSTANCE, NO_MEMORY
+from coralopt.simulation.state import NO_INSTANCE, NO_MEMORY, Columns
 from coralopt.types import Bools, Floats, Ints
 
 MET = "met"
@@ -63,7 +61,7 @@ def serving_tokens_s(moments_s: Floats, ready_s: Floats, gone_s: Floats, tokens_
 
 
 def prefill_causes(
-    requests: dict[str, npt.NDArray[Any]], rows: Bools, slo_ms: float, burst: Bools, starting: Bools
+    requests: Columns, rows: Bools, slo_ms: float, burst: Bools, starting: Bools
 ) -> npt.NDArray[np.int8]:
     """Position in :data:`CAUSES` for the time to first token of the chosen requests; int8 (n,)."""
     ttft, wait = requests["ttft_ms"][rows], requests["prefill_wait_ms"][rows]
@@ -84,9 +82,7 @@ def prefill_causes(
         ).astype(np.int8)
 
 
-def decode_causes(
-    requests: dict[str, npt.NDArray[Any]], rows: Bools, slo_ms: float, burst: Bools, starting: Bools
-) -> npt.NDArray[np.int8]:
+def decode_causes(requests: Columns, rows: Bools, slo_ms: float, burst: Bools, starting: Bools) -> npt.NDArray[np.int8]:
     """Position in :data:`CAUSES` for the time per output token of the chosen requests; int8 (n,)."""
     tpot, steps = requests["tpot_ms"][rows], np.maximum(requests["output_tokens"][rows] - 1, 1)
     blocked, rejected = requests["blocked_decode"][rows], requests["status"][rows] == 2
@@ -115,7 +111,7 @@ def shares(cause: npt.NDArray[np.int8]) -> dict[str, float]:
     return {name: float(count[c] / len(cause)) for c, name in enumerate(CAUSES) if c and count[c]}
 
 
-def worst_instance(cause: npt.NDArray[np.int8], instance: npt.NDArray[Any]) -> tuple[int, float]:
+def worst_instance(cause: npt.NDArray[np.int8], instance: Ints) -> tuple[int, float]:
     """The instance with most misses and its share of them; (-1, 0) where none has any."""
     missed = instance[(cause > 0) & (instance >= 0)]
     if not len(missed):

@@ -14,7 +14,7 @@ from coralopt.plan.document import Plan
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
-from coralopt.simulation.layout import Layout, common_models, lay_out
+from coralopt.simulation.layout import Schedule, common_models, lay_out
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
@@ -57,38 +57,27 @@ def simulate(
         CoraloptError: The trace is unusable, names a model that no plan serves, or a plan is unusable.
     """
     config = config or SimulationConfig()
-    schedule = [(0.0, plans)] if isinstance(plans, Plan) else list(plans)
-    _check_schedule(schedule)
+    timed = [(0.0, plans)] if isinstance(plans, Plan) else list(plans)
+    starts = [start for start, _ in timed]
+    _check_starts(starts)
     arrival, inputs, outputs, model, window = _requests(trace, duration_s)
     # numpy.max has no answer for an empty trace.
     tables = TimeTables(int((inputs + outputs).max(initial=2)))
-    layouts = [lay_out(plan, tables, config, source) for _, plan in schedule]
+    layouts = tuple(lay_out(plan, tables, config, source) for _, plan in timed)
     models = common_models(layouts)
+    schedule = Schedule(np.array(starts), layouts, models, window, _epoch_starts(starts, window, epoch_s))
     requests = requests_of(arrival, inputs, outputs, _model_numbers(trace, model, models))
-    stages = max(
-        (len(blueprint.stage_sizes) for layout in layouts for blueprint, _ in layout.wanted),
-        default=1,
-    )
+    stages = max((len(blueprint.stage_sizes) for layout in layouts for blueprint, _ in layout.wanted), default=1)
     word = int(np.random.SeedSequence(config.seed).generate_state(1, np.uint64)[0])
     fleet = Fleet(empty_state(requests, len(models), stages, tables, config, word), models, config)
-    epochs = _epoch_starts(schedule, window, epoch_s)
-    samples = _play(fleet, schedule, layouts, epochs, window, config, progress)
-    return collect(fleet, schedule, layouts, epochs, window, samples, config)
+    return collect(fleet, schedule, _play(fleet, schedule, progress))
 
 
-def _play(
-    fleet: Fleet,
-    schedule: Sequence[tuple[float, Plan]],
-    layouts: Sequence[Layout],
-    epochs: Floats,
-    window: float,
-    config: SimulationConfig,
-    progress: Progress | None,
-) -> Samples:
+def _play(fleet: Fleet, schedule: Schedule, progress: Progress | None) -> Samples:
     """Run compiled code from one moment that Python must see to the next: plans, start-ups, samples, epochs."""
-    starts = [start for start, _ in schedule]
+    starts, window, config = schedule.starts_s.tolist(), schedule.window_s, fleet.config
     sample_at = np.linspace(0.0, window, config.samples + 1)[1:]
-    bounds = np.append(epochs[1:], window)
+    bounds = np.append(schedule.epochs_s[1:], window)
     samples = Samples(sample_at, 3 * len(fleet.models), len(bounds))
     plan, sample, bound = 0, 0, 0
     while True:
@@ -106,7 +95,7 @@ def _play(
             bound += 1
         fleet.advance(float(now))
         if plan < len(starts) and starts[plan] == now:
-            fleet.apply(layouts[plan], float(now), at_once=plan == 0 and config.warm_start)
+            fleet.apply(schedule.layouts[plan], float(now), at_once=plan == 0 and config.warm_start)
             plan += 1
         if sample < len(sample_at) and sample_at[sample] == now:
             samples.note_queues(sample, fleet.state)
@@ -127,8 +116,7 @@ def _tell(state: State, window: float, progress: Progress | None) -> None:
         progress("simulated seconds", int(min(float(state.clock["now"][0]), window)), max(1, int(window)))
 
 
-def _check_schedule(schedule: Sequence[tuple[float, Plan]]) -> None:
-    starts = [start for start, _ in schedule]
+def _check_starts(starts: Sequence[float]) -> None:
     if not starts or starts[0] != 0:
         raise CoraloptError(f"the first plan starts at {starts[0] if starts else 'no time'}, it must start at 0 s")
     if any(b <= a for a, b in itertools.pairwise(starts)) or not all(map(math.isfinite, starts)):
@@ -174,9 +162,9 @@ def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str
     return number[model]
 
 
-def _epoch_starts(schedule: Sequence[tuple[float, Plan]], window: float, epoch_s: float | None) -> Floats:
+def _epoch_starts(starts: Sequence[float], window: float, epoch_s: float | None) -> Floats:
     if epoch_s is None:
-        return np.array([start for start, _ in schedule if start < window])
+        return np.array([start for start in starts if start < window])
     if not (math.isfinite(epoch_s) and epoch_s > 0):
         raise CoraloptError(f"epoch_s is {epoch_s!r}; give a positive number of seconds")
     return np.arange(0.0, window, epoch_s)

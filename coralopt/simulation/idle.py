@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coralopt.simulation.kernels import Array, compiled, kv_bytes, route_offset, stage_ms
+from coralopt.simulation.kernels import Array, compiled, link_seconds, route_offset, stage_ms
 from coralopt.simulation.state import DECODE, MIXED, NIL, State
 
 
@@ -27,11 +27,9 @@ def _transfer_ms(state: State, request: int) -> float:
     offset = route_offset(state, DECODE)
     slowest = 0.0
     for stage in range(source.stages):
-        k = state.routes[request, stage]
-        slowest = max(slowest, kv_bytes(state, k, record.input) / state.nodes[k].kv_copies / state.nodes[k].link)
+        slowest = max(slowest, link_seconds(state, state.routes[request, stage], record.input))
     for stage in range(target.stages):
-        k = state.routes[request, offset + stage]
-        slowest = max(slowest, kv_bytes(state, k, record.input) / state.nodes[k].kv_copies / state.nodes[k].link)
+        slowest = max(slowest, link_seconds(state, state.routes[request, offset + stage], record.input))
     slowest += float(clock.kv_latency)
     if source.region != target.region:
         slowest += float(clock.kv_region_latency)

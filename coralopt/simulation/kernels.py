@@ -16,7 +16,7 @@ import numpy as np
 
 from coralopt.simulation.state import DECODE, NIL, PREFILL, State
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., object])
 # Arrays and records inside compiled code have no static type worth naming.
 Array = Any
 
@@ -34,6 +34,7 @@ def compiled(function: _F) -> _F:
     Numba remakes kept code when the file of the function changes, not when a function changes that it calls in another
     file; so the stamp it compares is extended by a digest of all of them. Where that cannot be done nothing is kept.
     """
+    # Numba's own type hides the cache that is extended here.
     kept: Any = numba.njit(cache=True)(function)
     try:
         file = kept._cache._cache_file
@@ -198,6 +199,12 @@ def kv_bytes(state: State, node: int, tokens: int) -> int:
 
 
 @compiled
+def link_seconds(state: State, node: int, tokens: int) -> float:
+    """Seconds that a node's link takes for its part of the KV cache of so many tokens."""
+    return float(kv_bytes(state, node, tokens) / state.nodes[node].kv_copies / state.nodes[node].link)
+
+
+@compiled
 def noise_factor(state: State) -> float:
     """The next lognormal factor of mean 1 (splitmix64, Box-Muller); 1 without noise."""
     clock = state.clock[0]
@@ -238,14 +245,13 @@ def touch_node(state: State, node: int) -> None:
 
 
 @compiled
-def enters(state: State, instance: int) -> None:
-    """Count a request that was routed to an instance."""
+def count_inside(state: State, instance: int, change: int) -> None:
+    """One request more or less (``change``) inside an instance from now on."""
     holder = state.instances[instance]
     now = state.clock[0].now
     holder.area += holder.inside * (now - holder.area_at)
     holder.area_at = now
-    holder.inside += 1
-    holder.routed += 1
+    holder.inside += change
 
 
 @compiled

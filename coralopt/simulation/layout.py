@@ -19,6 +19,7 @@ from coralopt.simulation.times import TimesOf, TimeTables
 from coralopt.throughput import stage_role, throughput_source
 from coralopt.throughput.nodes import HOP_MS, cache_bytes, free_bytes
 from coralopt.throughput.tables import FIRST, LAST
+from coralopt.types import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,45 @@ class Layout:
         return next(item for item in self.scenario.model_phases if item.key == f"{model}/{phase}")
 
 
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Which plan is in force when, and which epochs are reported.
+
+    Attributes:
+        starts_s: float64 (P,), when each plan takes over, rising from 0.
+        layouts: P layouts.
+        models: Model names of all plans.
+        window_s: Length of the measured window, s.
+        epochs_s: float64 (E,), starts of the epochs of the report.
+    """
+
+    starts_s: Floats
+    layouts: tuple[Layout, ...]
+    models: tuple[str, ...]
+    window_s: float
+    epochs_s: Floats
+
+    def in_force(self, moments_s: Floats) -> Ints:
+        """int64 (n,): the plan in force at each moment."""
+        return np.searchsorted(self.starts_s, moments_s, side="right") - 1
+
+    def mean(self, by_plan: Sequence[float]) -> float:
+        """Mean over the window of a figure that each plan has one of."""
+        ends = [*self.starts_s[1:].tolist(), self.window_s]
+        spans = np.maximum(0.0, np.minimum(ends, self.window_s) - self.starts_s)
+        return float(np.dot(spans / self.window_s, by_plan))
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What nodes are looked up in: their configurations, stage times, links and start-up."""
+
+    configurations: dict[str, NodeConfiguration]
+    tables: TimeTables
+    config: SimulationConfig
+    times: TimesOf
+
+
 def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: TimesOf | None = None) -> Layout:
     """Look everything up that ``plan`` names.
 
@@ -86,6 +126,7 @@ def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: Ti
     times: TimesOf = throughput_source(scenario.throughput_source) if source is None else source
     phases = {phase.key: phase for phase in scenario.model_phases}
     nodes = {configuration.name: configuration for configuration in scenario.configurations}
+    sources = _Sources(nodes, tables, config, times)
     wanted = []
     for instance in plan.instances:
         key = f"{instance.model}/{instance.phase}"
@@ -96,36 +137,27 @@ def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: Ti
             raise CoraloptError(
                 f"{instance.name}: node configuration {unknown[0]!r} is not part of the plan's scenario"
             )
-        wanted.append((_blueprint(instance, phases[key], nodes, tables, config, times), instance.count))
+        wanted.append((_blueprint(instance, phases[key], sources), instance.count))
     return Layout(plan, scenario, tuple(wanted))
 
 
-def _blueprint(
-    instance: PlannedInstance,
-    phase: ModelPhase,
-    known: dict[str, NodeConfiguration],
-    tables: TimeTables,
-    config: SimulationConfig,
-    source: TimesOf,
-) -> Blueprint:
+def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: _Sources) -> Blueprint:
     records, labels, names, load_s = [], [], [], 0.0
     each = max(phase.mean_input_tokens, 1.0) if instance.phase == "prefill" else 1.0
     # Time of the slowest planned micro-batch of any stage.
     slowest_s = max(n.batch * each / n.tokens_s for stage in instance.stages for n in stage.nodes)
     for s, stage in enumerate(instance.stages):
+        place = _Place(s, len(instance.stages), stage.layers, slowest_s)
         for planned in stage.nodes:
-            configuration = known[planned.configuration]
-            record = _node(
-                phase, configuration, planned, s, len(instance.stages), stage.layers, slowest_s, tables, config, source
-            )
-            if record["batch"][0] > tables.most(int(record["decode_table"][0])) and instance.phase != "prefill":
-                most = tables.most(int(record["decode_table"][0]))
+            record = _node(phase, planned, place, sources)
+            most = sources.tables.most(int(record["decode_table"][0]))
+            if planned.batch > most and instance.phase != "prefill":
                 raise CoraloptError(
                     f"{instance.name}: stage {s + 1} has micro-batches of {planned.batch} sequences, "
                     f"its layer times reach {most}; make the plan with the same layer times"
                 )
             weights = stage.layers * phase.model.layer_bytes + phase.model.embedding_params
-            load_s = max(load_s, weights / (config.weight_load_gb_s * 1e9))
+            load_s = max(load_s, weights / (sources.config.weight_load_gb_s * 1e9))
             records += [record] * planned.count
             labels += [f"{planned.configuration} layers {stage.first_layer}-{stage.last_layer}"] * planned.count
             names += [planned.configuration] * planned.count
@@ -149,21 +181,22 @@ def _blueprint(
     )
 
 
-def _node(
-    phase: ModelPhase,
-    configuration: NodeConfiguration,
-    planned: PlannedNode,
-    stage: int,
-    stages: int,
-    layers: int,
-    slowest_s: float,
-    tables: TimeTables,
-    config: SimulationConfig,
-    source: TimesOf,
-) -> Records:
-    model, role = phase.model, stage_role(stage, stages)
+@dataclass(frozen=True)
+class _Place:
+    """Where a node stands in its instance: its stage, of how many, the layers held, and the slowest micro-batch, s."""
+
+    stage: int
+    stages: int
+    layers: int
+    slowest_s: float
+
+
+def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: _Sources) -> Records:
+    """One node, nothing running."""
+    configuration, stages, layers = sources.configurations[planned.configuration], place.stages, place.layers
+    model, role = phase.model, stage_role(place.stage, stages)
     record = np.zeros(1, dtype=NODE)
-    record["stage"], record["layers"], record["weight"] = stage, layers, planned.tokens_s
+    record["stage"], record["layers"], record["weight"] = place.stage, layers, planned.tokens_s
     record["capacity"] = max(0, math.floor(free_bytes(model, configuration, role, stages)[layers]))
     # cache_bytes is linear up to the window and beyond it: two differences give both slopes.
     window = float(model.sliding_window or 0)
@@ -174,7 +207,7 @@ def _node(
     record["batch"] = planned.batch
     # Little's law: what this node must hold at its throughput while its slowest peer works off one micro-batch a stage.
     each = max(phase.mean_input_tokens, 1.0) if phase.phase == PHASES[PREFILL] else 1.0
-    in_flight = math.ceil(stages * slowest_s * planned.tokens_s / each - 1e-6)
+    in_flight = math.ceil(stages * place.slowest_s * planned.tokens_s / each - 1e-6)
     record["budget_ms"] = phase.budget_ms / stages
     if phase.phase == "mixed":
         # As many prompt tokens come in as answers need, and one prompt beside the decoding ones a micro-batch.
@@ -191,8 +224,9 @@ def _node(
         record["hop_ms"] = HOP_MS
         if role != LAST:
             record["token_ms"] += model.hidden * 2.0 / (configuration.network_gb_s * 1e6)
-    record["prefill_table"], record["decode_table"] = tables.index(model, configuration, source)
-    record["link"] = (configuration.network_gb_s if config.kv_gb_s is None else config.kv_gb_s) * 1e9
+    record["prefill_table"], record["decode_table"] = sources.tables.index(model, configuration, sources.times)
+    kv_gb_s = sources.config.kv_gb_s
+    record["link"] = (configuration.network_gb_s if kv_gb_s is None else kv_gb_s) * 1e9
     return record
 
 

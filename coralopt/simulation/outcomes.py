@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from coralopt.plan.document import Plan
 from coralopt.simulation.causes import (
     CAUSES,
     bursts,
@@ -20,8 +16,8 @@ from coralopt.simulation.causes import (
     worst_instance,
     worst_window,
 )
-from coralopt.simulation.layout import Layout
-from coralopt.simulation.state import BATCH_FULL, NO_INSTANCE, NO_MEMORY
+from coralopt.simulation.layout import Schedule
+from coralopt.simulation.state import BATCH_FULL, NO_INSTANCE, NO_MEMORY, Columns, Table
 from coralopt.types import Bools, Floats, Ints
 
 REASONS = {"memory": NO_MEMORY, "batch": BATCH_FULL, "instance": NO_INSTANCE}
@@ -75,21 +71,14 @@ class PhaseOutcome:
     worst_attainment: float
 
 
-def slos(
-    arrival_s: Floats,
-    model: Ints,
-    schedule: Sequence[tuple[float, Plan]],
-    layouts: Sequence[Layout],
-    models: tuple[str, ...],
-) -> tuple[Floats, Floats]:
+def slos(arrival_s: Floats, model: Ints, schedule: Schedule) -> tuple[Floats, Floats]:
     """SLOs of every request on the time to first token and per output token, float64 (N,) each, ms."""
     # The SLO of a request is that of the plan in force when it arrived.
-    starts = np.array([start for start, _ in schedule])
-    in_force = np.searchsorted(starts, arrival_s, side="right") - 1
-    prefill_slo, decode_slo = np.zeros((2, len(starts), len(models)))
-    for p, layout in enumerate(layouts):
+    in_force = schedule.in_force(arrival_s)
+    prefill_slo, decode_slo = np.zeros((2, len(schedule.layouts), len(schedule.models)))
+    for p, layout in enumerate(schedule.layouts):
         for phase in layout.scenario.model_phases:
-            m = models.index(phase.model.name)
+            m = schedule.models.index(phase.model.name)
             prefill_slo[p, m], decode_slo[p, m] = phase.prefill_ms, phase.decode_ms
     # A model that the plan in force leaves out keeps the SLO of any plan that knows it.
     for slo in (prefill_slo, decode_slo):
@@ -97,44 +86,28 @@ def slos(
     return prefill_slo[in_force, model], decode_slo[in_force, model]
 
 
-def outcomes_of(
-    requests: dict[str, npt.NDArray[Any]],
-    instances: dict[str, Any],
-    schedule: Sequence[tuple[float, Plan]],
-    layouts: Sequence[Layout],
-    models: tuple[str, ...],
-    window: float,
-) -> tuple[PhaseOutcome, ...]:
+def outcomes_of(requests: Columns, instances: Table, schedule: Schedule) -> tuple[PhaseOutcome, ...]:
     """One row a model phase; mixed ones have two. Fills ``cause_ttft`` and ``cause_tpot`` of ``requests``."""
     for name in ("cause_ttft", "cause_tpot"):
         requests[name] = np.zeros(len(requests["arrival_s"]), dtype=np.int8)
-    keys = dict.fromkeys(phase.key for layout in layouts for phase in layout.scenario.model_phases)
+    keys = dict.fromkeys(phase.key for layout in schedule.layouts for phase in layout.scenario.model_phases)
     rows = []
     for key in keys:
         name, phase = key.rsplit("/", 1)
-        mine = requests["model"] == models.index(name)
+        mine = requests["model"] == schedule.models.index(name)
         for kind in ("prefill", "decode") if phase == "mixed" else (phase,):
-            rows.append(_outcome(requests, instances, schedule, layouts, key, kind, mine, window))
+            rows.append(_outcome(requests, instances, schedule, key, kind, mine))
     return tuple(rows)
 
 
-def _outcome(
-    requests: dict[str, npt.NDArray[Any]],
-    instances: dict[str, Any],
-    schedule: Sequence[tuple[float, Plan]],
-    layouts: Sequence[Layout],
-    key: str,
-    kind: str,
-    mine: Bools,
-    window: float,
-) -> PhaseOutcome:
+def _outcome(requests: Columns, instances: Table, schedule: Schedule, key: str, kind: str, mine: Bools) -> PhaseOutcome:
     name, phase = key.rsplit("/", 1)
-    first, mixed = kind == "prefill", phase == "mixed"
-    found = next(p for layout in layouts for p in layout.scenario.model_phases if p.key == key)
-    slo_ms = found.prefill_ms if first else found.decode_ms
-    ends = [start for start, _ in schedule[1:]] + [window]
-    share = [max(0.0, min(end, window) - start) / window for (start, _), end in zip(schedule, ends, strict=True)]
-    listed = [[item for item in plan.demands if f"{item.model}/{item.phase}" == key] for _, plan in schedule]
+    first, mixed, window = kind == "prefill", phase == "mixed", schedule.window_s
+    model_phase = next(p for layout in schedule.layouts for p in layout.scenario.model_phases if p.key == key)
+    slo_ms = model_phase.prefill_ms if first else model_phase.decode_ms
+    listed = [
+        [item for item in layout.plan.demands if f"{item.model}/{item.phase}" == key] for layout in schedule.layouts
+    ]
     promised = [sum(item.planned_tokens_s for item in items) for items in listed]
     needed = [sum(item.demand_tokens_s for item in items) for items in listed]
     tokens = requests["input_tokens" if first else "output_tokens"][mine]
@@ -149,11 +122,9 @@ def _outcome(
     blocked = requests["blocked_prefill" if first or mixed else "blocked_decode"][mine]
     # Mixed instances promise output tokens, which bring their prompts with them.
     counted = requests["output_tokens"][mine] if mixed else tokens
-    in_force = np.searchsorted(np.array([start for start, _ in schedule]), arrival, side="right") - 1
-    in_plan = np.array(promised, dtype=np.float64)[in_force]
-    own = np.array(
-        [f"{m}/{p}" == key for m, p in zip(instances["model"], instances["phase"], strict=True)], dtype=np.bool_
-    )
+    in_plan = np.array(promised, dtype=np.float64)[schedule.in_force(arrival)]
+    own = np.array(instances["model"], dtype=np.str_) == name
+    own &= np.array(instances["phase"], dtype=np.str_) == phase
     ready, gone, tokens_s = (instances[column][own] for column in ("ready_s", "gone_s", "tokens_s"))
     # An answer may wait for a decode instance long after its request arrived: what counts is the first token.
     moments = arrival if first else np.fmax.accumulate(arrival + np.nan_to_num(requests["ttft_ms"][mine] / 1e3))
@@ -170,8 +141,8 @@ def _outcome(
         phase=phase,
         kind=kind,
         slo_ms=slo_ms,
-        promised_tokens_s=float("nan") if undefined else float(np.dot(share, promised)),
-        demand_tokens_s=float("nan") if undefined else float(np.dot(share, needed)),
+        promised_tokens_s=float("nan") if undefined else schedule.mean(promised),
+        demand_tokens_s=float("nan") if undefined else schedule.mean(needed),
         offered_tokens_s=float(tokens.sum()) / window,
         achieved_tokens_s=float(tokens[through].sum()) / window,
         goodput_tokens_s=float(tokens[met].sum()) / window,

@@ -29,25 +29,25 @@ def possible_requests(
     """
     config = config or SimulationConfig()
     source = throughput_source(scenario.throughput_source)
-    there = [c for k, c in enumerate(scenario.configurations) if scenario.availability[:, k].any()]
-    found: dict[tuple[str, str], Bools] = {}
+    offered = [c for k, c in enumerate(scenario.configurations) if scenario.availability[:, k].any()]
+    possible: dict[tuple[str, str], Bools] = {}
     for phase in scenario.model_phases:
         name = phase.model.name
         rows = trace.model == trace.models.index(name) if name in trace.models else np.zeros(len(trace), dtype=np.bool_)
         if not trace.is_named:
             rows = np.ones(len(trace), dtype=np.bool_)
-        given, made = trace.input_tokens[rows], trace.output_tokens[rows]
-        nodes = [(c, source.times(phase.model, c)) for c in there if source.covers(phase.model, c)]
+        inputs, outputs = trace.input_tokens[rows], trace.output_tokens[rows]
+        nodes = [(c, source.times(phase.model, c)) for c in offered if source.covers(phase.model, c)]
         for kind in ("prefill", "decode") if phase.phase == "mixed" else (phase.phase,):
             if kind == "prefill":
-                quickest = _quickest(phase, nodes, given, kind)
-                found[name, kind] = quickest <= phase.prefill_ms
+                quickest = _quickest(phase, nodes, inputs, kind)
+                possible[name, kind] = quickest <= phase.prefill_ms
                 continue
-            step = _quickest(phase, nodes, given + made // 2, kind)
+            step = _quickest(phase, nodes, inputs + outputs // 2, kind)
             if phase.phase != "mixed":
-                step = step + _transfer_ms(phase, scenario, there, given, config) / np.maximum(made - 1, 1)
-            found[name, kind] = (made < 2) | (step <= phase.decode_ms)
-    return found
+                step = step + _transfer_ms(phase, scenario, offered, inputs, config) / np.maximum(outputs - 1, 1)
+            possible[name, kind] = (outputs < 2) | (step <= phase.decode_ms)
+    return possible
 
 
 def _quickest(phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes]], tokens: Ints, kind: str) -> Floats:
@@ -65,14 +65,14 @@ def _quickest(phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes
 def _transfer_ms(
     phase: ModelPhase,
     scenario: ResolvedScenario,
-    there: list[NodeConfiguration],
+    offered: list[NodeConfiguration],
     tokens: Ints,
     config: SimulationConfig,
 ) -> Floats:
     """Least time of a KV transfer, ms: the fullest of ``max_nodes`` stages on the best network."""
     layers = -(-phase.model.layers // scenario.max_nodes)
     best = np.full(len(tokens), np.inf)
-    for configuration in there:
+    for configuration in offered:
         copies = max(1.0, configuration.count / phase.model.kv_heads)
         gb_s = configuration.network_gb_s if config.kv_gb_s is None else config.kv_gb_s
         # cache_bytes is linear up to the window and beyond it.

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
-from coralopt.plan.document import Plan
 from coralopt.replacing import replacing
 from coralopt.simulation.causes import CAUSES
-from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.fleet import Fleet, labels
 from coralopt.simulation.idle import idle_times
-from coralopt.simulation.layout import Layout
+from coralopt.simulation.layout import Schedule
 from coralopt.simulation.outcomes import PhaseOutcome, outcomes_of, slos
-from coralopt.simulation.state import (
-    DRAINING,
-    FINISHED,
-    PHASES,
-    READY,
-    State,
-)
-from coralopt.types import Floats
+from coralopt.simulation.state import DRAINING, FINISHED, PHASES, READY, Columns, State, Table
+from coralopt.types import Bools, Floats, Ints
 
 STATUS = ("unfinished", "finished", "rejected")
 
@@ -93,12 +82,12 @@ class SimulationResult:
     models: tuple[str, ...]
     window_s: float
     end_s: float
-    requests: dict[str, npt.NDArray[Any]]
-    nodes: dict[str, Any]
-    instances: dict[str, Any]
-    epochs: dict[str, Any]
+    requests: Columns
+    nodes: Table
+    instances: Table
+    epochs: Table
     epoch_utilisation: Floats
-    queues: dict[str, npt.NDArray[Any]]
+    queues: Columns
     outcomes: tuple[PhaseOutcome, ...]
     cost_usd: float
     events: int
@@ -143,18 +132,10 @@ class SimulationResult:
             raise CoraloptError(f"{target}: the requests cannot be written: {error.strerror or error}") from error
 
 
-def collect(
-    fleet: Fleet,
-    schedule: Sequence[tuple[float, Plan]],
-    layouts: Sequence[Layout],
-    epochs: Floats,
-    window: float,
-    samples: Samples,
-    config: SimulationConfig,
-) -> SimulationResult:
+def collect(fleet: Fleet, schedule: Schedule, samples: Samples) -> SimulationResult:
     """Everything from the final state."""
-    state = fleet.state
-    requests = _request_columns(state, schedule, layouts, epochs, fleet.models)
+    state, epochs, window = fleet.state, schedule.epochs_s, schedule.window_s
+    requests = _request_columns(state, schedule)
     lengths = np.diff(np.append(epochs, window))
     owner, names, configurations = labels(fleet.blueprints)
     instances = _instance_columns(fleet, window)
@@ -177,7 +158,7 @@ def collect(
         "kv_peak_bytes": records["peak"].copy(),
         "utilisation": np.divide(busy[-1], rented, out=np.zeros(len(owner)), where=rented > 0),
     }
-    queues: dict[str, npt.NDArray[Any]] = {"time_s": samples.time_s}
+    queues: Columns = {"time_s": samples.time_s}
     for pool in range(3 * len(fleet.models)):
         if (state.instances["pool"] == pool).any() or samples.waiting[:, pool].any():
             key = f"{fleet.models[pool // 3]}/{PHASES[pool % 3]}"
@@ -193,19 +174,13 @@ def collect(
         epochs=_epoch_columns(requests, epochs, lengths, fleet.models),
         epoch_utilisation=np.diff(busy, axis=0, prepend=0.0) / lengths[:, None],
         queues=queues,
-        outcomes=outcomes_of(requests, instances, schedule, layouts, fleet.models, window),
+        outcomes=outcomes_of(requests, instances, schedule),
         cost_usd=float(np.sum(instances["cost_usd"])),
         events=int(state.clock["handled"][0]),
     )
 
 
-def _request_columns(
-    state: State,
-    schedule: Sequence[tuple[float, Plan]],
-    layouts: Sequence[Layout],
-    epochs: Floats,
-    models: tuple[str, ...],
-) -> dict[str, npt.NDArray[Any]]:
+def _request_columns(state: State, schedule: Schedule) -> Columns:
     records = state.requests
     first, finish, output = records["first_token"], records["finish"], records["output"]
     ttft = 1e3 * (first - records["arrival"])
@@ -215,15 +190,15 @@ def _request_columns(
     step = np.full(len(records), np.nan)
     step[several] = 1e3 * (finish - records["decode_start"])[several] / (output[several] - 1)
     model = records["model"].astype(np.int64)
-    prefill_slo, decode_slo = slos(records["arrival"], model, schedule, layouts, models)
+    prefill_slo, decode_slo = slos(records["arrival"], model, schedule)
     # A mixed instance moves nothing.
     transfer = 1e3 * (records["kv_arrived"] - records["decode_admitted"])
     transfer[np.isnan(transfer) & np.isfinite(records["decode_start"])] = 0.0
     idle_ttft, idle_tpot = idle_times(state)
-    done = records["status"] == FINISHED
+    finished = records["status"] == FINISHED
     with np.errstate(invalid="ignore"):
         met_ttft = ttft <= prefill_slo
-        met_tpot = done & (~several | (tpot <= decode_slo))
+        met_tpot = finished & (~several | (tpot <= decode_slo))
     return {
         "arrival_s": records["arrival"].copy(),
         "model": model.astype(np.int32),
@@ -244,13 +219,13 @@ def _request_columns(
         "decode_instance": records["decode_instance"].copy(),
         "blocked_prefill": records["blocked_prefill"].copy(),
         "blocked_decode": records["blocked_decode"].copy(),
-        "epoch": (np.searchsorted(epochs, records["arrival"], side="right") - 1).astype(np.int32),
+        "epoch": (np.searchsorted(schedule.epochs_s, records["arrival"], side="right") - 1).astype(np.int32),
         "met_ttft": met_ttft,
         "met_tpot": met_tpot,
     }
 
 
-def _instance_columns(fleet: Fleet, window: float) -> dict[str, Any]:
+def _instance_columns(fleet: Fleet, window: float) -> Table:
     state, records = fleet.state, fleet.state.instances
     gone = np.where(np.isnan(records["gone_at"]), window, np.minimum(records["gone_at"], window))
     rented = np.maximum(gone - records["started_at"], 0.0)
@@ -275,14 +250,12 @@ def _instance_columns(fleet: Fleet, window: float) -> dict[str, Any]:
     }
 
 
-def _epoch_columns(
-    requests: dict[str, npt.NDArray[Any]], epochs: Floats, lengths: Floats, models: tuple[str, ...]
-) -> dict[str, Any]:
+def _epoch_columns(requests: Columns, epochs: Floats, lengths: Floats, models: tuple[str, ...]) -> Table:
     cell = requests["epoch"].astype(np.int64) * len(models) + requests["model"]
     size = len(epochs) * len(models)
     count = np.bincount(cell, minlength=size)
 
-    def total(weight: npt.NDArray[Any]) -> Floats:
+    def total(weight: Floats | Ints | Bools) -> Floats:
         return np.bincount(cell, weights=weight, minlength=size).astype(np.float64)
 
     seconds = np.repeat(lengths, len(models))

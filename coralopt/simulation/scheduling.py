@@ -9,9 +9,10 @@ from coralopt.simulation.kernels import (
     Array,
     append,
     compiled,
-    enters,
+    count_inside,
     held_tokens,
     kv_bytes,
+    link_seconds,
     pop,
     push_event,
     route_offset,
@@ -49,13 +50,10 @@ def leave(state: State, request: int, instance: int) -> None:
         # Prompts were at work until their first token, and a mixed instance's answers of one token never decoded.
         if holder.phase == DECODE or (holder.phase == MIXED and state.requests[request].output > 1):
             node.active -= 1
-    now = state.clock[0].now
-    holder.area += holder.inside * (now - holder.area_at)
-    holder.area_at = now
-    holder.inside -= 1
+    count_inside(state, instance, -1)
     if holder.state == DRAINING and holder.inside == 0:
         holder.state = GONE
-        holder.gone_at = now
+        holder.gone_at = state.clock[0].now
     touch_instance(state, instance)
 
 
@@ -65,12 +63,12 @@ def fits(state: State, request: int, instance: int) -> bool:
     holder = state.instances[instance]
     tokens = held_tokens(state, request, holder.phase)
     for stage in range(holder.stages):
-        found = False
+        room = False
         for k in range(state.stage_first[instance, stage], state.stage_first[instance, stage + 1]):
             if kv_bytes(state, k, tokens) <= state.nodes[k].capacity:
-                found = True
+                room = True
                 break
-        if not found:
+        if not room:
             return False
     return True
 
@@ -108,7 +106,8 @@ def route(state: State, request: int, pool: int) -> None:
         record.prefill_instance = best
         if phase == MIXED:
             record.decode_instance = best
-    enters(state, best)
+    count_inside(state, best, 1)
+    state.instances[best].routed += 1
     append(state.requests, state.instance_list, best, request)
     touch_instance(state, best)
 
@@ -125,7 +124,7 @@ def start_transfer(state: State, request: int) -> None:
     for stage in range(source.stages):
         k = state.routes[request, stage]
         node = state.nodes[k]
-        seconds = kv_bytes(state, k, record.input) / node.kv_copies / node.link
+        seconds = link_seconds(state, k, record.input)
         if clock.kv_contention:
             node.sent_at = max(now, node.sent_at) + seconds
             done = max(done, node.sent_at)
@@ -134,7 +133,7 @@ def start_transfer(state: State, request: int) -> None:
     for stage in range(target.stages):
         k = state.routes[request, offset + stage]
         node = state.nodes[k]
-        seconds = kv_bytes(state, k, record.input) / node.kv_copies / node.link
+        seconds = link_seconds(state, k, record.input)
         if clock.kv_contention:
             node.received_at = max(now, node.received_at) + seconds
             done = max(done, node.received_at)

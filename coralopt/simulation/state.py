@@ -6,7 +6,7 @@ calls. Lists (queues, batches) are intrusive: a request is in at most one list a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -151,14 +151,13 @@ CLOCK = np.dtype(
 )
 
 Records = npt.NDArray[np.void]
+#: Columns of a table by name. They are of several types, and who takes one knows which; so their type is not said.
+Columns = dict[str, npt.NDArray[Any]]
+#: The same where names are columns, too: lists of texts beside arrays.
+Table = dict[str, Any]
 
 
-def requests_of(
-    arrival_s: Floats,
-    input_tokens: Ints,
-    output_tokens: Ints,
-    model: Ints,
-) -> Records:
+def requests_of(arrival_s: Floats, input_tokens: Ints, output_tokens: Ints, model: Ints) -> Records:
     """Request records of a trace, nothing of them done yet."""
     requests = np.zeros(len(arrival_s), dtype=REQUEST)
     for name in ("prefill_admitted", "first_token", "decode_admitted", "kv_arrived", "decode_start", "finish"):

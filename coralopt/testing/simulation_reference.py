@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 MASK = 2**64 - 1
-_T = TypeVar("_T", "Instance", "Node")
+_T = TypeVar("_T", "SlowInstance", "SlowNode")
 
 
 @dataclass(eq=False)
-class Request:
+class SlowRequest:
     number: int
     model: int
     arrival: float
@@ -25,17 +25,17 @@ class Request:
     generated: int = 0
     chunk: int = 0
     status: str = "waiting"
-    prefill: Instance | None = None
-    decode: Instance | None = None
-    nodes: dict[str, list[Node]] = field(default_factory=dict)
+    prefill: SlowInstance | None = None
+    decode: SlowInstance | None = None
+    nodes: dict[str, list[SlowNode]] = field(default_factory=dict)
     batch: dict[str, int] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
-class Node:
-    owner: Instance
+class SlowNode:
+    owner: SlowInstance
     stage: int
     layers: int
     share: float
@@ -55,9 +55,9 @@ class Node:
     peak: int = 0
     resident: int = 0
     active: int = 0
-    running: list[Request] | None = None
-    decodes: deque[Request] = field(default_factory=deque)
-    prompts: deque[Request] = field(default_factory=deque)
+    running: list[SlowRequest] | None = None
+    decodes: deque[SlowRequest] = field(default_factory=deque)
+    prompts: deque[SlowRequest] = field(default_factory=deque)
     in_flight: list[dict[str, int]] = field(default_factory=list)
     sent_at: float = 0.0
     received_at: float = 0.0
@@ -72,21 +72,21 @@ class Node:
 
 
 @dataclass(eq=False)
-class Instance:
+class SlowInstance:
     model: int
     phase: str
     region: int
     weight: float
-    stages: list[list[Node]] = field(default_factory=list)
+    stages: list[list[SlowNode]] = field(default_factory=list)
     state: str = "starting"
     credit: float = 0.0
-    queue: deque[Request] = field(default_factory=deque)
-    arrived: deque[Request] = field(default_factory=deque)
+    queue: deque[SlowRequest] = field(default_factory=deque)
+    arrived: deque[SlowRequest] = field(default_factory=deque)
     inside: int = 0
     reason: str = ""
     gone_at: float = math.nan
 
-    def holds(self, request: Request) -> int:
+    def holds(self, request: SlowRequest) -> int:
         return request.input + (0 if self.phase == "prefill" else request.output)
 
 
@@ -95,8 +95,8 @@ class Reference:
 
     def __init__(
         self,
-        instances: Sequence[Instance],
-        requests: Sequence[Request],
+        instances: Sequence[SlowInstance],
+        requests: Sequence[SlowRequest],
         entry: Sequence[str],
         tables: Sequence[tuple[list[float], list[list[tuple[float, float]]]]],
         links: tuple[float, float, bool],
@@ -108,11 +108,11 @@ class Reference:
         self.noise, self.random = noise, seed
         self.now, self.order = 0.0, 0
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self.homeless: dict[tuple[int, str], deque[Request]] = {}
-        self.touched_instances: dict[Instance, None] = {}
-        self.touched_nodes: dict[Node, None] = {}
+        self.homeless: dict[tuple[int, str], deque[SlowRequest]] = {}
+        self.touched_instances: dict[SlowInstance, None] = {}
+        self.touched_nodes: dict[SlowNode, None] = {}
 
-    def play(self, timeline: Iterable[tuple[float, list[Instance], list[Instance]]]) -> None:
+    def play(self, timeline: Iterable[tuple[float, list[SlowInstance], list[SlowInstance]]]) -> None:
         """Play everything to its end."""
         arrivals = deque(self.requests)
         due = deque(timeline)
@@ -134,7 +134,7 @@ class Reference:
                 self.route(request, self.entry[request.model])
             self.settle()
 
-    def reconfigure(self, ready: list[Instance], drained: list[Instance]) -> None:
+    def reconfigure(self, ready: list[SlowInstance], drained: list[SlowInstance]) -> None:
         pools = set()
         for instance in ready:
             instance.state = "ready"
@@ -150,7 +150,7 @@ class Reference:
                     self.route(waiting.popleft(), phase)
                 self.settle()
 
-    def serving(self, model: int, phase: str) -> list[Instance]:
+    def serving(self, model: int, phase: str) -> list[SlowInstance]:
         return [i for i in self.instances if (i.model, i.phase, i.state) == (model, phase, "ready")]
 
     def schedule(self, time: float, happens: Callable[[Any], None], what: Any) -> None:
@@ -159,7 +159,7 @@ class Reference:
 
     # Coordinator
 
-    def route(self, request: Request, phase: str) -> None:
+    def route(self, request: SlowRequest, phase: str) -> None:
         candidates = self.serving(request.model, phase)
         if not candidates:
             request.blocked["decode" if phase == "decode" else "prefill"] = "instance"
@@ -191,9 +191,9 @@ class Reference:
             self.start(node)
         self.touched_nodes.clear()
 
-    # Instance scheduler
+    # SlowInstance scheduler
 
-    def admit(self, instance: Instance) -> None:
+    def admit(self, instance: SlowInstance) -> None:
         while instance.queue:
             request = instance.queue[0]
             tokens = instance.holds(request)
@@ -225,12 +225,12 @@ class Reference:
                 self.touched_nodes[nodes[0]] = None
 
     @staticmethod
-    def room(instance: Instance, node: Node) -> bool:
+    def room(instance: SlowInstance, node: SlowNode) -> bool:
         if instance.phase == "decode":
             return True
         return (node.active if instance.phase == "prefill" else node.resident) < node.limit
 
-    def begin_arrived(self, instance: Instance) -> None:
+    def begin_arrived(self, instance: SlowInstance) -> None:
         while instance.arrived:
             request = instance.arrived[0]
             if any(node.active >= node.limit for node in request.nodes["decode"]):
@@ -239,13 +239,13 @@ class Reference:
                 request.blocked.setdefault("decode", "batch")
             self.begin_decoding(instance.arrived.popleft(), request.nodes["decode"])
 
-    def begin_decoding(self, request: Request, nodes: list[Node]) -> None:
+    def begin_decoding(self, request: SlowRequest, nodes: list[SlowNode]) -> None:
         for node in nodes:
             node.active += 1
         nodes[0].decodes.append(request)
         self.touched_nodes[nodes[0]] = None
 
-    def leave(self, request: Request, instance: Instance | None) -> None:
+    def leave(self, request: SlowRequest, instance: SlowInstance | None) -> None:
         assert instance is not None
         for node in request.nodes["decode" if instance.phase == "decode" else "prefill"]:
             node.used -= node.bytes(instance.holds(request))
@@ -259,7 +259,7 @@ class Reference:
 
     # KV transfer
 
-    def send(self, request: Request) -> None:
+    def send(self, request: SlowRequest) -> None:
         done = self.now
         ends = [("sent_at", n) for n in request.nodes["prefill"]] + [
             ("received_at", n) for n in request.nodes["decode"]
@@ -277,7 +277,7 @@ class Reference:
             done += self.region_latency
         self.schedule(done, self.kv_arrives, request)
 
-    def kv_arrives(self, request: Request) -> None:
+    def kv_arrives(self, request: SlowRequest) -> None:
         self.leave(request, request.prefill)
         request.times["kv_arrived"] = self.now
         assert request.decode is not None
@@ -286,11 +286,11 @@ class Reference:
 
     # Nodes
 
-    def start(self, node: Node) -> None:
+    def start(self, node: SlowNode) -> None:
         if node.running is not None:
             return
         instance, stages = node.owner, len(node.owner.stages)
-        taken: list[Request] = []
+        taken: list[SlowRequest] = []
         ms, decodes, prompt_tokens = 0.0, 0, 0
         if instance.phase == "prefill":
             while node.prompts and len(taken) < node.batch:
@@ -339,7 +339,7 @@ class Reference:
         node.prompt_tokens += prompt_tokens
         self.schedule(self.now + seconds, self.batch_ends, node)
 
-    def batch_ends(self, node: Node) -> None:
+    def batch_ends(self, node: SlowNode) -> None:
         instance, taken = node.owner, node.running or []
         node.running = None
         for request in taken:
@@ -386,7 +386,7 @@ class Reference:
 
     # Times
 
-    def time(self, node: Node, decodes: int, context: int, prompts: int, prompt_tokens: int) -> float:
+    def time(self, node: SlowNode, decodes: int, context: int, prompts: int, prompt_tokens: int) -> float:
         """Time of one micro-batch, ms."""
         layer = other = 0.0
         if decodes:

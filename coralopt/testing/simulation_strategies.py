@@ -16,7 +16,7 @@ from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import DECODE, MIXED, NODE, PHASES, PREFILL, requests_of
 from coralopt.simulation.times import FunctionTimes, TimeTables
-from coralopt.testing.simulation_reference import Instance, Node, Reference, Request
+from coralopt.testing.simulation_reference import Reference, SlowInstance, SlowNode, SlowRequest
 from coralopt.types import Floats, Ints
 
 WORD = 20260713
@@ -76,7 +76,7 @@ class SimulationCase:
         """The slow reference, run to the end."""
         instances = []
         for blueprint in self.blueprints:
-            instance = Instance(
+            instance = SlowInstance(
                 int(blueprint.model[1:]), PHASES[blueprint.phase], int(blueprint.region[1:]), blueprint.weight
             )
             instance.stages = [[] for _ in blueprint.stage_sizes]
@@ -84,7 +84,7 @@ class SimulationCase:
                 instance.stages[record["stage"]].append(_node(instance, record))
             instances.append(instance)
         requests = [
-            Request(r, int(m), float(a), int(i), int(o))
+            SlowRequest(r, int(m), float(a), int(i), int(o))
             for r, (m, a, i, o) in enumerate(
                 zip(self.model, self.arrival_s, self.input_tokens, self.output_tokens, strict=True)
             )
@@ -110,14 +110,14 @@ class SimulationCase:
         return played
 
 
-def _node(owner: Instance, record: Any) -> Node:
+def _node(owner: SlowInstance, record: Any) -> SlowNode:
     def number(name: str) -> int:
         return int(record[name])
 
     def real(name: str) -> float:
         return float(record[name])
 
-    return Node(
+    return SlowNode(
         owner=owner,
         stage=number("stage"),
         layers=number("layers"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coralopt import Plan, scenario_from_mapping
 from coralopt.simulation import SimulationConfig, simulate
-from coralopt.simulation.causes import BURST_S, CAUSES, bursts, worst_window
+from coralopt.simulation.causes import BURST_S, CAUSES, bursts, decode_causes, worst_window
 from coralopt.simulation.possible import possible_requests
 from coralopt.workload import Trace, poisson_for_scenario
 
@@ -84,3 +84,21 @@ def test_the_worst_half_minute() -> None:
     arrival = np.array([1.0, 31.0, 32.0, 33.0, 70.0])
     cause = np.array([1, 2, 2, 0, 0], dtype=np.int8)
     assert worst_window(cause, arrival) == (30.0, pytest.approx(1 / 3))
+
+
+def test_slow_rounds_are_told_from_waiting() -> None:
+    """What is late by its own decoding rounds is ``batch``, a late KV transfer ``transfer``, the rest waited."""
+    columns = {
+        "met_tpot": np.array([True, False, False, False, False]),
+        "tpot_ms": np.array([40.0, 70.0, 70.0, 70.0, 70.0]),
+        "idle_tpot_ms": np.full(5, 30.0),
+        "output_tokens": np.full(5, 11),
+        "decode_wait_ms": np.array([0.0, 0.0, 0.0, 300.0, 300.0]),
+        # 60 ms a round is beyond the SLO of 50 ms, 45 ms is not: then something before the rounds was late.
+        "step_ms": np.array([40.0, 60.0, 45.0, 45.0, 60.0]),
+        "blocked_decode": np.zeros(5, dtype=np.int8),
+        "status": np.ones(5, dtype=np.int8),
+    }
+    everyone, none = np.ones(5, dtype=np.bool_), np.zeros(5, dtype=np.bool_)
+    causes = decode_causes(columns, everyone, 50.0, none, none)
+    assert [CAUSES[c] for c in causes] == ["met", "batch", "transfer", "queue", "batch"]

@@ -14,8 +14,8 @@ from coralopt.simulation import FunctionTimes, SimulationConfig, SimulationResul
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.kernels import stage_ms
-from coralopt.simulation.layout import lay_out
-from coralopt.simulation.state import requests_of
+from coralopt.simulation.layout import common_models, lay_out
+from coralopt.simulation.state import DRAINING, GONE, READY, STARTING, requests_of
 from coralopt.simulation.times import TimeTables
 from coralopt.throughput import build_tables, stage_role, throughput_source
 from coralopt.workload import Trace, poisson_for_scenario
@@ -153,6 +153,29 @@ def test_scale_down_drains(tiny_plan: Plan, overlap: bool) -> None:
     assert (result.requests["status"] == 1).all()
     rate = sum(i.price_usd_h * i.count for i in tiny_plan.instances)
     assert rate * 900 / 3600 < result.cost_usd < rate * 1000 / 3600
+
+
+def test_the_least_loaded_instance_drains(tiny_plan: Plan) -> None:
+    """Of twins the one with fewer requests inside goes, whichever is older; a serving one stays before a starting one."""
+    tables, config = TimeTables(100), SimulationConfig()
+    twins, single = (lay_out(plan, tables, config) for plan in (_doubled(tiny_plan), tiny_plan))
+    none = np.zeros(0)
+    models = common_models([twins])
+    state = empty_state(requests_of(none, none, none, none), len(models), 3, tables, config, 1)  # type: ignore[arg-type]
+    fleet = Fleet(state, models, config)
+    fleet.apply(twins, 0.0, at_once=True)
+    instances = fleet.state.instances
+    pairs = [np.flatnonzero([b.key == blueprint.key for b in fleet.blueprints]) for blueprint, _ in single.wanted]
+    assert [len(pair) for pair in pairs] == [2] * 4
+    for number, pair in enumerate(pairs):
+        instances["inside"][pair] = (5, 2) if number % 2 else (2, 5)
+    # A twin that is still starting goes first, however little its sibling has to do.
+    instances["state"][pairs[3]], instances["inside"][pairs[3]] = (STARTING, READY), (0, 0)
+    fleet.apply(single, 300.0, at_once=False)
+    for number, (first, second) in enumerate(pairs[:3]):
+        kept, drained = (first, second) if number % 2 else (second, first)
+        assert (instances["state"][kept], instances["state"][drained]) == (READY, DRAINING)
+    assert instances["state"][pairs[3]].tolist() == [GONE, READY]
 
 
 def test_replacement_overlaps_or_leaves_a_gap(tiny_plan: Plan) -> None:
