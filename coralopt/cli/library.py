@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import (
-    JsonFlag,
-    OptionList,
-    parse_options,
-    print_json,
-    print_rich,
-    progress_bar,
-    say,
-)
+from coralopt.cli.console import JsonFlag, OptionList, parse_options, progress_bar, say
+from coralopt.cli.exit_codes import CHECK_FAILED, OK
+from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.present import Answer, present
+
+if TYPE_CHECKING:
+    from coralopt.scenario.resolved import ResolvedScenario
+    from coralopt.templates import TemplateLibrary
 
 app = typer.Typer(no_args_is_help=True, help="Look into a template library, check it, export it, compare two.")
 
@@ -30,7 +29,30 @@ PhaseOption = Annotated[
 ]
 
 
-def _open(path: Path, scenario: str | None) -> tuple[Any, Any]:
+@dataclass(frozen=True)
+class RankOptions(OptionGroup):
+    """Which templates are ranked."""
+
+    region: Annotated[str | None, typer.Option(help="Prices of this region; default: the cheapest one.")] = None
+    nodes: Annotated[str, typer.Option(help="any, mixed (several GPU types) or pure (one GPU type).")] = "any"
+    gpus: Annotated[str | None, typer.Option(help="Only these GPU types, for example L40S,H100.")] = None
+    limit: Annotated[int, typer.Option("-n", min=1, help="How many of each model phase.")] = 5
+
+
+@dataclass(frozen=True)
+class CheckOptions(OptionGroup):
+    """How a sample is derived anew."""
+
+    solver: Annotated[str, typer.Option(help="Any solver; see `coralopt solvers`.")] = "highs"
+    formulation: Annotated[str | None, typer.Option(help="Placement formulation of a MILP: tight or paper.")] = None
+    option: OptionList = None
+    sample: Annotated[int, typer.Option(min=1, help="Node sets to draw.")] = 1000
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0
+    executor: Annotated[str, typer.Option(help="local or ray.")] = "local"
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None
+
+
+def _open(path: Path, scenario: str | None) -> tuple[TemplateLibrary, ResolvedScenario]:
     from coralopt.scenario import load_scenario
     from coralopt.templates import library_scenario, load_library
 
@@ -41,89 +63,84 @@ def _open(path: Path, scenario: str | None) -> tuple[Any, Any]:
 @app.command()
 def info(library: LibraryArgument, json_output: JsonFlag = False) -> None:
     """What LIB holds: scenario, method, digest, templates of each model phase."""
-    from rich.table import Table
-
+    from coralopt.report.table import make_table, numbers
     from coralopt.templates import content_digest, load_library
 
     loaded = load_library(library)
-    rows = []
-    for phase in loaded.phases:
-        stages = (phase.stage_layers > 0).sum(axis=1)
-        rows.append(
-            {
-                "model_phase": phase.key,
-                "node_sets": phase.examined,
-                "templates": len(phase),
-                "most_stages": int(stages.max(initial=0)),
-                "lowest_tokens_s": float(phase.throughput.min()) if len(phase) else 0.0,
-                "best_tokens_s": float(phase.throughput.max()) if len(phase) else 0.0,
-            }
-        )
-    facts = {
-        "library": str(library),
+    rows = [
+        {
+            "model_phase": phase.key,
+            "node_sets": phase.examined,
+            "templates": len(phase),
+            "most_stages": int((phase.stage_layers > 0).sum(axis=1).max(initial=0)),
+            "lowest_tokens_s": float(phase.throughput.min()) if len(phase) else 0.0,
+            "best_tokens_s": float(phase.throughput.max()) if len(phase) else 0.0,
+        }
+        for phase in loaded.phases
+    ]
+    document = {
+        "library": library,
         "scenario": loaded.scenario,
         "digest": loaded.digest,
         "content": content_digest(loaded),
-        "method": dict(loaded.method),
-        "configurations": list(loaded.configurations),
+        "method": loaded.method,
+        "configurations": loaded.configurations,
         "templates": len(loaded),
+        "phases": rows,
     }
-    if json_output:
-        print_json({**facts, "phases": rows})
-        return
-    table = Table(title=f"{library}: {len(loaded):,} templates of {loaded.scenario}")
-    table.add_column("model phase")
-    for head in ("node sets", "templates", "most stages", "lowest tokens/s", "best tokens/s"):
-        table.add_column(head, justify="right")
-    for row in rows:
-        table.add_row(str(row["model_phase"]), *(f"{row[n]:,}" for n in ("node_sets", "templates", "most_stages")),
-                      *(f"{row[n]:,.1f}" for n in ("lowest_tokens_s", "best_tokens_s")))  # fmt: skip
-    print_rich(table)
+    table = make_table(
+        f"{library}: {len(loaded):,} templates of {loaded.scenario}",
+        [
+            "model phase",
+            *numbers("{:,}", "node sets", "templates", "most stages"),
+            *numbers("{:,.1f}", "lowest tokens/s", "best tokens/s"),
+        ],
+        [tuple(row.values()) for row in rows],
+    )
     method = ", ".join(f"{name} {value}" for name, value in loaded.method.items() if value) or "unknown"
-    say(f"method: {method}; digest {loaded.digest[:16]}; configurations: {', '.join(loaded.configurations)}")
+    line = f"method: {method}; digest {loaded.digest[:16]}; configurations: {', '.join(loaded.configurations)}"
+    present(Answer(document, [table], [line]), json_output)
 
 
 @app.command()
+@takes_groups
 def top(
     library: LibraryArgument,
+    rank: RankOptions,
     phase: PhaseOption = None,
-    region: Annotated[str | None, typer.Option(help="Prices of this region; default: the cheapest one.")] = None,
-    nodes: Annotated[str, typer.Option(help="any, mixed (several GPU types) or pure (one GPU type).")] = "any",
-    gpus: Annotated[str | None, typer.Option(help="Only these GPU types, for example L40S,H100.")] = None,
-    limit: Annotated[int, typer.Option("-n", min=1, help="How many of each model phase.")] = 5,
     scenario: ScenarioOption = None,
     json_output: JsonFlag = False,
 ) -> None:
     """The templates of LIB with the most tokens/s for one USD/h."""
-    from rich.table import Table
-
     from coralopt.errors import OptionError
     from coralopt.report import stages_text
+    from coralopt.report.table import Column, make_table
     from coralopt.templates import rank_templates
 
-    if nodes not in ("any", "mixed", "pure"):
-        raise OptionError(f"--nodes {nodes!r}: choose any, mixed or pure")
+    if rank.nodes not in ("any", "mixed", "pure"):
+        raise OptionError(f"--nodes {rank.nodes!r}: choose any, mixed or pure")
     loaded, resolved = _open(library, scenario)
-    only = None if gpus is None else [name.strip() for name in gpus.split(",")]
-    document: dict[str, Any] = {}
-    for key in [phase] if phase is not None else loaded.by_key:
-        ranked = rank_templates(loaded, resolved, key, region=region, mix=nodes, gpus=only, limit=limit)  # type: ignore[arg-type]
-        document[key] = [
-            {**asdict(item), "placement": stages_text(item.placement, loaded.configurations)} for item in ranked
+    only = None if rank.gpus is None else [name.strip() for name in rank.gpus.split(",")]
+    ranked = {
+        key: rank_templates(loaded, resolved, key, region=rank.region, mix=rank.nodes, gpus=only, limit=rank.limit)  # type: ignore[arg-type]
+        for key in ([phase] if phase is not None else loaded.by_key)
+    }
+    columns = (
+        Column("tokens/s per USD/h", "{:,.2f}"),
+        Column("tokens/s", "{:,.1f}"),
+        Column("USD/h", "{:,.4f}"),
+        *("region", Column("stages (nodes:layers)", fold=True)),
+    )
+    document, tables = {}, []
+    for key, templates in ranked.items():
+        stages = [stages_text(item.placement, loaded.configurations) for item in templates]
+        document[key] = [{**asdict(item), "placement": text} for item, text in zip(templates, stages, strict=True)]
+        rows = [
+            (item.tokens_s_per_usd_h, item.tokens_s, item.price_usd_h, item.region, text)
+            for item, text in zip(templates, stages, strict=True)
         ]
-    if json_output:
-        print_json(document)
-        return
-    for key, ranked_rows in document.items():
-        table = Table(title=f"{key}: most tokens/s for one USD/h")
-        for head in ("tokens/s per USD/h", "tokens/s", "USD/h"):
-            table.add_column(head, justify="right")
-        table.add_column("region")
-        table.add_column("stages (nodes:layers)", overflow="fold")
-        for row in ranked_rows:
-            table.add_row(f"{row['tokens_s_per_usd_h']:,.2f}", f"{row['tokens_s']:,.1f}", f"{row['price_usd_h']:,.4f}",
-                          row["region"], row["placement"].replace("[", "\\["))  # fmt: skip
-        print_rich(table)
+        tables.append(make_table(f"{key}: most tokens/s for one USD/h", columns, rows))
+    present(Answer(document, tables), json_output)
 
 
 @app.command()
@@ -131,8 +148,7 @@ def spread(
     library: LibraryArgument, phase: PhaseOption = None, scenario: ScenarioOption = None, json_output: JsonFlag = False
 ) -> None:
     """How finely the throughputs of LIB are graded, with mixed node sets and with one GPU type only."""
-    from rich.table import Table
-
+    from coralopt.report.table import make_table, numbers
     from coralopt.templates import throughput_spread
 
     loaded, resolved = _open(library, scenario)
@@ -148,17 +164,16 @@ def spread(
                 "overshoot_one_gpu_type": pure.overshoot,
             }
         )
-    if json_output:
-        print_json(rows)
-        return
-    table = Table(title="Throughputs offered, and how far one instance overshoots a demand on average")
-    table.add_column("model phase")
-    for head in ("levels", "with one GPU type", "overshoot", "with one GPU type"):
-        table.add_column(head, justify="right")
-    for row in rows:
-        table.add_row(str(row["model_phase"]), f"{row['levels']:,}", f"{row['levels_one_gpu_type']:,}",
-                      f"{row['overshoot']:.3%}", f"{row['overshoot_one_gpu_type']:.3%}")  # fmt: skip
-    print_rich(table)
+    table = make_table(
+        "Throughputs offered, and how far one instance overshoots a demand on average",
+        [
+            "model phase",
+            *numbers("{:,}", "levels", "with one GPU type"),
+            *numbers("{:.3%}", "overshoot", "with one GPU type"),
+        ],
+        [tuple(row.values()) for row in rows],
+    )
+    present(Answer(rows, [table]), json_output)
 
 
 @app.command()
@@ -198,24 +213,27 @@ def diff(
     json_output: JsonFlag = False,
 ) -> None:
     """Compare two libraries: node sets that only one has, throughputs that differ. Exits 1 when they differ."""
-    from rich.table import Table
-
+    from coralopt.report.table import make_table, numbers
     from coralopt.templates import compare_libraries, load_library
 
-    found = compare_libraries(load_library(first), load_library(second))
-    if json_output:
-        print_json([asdict(item) for item in found])
-    else:
-        table = Table(title=f"{second} against {first}")
-        table.add_column("model phase")
-        for head in ("only first", "only second", "equal", "higher", "lower", "largest rise", "largest fall"):
-            table.add_column(head, justify="right")
-        for item in found:
-            table.add_row(item.key, *(f"{n:,}" for n in (item.only_first, item.only_second, item.equal, item.higher,
-                          item.lower)), f"{item.largest_rise:.3g}", f"{item.largest_fall:.3g}")  # fmt: skip
-        print_rich(table)
-    if not all(item.same for item in found):
-        raise typer.Exit(1)
+    differences = compare_libraries(load_library(first), load_library(second))
+    table = make_table(
+        f"{second} against {first}",
+        [
+            "model phase",
+            *numbers("{:,}", "only first", "only second", "equal", "higher", "lower"),
+            *numbers("{:.3g}", "largest rise", "largest fall"),
+        ],
+        [
+            (
+                *(item.key, item.only_first, item.only_second, item.equal, item.higher, item.lower),
+                *(item.largest_rise, item.largest_fall),
+            )
+            for item in differences
+        ],
+    )
+    code = OK if all(item.same for item in differences) else CHECK_FAILED
+    present(Answer(differences, [table], code=code), json_output)
 
 
 @app.command()
@@ -229,10 +247,9 @@ def bound(
     json_output: JsonFlag = False,
 ) -> None:
     """How much cheaper than LIB could node sets of any size be? A proven answer, for templates and for a whole plan."""
-    from rich.table import Table
-
     from coralopt.errors import LibraryError, PlanError
     from coralopt.plan import Plan
+    from coralopt.report.table import Column, make_table, numbers
     from coralopt.templates import allocation_certificate, phase_bounds, rank_templates, unlimited_tables
 
     loaded, resolved = _open(library, scenario)
@@ -244,7 +261,7 @@ def bound(
             f"{plan}: the plan leaves demand unmet, the bound is for all of it; give a plan that serves all"
         )
     tables = unlimited_tables(resolved)
-    rows = []
+    rows: list[dict[str, object]] = []
     for key, most, region in phase_bounds(resolved, tables):
         best = rank_templates(loaded, resolved, key, limit=1)
         reached = best[0].tokens_s_per_usd_h if best else 0.0
@@ -252,47 +269,36 @@ def bound(
         cheaper = max(0.0, 1 - reached / most) if most > 0 else 0.0
         rows.append({"model_phase": key, "best": reached, "bound": most, "region": region, "cheaper_at_most": cheaper})
     certificate = allocation_certificate(resolved, tables, grid=grid)
-    document: dict[str, Any] = {"phases": rows, "allocation": asdict(certificate)}
+    document: dict[str, object] = {"phases": rows, "allocation": certificate}
+    lines = ["no library can meet the demands with this availability, not even with fractions of nodes"]
+    if certificate.feasible:
+        lines = [
+            f"no allocation costs less than {certificate.bound_usd_h:,.4f} USD/h, whatever the size of its node sets "
+            f"(with nodes in fractions: {certificate.fractional_usd_h:,.4f})"
+        ]
     if loaded_plan is not None:
         cost = loaded_plan.cost_usd_h
-        document["plan_cost_usd_h"] = cost
-        document["plan_cheaper_at_most"] = max(0.0, 1 - certificate.bound_usd_h / cost) if cost > 0 else 0.0
-    if json_output:
-        print_json(document)
-        return
-    table = Table(title=f"{library}: most tokens/s for one USD/h, here and for node sets of any size")
-    table.add_column("model phase")
-    for head in ("best template", "bound", "cheaper at most"):
-        table.add_column(head, justify="right")
-    table.add_column("region of the bound")
-    for row in rows:
-        table.add_row(str(row["model_phase"]), f"{row['best']:,.2f}", f"{row['bound']:,.2f}",
-                      f"{row['cheaper_at_most']:.2%}", str(row["region"]))  # fmt: skip
-    print_rich(table)
-    if not certificate.feasible:
-        say("no library can meet the demands with this availability, not even with fractions of nodes")
-        return
-    say(
-        f"no allocation costs less than {certificate.bound_usd_h:,.4f} USD/h, whatever the size of its node sets "
-        f"(with nodes in fractions: {certificate.fractional_usd_h:,.4f})"
+        saving = max(0.0, 1 - certificate.bound_usd_h / cost) if cost > 0 else 0.0
+        document |= {"plan_cost_usd_h": cost, "plan_cheaper_at_most": saving}
+        if certificate.feasible:
+            lines.append(f"the plan costs {cost:,.4f} USD/h: larger node sets could save at most {saving:.4%}")
+    table = make_table(
+        f"{library}: most tokens/s for one USD/h, here and for node sets of any size",
+        [
+            "model phase",
+            *numbers("{:,.2f}", "best template", "bound"),
+            *(Column("cheaper at most", "{:.2%}"), "region of the bound"),
+        ],
+        [[row[name] for name in ("model_phase", "best", "bound", "cheaper_at_most", "region")] for row in rows],
     )
-    if loaded_plan is not None:
-        say(
-            f"the plan costs {loaded_plan.cost_usd_h:,.4f} USD/h: larger node sets could save at most "
-            f"{document['plan_cheaper_at_most']:.4%}"
-        )
+    present(Answer(document, [table], lines), json_output)
 
 
 @app.command()
+@takes_groups
 def check(
     library: LibraryArgument,
-    solver: Annotated[str, typer.Option(help="Any solver; see `coralopt solvers`.")] = "highs",
-    formulation: Annotated[str | None, typer.Option(help="Placement formulation of a MILP: tight or paper.")] = None,
-    option: OptionList = None,
-    sample: Annotated[int, typer.Option(min=1, help="Node sets to draw.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0,
-    executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None,
+    how: CheckOptions,
     scenario: ScenarioOption = None,
     json_output: JsonFlag = False,
 ) -> None:
@@ -304,26 +310,21 @@ def check(
         result = check_library(
             loaded,
             resolved,
-            solver=solver,
-            formulation=formulation,
-            options=parse_options(option),
-            sample=sample,
-            seed=seed,
-            executor=executor,
-            workers=workers,
+            solver=how.solver,
+            formulation=how.formulation,
+            options=parse_options(how.option),
+            sample=how.sample,
+            seed=how.seed,
+            executor=how.executor,
+            workers=how.workers,
             progress=progress,
         )
-    if json_output:
-        print_json({**asdict(result), "ok": result.ok})
-    else:
-        say(
-            f"{result.compared:,} node sets derived anew with {solver}, {result.without_template:,} of them without a "
-            f"template by both; largest relative difference {result.largest_difference:.1e}"
-        )
-        for why, count in result.open.items():
-            say(f"{count:,} more left open: {why}")
-        say("no difference beyond the gaps" if result.ok else "CHECK FAILED:")
-    for violation in result.violations:
-        say(f"  - {violation}")
-    if not result.ok:
-        raise typer.Exit(1)
+    lines = [
+        f"{result.compared:,} node sets derived anew with {how.solver}, {result.without_template:,} of them without a "
+        f"template by both; largest relative difference {result.largest_difference:.1e}",
+        *(f"{count:,} more left open: {why}" for why, count in result.open.items()),
+        "no difference beyond the gaps" if result.ok else "CHECK FAILED:",
+    ]
+    violations = [f"  - {violation}" for violation in result.violations]
+    code = OK if result.ok else CHECK_FAILED
+    present(Answer({**asdict(result), "ok": result.ok}, (), lines, violations, code), json_output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -14,11 +14,11 @@ from coralopt.cli.console import (
     OptionList,
     ScenarioArgument,
     parse_options,
-    print_json,
-    print_rich,
     progress_bar,
-    say,
 )
+from coralopt.cli.exit_codes import INFEASIBLE, NO_PLAN_IN_TIME, OK
+from coralopt.cli.present import Answer, present
+from coralopt.cli.shared_options import LibraryFile
 
 
 def export(
@@ -26,7 +26,7 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="File with the suffix .lp or .mps.")],
     formulation: Annotated[str, typer.Option(help="Allocation formulation: split or paper.")] = "split",
     reductions: Annotated[bool, typer.Option(help="Write what the exact reductions leave.")] = True,
-    library: Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")] = None,
+    library: LibraryFile = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Write the allocation model of SCENARIO as an LP or MPS file, names in the scenario's words."""
@@ -46,10 +46,9 @@ def export(
     matrix = readable_names(problem, compile_problem(problem, formulation, route).matrix)
     write_model(matrix, output)
     rows, columns = matrix.shape
-    if json_output:
-        print_json({"file": str(output), "rows": rows, "columns": columns, "nonzeros": int(matrix.a.nnz)})
-    else:
-        say(f"{columns:,} columns, {rows:,} rows, {matrix.a.nnz:,} nonzeros written to {output}")
+    line = f"{columns:,} columns, {rows:,} rows, {matrix.a.nnz:,} nonzeros written to {output}"
+    document = {"file": output, "rows": rows, "columns": columns, "nonzeros": int(matrix.a.nnz)}
+    present(Answer(document, lines=[line]), json_output)
 
 
 def solve_file(
@@ -62,47 +61,38 @@ def solve_file(
     json_output: JsonFlag = False,
 ) -> None:
     """Solve an LP or MPS file with any back end, check the answer, print it."""
-    from rich.table import Table
-
+    from coralopt.report.table import Column, make_table
     from coralopt.solving import Reason, SolveOptions, find_conflict, read_model, solve_matrix
 
     options = SolveOptions.from_mapping(parse_options(option))
     matrix = read_model(model)
     started = time.perf_counter()
-    found = solve_matrix(matrix, solver, options)
+    solution = solve_matrix(matrix, solver, options)
     seconds = time.perf_counter() - started
     values: dict[str, float] = {}
-    if found.x is not None:
-        values = {matrix.column_names[int(j)]: float(found.x[j]) for j in np.flatnonzero(found.x)}
+    if solution.x is not None:
+        values = {matrix.column_names[int(j)]: float(solution.x[j]) for j in np.flatnonzero(solution.x)}
+    infeasible = solution.termination.reason is Reason.INFEASIBLE
     rows: list[str] = []
-    if found.termination.reason is Reason.INFEASIBLE and conflict:
+    if infeasible and conflict:
         rows = sorted({name for name, _ in find_conflict(matrix, solver, options).rows})
-    said: dict[str, Any] = {
-        "reason": found.termination.reason.value,
-        "limit": None if found.termination.limit is None else found.termination.limit.value,
-        "solver_says": found.termination.raw,
-        "objective": _finite(found.objective),
-        "bound": _finite(found.bound),
-        "gap": _finite(found.gap),
-        "nodes": found.nodes,
+    facts = {
+        "reason": solution.termination.reason.value,
+        "limit": None if solution.termination.limit is None else solution.termination.limit.value,
+        "solver_says": solution.termination.raw,
+        "objective": solution.objective,
+        "bound": solution.bound,
+        "gap": solution.gap,
+        "nodes": solution.nodes,
         "seconds": seconds,
     }
-    if json_output:
-        print_json({**said, "values": values, "conflict": rows})
-    else:
-        table = Table(title=f"{model.name}: {matrix.shape[1]:,} columns, {matrix.shape[0]:,} rows, solver {solver}")
-        table.add_column("what")
-        table.add_column("value", justify="right")
-        for name, value in said.items():
-            table.add_row(name.replace("_", " "), "-" if value is None else f"{value}")
-        print_rich(table)
-        for name, number in list(values.items())[:200]:
-            say(f"  {name} = {number:g}")
-        if rows:
-            say(f"these rows cannot hold together within the bounds: {', '.join(rows)}")
-    if found.x is None:
-        raise typer.Exit(3 if found.termination.reason is Reason.INFEASIBLE else 5)
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else float(value)
+    table = make_table(
+        f"{model.name}: {matrix.shape[1]:,} columns, {matrix.shape[0]:,} rows, solver {solver}",
+        ["what", Column("value", "{}")],
+        [(name.replace("_", " "), value) for name, value in facts.items()],
+    )
+    lines = [f"  {name} = {number:g}" for name, number in list(values.items())[:200]]
+    if rows:
+        lines.append(f"these rows cannot hold together within the bounds: {', '.join(rows)}")
+    code = OK if solution.x is not None else INFEASIBLE if infeasible else NO_PLAN_IN_TIME
+    present(Answer({**facts, "values": values, "conflict": rows}, [table], lines, code=code), json_output)

@@ -3,120 +3,260 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, print_json, print_rich, say
-from coralopt.cli.place_by import place_by
+from coralopt.cli.console import JsonFlag, progress_bar, say
+from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.present import Answer, present
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from coralopt.placement import PlacementPool
 
 
+@dataclass(frozen=True)
+class StageOptions(OptionGroup):
+    """How many stages."""
+
+    max_stages: Annotated[int | None, typer.Option(min=1, help="Most stages.")] = None
+    stages: Annotated[int | None, typer.Option(min=1, help="Exactly so many stages.")] = None
+    frontier: Annotated[bool, typer.Option(help="The best placement for every limit on the stages.")] = False
+    solver: Annotated[str, typer.Option(help="MILP back end; see `coralopt solvers`.")] = "highs"
+    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds a placement; keeps the best so far.")] = None
+
+
+@dataclass(frozen=True)
+class RivalOptions(OptionGroup):
+    """Other planners."""
+
+    panel = "Other planners"
+
+    planner: Annotated[str, typer.Option(help="coral, helix or hexgen; see docs/planners.md.")] = "coral"
+    start: Annotated[str, typer.Option(help="What helix begins with: heuristics, pool or none.")] = "heuristics"
+    seed: Annotated[int, typer.Option(min=0, help="Seed of helix and hexgen.")] = 0
+    generations: Annotated[int, typer.Option(min=0, help="Generations of hexgen's search.")] = 300
+
+
+@takes_groups
 def place(
     pool: Annotated[
         str, typer.Argument(metavar="POOL", help="helix-10, helix-24, helix-42, or a YAML or JSON file of a pool.")
     ],
-    max_stages: Annotated[int | None, typer.Option(min=1, help="Most stages.")] = None,
-    stages: Annotated[int | None, typer.Option(min=1, help="Exactly so many stages.")] = None,
-    frontier: Annotated[bool, typer.Option(help="The best placement for every limit on the stages.")] = False,
-    solver: Annotated[str, typer.Option(help="MILP back end; see `coralopt solvers`.")] = "highs",
-    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds a placement; keeps the best so far.")] = None,
-    planner: Annotated[str, typer.Option(help="coral, helix or hexgen; see docs/planners.md.")] = "coral",
-    start: Annotated[str, typer.Option(help="What helix begins with: heuristics, pool or none.")] = "heuristics",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of helix and hexgen.")] = 0,
-    generations: Annotated[int, typer.Option(min=0, help="Generations of hexgen's search.")] = 300,
+    stages: StageOptions,
+    rival: RivalOptions,
     json_output: JsonFlag = False,
 ) -> None:
     """Place one model on POOL for most tokens/s, proven: some 10 to 1,000 nodes, of which some may stay idle."""
-    from coralopt.errors import InfeasibleError, OptionError
-    from coralopt.placement import load_pool, place_pool
-    from coralopt.report import stages_text
+    from coralopt.errors import OptionError
+    from coralopt.placement import load_pool
 
     loaded = load_pool(pool)
-    if planner != "coral":
-        if frontier or max_stages is not None:
-            raise OptionError("--frontier and --max-stages limit the stages of coral's placements; leave them out")
-        place_by(loaded, planner, stages, solver, time_limit, start, seed, generations, json_output)
-        return
-    if frontier and stages is not None:
-        raise OptionError("--frontier tries every limit on the stages; leave out --stages")
-    limits: list[int | None] = [max_stages]
-    most = min(loaded.max_stages, max_stages or loaded.max_stages)
-    if frontier:
-        limits = list(range(1, most + 1))
-    rows: list[dict[str, Any]] = []
+    if rival.planner == "coral":
+        if stages.frontier and stages.stages is not None:
+            raise OptionError("--frontier tries every limit on the stages; leave out --stages")
+        answer = _coral(loaded, stages)
+    elif stages.frontier or stages.max_stages is not None:
+        raise OptionError("--frontier and --max-stages limit the stages of coral's placements; leave them out")
+    elif rival.planner == "helix":
+        answer = _helix(loaded, stages, rival)
+    elif rival.planner == "hexgen":
+        if stages.stages is not None:
+            raise OptionError("hexgen chooses the stages of each pipeline itself; leave out --stages")
+        answer = _hexgen(loaded, rival, quiet=json_output)
+    else:
+        raise OptionError(f"planner {rival.planner!r} does not place on pools; choose coral, helix or hexgen")
+    present(answer, json_output)
+
+
+def _head(pool: PlacementPool) -> dict[str, object]:
+    nodes = dict(zip(pool.configurations, pool.counts, strict=True))
+    return {"pool": pool.name, "source": pool.source, "layers": pool.layers, "nodes": nodes}
+
+
+def _title(pool: PlacementPool, planner: str = "") -> str:
+    nodes = ", ".join(f"{count} {name}" for name, count in zip(pool.configurations, pool.counts, strict=True))
+    return f"{pool.name}{planner}: {pool.layers} layers on {nodes}"
+
+
+def _coral(pool: PlacementPool, options: StageOptions) -> Answer:
+    from coralopt.errors import InfeasibleError
+    from coralopt.placement import place_pool
+    from coralopt.report import stages_text
+
+    most = min(pool.max_stages, options.max_stages or pool.max_stages)
+    limits = list(range(1, most + 1)) if options.frontier else [options.max_stages]
+    rows: list[dict[str, object]] = []
+    stays_s: list[float | None] = []
     unbounded = None
     for limit in limits:
         started = time.perf_counter()
         try:
-            found = place_pool(loaded, max_stages=limit, stages=stages, solver=solver, time_limit=time_limit)
+            best = place_pool(
+                pool, max_stages=limit, stages=options.stages, solver=options.solver, time_limit=options.time_limit
+            )
         except InfeasibleError:
-            if not frontier:
+            if not options.frontier:
                 raise
+            stays_s.append(None)
             rows.append({"max_stages": limit, "tokens_s": 0.0, "seconds": time.perf_counter() - started})
             continue
+        cache_tokens = pool.cache_of(best.placement)
+        # Little's law: the longest mean stay of a token in the caches at this flow.
+        stay_s = None if cache_tokens is None else cache_tokens / best.throughput
         rows.append(
             {
                 "max_stages": limit,
-                "stages": len(found.placement.stages),
-                "tokens_s": found.throughput,
-                "bound_tokens_s": found.bound,
-                "proven": found.proven,
-                "latency_ms": loaded.latency_ms(found.placement),
-                "cache_tokens": loaded.cache_of(found.placement),
-                "idle_nodes": sum(loaded.counts) - sum(found.placement.node_set),
-                "seconds": found.seconds,
-                "targets": found.targets,
-                "columns": found.columns,
-                "placement": stages_text(found.placement, loaded.configurations),
+                "stages": len(best.placement.stages),
+                "tokens_s": best.throughput,
+                "bound_tokens_s": best.bound,
+                "proven": best.proven,
+                "latency_ms": pool.latency_ms(best.placement),
+                "cache_tokens": cache_tokens,
+                "idle_nodes": sum(pool.counts) - sum(best.placement.node_set),
+                "seconds": best.seconds,
+                "targets": best.targets,
+                "columns": best.columns,
+                "placement": stages_text(best.placement, pool.configurations),
             }
         )
-        if frontier and unbounded is None:
+        stays_s.append(stay_s)
+        if options.frontier and unbounded is None:
             # Once no limit binds any more, larger ones only repeat.
-            unbounded = place_pool(loaded, max_stages=most, solver=solver, time_limit=time_limit)
-        if unbounded is not None and found.proven and found.throughput >= unbounded.throughput:
+            unbounded = place_pool(pool, max_stages=most, solver=options.solver, time_limit=options.time_limit)
+        if unbounded is not None and best.proven and best.throughput >= unbounded.throughput:
             break
-    document = {
-        "pool": loaded.name,
-        "source": loaded.source,
-        "layers": loaded.layers,
-        "nodes": dict(zip(loaded.configurations, loaded.counts, strict=True)),
-        "placements": rows,
+    lines = []
+    if not options.frontier:
+        proof = "not proven: the time was over, or a target has too many node multisets"
+        lines = [str(rows[0]["placement"]), "proven optimal" if rows[0]["proven"] else proof]
+    table = _frontier_table(pool, rows, stays_s, options.frontier)
+    return Answer({**_head(pool), "placements": rows}, [table], lines)
+
+
+def _frontier_table(
+    pool: PlacementPool, rows: list[dict[str, object]], stays_s: list[float | None], frontier: bool
+) -> Table:
+    from coralopt.report.table import Column, make_table
+
+    columns = {
+        "max_stages": Column("stages at most", "{}"),
+        "stages": Column("stages", "{}"),
+        "tokens_s": Column("tokens/s", "{:,.3f}"),
+        "bound_tokens_s": Column("proven bound", "{:,.3f}"),
+        "latency_ms": Column("latency ms", "{:,.1f}"),
+        "cache_tokens": Column("KV tokens", "{:,}"),
+        "stay_s": Column("KV stay s", "{:,.0f}"),
+        "idle_nodes": Column("idle nodes", "{}"),
+        "seconds": Column("seconds", "{:.2f}"),
     }
-    if json_output:
-        print_json(document)
-        return
-    _print(document, frontier)
-
-
-def _print(document: dict[str, Any], frontier: bool) -> None:
-    from rich.table import Table
-
-    nodes = ", ".join(f"{count} {name}" for name, count in document["nodes"].items())
-    table = Table(title=f"{document['pool']}: {document['layers']} layers on {nodes}")
-    rows = document["placements"]
-    wide = any(row.get("latency_ms") is not None for row in rows)
-    cached = any(row.get("cache_tokens") is not None for row in rows)
-    heads = ["stages at most"] if frontier else []
-    heads += ["stages", "tokens/s", "proven bound", *(["latency ms"] * wide), *(["KV tokens", "KV stay s"] * cached)]
-    for head in [*heads, "idle nodes", "seconds"]:
-        table.add_column(head, justify="right")
-    for row in rows:
-        cells = [str(row["max_stages"])] if frontier else []
-        if "stages" not in row:
-            table.add_row(*cells, "-", "none exists")
-            continue
-        cells += [str(row["stages"]), f"{row['tokens_s']:,.3f}", f"{row['bound_tokens_s']:,.3f}"]
-        if wide:
-            cells.append(f"{row['latency_ms']:,.1f}")
-        if cached:
-            # Little's law: the longest mean stay of a token in the caches at this flow.
-            cells += [f"{row['cache_tokens']:,}", f"{row['cache_tokens'] / row['tokens_s']:,.0f}"]
-        table.add_row(*cells, str(row["idle_nodes"]), f"{row['seconds']:.2f}")
-    print_rich(table)
     if not frontier:
-        say(rows[0]["placement"])
-        say(
-            "proven optimal"
-            if rows[0]["proven"]
-            else "not proven: the time was over, or a target has too many node multisets"
+        del columns["max_stages"]
+    if all(row.get("latency_ms") is None for row in rows):
+        del columns["latency_ms"]
+    if all(row.get("cache_tokens") is None for row in rows):
+        del columns["cache_tokens"], columns["stay_s"]
+    cells = []
+    for row, stay_s in zip(rows, stays_s, strict=True):
+        shown = {**row, "stay_s": stay_s}
+        if "stages" not in row:
+            shown = {"max_stages": row["max_stages"], "stages": None, "tokens_s": "none exists"}
+        cells.append([shown.get(name, "") for name in columns])
+    return make_table(_title(pool), list(columns.values()), cells)
+
+
+def _helix(pool: PlacementPool, stages: StageOptions, rival: RivalOptions) -> Answer:
+    from coralopt.planning.rivals.place_helix import DEFAULT_SECONDS, place_helix
+    from coralopt.report.table import Column, make_table, numbers
+
+    limit_s = DEFAULT_SECONDS if stages.time_limit is None else stages.time_limit
+    say(f"helix: up to {limit_s:g} s; Ctrl-C keeps the best so far")
+    best = place_helix(
+        pool,
+        stages=stages.stages,
+        solver=stages.solver,
+        time_limit=stages.time_limit,
+        start=rival.start,
+        seed=rival.seed,
+    )
+    least, most, mean = best.hops
+    parts = list(zip(best.nodes, best.layout.first, best.layout.layers, strict=True))
+    document = {
+        **_head(pool),
+        "planner": "helix",
+        "tokens_s": best.throughput,
+        "bound_tokens_s": best.bound,
+        "gap": best.gap,
+        "proven": best.proven,
+        "solver_bound_tokens_s": best.solver_bound,
+        "start_tokens_s": best.start,
+        "hops": {"least": least, "most": most, "mean": mean},
+        "seconds": best.seconds,
+        "outcome": best.raw,
+        "ranges": [{"node": name, "first_layer": first, "layers": layers} for name, first, layers in parts],
+    }
+    columns = (
+        *numbers("{:,.3f}", "tokens/s", "proven bound"),
+        Column("gap", "{:.1f} %"),
+        Column("started from", "{:,.3f}"),
+        Column("nodes on a path", "{}"),
+        Column("seconds", "{:.1f}"),
+    )
+    hops = f"{least}-{most}, mean {mean:.1f}"
+    row = (best.throughput, best.bound, best.gap * 100, best.start, hops, best.seconds)
+    proof = (
+        f"not proven ({best.raw}); the bound is the lesser of the back end's "
+        f"{best.solver_bound:,.1f} and Helix's compute bound"
+    )
+    ranges = sorted((first, layers, name) for name, first, layers in parts)
+    lines = [
+        " ".join(f"{name}[{first},{first + layers})" for first, layers, name in ranges),
+        "proven optimal" if best.proven else proof,
+    ]
+    return Answer(document, [make_table(_title(pool, " by helix"), columns, [row])], lines)
+
+
+def _hexgen(pool: PlacementPool, rival: RivalOptions, quiet: bool) -> Answer:
+    from coralopt.errors import InfeasibleError
+    from coralopt.planning.rivals.hexgen import hexgen_search
+    from coralopt.report import stages_text
+    from coralopt.report.table import Column, make_table
+
+    started = time.perf_counter()
+    with progress_bar("hexgen", quiet=quiet) as progress:
+        best = hexgen_search(
+            pool.values,
+            pool.counts,
+            seed=rival.seed,
+            generations=rival.generations,
+            on_generation=lambda count, most: progress(f"{most:,.1f} tokens/s", count, rival.generations),
         )
+    if not best.pipelines:
+        raise InfeasibleError(f"hexgen found no pipeline on pool {pool.name}: the layers do not fit one node a stage")
+    seconds = time.perf_counter() - started
+    pipelines = [
+        {"tokens_s": value, "stages": len(placement.stages), "placement": stages_text(placement, pool.configurations)}
+        for value, placement in zip(best.throughputs, best.pipelines, strict=True)
+    ]
+    document = {
+        **_head(pool),
+        "planner": "hexgen",
+        "tokens_s": best.throughput,
+        "generations": best.generations,
+        "evaluations": best.evaluations,
+        "seed": rival.seed,
+        "seconds": seconds,
+        "pipelines": pipelines,
+    }
+    columns = (Column("pipeline", "{}"), Column("tokens/s", "{:,.3f}"), Column("stages", "{}"), "placement")
+    table = make_table(
+        _title(pool, " by hexgen"), columns, [(n, *item.values()) for n, item in enumerate(pipelines, start=1)]
+    )
+    line = (
+        f"{best.throughput:,.3f} tokens/s in all; {best.evaluations:,} groups laid out in "
+        f"{best.generations} generations, {seconds:.1f} s; nothing proven"
+    )
+    return Answer(document, [table], [line])

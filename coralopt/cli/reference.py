@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, print_json, print_rich, say
+from coralopt.cli.console import JsonFlag, print_json, say
+from coralopt.cli.exit_codes import CHECK_FAILED
+from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.present import Answer, present
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from coralopt.reference import ReferenceReport
 
 
@@ -30,25 +37,40 @@ class DType(StrEnum):
     FLOAT16 = "float16"
 
 
+@dataclass(frozen=True)
+class PromptOptions(OptionGroup):
+    """What is asked of the models."""
+
+    panel = "Prompts"
+
+    requests: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts.")] = 8
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 32
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every answer.")] = 8
+    seed: Annotated[int, typer.Option(help="Seed of prompts and stand-ins.")] = 0
+
+
+@dataclass(frozen=True)
+class RunOptions(OptionGroup):
+    """Where and how the stages run."""
+
+    device: Annotated[Device, typer.Option(help="cuda: a GPU a node over NCCL; cpu: Gloo.")] = Device.CPU
+    dtype: Annotated[DType, typer.Option(help="In half precision a tie may fall the other way.")] = DType.FLOAT32
+    copies: Annotated[bool, typer.Option("--copies", help="Run each instance as often as the plan deploys it.")] = False
+    most_processes: Annotated[int, typer.Option(min=1, help="Most processes to start, one a node.")] = 32
+    timeout: Annotated[float, typer.Option(min=1, help="Longest wait for one model, seconds.")] = 600.0
+    python: Annotated[str, typer.Option(help="Interpreter that has torch and transformers.")] = sys.executable
+
+
+@takes_groups
 def reference(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")],
+    prompts: PromptOptions,
+    how: RunOptions,
     model: Annotated[list[str] | None, typer.Option(help="Model of the plan; may be repeated; all by default.")] = None,
     model_path: Annotated[
         list[str] | None,
         typer.Option("--model-path", metavar="MODEL=PATH", help="Checkpoint of a model; else a small seeded stand-in."),
     ] = None,
-    requests: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts.")] = 8,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 32,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every answer.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of prompts and stand-ins.")] = 0,
-    device: Annotated[Device, typer.Option(help="cuda: a GPU a node over NCCL; cpu: Gloo.")] = Device.CPU,
-    dtype: Annotated[DType, typer.Option(help="In half precision a tie may fall the other way.")] = DType.FLOAT32,
-    copies: Annotated[
-        bool, typer.Option("--copies", help="Run each instance as often as the plan deploys it.")
-    ] = False,
-    most_processes: Annotated[int, typer.Option(min=1, help="Most processes to start, one a node.")] = 32,
-    timeout: Annotated[float, typer.Option(min=1, help="Longest wait for one model, seconds.")] = 600.0,
-    python: Annotated[str, typer.Option(help="Interpreter that has torch and transformers.")] = sys.executable,
     json_output: JsonFlag = False,
 ) -> None:
     """Run PLAN's stages on torch.distributed, here, and check that greedy tokens equal those of the unsplit model.
@@ -78,57 +100,61 @@ def reference(
     for name in model or known:
         options = ReferenceOptions(
             folder=paths.get(name),
-            requests=requests,
-            prompt_tokens=prompt_tokens,
-            new_tokens=new_tokens,
-            seed=seed,
-            device=device.value,
-            dtype=dtype.value,
-            copies=copies,
-            most_processes=most_processes,
-            timeout_s=timeout,
-            python=python,
+            requests=prompts.requests,
+            prompt_tokens=prompts.prompt_tokens,
+            new_tokens=prompts.new_tokens,
+            seed=prompts.seed,
+            device=how.device.value,
+            dtype=how.dtype.value,
+            copies=how.copies,
+            most_processes=how.most_processes,
+            timeout_s=how.timeout,
+            python=how.python,
         )
-        reports.append(run_reference(document, name, options, say))
+        report = run_reference(document, name, options, say)
+        reports.append(report)
         if not json_output:
-            print_rich(_table(reports[-1]))
-            _verdict(reports[-1])
+            present(Answer(None, [_table(report), "\n".join(_verdict(report))]), json_output)
     if json_output:
         print_json([report.to_document() for report in reports])
-    raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+    if not all(report.ok for report in reports):
+        raise typer.Exit(CHECK_FAILED)
 
 
-def _table(report: ReferenceReport) -> Any:
-    from rich.table import Table
+def _table(report: ReferenceReport) -> Table:
+    from coralopt.report.table import Column, make_table
 
-    weights = "seeded stand-in" if report.stand_in else "checkpoint"
-    table = Table(title=f"{report.model} ({weights}) on {len(report.nodes)} processes over {report.backend}")
-    for column in ("node", "instance", "layers", "requests", "share", "planned", "prefill", "decode"):
-        table.add_column(column, justify="left" if column in ("node", "instance") else "right")
+    columns = (
+        *("node", "instance", Column("layers", "{}"), Column("requests", "{}"), Column("share", "{:.1%}")),
+        *(Column("planned", "{:.1%}"), Column("prefill", "{}"), Column("decode", "{}")),
+    )
+    rows = []
     for times in report.nodes:
         node = times.node
-        prefill = "-" if times.prefill_ms is None else f"{times.prefill_ms:.1f} ms / {times.prefill_tokens:.0f} tok"
-        decode = "-" if times.decode_ms is None else f"{times.decode_ms:.1f} ms / {times.decode_sequences:.1f} seq"
-        table.add_row(
-            f"{node.rank}: {node.configuration}",
-            node.instance,
-            f"{node.first_layer}-{node.last_layer}",
-            str(times.requests),
-            f"{times.share:.1%}",
-            f"{node.planned_share:.1%}",
-            prefill,
-            decode,
+        prefill = decode = None
+        if times.prefill_ms is not None:
+            prefill = f"{times.prefill_ms:.1f} ms / {times.prefill_tokens:.0f} tok"
+        if times.decode_ms is not None:
+            decode = f"{times.decode_ms:.1f} ms / {times.decode_sequences:.1f} seq"
+        layers = f"{node.first_layer}-{node.last_layer}"
+        rows.append(
+            (
+                *(f"{node.rank}: {node.configuration}", node.instance, layers, times.requests, times.share),
+                *(node.planned_share, prefill, decode),
+            )
         )
-    return table
+    weights = "seeded stand-in" if report.stand_in else "checkpoint"
+    return make_table(
+        f"{report.model} ({weights}) on {len(report.nodes)} processes over {report.backend}", columns, rows
+    )
 
 
-def _verdict(report: ReferenceReport) -> None:
-    typer.echo(
+def _verdict(report: ReferenceReport) -> Iterator[str]:
+    yield (
         f"{report.model}: {report.equal} of {report.requests} answers "
         f"of {report.new_tokens} tokens equal the unsplit model's"
     )
-    for request, (expected, found) in list(report.different.items())[:5]:
-        at = next((n for n, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(found))
-        typer.echo(
-            f"  request {request} differs from token {at} on: {expected[at : at + 5]} became {found[at : at + 5]}"
-        )
+    for request, (expected, answer) in list(report.different.items())[:5]:
+        pairs = zip(expected, answer, strict=False)
+        at = next((n for n, (one, other) in enumerate(pairs) if one != other), len(answer))
+        yield f"  request {request} differs from token {at} on: {expected[at : at + 5]} became {answer[at : at + 5]}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, print_json, print_rich
+from coralopt.cli.console import JsonFlag, ScenarioArgument, print_json
+from coralopt.cli.present import Answer, present
 
 app = typer.Typer(no_args_is_help=True, help="Built-in scenarios, checking a scenario file, file schemas.")
 
@@ -12,8 +13,7 @@ app = typer.Typer(no_args_is_help=True, help="Built-in scenarios, checking a sce
 @app.command("list")
 def list_scenarios(json_output: JsonFlag = False) -> None:
     """List the built-in scenarios."""
-    from rich.table import Table
-
+    from coralopt.report.table import make_table
     from coralopt.scenario import builtin_scenarios, load_scenario
 
     rows = []
@@ -28,15 +28,9 @@ def list_scenarios(json_output: JsonFlag = False) -> None:
                 "description": str(resolved.document.get("description") or "").strip(),
             }
         )
-    if json_output:
-        print_json(rows)
-        return
-    table = Table(title="Built-in scenarios")
-    for head in ("name", "model phases", "configurations", "regions", "description"):
-        table.add_column(head)
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    print_rich(table)
+    heads = ("name", "model phases", "configurations", "regions", "description")
+    table = make_table("Built-in scenarios", heads, [tuple(row.values()) for row in rows])
+    present(Answer(rows, [table]), json_output)
 
 
 @app.command("check")
@@ -47,10 +41,8 @@ def check(scenario: ScenarioArgument, json_output: JsonFlag = False) -> None:
 
     resolved = load_scenario(scenario)
     check_slos(resolved, scenario_tables(resolved))
-    if json_output:
-        print_json({"scenario": resolved.name, "ok": True, "digest": resolved.digest})
-    else:
-        typer.echo(f"{resolved.name}: no mistakes; digest {resolved.digest[:16]}")
+    line = f"{resolved.name}: no mistakes; digest {resolved.digest[:16]}"
+    present(Answer({"scenario": resolved.name, "ok": True, "digest": resolved.digest}, [line]), json_output)
 
 
 @app.command("show")
@@ -58,7 +50,7 @@ def show(scenario: ScenarioArgument) -> None:
     """Print the validated document of SCENARIO as JSON, every default filled in."""
     from coralopt.scenario import load_scenario
 
-    print_json(dict(load_scenario(scenario).document))
+    print_json(load_scenario(scenario).document)
 
 
 @app.command("schema")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, print_json, print_rich
+from coralopt.cli.console import JsonFlag
+from coralopt.cli.present import Answer, present
 
 
 def show(
@@ -20,7 +21,4 @@ def show(
     from coralopt.report import plan_view
 
     document = Plan.load(plan)
-    if json_output:
-        print_json(document.model_dump(mode="json"))
-    else:
-        print_rich(plan_view(document, pipelines=pipelines))
+    present(Answer(document.model_dump(mode="json"), [plan_view(document, pipelines=pipelines)]), json_output)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from coralopt.cli.console import JsonFlag, print_json, print_rich
+from coralopt.cli.console import JsonFlag
+from coralopt.cli.present import Answer, present
 
 
 def solvers(json_output: JsonFlag = False) -> None:
     """List the solver plugins: installed or not, version, licence, capabilities, what to install."""
-    from rich.table import Table
-
+    from coralopt.report.table import make_table
     from coralopt.solving import solver_listing
 
     rows = solver_listing()
-    if json_output:
-        print_json(rows)
-        return
-    table = Table(title="Solvers")
-    for head in rows[0] if rows else ():
-        table.add_column(head.replace("_", " "))
-    for row in rows:
-        table.add_row(*(", ".join(value) if isinstance(value, list) else str(value) for value in row.values()))
-    print_rich(table)
+    heads = [head.replace("_", " ") for head in rows[0]] if rows else []
+    cells = [[", ".join(value) if isinstance(value, list) else str(value) for value in row.values()] for row in rows]
+    present(Answer(rows, [make_table("Solvers", heads, cells)]), json_output)

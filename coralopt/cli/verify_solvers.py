@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, print_json, print_rich, say
+from coralopt.cli.console import JsonFlag, progress_bar
+from coralopt.cli.exit_codes import CHECK_FAILED, OK
+from coralopt.cli.present import Answer, present
 
 
 def verify_solvers(
@@ -22,9 +24,7 @@ def verify_solvers(
     json_output: JsonFlag = False,
 ) -> None:
     """Solve random instances with every solver and formulation; exit code 1 when any two disagree."""
-    from rich.progress import Progress, TimeRemainingColumn
-    from rich.table import Table
-
+    from coralopt.report.table import Column, make_table
     from coralopt.solving import require_backend
     from coralopt.testing.verification import load_case, milp_solvers, save_case, verify_instance, verify_seeds
 
@@ -33,61 +33,52 @@ def verify_solvers(
         require_backend(name)
     if replay is not None:
         verdict = verify_instance(load_case(replay), solvers)
-        if json_output:
-            print_json({"agree": verdict.agree, "answers": {a.arm: a.said for a in verdict.answers}})
-        else:
-            for answer in verdict.answers:
-                say(f"{answer.arm:24} {answer.said}  ({answer.seconds:.3f} s)")
-            say("all agree" if verdict.agree else "THEY DISAGREE")
-        raise typer.Exit(0 if verdict.agree else 1)
-    asked = {"placement": instances, "allocation": instances // 5 if allocations is None else allocations}
+        answers = {answer.arm: answer.said for answer in verdict.answers}
+        lines = [f"{answer.arm:24} {answer.said}  ({answer.seconds:.3f} s)" for answer in verdict.answers]
+        lines.append("all agree" if verdict.agree else "THEY DISAGREE")
+        code = OK if verdict.agree else CHECK_FAILED
+        present(Answer({"agree": verdict.agree, "answers": answers}, lines=lines, code=code), json_output)
+        return
+    wanted = {"placement": instances, "allocation": instances // 5 if allocations is None else allocations}
+    total = sum(wanted.values())
     count: Counter[str] = Counter()
     outcomes: Counter[tuple[str, str]] = Counter()
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     saved: list[str] = []
     stopped = False
-    with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), disable=json_output) as progress:
+    with progress_bar("instances", quiet=json_output) as progress:
         try:
-            for kind, number in asked.items():
-                task = progress.add_task(f"{kind}s", total=number)
+            for kind, number in wanted.items():
                 for verdict in verify_seeds(kind, range(seed, seed + number), solvers, workers):
                     count[kind] += 1
-                    first = verdict.answers[0].said
-                    outcomes[kind, "solved" if isinstance(first, float) else "infeasible"] += 1
+                    solved = isinstance(verdict.answers[0].said, float)
+                    outcomes[kind, "solved" if solved else "infeasible"] += 1
                     for answer in verdict.answers:
                         seconds[kind, answer.arm].append(answer.seconds)
                     if not verdict.agree:
                         saved.append(str(save_case(verdict, output)))
-                    progress.advance(task)
+                    progress(kind, count.total(), total)
         except KeyboardInterrupt:
             stopped = True
-    times = [
-        (kind, arm, len(values), sum(values) / len(values), max(values)) for (kind, arm), values in seconds.items()
+    rows = [(kind, arm, len(values), sum(values) / len(values), max(values)) for (kind, arm), values in seconds.items()]
+    names = ("kind", "arm", "instances", "mean_s", "max_s")
+    times = [dict(zip(names, row, strict=True)) for row in rows]
+    table = make_table(
+        "Wall time of each arm; models are built before, once for all solvers",
+        [
+            *("kind", "arm", Column("instances", "{:,}"), Column("mean ms", "{:.1f}"), Column("max ms", "{:.0f}")),
+        ],
+        [(*names_and_count, 1e3 * mean_s, 1e3 * max_s) for *names_and_count, mean_s, max_s in rows],
+    )
+    lines = [
+        f"{count[kind]:,} {kind} instances ({outcomes[kind, 'solved']:,} solved, "
+        f"{outcomes[kind, 'infeasible']:,} infeasible)"
+        for kind in wanted
     ]
-    if json_output:
-        names = ("kind", "arm", "instances", "mean_s", "max_s")
-        print_json(
-            {
-                "instances": dict(count),
-                "disagreements": saved,
-                "stopped": stopped,
-                "seed": seed,
-                "times": [dict(zip(names, row, strict=True)) for row in times],
-            }
-        )
-    else:
-        table = Table(title="Wall time of each arm; models are built before, once for all solvers")
-        for head in ("kind", "arm", "instances", "mean ms", "max ms"):
-            table.add_column(head, justify="left" if head in ("kind", "arm") else "right")
-        for kind, arm, number, mean, most in times:
-            table.add_row(kind, arm, f"{number:,}", f"{1e3 * mean:.1f}", f"{1e3 * most:.0f}")
-        print_rich(table)
-        for kind in asked:
-            say(
-                f"{count[kind]:,} {kind} instances ({outcomes[kind, 'solved']:,} solved, "
-                f"{outcomes[kind, 'infeasible']:,} infeasible)"
-            )
-        say(f"{len(saved)} disagreements" + (f", saved in {output}: replay one with --replay FILE" if saved else ""))
-        if stopped:
-            say("stopped early; the numbers above hold for what was done")
-    raise typer.Exit(1 if saved else 0)
+    lines.append(
+        f"{len(saved)} disagreements" + (f", saved in {output}: replay one with --replay FILE" if saved else "")
+    )
+    if stopped:
+        lines.append("stopped early; the numbers above hold for what was done")
+    document = {"instances": count, "disagreements": saved, "stopped": stopped, "seed": seed, "times": times}
+    present(Answer(document, [table], lines, code=CHECK_FAILED if saved else OK), json_output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,8 +29,8 @@ class Column:
     fold: bool = False
 
     def cell(self, value: object) -> str:
-        """The value as text; words stay as they are, ``None`` and NaN are a dash."""
-        if value is None or value != value:
+        """The value as text; words stay as they are, ``None``, NaN and infinity are a dash."""
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
             return NOTHING
         if self.form is None or isinstance(value, str):
             return escape(str(value))
