@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from coralopt import load_scenario
-from coralopt.placement import coupled_throughput
+from coralopt.placement import throughput_of
 from coralopt.scenario import scenario_from_mapping
 from coralopt.templates import (
     TemplateLibrary,
@@ -115,7 +115,7 @@ def really(plain: TemplateLibrary, linked: Any) -> dict[str, float]:
     assert coupling is not None
     found = {}
     for phase, table in zip(plain.phases, values, strict=True):
-        real = [coupled_throughput(table, phase.placement(row), coupling)[0] for row in range(len(phase))]
+        real = [throughput_of(table, phase.placement(row), coupling) for row in range(len(phase))]
         found[phase.key] = float((np.array(real) / phase.throughput).mean() - 1)
     return found
 

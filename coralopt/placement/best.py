@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coralopt.placement.problem import Placement, PlacementProblem
+from coralopt.placement.problem import PlacementProblem
+from coralopt.placement.problem_parts import Placement
 from coralopt.solving import (
     Limit,
     Reason,

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.placement.check import throughput_of
-from coralopt.placement.problem import Placement
+from coralopt.placement.cells import throughput_of
+from coralopt.placement.problem_parts import Placement
 from coralopt.solving.problem import Check, Violation
 from coralopt.types import Floats, Ints
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement.pool import PlacementPool
-from coralopt.placement.problem import Placement, Stage
+from coralopt.placement.problem_parts import Placement, Stage
 from coralopt.solving import MatrixResult, MilpMatrix, Reason, heeded, solve_matrix
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 from coralopt.types import Floats

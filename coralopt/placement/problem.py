@@ -1,4 +1,4 @@
-"""The placement problem of one replica and its answer: which nodes hold how many layers (paper section 4.2)."""
+"""The placement problem of one replica: which nodes hold how many layers (paper section 4.2)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from coralopt.errors import SolverError
+from coralopt.placement.cells import Budgets, Coupling, Links, with_cells
 from coralopt.placement.limits import NO_LIMITS, EngineLimits
-from coralopt.placement.problem_parts import Placement, Stage
-from coralopt.solving.problem import Check, Formulation
+from coralopt.placement.problem_parts import Placement
+from coralopt.solving import AttachedProblem, Formulation
 from coralopt.types import Floats
-
-__all__ = ["Placement", "PlacementProblem", "Stage"]
 
 
 @dataclass(frozen=True, eq=False)
-class PlacementProblem:
+class PlacementProblem(AttachedProblem[Placement]):
     """Place one replica of a model on a node set so that its throughput in tokens/s is largest (paper section 4.2).
 
     Every node sits in exactly one stage and can hold the layers of its stage; the nodes of a stage add up; the
@@ -26,12 +25,14 @@ class PlacementProblem:
 
     Attributes:
         values: float64 (S, 3, C, L + 1), tokens/s: ``values[s - 1, role, c, j]`` of one node of configuration c with
-            j layers in a pipeline of s stages; 0 says it cannot. See ``ThroughputTables.values``.
+            j layers in a pipeline of s stages; 0 says it cannot. See ``ThroughputTables.values``. With a coupling
+            (S, 3, C, K, L + 1), by the cell of the stage; never falling in k for links.
         node_set: Nodes of each configuration, length C, at least one node in all.
         configurations: Names of the configurations, length C.
         stages: Number of stages, or ``None`` for the best of 1 to S.
         limits: What the engine can run; nothing is forbidden by default.
         gpus: GPUs in one node of each configuration, length C; needed for ``limits.same_tp`` only.
+        coupling: What a cell is; ``None``: stages do not depend on one another.
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -43,6 +44,7 @@ class PlacementProblem:
     stages: int | None = None
     limits: EngineLimits = NO_LIMITS
     gpus: tuple[int, ...] = ()
+    coupling: Coupling | None = None
 
     kind: ClassVar[str] = "placement"
     sense: ClassVar[Literal["min", "max"]] = "max"
@@ -50,8 +52,9 @@ class PlacementProblem:
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=np.float64)
-        if values.ndim != 4 or values.shape[0] < 1 or values.shape[1] != 3 or values.shape[3] < 2:
-            raise SolverError(f"values has shape {values.shape}; it must be (S, 3, C, L + 1) with S >= 1 and L >= 1")
+        axes, wanted = (4, "(S, 3, C, L + 1)") if self.coupling is None else (5, "(S, 3, C, K, L + 1)")
+        if values.ndim != axes or values.shape[0] < 1 or values.shape[1] != 3 or values.shape[-1] < 2:
+            raise SolverError(f"values has shape {values.shape}; it must be {wanted} with S >= 1 and L >= 1")
         bad = np.argwhere(~(np.isfinite(values) & (values >= 0)))
         if len(bad):
             place = tuple(int(n) for n in bad[0])
@@ -69,18 +72,32 @@ class PlacementProblem:
             raise SolverError(f"stages is {self.stages}; values covers 1 to {values.shape[0]} stages")
         if self.limits.same_tp and len(self.gpus) != values.shape[2]:
             raise SolverError(f"gpus has {len(self.gpus)} entries; same_tp needs one for each of {values.shape[2]}")
+        if isinstance(self.coupling, Budgets) and values.shape[0] * self.coupling.units >= values.shape[3]:
+            raise SolverError(f"values has {values.shape[3]} cells; {self.coupling.units} units a stage need more")
+        if isinstance(self.coupling, Links):
+            if len(self.coupling.classes) != values.shape[2]:
+                raise SolverError("classes needs one entry a configuration")
+            if (np.diff(values, axis=3) < 0).any():
+                raise SolverError(
+                    "values falls somewhere in the bandwidth class; a faster receiver cannot slow a node down"
+                )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "node_set", tuple(int(count) for count in self.node_set))
 
     @property
     def layers(self) -> int:
         """Layers of the model, L."""
-        return int(self.values.shape[3]) - 1
+        return int(self.values.shape[-1]) - 1
 
     @property
     def nodes(self) -> int:
         """Number of nodes, the paper's |G'|."""
         return sum(self.node_set)
+
+    @property
+    def cells(self) -> tuple[Floats, Coupling]:
+        """The tables with an axis of cells, float64 (S, 3, C, K, L + 1), and what a cell is."""
+        return with_cells(self.values, self.coupling)
 
     @property
     def stage_counts(self) -> tuple[int, ...]:
@@ -92,19 +109,11 @@ class PlacementProblem:
         return tuple(count for count in wanted if count <= most)
 
     def formulations(self) -> Mapping[str, Formulation[Any, Placement]]:
-        """Formulations by name."""
-        from coralopt.placement.formulations import FORMULATIONS
-
-        return FORMULATIONS
-
-    def check(self, answer: Placement) -> Check:
-        """Feasibility and throughput of ``answer`` from first principles; see :mod:`coralopt.placement.check`."""
-        from coralopt.placement.check import check_placement
-
-        return check_placement(self, answer)
+        """The formulations of this problem by name; the paper's knows no cells."""
+        every = super().formulations()
+        return every if self.coupling is None else {self.default_formulation: every[self.default_formulation]}
 
     def __repr__(self) -> str:
-        named: dict[str, Any] = {
-            name: count for name, count in zip(self.configurations, self.node_set, strict=True) if count
-        }
-        return f"PlacementProblem({named}, layers={self.layers}, stages={self.stages})"
+        named = {name: count for name, count in zip(self.configurations, self.node_set, strict=True) if count}
+        cells = "" if self.coupling is None else f", {type(self.coupling).__name__.lower()}"
+        return f"PlacementProblem({named}, layers={self.layers}, stages={self.stages}{cells})"

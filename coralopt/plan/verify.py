@@ -16,7 +16,16 @@ import numpy as np
 
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
-from coralopt.placement import Budgets, Links, Placement, Stage, best_placement, engine_limits, problem_of
+from coralopt.placement import (
+    Budgets,
+    Coupling,
+    Links,
+    Placement,
+    PlacementProblem,
+    Stage,
+    best_placement,
+    engine_limits,
+)
 from coralopt.plan.document import Plan, PlannedInstance
 from coralopt.plan.verify_operations import operations, rent, served, unmet_usd_h
 from coralopt.scenario import scenario_from_mapping
@@ -100,7 +109,7 @@ class _Tables:
         self.scenario, self.source = scenario, source
         self.phases = {phase.key: phase for phase in scenario.model_phases}
         self.made: dict[tuple[Any, ...], ThroughputTables] = {}
-        self.placed: dict[str, tuple[Any, Budgets | Links | None]] = {}
+        self.placed: dict[str, tuple[Any, Coupling | None]] = {}
         for key in self.phases:
             self.plain(key)
 
@@ -131,28 +140,28 @@ class _Tables:
             return f"has a latency budget of {given!r} ms, no whole number of units of {unit_ms!r} ms"
         return self.plain(phase.key, budget_units=(units, rules.budget_units))
 
-    def problem(self, phase: ModelPhase, nodes: dict[str, int]) -> Any:
+    def problem(self, phase: ModelPhase, nodes: dict[str, int]) -> PlacementProblem:
         """The placement problem of these nodes."""
         hosts = self.scenario.configurations
         values, coupling = self._values(phase)
-        return problem_of(
+        return PlacementProblem(
             values,
             tuple(nodes.get(host.name, 0) for host in hosts),
             tuple(host.name for host in hosts),
-            coupling,
-            engine_limits(self.scenario.placement.engine),
-            tuple(host.count for host in hosts),
+            limits=engine_limits(self.scenario.placement.engine),
+            gpus=tuple(host.count for host in hosts),
+            coupling=coupling,
         )
 
-    def _values(self, phase: ModelPhase) -> tuple[Any, Budgets | Links | None]:
+    def _values(self, phase: ModelPhase) -> tuple[Any, Coupling | None]:
         """What placements of a model phase are made from, and what its cells are; made once."""
         if phase.key not in self.placed:
             self.placed[phase.key] = self._made(phase)
         return self.placed[phase.key]
 
-    def _made(self, phase: ModelPhase) -> tuple[Any, Budgets | Links | None]:
+    def _made(self, phase: ModelPhase) -> tuple[Any, Coupling | None]:
         scenario, rules = self.scenario, self.scenario.placement
-        coupling: Budgets | Links | None = None
+        coupling: Coupling | None = None
         hosts, values = scenario.configurations, self.plain(phase.key).values
         if rules.budget_units is not None:
             values = budget_tables(self.source, phase, hosts, scenario.max_nodes, rules.budget_units)

@@ -10,7 +10,7 @@ import numpy as np
 
 from coralopt._version import __version__
 from coralopt.allocation import Served, unmet_demand
-from coralopt.placement import Budgets, Links, Placement, coupled_throughput
+from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
 from coralopt.planning.operators import planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
@@ -35,7 +35,7 @@ class StageTables:
         count = len(placement.stages)
         if self.coupling is None:
             return [self.plain[key]] * count, None
-        _, cells = coupled_throughput(self.values[key], placement, self.coupling)
+        _, cells = best_cells(self.values[key], placement, self.coupling)
         tables = [self._at(key, cell) for cell in cells]
         if isinstance(self.coupling, Links):
             return tables, None

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError, Mistake, ScenarioError
-from coralopt.placement import Budgets, Links, engine_limits
+from coralopt.placement import Budgets, Coupling, Links, engine_limits
 from coralopt.scenario.resolved import ModelPhase, PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.executors import make_executor
@@ -51,7 +51,7 @@ def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
 
 def placement_tables(
     scenario: ResolvedScenario, tables: Sequence[ThroughputTables]
-) -> tuple[tuple[Floats, ...], Budgets | Links | None]:
+) -> tuple[tuple[Floats, ...], Coupling | None]:
     """The tables that placements of the scenario are made from, by model phase, and what their cells are.
 
     Without free latency budgets and network-aware stages they are ``tables`` themselves and there are no cells.

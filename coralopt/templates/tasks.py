@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError
-from coralopt.placement import Budgets, EngineLimits, Links, Placement, best_placement, problem_of
+from coralopt.placement import Coupling, EngineLimits, Placement, PlacementProblem, best_placement
 from coralopt.placement.limits import NO_LIMITS
 from coralopt.solving import Reason, get_backend
 from coralopt.templates.method import BuildMethod
@@ -44,7 +44,7 @@ class TaskContext:
     configurations: tuple[str, ...]
     max_nodes: int
     method: BuildMethod
-    coupling: Budgets | Links | None = None
+    coupling: Coupling | None = None
     limits: EngineLimits = NO_LIMITS
     gpus: tuple[int, ...] = ()
     threads: int | None = None
@@ -130,18 +130,17 @@ def sweep(context: TaskContext, task: Task, told: Callable[[float], None] | None
         if told is not None:
             told(done / max(total, 1))
 
-    how: dict[str, Any] = {
-        "workers": context.threads,
-        "progress": progress,
-        "limits": context.limits,
-        "gpus": context.gpus,
-    }
     # Whole families are no part of the protocol of a back end: only the dynamic programme takes them.
     programme: Any = get_backend("dp")
-    if context.coupling is None:
-        found = programme.place_family(context.values[task.phase], task.sets, **how)
-    else:
-        found = programme.place_coupled_family(context.values[task.phase], task.sets, context.coupling, **how)
+    found = programme.place_family(
+        context.values[task.phase],
+        task.sets,
+        context.coupling,
+        limits=context.limits,
+        gpus=context.gpus,
+        workers=context.threads,
+        progress=progress,
+    )
     good = found.throughput > 0
     rows = np.flatnonzero(good) if task.wanted is None else task.wanted[good[task.wanted]]
     width = context.max_nodes
@@ -189,15 +188,15 @@ def _one_by_one(context: TaskContext, task: Task) -> dict[str, Any]:
     }
 
 
-def node_set_problem(context: TaskContext, phase: int, row: npt.NDArray[np.int8]) -> Any:
+def node_set_problem(context: TaskContext, phase: int, row: npt.NDArray[np.int8]) -> PlacementProblem:
     """The placement problem of one node set, int8 (C,), of one model phase."""
-    return problem_of(
+    return PlacementProblem(
         context.values[phase],
         tuple(int(count) for count in row),
         context.configurations,
-        context.coupling,
-        context.limits,
-        context.gpus,
+        limits=context.limits,
+        gpus=context.gpus,
+        coupling=context.coupling,
     )
 
 

@@ -1,6 +1,6 @@
 """Exact placement by dynamic programming: one problem at a time, or whole families of node sets in one sweep."""
 
 from coralopt_dp.solver import DynamicProgrammeSolver
-from coralopt_dp.sweep import SweepResult, falls_in_layers, sweep
+from coralopt_dp.sweep import SweepResult, sweep
 
-__all__ = ["DynamicProgrammeSolver", "SweepResult", "falls_in_layers", "sweep"]
+__all__ = ["DynamicProgrammeSolver", "SweepResult", "sweep"]

@@ -6,26 +6,63 @@ none). A *sublattice* is the list of all sub-multisets of one node set: code t c
 first configuration present as the most significant digit, so that code t and code P - 1 - t are complements and the
 codes from ``top`` on are just those that contain the first configuration.
 
-A table row gives tokens/s for 0..L layers; 0 says that it cannot be. Every sum runs over the configurations in their
-order, as in ``coralopt.placement.throughput_of``, so that equal placements have bitwise equal throughput; no kernel
-uses fast-math. Every node set is computed by itself from finished smaller ones: the number of threads changes nothing.
+A table row is (K, L + 1): tokens/s by cell and layers; 0 says that it cannot be. A *chain* of k stages is a part of a
+pipeline without its last stage. Its cell is the number of latency units it may use (budgets), or the class of the
+slowest node that takes its activations (``linked``); plain tables are linked with one cell. Every sum runs over the
+configurations in their order, as in ``coralopt.placement.throughput_of``, so that equal placements have bitwise equal
+throughput; no kernel uses fast-math. Every node set is computed by itself from finished smaller ones: the number of
+threads changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., object])
 # Arrays inside compiled code have no static type worth naming; the callers in sweep.py are typed.
 Array = Any
 
 
+class NodeSets(NamedTuple):
+    """The family; ``classes`` (int64, M) is the slowest class of each node set, 0 without links."""
+
+    sets: Array
+    sizes: Array
+    links: Array
+    classes: Array
+
+
+class Chain(NamedTuple):
+    """Best throughputs of chains of 1 to S - 1 stages: row m of k stages lies at m + ``shift[k]`` of ``tables``.
+
+    ``linked``: what a cell is. ``falling``: no stage table rises in the layers.
+    """
+
+    tables: Array
+    shift: Array
+    linked: bool
+    falling: bool
+
+
+class Answer(NamedTuple):
+    """What is written: throughput, stage count, layers and node-set row of each stage in pipeline order."""
+
+    best: Array
+    stages: Array
+    layers: Array
+    rows: Array
+
+
 def _compiled(function: _F) -> _F:
     return cast("_F", numba.njit(cache=True)(function))
+
+
+def _inlined(function: _F) -> _F:
+    return cast("_F", numba.njit(inline="always")(function))
 
 
 def _parallel(function: _F) -> _F:
@@ -58,8 +95,8 @@ def removal_links(sets: Array, sizes: Array, start: Array, links: Array) -> None
                     low = middle + 1
                 else:
                     high = middle
-            found = low < start[sizes[m] - 1] and _compare(sets[low], wanted) == 0
-            links[m, c] = low if found else -2
+            present = low < start[sizes[m] - 1] and _compare(sets[low], wanted) == 0
+            links[m, c] = low if present else -2
             wanted[c] += 1
 
 
@@ -86,23 +123,24 @@ def _sublattice(row: Array, links: Array, m: int) -> Any:
 
 @_parallel
 def stage_tables(table: Array, sets: Array, rows: int, out: Array) -> None:
-    """``out[m, j]`` = tokens/s of node set m as one stage of j layers under ``table`` (C, L + 1).
+    """``out[m, k, j]`` = tokens/s of node set m as one stage of j layers in cell k under ``table`` (C, K, L + 1).
 
     0 as soon as one of its nodes cannot hold j layers: such a node may not sit in the stage.
     """
-    layers = table.shape[1]
+    cells, layers = table.shape[1], table.shape[2]
     for m in numba.prange(rows):
-        for j in range(layers):
-            out[m, j] = 0.0
+        out[m, :, :] = 0.0
         for c in range(sets.shape[1]):
             if sets[m, c] > 0:
-                for j in range(layers):
-                    out[m, j] += float(sets[m, c]) * table[c, j]
+                for k in range(cells):
+                    for j in range(layers):
+                        out[m, k, j] += float(sets[m, c]) * table[c, k, j]
         for c in range(sets.shape[1]):
             if sets[m, c] > 0:
-                for j in range(layers):
-                    if table[c, j] <= 0.0:
-                        out[m, j] = 0.0
+                for k in range(cells):
+                    for j in range(layers):
+                        if table[c, k, j] <= 0.0:
+                            out[m, k, j] = 0.0
 
 
 @_compiled
@@ -136,69 +174,106 @@ def _join(stage: Array, rest: Array, least: int, last: int, falling: bool, out: 
                         out[j + held] = value
 
 
+@_compiled
+def _same(left: Array, right: Array) -> bool:
+    for j in range(left.shape[0]):  # noqa: SIM110 - compiled code
+        if left[j] != right[j]:
+            return False
+    return True
+
+
 @_parallel
-def join_stage(
-    sets: Array,
-    sizes: Array,
-    links: Array,
-    first: int,
-    end: int,
-    stage: Array,
-    rest: Array,
-    rest_shift: int,
-    rest_stages: int,
-    last_layer: int,
-    anchored: bool,
-    falling: bool,
-    out: Array,
-    out_shift: int,
+def extend_chain(
+    family: NodeSets, stage: Array, chain: Chain, count: int, first: int, end: int, last_layer: int, anchored: bool
 ) -> None:
-    """Best throughput of node sets ``first`` to ``end`` as one stage more than ``rest`` has, for every layer count.
+    """Chains of ``count`` stages of the node sets ``first`` to ``end``: one stage more than those of ``count`` - 1.
 
     ``anchored``: the stage has the same role as the others, so it may be taken as the one with the first node.
-    Row m of a table lies at m + its shift.
     """
+    sets, sizes, links, classes = family
+    tables, shift, linked, falling = chain
+    rest_shift, out_shift, rest_stages = shift[count - 1], shift[count], count - 1
     for m in numba.prange(first, end):
-        target = out[m + out_shift]
-        for l in range(target.shape[0]):  # noqa: E741
-            target[l] = 0.0
+        target = tables[m + out_shift]
+        target[:, :] = 0.0
         index, top = _sublattice(sets[m], links, m)
         codes = index.shape[0]
         for t in range(top if anchored else 1, codes - 1):
-            others = index[codes - 1 - t]
-            if sizes[others] >= rest_stages:
-                _join(stage[index[t]], rest[others + rest_shift], rest_stages, last_layer, falling, target)
+            a, b = index[t], index[codes - 1 - t]
+            if sizes[b] < rest_stages:
+                continue
+            others = tables[b + rest_shift]
+            if linked:
+                for q in range(stage.shape[1]):
+                    _join(stage[a, q], others[classes[a]], rest_stages, last_layer, falling, target[q])
+                continue
+            for i in range(1, stage.shape[1] - rest_stages):
+                # A unit more that gains nothing need not be tried: fewer units leave more to the others.
+                if _same(stage[a, i], stage[a, i - 1]):
+                    continue
+                for r in range(rest_stages, stage.shape[1] - i):
+                    if not _same(others[r], others[r - 1]):
+                        _join(stage[a, i], others[r], rest_stages, last_layer, falling, target[i + r])
+        if not linked:
+            for k in range(1, target.shape[0]):
+                for l in range(target.shape[1]):  # noqa: E741
+                    if target[k - 1, l] > target[k, l]:
+                        target[k, l] = target[k - 1, l]
 
 
 @_compiled
 def _split(
-    m: int,
-    total: int,
-    value: float,
-    sets: Array,
-    sizes: Array,
-    links: Array,
-    stage: Array,
-    rest: Array,
-    rest_shift: int,
-    rest_stages: int,
-) -> Any:
-    """First (stage row, its layers, row of the other nodes) that reaches ``value`` with ``total`` layers."""
-    index, _ = _sublattice(sets[m], links, m)
+    family: NodeSets, stage: Array, chain: Chain, count: int, m: int, total: int, cell: int, value: float
+) -> tuple[int, int, int, int]:
+    """First (stage row, its layers, row of the rest, cell of the rest) that reaches ``value`` in ``cell``.
+
+    The chain of node set m has ``count`` stages and ``total`` layers.
+    """
+    rest_shift = chain.shift[count - 1]
+    index, _ = _sublattice(family.sets[m], family.links, m)
     codes = index.shape[0]
     for t in range(1, codes - 1):
-        others = index[codes - 1 - t]
-        if sizes[others] < rest_stages:
+        a, b = index[t], index[codes - 1 - t]
+        if family.sizes[b] < count - 1:
             continue
-        for j in range(1, total - rest_stages + 1):
-            if stage[index[t], j] >= value and rest[others + rest_shift, total - j] >= value:
-                return index[t], j, others
-    return -1, 0, -1
+        for i in range(cell if chain.linked else 1, cell + 1):
+            r = family.classes[a] if chain.linked else cell - i
+            for j in range(1, total - count + 2):
+                if stage[a, i, j] >= value and chain.tables[b + rest_shift, r, total - j] >= value:
+                    return a, j, b, r
+    return -1, 0, -1, 0
+
+
+@_inlined
+def _cross(stage: Array, others: Array, high: int, falling: bool, value: float) -> tuple[float, int]:
+    """Best min(stage[j], others[L - j]) over j in 1..``high`` if it beats ``value``, and its j (0: none)."""
+    total = stage.shape[0] - 1
+    kept = 0
+    if falling:
+        low = 1
+        end = high + 1
+        while low < end:
+            j = (low + end) // 2
+            if stage[j] <= others[total - j]:
+                end = j
+            else:
+                low = j + 1
+        if low <= high and stage[low] > value:
+            value, kept = stage[low], low
+        if low > 1 and others[total - low + 1] > value:
+            value, kept = others[total - low + 1], low - 1
+    else:
+        for j in range(1, high + 1):
+            reached = min(stage[j], others[total - j])
+            if reached > value:
+                value, kept = reached, j
+    return value, kept
 
 
 @_parallel
-def one_stage(wanted: Array, stage: Array, best: Array, stages: Array, layers: Array, rows: Array) -> None:
-    """Take one stage of all layers for the node sets ``wanted`` where that beats ``best``."""
+def one_stage(wanted: Array, stage: Array, answer: Answer) -> None:
+    """Take one stage of all layers for the node sets ``wanted`` where that beats the answer; ``stage`` is (M, L + 1)."""
+    best, stages, layers, rows = answer
     last = stage.shape[1] - 1
     for i in numba.prange(wanted.shape[0]):
         m = wanted[i]
@@ -210,79 +285,61 @@ def one_stage(wanted: Array, stage: Array, best: Array, stages: Array, layers: A
 
 
 @_parallel
-def last_stage(
-    sets: Array,
-    sizes: Array,
-    links: Array,
+def close_pipelines(
+    family: NodeSets,
     wanted: Array,
     count: int,
-    first_table: Array,
-    middle_table: Array,
-    last_table: Array,
-    middle: Array,
-    middle_shift: Array,
-    front: Array,
-    front_shift: int,
-    last_peak: Array,
-    front_peak: Array,
-    falling: bool,
-    best: Array,
-    stages: Array,
-    layers: Array,
-    rows: Array,
+    stage_tables: tuple[Array, Array, Array],
+    chain: Chain,
+    peaks: tuple[Array, Array],
+    anchored: bool,
+    answer: Answer,
 ) -> None:
-    """Close pipelines of ``count`` >= 2 stages over the node sets ``wanted`` and keep those that beat ``best``.
+    """Put a last stage behind chains of ``count`` - 1 stages for the node sets ``wanted``; keep what beats the answer.
 
-    Writes throughput, stage count, layers a stage and node-set row a stage, in pipeline order.
+    ``stage_tables``: of the stage that made the longest chains, of the middle ones and of the last. ``peaks``: largest
+    entries of the last stage's rows and of the longest chains' rows, by cell. ``anchored``: the longest chains were made
+    by a stage put in front of middle ones; otherwise every chain grew at its end.
     """
-    total = first_table.shape[1] - 1
-    for i in numba.prange(wanted.shape[0]):
-        m = wanted[i]
-        value, kept_stage, kept_front, kept_layers = best[m], -1, -1, 0
+    sets, sizes, links, classes = family
+    tables, shift, linked, falling = chain
+    longest, middle, last = stage_tables
+    last_peak, chain_peak = peaks
+    best, stages, layers, rows = answer
+    cells, total = last.shape[1], last.shape[2] - 1
+    high = total - count + 1
+    lowest = cells - 1 if linked else 1
+    rest_shift = shift[count - 1]
+    last_rows, chain_rows = last.reshape(-1, total + 1), tables.reshape(-1, total + 1)
+    peak_shift = chain_rows.shape[0] - chain_peak.shape[0]
+    for w in numba.prange(wanted.shape[0]):
+        m = wanted[w]
+        value, kept_a, kept_b, kept_j, kept_r = best[m], -1, -1, 0, 0
         index, _ = _sublattice(sets[m], links, m)
         codes = index.shape[0]
         for t in range(1, codes - 1):
             a, b = index[t], index[codes - 1 - t]
-            if sizes[b] < count - 1 or last_peak[a] <= value or front_peak[b + front_shift] <= value:
+            if sizes[b] < count - 1:
                 continue
-            stage, others = last_table[a], front[b + front_shift]
-            high = total - count + 1
-            if falling:
-                low = 1
-                end = high + 1
-                while low < end:
-                    j = (low + end) // 2
-                    if stage[j] <= others[total - j]:
-                        end = j
-                    else:
-                        low = j + 1
-                if low <= high and stage[low] > value:
-                    value, kept_stage, kept_front, kept_layers = stage[low], a, b, low
-                if low > 1 and others[total - low + 1] > value:
-                    value, kept_stage, kept_front, kept_layers = others[total - low + 1], a, b, low - 1
-            else:
-                for j in range(1, high + 1):
-                    reached = min(stage[j], others[total - j])
-                    if reached > value:
-                        value, kept_stage, kept_front, kept_layers = reached, a, b, j
-        if kept_stage < 0:
+            for i in range(lowest, cells):
+                r = 0 if cells == 1 else classes[a] if linked else cells - 1 - i
+                one, other = a * cells + i, (b + rest_shift) * cells + r
+                if last_peak[one] > value and chain_peak[other - peak_shift] > value:
+                    reached, j = _cross(last_rows[one], chain_rows[other], high, falling, value)
+                    if j > 0:
+                        value, kept_a, kept_b, kept_j, kept_r = reached, a, b, j, r
+        if kept_a < 0:
             continue
         # The tables hold values only: walk down again and take the first split that reaches the optimum.
         best[m], stages[m] = value, count
-        layers[m, count - 1], rows[m, count - 1] = kept_layers, kept_stage
-        left, remaining = kept_front, total - kept_layers
-        if count > 2:
-            a, j, b = _split(
-                left, remaining, value, sets, sizes, links, first_table, middle, middle_shift[count - 2], count - 2
-            )
-            layers[m, 0], rows[m, 0] = j, a
-            left, remaining = b, remaining - j
-            for k in range(count - 2, 1, -1):
-                a, j, b = _split(
-                    left, remaining, value, sets, sizes, links, middle_table, middle, middle_shift[k - 1], k - 1
-                )
-                layers[m, count - 1 - k], rows[m, count - 1 - k] = j, a
-                left, remaining = b, remaining - j
-            layers[m, count - 2], rows[m, count - 2] = remaining, left
-        else:
-            layers[m, 0], rows[m, 0] = remaining, left
+        layers[m, count - 1], rows[m, count - 1] = kept_j, kept_a
+        left, remaining, cell = kept_b, total - kept_j, kept_r
+        own, made = NodeSets(sets, sizes, links, classes), Chain(tables, shift, linked, falling)
+        for k in range(count - 1, 0, -1):
+            a, j, b, r = left, remaining, -1, 0
+            if k > 1:
+                stage = longest if k == count - 1 else middle
+                a, j, b, r = _split(own, stage, made, k, left, remaining, cell, value)
+            position = count - 1 - k if anchored else k - 1
+            layers[m, position], rows[m, position] = j, a
+            left, remaining, cell = b, remaining - j, r

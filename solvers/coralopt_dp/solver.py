@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import UnsupportedError
-from coralopt.placement import (
-    Budgets,
-    CoupledPlacementProblem,
-    EngineLimits,
-    Links,
-    Placement,
-    PlacementProblem,
-    Stage,
-)
+from coralopt.placement import Links, Placement, PlacementProblem, Stage
 from coralopt.solving import Availability, Capability, RawAnswer, Reason, SolveOptions
-from coralopt.types import Floats
-from coralopt_dp.coupled import coupled_sweep
-from coralopt_dp.sweep import Family, SweepResult, sweep
+from coralopt_dp.sweep import Family, SweepResult, Threads, sweep
 
 #: Most pairs (node set, sub-multiset of it) that one problem may have: some minutes on one core.
 MOST_SPLITS = 200_000_000
@@ -48,9 +37,7 @@ class DynamicProgrammeSolver:
 
         return Availability(True, version("coralopt"), "Apache-2.0, no limits")
 
-    def solve_problem(
-        self, problem: PlacementProblem | CoupledPlacementProblem, options: SolveOptions
-    ) -> RawAnswer[Placement]:
+    def solve_problem(self, problem: PlacementProblem, options: SolveOptions) -> RawAnswer[Placement]:
         """The throughput-optimal placement; of equally good ones the first with the fewest stages.
 
         Raises:
@@ -60,81 +47,33 @@ class DynamicProgrammeSolver:
         _refuse_large(problem)
         # Configurations without a node only widen the rows.
         used = [c for c, count in enumerate(problem.node_set) if count > 0]
-        if isinstance(problem, CoupledPlacementProblem):
-            return self._solve_coupled(problem, used, options, started)
-        values = np.ascontiguousarray(problem.values[:, :, used])
-        family = Family.of(_closed([problem.node_set[c] for c in used]), options.threads or 1)
-        wanted = np.array([len(family.sets) - 1])
-        best, found, finished = 0.0, None, True
+        values, coupling = problem.cells
+        values = np.ascontiguousarray(values[:, :, used])
+        if isinstance(coupling, Links):
+            coupling = Links(tuple(coupling.classes[c] for c in used))
+        threads = options.threads or 1
+        family = Family.of(_closed([problem.node_set[c] for c in used]), threads)
+        whole = np.array([len(family.sets) - 1])
+        best, finished = 0.0, True
+        answer: Placement | None = None
         for stages in problem.stage_counts:
             if options.time_limit is not None and time.perf_counter() - started >= options.time_limit:
                 finished = False
                 break
-            result = family.solve(
-                values, range(stages, stages + 1), wanted, problem.nodes, options.threads or 1, None, problem.limits
-            )
+            with Threads(threads):
+                result = family.solve(values, coupling, range(stages, stages + 1), whole, problem.limits)
             if result.throughput[-1] > best:
-                best, found = float(result.throughput[-1]), _placement(result, used, len(problem.node_set))
+                best, answer = float(result.throughput[-1]), _placement(result, used, len(problem.node_set))
         seconds = time.perf_counter() - started
         if finished:
-            reason = Reason.INFEASIBLE if found is None else Reason.OPTIMAL
-            words = "every stage count tried" if found is not None else "no stage count has a placement"
-            return RawAnswer(reason, found, -math.inf if found is None else best, words, seconds)
-        reason = Reason.NO_SOLUTION_FOUND if found is None else Reason.FEASIBLE
-        return RawAnswer(reason, found, _weak_bound(problem), "time limit between two stage counts", seconds)
+            reason = Reason.INFEASIBLE if answer is None else Reason.OPTIMAL
+            words = "every stage count tried" if answer is not None else "no stage count has a placement"
+            return RawAnswer(reason, answer, -math.inf if answer is None else best, words, seconds)
+        reason = Reason.NO_SOLUTION_FOUND if answer is None else Reason.FEASIBLE
+        return RawAnswer(reason, answer, _weak_bound(problem), "time limit between two stage counts", seconds)
 
-    def _solve_coupled(
-        self, problem: CoupledPlacementProblem, used: list[int], options: SolveOptions, started: float
-    ) -> RawAnswer[Placement]:
-        coupling = problem.coupling
-        if isinstance(coupling, Links):
-            coupling = Links(tuple(coupling.classes[c] for c in used))
-        sets = _closed([problem.node_set[c] for c in used])
-        best, found = 0.0, None
-        for stages in problem.stage_counts:
-            result = coupled_sweep(
-                problem.values[:, :, used],
-                sets,
-                coupling,
-                problem.nodes,
-                options.threads or 1,
-                stages=stages,
-                limits=problem.limits,
-                gpus=[problem.gpus[c] for c in used] if problem.gpus else (),
-            )
-            if result.throughput[-1] > best:
-                best, found = float(result.throughput[-1]), _placement(result, used, len(problem.node_set))
-        seconds = time.perf_counter() - started
-        if found is None:
-            return RawAnswer(Reason.INFEASIBLE, None, -math.inf, "no stage count has a placement", seconds)
-        return RawAnswer(Reason.OPTIMAL, found, best, "every stage count tried", seconds)
-
-    def place_coupled_family(
-        self,
-        values: Floats,
-        node_sets: npt.NDArray[np.int8],
-        coupling: Budgets | Links,
-        max_nodes: int | None = None,
-        workers: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        limits: EngineLimits | None = None,
-        gpus: Sequence[int] = (),
-    ) -> SweepResult:
-        """The same where stages have cells; see :func:`coralopt_dp.coupled.coupled_sweep`."""
-        return coupled_sweep(values, node_sets, coupling, max_nodes, workers, progress, limits=limits, gpus=gpus)
-
-    def place_family(
-        self,
-        values: Floats,
-        node_sets: npt.NDArray[np.int8],
-        max_nodes: int | None = None,
-        workers: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        limits: EngineLimits | None = None,
-        gpus: Sequence[int] = (),
-    ) -> SweepResult:
-        """Optimal placements of a whole family of node sets at once; see :func:`coralopt_dp.sweep.sweep`."""
-        return sweep(values, node_sets, max_nodes, workers, progress, limits=limits, gpus=gpus)
+    #: Optimal placements of a whole family of node sets at once; see :func:`coralopt_dp.sweep.sweep`.
+    place_family = staticmethod(sweep)
 
 
 def _closed(counts: list[int]) -> npt.NDArray[np.int8]:
@@ -155,11 +94,11 @@ def _placement(result: SweepResult, used: list[int], width: int) -> Placement:
 
 def _weak_bound(problem: PlacementProblem) -> float:
     """No stage does better than all nodes together at their best; a little more for rounding."""
-    peak = problem.values.max(axis=(0, 1, 3))
+    peak = problem.cells[0].max(axis=(0, 1, 3, 4))
     return float(peak @ np.asarray(problem.node_set, dtype=np.float64)) * (1 + 1e-9)
 
 
-def _refuse_large(problem: PlacementProblem | CoupledPlacementProblem) -> None:
+def _refuse_large(problem: PlacementProblem) -> None:
     members = math.prod(count + 1 for count in problem.node_set)
     splits = math.prod((count + 1) * (count + 2) // 2 for count in problem.node_set)
     if splits > MOST_SPLITS or 4 * members * (problem.layers + 1) * 8 > MOST_TABLE_BYTES or max(problem.node_set) > 127:

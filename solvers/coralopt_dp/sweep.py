@@ -1,7 +1,8 @@
 """Optimal placements of a whole family of node sets in one sweep.
 
 The tables of a node set serve all its supersets, so a family closed under taking nodes away costs little more per
-member than the look-up of its splits. The recursion and why it is exact: docs/concepts/placement.md.
+member than the look-up of its splits. The recursion and why it is exact: docs/concepts/placement.md, with cells
+docs/concepts/library.md.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import SolverError, WrongAnswerError
-from coralopt.placement.limits import EngineLimits
-from coralopt.throughput.tables import FIRST, LAST, MIDDLE, stage_role
+from coralopt.placement.cells import Coupling, Links, with_cells
+from coralopt.placement.limits import NO_LIMITS, EngineLimits
+from coralopt.throughput import FIRST, LAST, MIDDLE, falls_in_layers, stage_role
 from coralopt.types import Bools, Floats, Ints
 
 #: Called with (steps done, steps in all); a step is one node set tried with one stage count.
@@ -75,51 +77,44 @@ class SweepResult:
         return configuration, stage_of
 
 
-def falls_in_layers(table: Floats) -> bool:
-    """Whether no node gains throughput from more layers: ``table`` (..., L + 1) never rises from j = 1 on."""
-    return bool((table[..., 2:] <= table[..., 1:-1]).all())
-
-
 def sweep(
     values: Floats,
     node_sets: npt.NDArray[np.int8],
-    max_nodes: int | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
+    coupling: Coupling | None = None,
     *,
     stages: int | None = None,
-    limits: EngineLimits | None = None,
+    limits: EngineLimits = NO_LIMITS,
     gpus: Sequence[int] = (),
+    workers: int | None = None,
+    progress: Progress | None = None,
 ) -> SweepResult:
     """Throughput-optimal placement of every node set, exactly, over all stage counts (paper section 4.2).
 
     Args:
-        values: float64 (S, 3, C, L + 1), tokens/s of one node, as in ``ThroughputTables.values``.
+        values: float64 (S, 3, C, L + 1), tokens/s of one node, or (S, 3, C, K, L + 1) with a coupling; see
+            ``PlacementProblem``.
         node_sets: int8 (M, C), distinct and non-empty; with every node set also all its non-empty sub-multisets.
             Fastest when sorted by the number of nodes, then lexicographically.
-        max_nodes: N, width of the result; the largest node set by default.
+        coupling: What a cell is; ``None``: stages do not depend on one another.
+        stages: Only this stage count; ``None`` tries all from 1 to S.
+        limits: What the engine can run.
+        gpus: GPUs in one node of each configuration, length C; needed for ``limits.same_tp`` only.
         workers: Threads; all cores when ``None``. The result is the same for any number.
         progress: Told about steps done.
-        stages: Only this stage count; ``None`` tries all from 1 to S.
-        limits: What the engine can run; everything when ``None``.
-        gpus: GPUs in one node of each configuration, length C; needed for ``limits.same_tp`` only.
 
     Raises:
         SolverError: The arrays do not fit together, hold negative or non-finite values, or the family is not closed.
     """
-    values, node_sets = _checked(values, node_sets)
+    values, node_sets = _checked(values, node_sets, coupling)
     sizes = node_sets.sum(axis=1, dtype=np.int64)
-    width = int(sizes.max(initial=0)) if max_nodes is None else max_nodes
-    if len(sizes) and sizes.max() > width:
-        raise SolverError(f"a node set has {sizes.max()} nodes, above max_nodes {width}; raise max_nodes")
     order = np.lexsort((*node_sets.T[::-1], sizes))
     family = Family.of(np.ascontiguousarray(node_sets[order]), workers)
-    counts = range(1, values.shape[0] + 1) if stages is None else range(stages, stages + 1)
-    limits = limits or EngineLimits()
-    wanted = None
+    wanted = np.arange(len(sizes))
     if limits.same_tp:
-        wanted = np.array([limits.node_set_allowed(row, gpus) for row in family.sets.tolist()], dtype=bool).nonzero()[0]
-    result = family.solve(values, counts, wanted, width, workers, progress, limits)
+        wanted = np.flatnonzero([limits.node_set_allowed(row, gpus) for row in family.sets.tolist()])
+    counts = range(1, values.shape[0] + 1) if stages is None else range(stages, stages + 1)
+    with Threads(workers):
+        result = family.solve(*with_cells(values, coupling), counts, wanted, limits, progress)
     if (order[1:] > order[:-1]).all():
         return result
     back = np.argsort(order)
@@ -127,18 +122,21 @@ def sweep(
     return SweepResult(node_sets, result.throughput[back], result.stages[back], result.stage_layers[back], rows[back])
 
 
-def _checked(values: Floats, node_sets: npt.NDArray[np.int8]) -> tuple[Floats, npt.NDArray[np.int8]]:
+def _checked(
+    values: Floats, node_sets: npt.NDArray[np.int8], coupling: Coupling | None
+) -> tuple[Floats, npt.NDArray[np.int8]]:
     values = np.ascontiguousarray(values, dtype=np.float64)
-    if values.ndim != 4 or values.shape[1] != 3 or values.shape[3] < 2:
-        raise SolverError(f"values has shape {values.shape}; it must be (S, 3, C, L + 1) with L >= 1")
+    axes, wanted = (4, "(S, 3, C, L + 1)") if coupling is None else (5, "(S, 3, C, K, L + 1)")
+    if values.ndim != axes or values.shape[1] != 3 or values.shape[-1] < 2:
+        raise SolverError(f"values has shape {values.shape}; it must be {wanted} with L >= 1")
     if not np.isfinite(values).all() or (values < 0).any():
         raise SolverError("values holds negative or non-finite tokens/s; use 0 for a node that cannot hold the layers")
-    given = np.asarray(node_sets)
-    if given.ndim != 2 or given.shape[1] != values.shape[2]:
-        raise SolverError(f"node_sets has shape {given.shape}; it must be (M, {values.shape[2]})")
-    if len(given) and (given.min() < 0 or given.max() > 127 or given.sum(axis=1).min() < 1):
+    sets = np.asarray(node_sets)
+    if sets.ndim != 2 or sets.shape[1] != values.shape[2]:
+        raise SolverError(f"node_sets has shape {sets.shape}; it must be (M, {values.shape[2]})")
+    if len(sets) and (sets.min() < 0 or sets.max() > 127 or sets.sum(axis=1).min() < 1):
         raise SolverError("node_sets holds an empty row or a count outside 0..127")
-    return values, given.astype(np.int8)
+    return values, sets.astype(np.int8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +165,7 @@ class Family:
         if len(sets) > 1 and (sets[1:] == sets[:-1]).all(axis=1).any():
             raise SolverError("node_sets holds a row twice; pass each node set once")
         links = np.empty(sets.shape, dtype=np.int32)
-        with _Threads(workers):
+        with Threads(workers):
             kernels.removal_links(sets, sizes, start, links)
         missing = np.argwhere(links == -2)
         if len(missing):
@@ -181,150 +179,145 @@ class Family:
     def solve(
         self,
         values: Floats,
+        coupling: Coupling,
         counts: range,
-        wanted: Ints | None,
-        width: int,
-        workers: int | None,
-        progress: Progress | None,
-        limits: EngineLimits | None = None,
+        wanted: Ints,
+        limits: EngineLimits,
+        progress: Progress | None = None,
     ) -> SweepResult:
-        """Optimal placements of the rows ``wanted`` (all when ``None``) over the stage counts ``counts``."""
-        count = len(self.sets)
+        """Optimal placements of the rows ``wanted`` over the stage counts ``counts``; ``values`` (S, 3, C, K, L + 1)."""
+        count, largest = len(self.sets), len(self.start) - 1
         result = SweepResult(
             self.sets,
             np.zeros(count),
             np.zeros(count, dtype=np.int32),
-            np.zeros((count, width), dtype=np.int16),
-            np.full((count, width), -1, dtype=np.int32),
+            np.zeros((count, largest), dtype=np.int16),
+            np.full((count, largest), -1, dtype=np.int32),
         )
-        largest = len(self.start) - 1
         counts = range(counts.start, min(counts.stop, largest + 1))
-        with _Threads(workers):
-            for position, stages in enumerate(counts):
-                for allowed in (limits or EngineLimits()).stage_masks(self.sets):
-                    self._solve_stages(values[stages - 1], stages, wanted, result, allowed)
-                if progress is not None:
-                    progress((position + 1) * count, len(counts) * count)
-        _verify(values, result)
+        for position, stages in enumerate(counts):
+            for allowed in limits.stage_masks(self.sets):
+                self._solve_stages(_Stages(values[stages - 1], stages, coupling), wanted, result, allowed)
+            if progress is not None:
+                progress((position + 1) * count, len(counts) * count)
+        _verify(values, result, coupling)
         return result
 
-    def _solve_stages(
-        self,
-        values: Floats,
-        stages: int,
-        wanted: Ints | None,
-        result: SweepResult,
-        allowed: Bools | None = None,
-    ) -> None:
-        """Try ``stages`` stages: ``values`` is (3, C, L + 1); better placements replace those in ``result``.
-
-        Node sets outside ``allowed`` make no stage.
-        """
+    def _solve_stages(self, stages: _Stages, wanted: Ints, result: SweepResult, allowed: Bools | None) -> None:
+        """Try one stage count; better placements replace those in ``result``. Sets outside ``allowed`` make no stage."""
         from coralopt_dp import kernels
 
-        layers = values.shape[2] - 1
-        largest = len(self.start) - 1
-        if stages > min(layers, largest) or not (values[FIRST] > 0).any():
+        count, values = stages.count, stages.values
+        cells, layers, largest = values.shape[2], values.shape[3] - 1, len(self.start) - 1
+        if count > min(layers, largest) or not (values[FIRST] > 0).any():
             return
-        if wanted is None:
-            wanted = np.arange(self.start[stages - 1], len(self.sets))
-        wanted = wanted[self.sizes[wanted] >= stages]
+        wanted = wanted[self.sizes[wanted] >= count]
         # Every other stage needs a node, so a stage holds at most this many.
-        rows = int(self.start[largest - stages + 1])
-        answer = (result.throughput, result.stages, result.stage_layers, result.stage_sets)
-
-        def table(role: int) -> Floats:
-            out = np.empty((rows, layers + 1))
-            kernels.stage_tables(np.ascontiguousarray(values[role]), self.sets, rows, out)
+        rows = int(self.start[largest - count + 1])
+        answer = kernels.Answer(result.throughput, result.stages, result.stage_layers, result.stage_sets)
+        tables: dict[int, Floats] = {}
+        for role in stages.roles:
+            same = next((known for known in tables if (values[known] == values[role]).all()), None)
+            if same is not None:
+                tables[role] = tables[same]
+                continue
+            tables[role] = np.empty((rows, cells, layers + 1))
+            kernels.stage_tables(np.ascontiguousarray(values[role]), self.sets, rows, tables[role])
             if allowed is not None:
-                out[~allowed[:rows]] = 0.0
-            return out
-
-        first = table(FIRST)
-        if stages == 1:
-            kernels.one_stage(wanted, first, *answer)
+                tables[role][~allowed[:rows]] = 0.0
+        if count == 1:
+            kernels.one_stage(wanted, np.ascontiguousarray(tables[FIRST][:, -1]), answer)
             return
-        last = table(LAST) if (values[LAST] != values[FIRST]).any() else first
-        roles = (FIRST, LAST) if stages == 2 else (FIRST, MIDDLE, LAST)
-        falling = all(falls_in_layers(values[role]) for role in roles)
-        common = (self.sets, self.sizes, self.links)
-        middle, middle_table, shift = np.zeros((0, layers + 1)), first, np.zeros(stages, dtype=np.int64)
-        front, front_shift = first, 0
-        if stages > 2:
-            middle_table = table(MIDDLE) if (values[MIDDLE] != values[FIRST]).any() else first
-            middle, shift = self._middle_tables(middle_table, stages, layers, falling)
-            low, high = int(self.start[stages - 2]), int(self.start[largest - 1])
-            front, front_shift = np.empty((high - low, layers + 1)), -low
-            for size in range(stages - 1, largest):
-                kernels.join_stage(
-                    *common, int(self.start[size - 1]), int(self.start[size]), first, middle, int(shift[stages - 2]),
-                    stages - 2, layers - 1, False, falling, front, front_shift,
-                )  # fmt: skip
-        kernels.last_stage(
-            *common, wanted, stages, first, middle_table, last, middle, shift, front, front_shift,
-            last[:, 1:].max(axis=1), front[:, 1:layers].max(axis=1, initial=0.0), falling, *answer,
-        )  # fmt: skip
-
-    def _middle_tables(self, table: Floats, stages: int, layers: int, falling: bool) -> tuple[Floats, Ints]:
-        """Tables of 1..``stages`` - 2 middle stages, stacked; row m of k stages lies at m + shift[k]."""
-        from coralopt_dp import kernels
-
-        largest = len(self.start) - 1
-        # k of the middle stages leave a node at least to each of the other stages.
-        spans = {k: (k, largest - stages + k) for k in range(1, stages - 1)}
-        shift = np.zeros(stages, dtype=np.int64)
-        rows = 0
+        linked = isinstance(stages.coupling, Links)
+        classes = np.zeros(len(self.sets), dtype=np.int64)
+        if isinstance(stages.coupling, Links) and any(stages.coupling.classes):
+            ranks = np.asarray(stages.coupling.classes, dtype=np.int64)
+            classes = np.where(self.sets > 0, ranks[None, :], cells).min(axis=1)
+        # Equal middle stages may stand in any order, unless their links tell them apart.
+        anchored = not linked or cells == 1
+        # Chains of k stages leave a node at least to each of the other stages.
+        spans = {k: (k, largest - count + k) for k in range(1, count)}
+        shift = np.zeros(count, dtype=np.int64)
+        size = 0
         for k, (least, most) in spans.items():
-            shift[k] = rows - self.start[least - 1]
-            rows += int(self.start[most] - self.start[least - 1])
-        out = np.empty((rows, layers + 1))
-        out[: self.start[spans[1][1]]] = table[: self.start[spans[1][1]]]
-        for k in range(2, stages - 1):
-            for size in range(spans[k][0], spans[k][1] + 1):
-                kernels.join_stage(
-                    self.sets, self.sizes, self.links, int(self.start[size - 1]), int(self.start[size]), table,
-                    out, int(shift[k - 1]), k - 1, layers - 2, True, falling, out, int(shift[k]),
-                )  # fmt: skip
-        return out, shift
-
-
-def _verify(values: Floats, result: SweepResult) -> None:
-    """Recompute every throughput from its placement alone; the same float sums must come out."""
-    layers = values.shape[3] - 1
-    used = np.zeros(result.node_sets.shape, dtype=np.int64)
-    held = np.zeros(len(result.stages), dtype=np.int64)
-    lowest = np.full(len(result.stages), np.inf)
-    for stage in range(result.stage_layers.shape[1]):
-        rows = np.flatnonzero(result.stages > stage)
-        if not len(rows):
-            break
-        nodes = result.node_sets[result.stage_sets[rows, stage]]
-        count = result.stages[rows]
-        layer = result.stage_layers[rows, stage]
-        role = np.where(stage == 0, stage_role(0, 1), np.where(stage == count - 1, LAST, MIDDLE))
-        total = np.zeros(len(rows))
-        for configuration in range(values.shape[2]):
-            one = values[count - 1, role, configuration, layer]
-            total += nodes[:, configuration] * one
-            total[(nodes[:, configuration] > 0) & (one <= 0)] = -np.inf
-        lowest[rows] = np.minimum(lowest[rows], total)
-        used[rows] += nodes
-        held[rows] += layer
-    placed = np.flatnonzero(result.stages > 0)
-    wrong = (
-        (lowest[placed] != result.throughput[placed])
-        | (held[placed] != layers)
-        | (used[placed] != result.node_sets[placed]).any(axis=1)
-    )
-    if wrong.any():
-        row = placed[np.flatnonzero(wrong)[0]]
-        raise WrongAnswerError(
-            f"the dynamic programme placed node set {result.node_sets[row].tolist()} with throughput "
-            f"{result.throughput[row]!r}, but its placement gives {lowest[row]!r} with {held[row]} of {layers} layers"
+            shift[k] = size - self.start[least - 1]
+            size += int(self.start[most] - self.start[least - 1])
+        middle = tables.get(MIDDLE, tables[FIRST])
+        shortest, longest = (middle, tables[FIRST]) if anchored else (tables[FIRST], middle)
+        if count == 2:
+            shortest = tables[FIRST]
+        falling = all(falls_in_layers(values[role]) for role in stages.roles)
+        chain = kernels.Chain(np.empty((size, cells, layers + 1)), shift, linked, falling)
+        chain.tables[: self.start[spans[1][1]]] = shortest[: self.start[spans[1][1]]]
+        family = kernels.NodeSets(self.sets, self.sizes, self.links, classes)
+        for k, (least, most) in spans.items():
+            for nodes in range(least, most + 1) if k > 1 else ():
+                ends = int(self.start[nodes - 1]), int(self.start[nodes])
+                stage, equal = (longest, False) if k == count - 1 else (middle, anchored)
+                kernels.extend_chain(family, stage, chain, k, *ends, layers - count + k, equal)
+        base = int(self.start[spans[count - 1][0] - 1] + shift[count - 1])
+        peaks = (
+            tables[LAST][..., 1:].max(axis=2).ravel(),
+            chain.tables[base:, :, 1:layers].max(axis=2, initial=0.0).ravel(),
         )
+        of_stages = longest, middle, tables[LAST]
+        kernels.close_pipelines(family, wanted, count, of_stages, chain, peaks, anchored, answer)
 
 
-class _Threads:
+class _Stages:
+    """The tables of one stage count: ``values`` is (3, C, K, L + 1) with the cells that pipelines of it can use."""
+
+    def __init__(self, values: Floats, count: int, coupling: Coupling) -> None:
+        self.count, self.coupling = count, coupling
+        self.roles = (FIRST,) if count == 1 else (FIRST, LAST) if count == 2 else (FIRST, MIDDLE, LAST)
+        if not isinstance(coupling, Links):
+            # Units that the table does not list are worth what the last listed one is.
+            values = np.maximum.accumulate(values[:, :, : coupling.total(count) + 1], axis=2)
+        self.values = values
+
+
+def _verify(values: Floats, result: SweepResult, coupling: Coupling) -> None:
+    """Recompute every throughput from its placement alone; the same float sums must come out."""
+    layers, cells = values.shape[4] - 1, values.shape[3]
+    for count in range(1, values.shape[0] + 1):
+        rows = np.flatnonzero(result.stages == count)
+        if not len(rows):
+            continue
+        lowest, units = np.full(len(rows), np.inf), np.zeros(len(rows), dtype=np.int64)
+        used = np.zeros((len(rows), values.shape[2]), dtype=np.int64)
+        for stage in range(count):
+            table = values[count - 1, stage_role(stage, count)]
+            held, nodes = result.stage_layers[rows, stage], result.node_sets[result.stage_sets[rows, stage]]
+            total, possible = np.zeros((len(rows), cells)), np.ones((len(rows), cells), dtype=bool)
+            for c in range(values.shape[2]):
+                one = table[c][:, held].T
+                total += nodes[:, c, None] * one
+                possible &= (nodes[:, c, None] == 0) | (one > 0)
+            total[~possible] = 0.0
+            used += nodes
+            if not isinstance(coupling, Links):
+                reaches = total >= result.throughput[rows, None]
+                cell = reaches.argmax(axis=1)
+                units += np.where(reaches.any(axis=1), cell, cells * count + 1)
+            elif stage < count - 1:
+                following = result.node_sets[result.stage_sets[rows, stage + 1]]
+                cell = np.where(following > 0, np.asarray(coupling.classes)[None, :], cells).min(axis=1)
+            else:
+                cell = np.full(len(rows), cells - 1)
+            lowest = np.minimum(lowest, total[np.arange(len(rows)), cell])
+        held = result.stage_layers[rows].sum(axis=1)
+        wrong = (lowest != result.throughput[rows]) | (held != layers) | (used != result.node_sets[rows]).any(axis=1)
+        if not isinstance(coupling, Links):
+            wrong |= units > coupling.total(count)
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            raise WrongAnswerError(
+                f"the dynamic programme placed node set {result.node_sets[rows[at]].tolist()} with throughput "
+                f"{result.throughput[rows[at]]!r}, but its placement gives {lowest[at]!r} with {held[at]} of {layers} layers"
+            )
+
+
+class Threads:
     """Number of compiled-code threads inside the ``with``; restored afterwards."""
 
     def __init__(self, workers: int | None) -> None:

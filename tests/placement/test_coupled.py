@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from coralopt_dp.coupled import coupled_sweep
+from coralopt_dp import sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import SolverError
 from coralopt.placement import (
     Budgets,
-    CoupledPlacementProblem,
     Links,
     PlacementProblem,
     best_placement,
-    coupled_throughput,
     engine_limits,
+    throughput_of,
 )
 from coralopt.testing.placement_strategies import every_placement, throughput_values
 from coralopt.throughput.tables import stage_role
@@ -43,9 +43,8 @@ def problems(draw, coupling, max_nodes=4, max_layers=4):
         values[:, :, :, 0] = 0
     count = draw(st.sampled_from(range(max_nodes, 0, -1)))
     nodes = draw(st.lists(st.integers(0, width - 1), min_size=count, max_size=count))
-    return CoupledPlacementProblem(
-        values, tuple(nodes.count(c) for c in range(width)), tuple(f"c{c}" for c in range(width)), made
-    )
+    node_set = tuple(nodes.count(c) for c in range(width))
+    return PlacementProblem(values, node_set, tuple(f"c{c}" for c in range(width)), coupling=made)
 
 
 def by_enumeration(problem):
@@ -85,7 +84,7 @@ def test_sweep_equals_enumeration(coupling, data):
         assert solution.answer is None
     else:
         assert solution.objective == best
-        assert coupled_throughput(problem.values, solution.answer, problem.coupling)[0] == best
+        assert throughput_of(problem.values, solution.answer, problem.coupling) == best
 
 
 @pytest.mark.parametrize("coupling", ["budgets", "links"])
@@ -109,9 +108,7 @@ def test_limits_hold_with_cells_too(name, data):
     """Engine limits and cells together, by the programme and by the integer programme."""
     problem = data.draw(problems("budgets", max_nodes=3))
     gpus = (1, 2, 1)[: len(problem.configurations)]
-    limited = CoupledPlacementProblem(
-        problem.values, problem.node_set, problem.configurations, problem.coupling, None, engine_limits(name), gpus
-    )
+    limited = replace(problem, limits=engine_limits(name), gpus=gpus)
     one, two = best_placement(limited, "dp"), best_placement(limited, "highs", None, {"rel_gap": 1e-6})
     assert (one.answer is None) == (two.answer is None)
     if one.answer is not None:
@@ -129,12 +126,12 @@ def test_walk_and_scan_and_threads_agree(values, seed):
     rows = [row for row in itertools.product(range(5), repeat=width) if 1 <= sum(row) <= 4]
     sets = np.array(sorted(rows, key=lambda row: (sum(row), row)), dtype=np.int8)
     links = Links(tuple(range(width)))
-    one, two = (coupled_sweep(cells, sets, links, workers=n) for n in (1, 2))
+    one, two = (sweep(cells, sets, links, workers=n) for n in (1, 2))
     assert np.array_equal(one.throughput, two.throughput)
     assert np.array_equal(one.stage_sets, two.stage_sets)
     names = tuple(f"c{c}" for c in range(width))
     row = len(sets) - 1
-    problem = CoupledPlacementProblem(cells, tuple(int(n) for n in sets[row]), names, links)
+    problem = PlacementProblem(cells, tuple(int(n) for n in sets[row]), names, coupling=links)
     alone = best_placement(problem, "dp")
     assert one.throughput[row] == (alone.objective if alone.answer is not None else 0.0)
 
@@ -142,8 +139,8 @@ def test_walk_and_scan_and_threads_agree(values, seed):
 def test_shapes_are_checked():
     """Wrong tables are refused in words."""
     with pytest.raises(SolverError, match="shape"):
-        CoupledPlacementProblem(np.ones((1, 3, 1, 2)), (1,), ("a",), Budgets(1))
+        PlacementProblem(np.ones((1, 3, 1, 2)), (1,), ("a",), coupling=Budgets(1))
     with pytest.raises(SolverError, match="cells"):
-        CoupledPlacementProblem(np.ones((2, 3, 1, 3, 2)), (1,), ("a",), Budgets(2))
+        PlacementProblem(np.ones((2, 3, 1, 3, 2)), (1,), ("a",), coupling=Budgets(2))
     with pytest.raises(SolverError, match="class"):
-        CoupledPlacementProblem(np.ones((1, 3, 1, 2, 2)), (1,), ("a",), Links((0, 1)))
+        PlacementProblem(np.ones((1, 3, 1, 2, 2)), (1,), ("a",), coupling=Links((0, 1)))

@@ -6,13 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
-from coralopt_dp import falls_in_layers, sweep
+from coralopt_dp import sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import SolverError
 from coralopt.placement import Placement, PlacementProblem, Stage, max_flow_throughput, throughput_of
 from coralopt.testing.placement_strategies import best_by_enumeration, throughput_values
+from coralopt.throughput import falls_in_layers
 
 
 def family(configurations: int, nodes: int) -> np.ndarray:
@@ -130,10 +131,10 @@ def test_per_node_columns_say_the_same_as_the_stage_counts():
     """The library stores one column a node; it must describe the very same placement."""
     values = np.random.default_rng(5).uniform(1.0, 9.0, (4, 3, 3, 10))
     sets = family(3, 4)
-    result = sweep(values, sets, max_nodes=6)
-    assert result.node_stage.shape == result.stage_layers.shape == (len(sets), 6)
+    result = sweep(values, sets)
+    assert result.node_stage.shape == result.stage_layers.shape == (len(sets), 4)
     for row in range(len(sets)):
-        nodes = np.zeros((6, 3), dtype=int)
+        nodes = np.zeros((4, 3), dtype=int)
         for configuration, stage in zip(result.node_configuration[row], result.node_stage[row], strict=True):
             if stage >= 0:
                 nodes[stage, configuration] += 1
@@ -177,5 +178,5 @@ def test_bad_input_is_refused_in_words(values, sets, words):
 
 def test_an_empty_family_has_an_empty_answer():
     """Pruning can leave nothing."""
-    result = sweep(np.ones((2, 3, 2, 4)), np.zeros((0, 2), dtype=np.int8), max_nodes=3)
-    assert result.stage_layers.shape == (0, 3)
+    result = sweep(np.ones((2, 3, 2, 4)), np.zeros((0, 2), dtype=np.int8))
+    assert result.stage_layers.shape == (0, 0)

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 from coralopt.placement.formulations.paper import PaperFormulation
 from coralopt.placement.formulations.tight import TightFormulation
-from coralopt.placement.problem import Placement, PlacementProblem
+from coralopt.placement.problem import PlacementProblem
+from coralopt.placement.problem_parts import Placement
 from coralopt.solving.problem import Formulation
 
 #: Every formulation of the placement problem by its name.

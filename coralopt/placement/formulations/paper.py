@@ -27,8 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coralopt.placement.formulations.stages import fixed_stages, nodes_in_order, role_table
-from coralopt.placement.problem import Placement, PlacementProblem, Stage
+from coralopt.placement.formulations.stages import fixed_stages, nodes_in_order
+from coralopt.placement.problem import PlacementProblem
+from coralopt.placement.problem_parts import Placement, Stage
+from coralopt.throughput.tables import stage_role
 
 
 class PaperFormulation:
@@ -45,7 +47,7 @@ class PaperFormulation:
         import pyomo.environ as pyo
 
         stages, nodes = fixed_stages(problem), nodes_in_order(problem)
-        tables = [role_table(problem, s, stages) for s in range(stages)]
+        tables = [problem.values[stages - 1, stage_role(s, stages)] for s in range(stages)]
         model = pyo.ConcreteModel(name="placement_paper")
         S, J, K = range(stages), range(1, problem.layers + 1), range(len(nodes))
         model.x = pyo.Var(S, J, domain=pyo.Binary)
@@ -88,11 +90,11 @@ class PaperFormulation:
     def read(self, problem: PlacementProblem, value: Callable[[str, Any], float]) -> Placement:
         """The placement that ``x`` and ``y`` say; ``value(name, index)`` gives a variable's value."""
         stages, nodes = fixed_stages(problem), nodes_in_order(problem)
-        found = []
+        pipeline = []
         for s in range(stages):
             counts = [0] * len(problem.configurations)
             for k, configuration in enumerate(nodes):
                 counts[configuration] += round(value("y", (s, k)))
             layers = sum(j * round(value("x", (s, j))) for j in range(1, problem.layers + 1))
-            found.append(Stage(layers=layers, nodes=tuple(counts)))
-        return Placement(tuple(found))
+            pipeline.append(Stage(layers=layers, nodes=tuple(counts)))
+        return Placement(tuple(pipeline))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coralopt.errors import SolverError
 from coralopt.placement.problem import PlacementProblem
-from coralopt.throughput.tables import stage_role
-from coralopt.types import Floats
 
 
 def fixed_stages(problem: PlacementProblem) -> int:
@@ -25,12 +23,6 @@ def fixed_stages(problem: PlacementProblem) -> int:
             f"has {problem.nodes} nodes and {problem.layers} layers"
         )
     return problem.stages
-
-
-def role_table(problem: PlacementProblem, stage: int, stages: int) -> Floats:
-    """float64 (C, L + 1), tokens/s of one node in stage ``stage`` (from 0) of ``stages``."""
-    table: Floats = problem.values[stages - 1, stage_role(stage, stages)]
-    return table
 
 
 def nodes_in_order(problem: PlacementProblem) -> tuple[int, ...]:
