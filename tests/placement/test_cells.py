@@ -20,13 +20,14 @@ from coralopt.placement import (
     engine_limits,
     throughput_of,
 )
+from coralopt.solving import Reason
 from coralopt.testing.placement_strategies import every_placement, throughput_values
 from coralopt.throughput.tables import stage_role
 
 
 @st.composite
 def problems(draw, coupling, max_nodes=4, max_layers=4):
-    """Coupled problems of small size; tables rise in the cell."""
+    """Problems with cells of small size; tables rise in the cell."""
     base = draw(throughput_values(3, 3, max_layers))
     stages, _, width, _ = base.shape
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -50,7 +51,7 @@ def problems(draw, coupling, max_nodes=4, max_layers=4):
 def by_enumeration(problem):
     """Best throughput over every placement and every choice of cells, plainly."""
     best = 0.0
-    plain = PlacementProblem(problem.values.max(axis=3), problem.node_set, problem.configurations)
+    plain = PlacementProblem(problem.values.max(axis=3), problem.node_set, problem.configurations, problem.stages)
     for placement in every_placement(plain):
         count = len(placement.stages)
         if isinstance(problem.coupling, Budgets):
@@ -134,6 +135,56 @@ def test_walk_and_scan_and_threads_agree(values, seed):
     problem = PlacementProblem(cells, tuple(int(n) for n in sets[row]), names, coupling=links)
     alone = best_placement(problem, "dp")
     assert one.throughput[row] == (alone.objective if alone.answer is not None else 0.0)
+
+
+@pytest.mark.parametrize("coupling", ["budgets", "links"])
+@pytest.mark.parametrize("stages", [4, 5])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_long_pipelines_equal_enumeration(coupling, stages, seed):
+    """From four stages on a chain is joined to a chain that was joined before: tables of several lengths lie in a row."""
+    rng = np.random.default_rng(seed)
+    layers = stages + 2
+    rule = Budgets(2) if coupling == "budgets" else Links((1, 0))
+    cells = stages * 2 + 1 if coupling == "budgets" else 2
+    # Throughput that falls steeply with the layers, so that long pipelines pay.
+    values = rng.integers(1, 40, (stages, 3, 2, cells, layers + 1)) / 8.0
+    values[..., 1:] = np.sort(values[..., 1:], axis=-1)[..., ::-1]
+    values = np.maximum.accumulate(values, axis=3)
+    values[:, :, :, :, 0] = 0.0
+    if coupling == "budgets":
+        values[:, :, :, 0] = 0.0
+    first = int(rng.integers(1, stages))
+    problem = PlacementProblem(values, (first, stages - first), ("a", "b"), stages, coupling=rule)
+    solution = best_placement(problem, "dp")
+    assert solution.objective == by_enumeration(problem)
+    assert throughput_of(values, solution.require_solution(), rule) == solution.objective
+
+
+@pytest.mark.parametrize("kind", [Budgets, Links])
+@settings(max_examples=30, deadline=None)
+@given(values=throughput_values(max_stages=5, max_configurations=2, max_layers=7), nodes=st.integers(1, 5))
+def test_a_plain_table_is_one_cell(kind, values, nodes):
+    """Cells that make no difference: links of one speed in many classes, or units that are worth nothing, change nothing."""
+    rows = [row for row in itertools.product(range(nodes + 1), repeat=values.shape[2]) if 1 <= sum(row) <= nodes]
+    sets = np.array(sorted(rows, key=lambda row: (sum(row), row)), dtype=np.int8)
+    plain = sweep(values, sets)
+    if kind is Links:
+        cells, rule = np.repeat(values[:, :, :, None], 3, axis=3), Links((2, 1)[: values.shape[2]])
+    else:
+        cells, rule = np.repeat(values[:, :, :, None], values.shape[0] + 1, axis=3), Budgets(1)
+        cells[:, :, :, 0] = 0.0
+    same = sweep(cells, sets, rule)
+    assert np.array_equal(plain.throughput, same.throughput)
+    assert np.array_equal(plain.stages, same.stages)
+
+
+def test_a_time_limit_holds_with_cells():
+    """Out of time before the first stage count: neither a placement nor infeasibility may be claimed."""
+    problem = PlacementProblem(np.ones((2, 3, 1, 3, 5)), (2,), ("a",), coupling=Budgets(1))
+    solution = best_placement(problem, "dp", options={"time_limit": 0.0})
+    assert solution.termination.reason is Reason.NO_SOLUTION_FOUND
+    assert solution.bound >= 2.0
 
 
 def test_shapes_are_checked():
