@@ -322,9 +322,10 @@ def own_environment(threads: int | None = None) -> dict[str, str]:
 
 
 def last_words(log: Path, lines: int = 8, indent: str = "  ") -> str:
-    """The end of a log, indented."""
+    """The end of a log, indented, without blank lines."""
     try:
         with log.open(encoding="utf-8", errors="replace") as stream:
-            return "\n".join(f"{indent}{line.rstrip()}" for line in deque(stream, maxlen=lines))
+            said = deque((line.rstrip() for line in stream if line.strip()), maxlen=lines)
+            return "\n".join(f"{indent}{line}" for line in said)
     except OSError:
         return f"{indent}(no log)"

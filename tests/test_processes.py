@@ -227,7 +227,7 @@ def test_nobody_else_starts_processes() -> None:
     root = Path(coralopt.__file__).parent
     exempt = {"processes.py", "templates/executors.py"}
     # Not moved to the supervisor yet.
-    exempt |= {"benchmark/runner.py", "runtime/local/process.py"}
+    exempt |= {"runtime/local/process.py"}
     names = {"subprocess", "multiprocessing", "asyncio.subprocess", "pty"}
     calls = {
         "fork",

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -256,21 +255,21 @@ def _toy(kind: str) -> Any:
     )
 
 
-def peak_memory_mib(process: int | None = None) -> float | None:
-    """Largest resident memory so far, MiB, of this process or (on Linux) another one; ``None`` when unknown."""
+def peak_memory_mib() -> float | None:
+    """Largest resident memory so far, MiB; ``None`` when unknown."""
     try:
-        status = Path(f"/proc/{process or 'self'}/status").read_text()
+        # On Linux ru_maxrss also counts what the process was before it became this program.
+        status = Path("/proc/self/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
         return round(int(line.split()[1]) / 1024, 1)
-    except (OSError, StopIteration, ValueError, IndexError):
+    except (OSError, StopIteration, ValueError):
         pass
-    if process is not None:
-        return None
     try:
         import resource
 
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+        return round(
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10), 1
+        )
     except ImportError:
         return None
 
@@ -296,20 +295,9 @@ def thinned(events: list[Any]) -> list[Any]:
     return events
 
 
-def _die_with_parent() -> None:
-    """End when the bench does, however it ends: its end of the pipe closes."""
-
-    def wait() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main(arguments: list[str]) -> None:
     """Run the task of a folder."""
     folder = Path(arguments[0])
-    _die_with_parent()
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     with (folder / "events.jsonl").open("a", encoding="utf-8") as stream:
         said = run(task, load_problem(Path(task["problem"])), stream)

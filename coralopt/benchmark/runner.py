@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from coralopt.benchmark.child import CALLED, peak_memory_mib, thinned
+from coralopt.benchmark.child import CALLED, thinned
 from coralopt.benchmark.instances import Instance
 from coralopt.benchmark.machine import machine_data
 from coralopt.benchmark.outcome import Outcome
@@ -22,6 +20,7 @@ from coralopt.benchmark.problem_file import problem_digest, save_problem
 from coralopt.benchmark.results import ResultsFile, Row
 from coralopt.benchmark.task import Settings, Task
 from coralopt.errors import CoraloptError
+from coralopt.processes import Child, Ending, Exit, last_words, own_environment
 from coralopt.solving import get_backend
 
 #: Seconds for starting, imports and warming up; none of it counts.
@@ -57,14 +56,10 @@ class _Run:
     """A process at work on one task."""
 
     task: Task
-    process: subprocess.Popen[bytes]
+    child: Child
     folder: Path
-    log: IO[bytes]
     common: Row
-    begun: float
-    started: float | None = None
-    memory: float | None = None
-    killed: Outcome | None = None
+    started: bool = False
 
 
 def run_bench(
@@ -100,16 +95,16 @@ def run_bench(
         bench = _Bench(settings, results, Path(scratch), jobs, logs, missing, machine_data())
         interrupted = False
         done = kept = len(tasks) - len(todo)
-        say = progress or (lambda *_: None)
+        tell = progress or (lambda *_: None)
         try:
             for instance in dict.fromkeys(task.instance for task in todo if task.arm.solver not in missing):
                 # All of them first: a mistake shows at once, and drawing disturbs no run.
-                say(done, len(tasks), f"drawing {instance.name}")
+                tell(done, len(tasks), f"drawing {instance.name}")
                 bench.draw(instance)
-            say(done, len(tasks), "")
+            tell(done, len(tasks), "")
             for task in bench.rows(todo):
                 done += 1
-                say(done, len(tasks), task.key)
+                tell(done, len(tasks), task.key)
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -125,16 +120,16 @@ def _is_open(row: Row | None, again: Collection[str], missing: bool) -> bool:
 
 def _not_installed(tasks: Iterable[Task]) -> dict[str, str]:
     """Solvers whose package is missing, with what to install."""
-    found = {}
+    hints = {}
     for solver in dict.fromkeys(task.arm.solver for task in tasks):
         try:
             availability = get_backend(solver).probe()
         except CoraloptError as error:
-            found[solver] = str(error)
+            hints[solver] = str(error)
             continue
         if not availability.installed:
-            found[solver] = availability.hint
-    return found
+            hints[solver] = availability.hint
+    return hints
 
 
 class _Bench:
@@ -180,10 +175,13 @@ class _Bench:
                 else:
                     self.start(task)
             for run in list(self.running):
-                self.watch(run)
-                if run.process.poll() is not None:
+                if not run.started and _has_started(run.folder):
+                    run.started = True
+                    run.child.allow(self.settings.time_limit + self.settings.grace)
+                end = run.child.poll()
+                if end is not None:
                     self.running.remove(run)
-                    self.finish(run)
+                    self.finish(run, end)
                     yield run.task
             time.sleep(TICK)
 
@@ -227,43 +225,21 @@ class _Bench:
             "options": {**options, "log": self.logs is not None},
         }
         (folder / "task.json").write_text(json.dumps(data), encoding="utf-8")
-        # Open until the process has ended; its last line may say why it died.
-        log = (folder / "log.txt").open("wb")
-        process = subprocess.Popen(
+        child = Child.start(
             [sys.executable, "-m", "coralopt.benchmark.child", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=_environment(self.settings.threads),
-            start_new_session=True,
+            env={**own_environment(self.settings.threads), "PYTHONHASHSEED": "0"},
+            log=folder / "log.txt",
+            seconds=SETUP_LIMIT,
+            memory_gib=self.settings.memory_limit,
         )
-        self.running.append(_Run(task, process, folder, log, self.common(task, digest), time.perf_counter()))
+        self.running.append(_Run(task, child, folder, self.common(task, digest)))
 
-    def watch(self, run: _Run) -> None:
-        """Kill a run that overstays or takes too much memory."""
-        now = time.perf_counter()
-        if run.started is None and _has_started(run.folder):
-            run.started = now
-        memory = peak_memory_mib(run.process.pid)
-        run.memory = memory if run.memory is None else max(memory or 0.0, run.memory)
-        limit = self.settings.memory_limit
-        if limit is not None and run.memory is not None and run.memory > 1024 * limit:
-            run.killed = Outcome.MEMORY
-        elif run.started is None:
-            if now - run.begun > SETUP_LIMIT:
-                run.killed = Outcome.HUNG
-        elif now - run.started > self.settings.time_limit + self.settings.grace:
-            run.killed = Outcome.HUNG
-        if run.killed is not None:
-            _kill(run.process)
-
-    def finish(self, run: _Run) -> None:
+    def finish(self, run: _Run, end: Exit) -> None:
         """Put the row of an ended process on disk."""
-        said = _result(run)
+        run.child.kill()
+        memory = None if end.peak_mib is None else round(end.peak_mib, 1)
         events = [event for event in _events(run.folder) if isinstance(event, list)]
-        row = {"memory_mib": run.memory, **run.common, **said, "events": thinned(events)}
-        self._close(run)
-        self.results.append(row)
+        self.results.append({"memory_mib": memory, **run.common, **_result(run, end), "events": thinned(events)})
         if self.logs is not None:
             name = "".join(letter if letter.isalnum() or letter in "-=." else "_" for letter in run.task.key)
             (run.folder / "log.txt").replace(self.logs / f"{name}.txt")
@@ -274,28 +250,8 @@ class _Bench:
     def stop(self) -> None:
         """End what still runs; it gets no row and is run next time."""
         for run in self.running:
-            _kill(run.process)
-            self._close(run)
+            run.child.kill()
         self.running.clear()
-
-    def _close(self, run: _Run) -> None:
-        run.process.wait()
-        run.log.close()
-        if run.process.stdin is not None:
-            run.process.stdin.close()
-
-
-def _environment(threads: int) -> dict[str, str]:
-    """The environment of a run: this coralopt, and no library with more threads than the solver may have."""
-    home = str(Path(__file__).resolve().parents[2])
-    paths = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    limited = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "PYTHONHASHSEED": "0",
-        **dict.fromkeys(limited, str(threads)),
-    }
 
 
 def _has_started(folder: Path) -> bool:
@@ -303,53 +259,33 @@ def _has_started(folder: Path) -> bool:
     return events.exists() and events.stat().st_size > 0
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and whatever it started."""
-    try:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except (ProcessLookupError, PermissionError):
-        process.kill()
-
-
-def _events(folder: Path) -> list[Any]:
+def _events(folder: Path) -> list[object]:
     """What a run wrote down: [seconds, objective] of every incumbent, and marks; a torn last line is left out."""
     path = folder / "events.jsonl"
-    found = []
+    events: list[object] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return found
+        with suppress(json.JSONDecodeError):
+            events.append(json.loads(line))
+    return events
 
 
-def _result(run: _Run) -> Row:
+def _result(run: _Run, end: Exit) -> Row:
     """What the run said, or what its silence means."""
     path = run.folder / "result.json"
     if path.exists():
-        said: Row = json.loads(path.read_text(encoding="utf-8"))
-        return said
-    waited = None if run.started is None else round(time.perf_counter() - run.started, 3)
-    if run.killed is Outcome.MEMORY:
-        words = f"killed at {run.memory:.0f} MiB"
-    elif run.killed is Outcome.HUNG:
-        words = f"killed {'while starting' if waited is None else f'after {waited:.1f} s, {_where(run.folder)}'}"
-    else:
-        code = run.process.returncode
-        how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        words = f"{how}: {_last_words(run.folder)}".rstrip(": ")
-    return {"outcome": (run.killed or Outcome.DIED).value, "message": words, "seconds": waited}
+        row: Row = json.loads(path.read_text(encoding="utf-8"))
+        return row
+    seconds = round(end.seconds, 3) if run.started else None
+    if end.ending is Ending.OUT_OF_MEMORY:
+        return {"outcome": Outcome.MEMORY.value, "message": str(end), "seconds": seconds}
+    if end.ending is Ending.OUT_OF_TIME:
+        words = f"{end}, {_where(run.folder)}" if run.started else "killed while starting"
+        return {"outcome": Outcome.HUNG.value, "message": words, "seconds": seconds}
+    words = f"{end}: {last_words(run.folder / 'log.txt', 1, '')[:200]}".rstrip(": ")
+    return {"outcome": Outcome.DIED.value, "message": words, "seconds": seconds}
 
 
 def _where(folder: Path) -> str:
     """Whether a killed run was building its model or inside the solver."""
     called = [event[CALLED] for event in _events(folder) if isinstance(event, dict) and CALLED in event]
     return f"inside the solver since {called[0]:.1f} s" if called else "still before the solver's first call"
-
-
-def _last_words(folder: Path) -> str:
-    lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1].strip()[:200] if lines else ""
