@@ -3,6 +3,7 @@
 from coralopt.benchmark.arms import Arm, make_arms, parse_arm
 from coralopt.benchmark.consistency import Conflict, best_known, conflicts, recheck
 from coralopt.benchmark.instances import (
+    SUITES,
     AllocationInstance,
     Instance,
     PlacementInstance,
@@ -16,7 +17,6 @@ from coralopt.benchmark.plots import draw_plots
 from coralopt.benchmark.problem_file import load_problem, problem_digest, save_problem
 from coralopt.benchmark.results import read_rows, write_rows
 from coralopt.benchmark.runner import BenchReport, run_bench
-from coralopt.benchmark.suites import SUITES
 from coralopt.benchmark.summary import summarise
 from coralopt.benchmark.task import Settings, Task, make_tasks
 

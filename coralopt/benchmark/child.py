@@ -7,21 +7,25 @@ starts; the clock covers everything from the problem in hand to the checked answ
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
+from coralopt.allocation import AllocationProblem, AllocationResult, AllocationSearchOptions, solve_allocation
+from coralopt.benchmark.arms import Arm
 from coralopt.benchmark.observe import ObservedAllocation, ObservedBackend
 from coralopt.benchmark.outcome import Outcome
-from coralopt.benchmark.problem_file import answer_to_plain, load_problem
+from coralopt.benchmark.problem_file import BenchProblem, answer_to_plain, load_problem
+from coralopt.benchmark.results import Row
+from coralopt.benchmark.task import Job
 from coralopt.errors import (
     CoraloptError,
     InfeasibleError,
@@ -31,7 +35,9 @@ from coralopt.errors import (
     UnsupportedError,
     WrongAnswerError,
 )
-from coralopt.solving import Reason, SolveOptions, gap_reached, require_backend
+from coralopt.placement import PlacementProblem, best_placement
+from coralopt.replacing import replacing
+from coralopt.solving import Reason, Solution, SolveOptions, gap_reached, require_backend, solve
 
 #: First line of the events: the clock runs.
 STARTED = {"started": True}
@@ -58,12 +64,13 @@ _REASONS = {
 
 
 class Watch:
-    """The clock of one run and its incumbents."""
+    """The clock of one run, its incumbents and its seconds by step."""
 
     def __init__(self, stream: TextIO, sense: str) -> None:
         self._stream, self._sign = stream, -1.0 if sense == "max" else 1.0
         self._best = math.inf
         self._called = False
+        self.steps: dict[str, float] = {}
         self.begun = time.perf_counter()
         self.cpu = _cpu_seconds()
 
@@ -79,7 +86,7 @@ class Watch:
             self._called = True
             self.write({CALLED: round(self.seconds(), 3)})
 
-    def write(self, event: Any) -> None:
+    def write(self, event: object) -> None:
         """One line, at once."""
         self._stream.write(json.dumps(event) + "\n")
         self._stream.flush()
@@ -88,37 +95,36 @@ class Watch:
         return time.perf_counter() - self.begun
 
 
-def run(task: dict[str, Any], problem: Any, stream: TextIO) -> dict[str, Any]:
+def run(job: Job, problem: BenchProblem, stream: TextIO) -> Row:
     """Warm up, solve, and say how it went, as plain data."""
     setup = time.perf_counter()
-    options = SolveOptions.from_mapping(task["options"])
     load = _load()
     watch = None
-    seconds: dict[str, float] = {}
     try:
-        backend = require_backend(task["solver"])
-        probe = backend.probe()
-        known = {"solver_version": probe.version, "licence": probe.licence}
-        _warm_up(task, problem.kind, options)
+        probe = require_backend(job.arm.solver).probe()
+        solver = {"solver_version": probe.version, "licence": probe.licence}
+        options = SolveOptions.from_mapping(job.options)
+        _warm_up(job, problem.kind, options)
         memory = peak_memory_mib()
         watch = Watch(stream, problem.sense)
         watch.write(STARTED)
-        said = _solve(task, problem, backend, options, watch.tell, seconds, watch.called)
+        ending = _solve(job, problem, options, watch)
     except Exception as error:
         # Whatever a back end raises is a result of the benchmark, not its end.
-        found = next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
+        outcome = next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), Outcome.ERROR)
         words = str(error) if isinstance(error, CoraloptError) else f"{type(error).__name__}: {error}"
-        said = {"outcome": found.value, "message": words[:500]}
+        ending = {"outcome": outcome.value, "message": words[:500]}
         if watch is None:
-            return {**said, "load_before": load}
-    total, cpu = watch.seconds(), _cpu_seconds() - watch.cpu
+            return {**ending, "load_before": load}
     # Permuting is the bench's work, not the arm's.
-    extra = seconds.pop("permute", 0.0)
-    total, cpu = max(0.0, total - extra), max(0.0, cpu - extra)
-    parts = {f"{name}_seconds": round(seconds.get(name, 0.0), 6) for name in ("build", "handover", "solve", "check")}
+    permuting = watch.steps.pop("permute", 0.0)
+    total, cpu = (max(0.0, value - permuting) for value in (watch.seconds(), _cpu_seconds() - watch.cpu))
+    parts = {
+        f"{name}_seconds": round(watch.steps.get(name, 0.0), 6) for name in ("build", "handover", "solve", "check")
+    }
     return {
-        **known,
-        **said,
+        **solver,
+        **ending,
         "seconds": round(total, 6),
         "cpu_seconds": round(cpu, 6),
         **parts,
@@ -131,54 +137,38 @@ def run(task: dict[str, Any], problem: Any, stream: TextIO) -> dict[str, Any]:
     }
 
 
-def _solve(
-    task: dict[str, Any],
-    problem: Any,
-    backend: Any,
-    options: SolveOptions,
-    tell: Callable[[float], None],
-    seconds: dict[str, float],
-    called: Callable[[], None] | None = None,
-) -> dict[str, Any]:
-    """The outcome; ``seconds`` is filled by step, even when an error ends the run."""
-    from coralopt.allocation import AllocationSearchOptions, solve_allocation
-    from coralopt.placement import best_placement
-    from coralopt.solving import solve
-
+def _solve(job: Job, problem: BenchProblem, options: SolveOptions, watch: Watch) -> Row:
+    """The outcome; the watch's steps are filled even when an error ends the run."""
+    arm, backend = job.arm, require_backend(job.arm.solver)
     if backend.kind != "matrix":
-        if called is not None:
-            called()
+        watch.called()
         solution = solve(problem, backend, options=options)
-        seconds.update(solution.seconds)
+        watch.steps.update(solution.seconds)
         return _solution_data(solution)
-    permute = task["seed"] if task["permute"] and task["seed"] > 0 else None
-    observed = ObservedBackend(backend, permute, None if task["reductions"] else tell, called)
+    permute = job.seed if job.permute and job.seed > 0 else None
+    observed = ObservedBackend(backend, permute, None if arm.reductions else watch.tell, watch.called)
     try:
-        if problem.kind == "placement":
-            solution = best_placement(problem, observed, task["formulation"], options)
-        elif not task["reductions"]:
-            route = "arrays" if task["arrays"] else "pyomo"
-            solution = solve(problem, observed, task["formulation"], options, route=route)
-        else:
+        if isinstance(problem, PlacementProblem):
+            solution = best_placement(problem, observed, arm.formulation, options)
+        elif arm.reductions:
+            search = AllocationSearchOptions(arm.formulation, restrict=arm.restrict)
             return _allocation_data(
-                solve_allocation(
-                    ObservedAllocation.of(problem, tell),
-                    observed,
-                    options,
-                    AllocationSearchOptions(task["formulation"], restrict=task["restrict"]),
-                ),
-                options,
-                seconds,
+                solve_allocation(ObservedAllocation.of(problem, watch.tell), observed, options, search), options, watch
             )
-        seconds.update({name: solution.seconds.get(name, 0.0) for name in ("build", "check")})
+        else:
+            route = "arrays" if arm.arrays else "pyomo"
+            solution = solve(problem, observed, arm.formulation, options, route=route)
+        watch.steps.update({name: solution.seconds.get(name, 0.0) for name in ("build", "check")})
         return _solution_data(solution)
     finally:
-        seconds.update(observed.seconds)
+        watch.steps.update(observed.seconds)
 
 
-def _solution_data(solution: Any) -> dict[str, Any]:
+# Any: the answer of either kind of problem.
+def _solution_data(solution: Solution[Any]) -> Row:
     end = solution.termination
     outcome = _REASONS.get(end.reason, Outcome.ERROR)
+    rows, columns = solution.shape or (None, None)
     return {
         "outcome": outcome.value,
         "message": end.reason.value if outcome is Outcome.ERROR else "",
@@ -189,20 +179,20 @@ def _solution_data(solution: Any) -> dict[str, Any]:
         "gap": _finite(solution.gap),
         "nodes": solution.nodes,
         "iterations": solution.iterations,
-        "matrix_rows": solution.shape[0] if solution.shape else None,
-        "matrix_columns": solution.shape[1] if solution.shape else None,
+        "matrix_rows": rows,
+        "matrix_columns": columns,
         "answer": answer_to_plain(solution.answer),
     }
 
 
-def _allocation_data(result: Any, options: SolveOptions, seconds: dict[str, float]) -> dict[str, Any]:
-    done = gap_reached(result.cost_usd_h, result.bound_usd_h, options.rel_gap, options.abs_gap)
+def _allocation_data(result: AllocationResult, options: SolveOptions, watch: Watch) -> Row:
+    proven = gap_reached(result.cost_usd_h, result.bound_usd_h, options.rel_gap, options.abs_gap)
     parts = result.solutions
-    seconds["build"] = sum(part.seconds.get("build", 0.0) for part in parts)
-    seconds["check"] = result.seconds.get("check", 0.0) + sum(part.seconds.get("check", 0.0) for part in parts)
-    shape = parts[-1].shape if parts else None
+    watch.steps["build"] = sum(part.seconds.get("build", 0.0) for part in parts)
+    watch.steps["check"] = result.seconds.get("check", 0.0) + sum(part.seconds.get("check", 0.0) for part in parts)
+    rows, columns = (parts[-1].shape if parts else None) or (None, None)
     return {
-        "outcome": (Outcome.OPTIMAL if done else Outcome.FEASIBLE).value,
+        "outcome": (Outcome.OPTIMAL if proven else Outcome.FEASIBLE).value,
         "message": "",
         "limit": "",
         "raw": (parts[-1].termination.raw if parts else "closed without an integer programme")[:200],
@@ -211,30 +201,21 @@ def _allocation_data(result: Any, options: SolveOptions, seconds: dict[str, floa
         "gap": _finite(result.gap),
         "nodes": sum(part.nodes for part in parts),
         "iterations": sum(part.iterations for part in parts),
-        "matrix_rows": shape[0] if shape else None,
-        "matrix_columns": shape[1] if shape else None,
+        "matrix_rows": rows,
+        "matrix_columns": columns,
         "steps": {name: round(value, 4) for name, value in result.seconds.items()},
         "answer": answer_to_plain(result.allocation),
     }
 
 
-def _warm_up(task: dict[str, Any], kind: str, options: SolveOptions) -> None:
+def _warm_up(job: Job, kind: str, options: SolveOptions) -> None:
     """Solve a toy problem, so that imports and compilation are over before the clock starts."""
     limit = None if options.time_limit is None else max(5.0, options.time_limit)
-    _solve(
-        {**task, "seed": 1, "permute": True},
-        _toy(kind),
-        require_backend(task["solver"]),
-        replace(options, time_limit=limit),
-        lambda _: None,
-        {},
-    )
+    toy = _toy(kind)
+    _solve(replace(job, seed=1, permute=True), toy, replace(options, time_limit=limit), Watch(io.StringIO(), toy.sense))
 
 
-def _toy(kind: str) -> Any:
-    from coralopt.allocation import AllocationProblem
-    from coralopt.placement import PlacementProblem
-
+def _toy(kind: str) -> BenchProblem:
     if kind == "placement":
         # Three stages: the dynamic programme has kernels of its own for middle ones.
         values = np.zeros((3, 3, 2, 5))
@@ -288,7 +269,7 @@ def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def thinned(events: list[Any]) -> list[Any]:
+def thinned(events: list[list[float]]) -> list[list[float]]:
     """At most ``MOST_EVENTS`` events; the first and the last one stay."""
     while len(events) > MOST_EVENTS:
         events = [*events[:-1:2], events[-1]]
@@ -298,12 +279,12 @@ def thinned(events: list[Any]) -> list[Any]:
 def main(arguments: list[str]) -> None:
     """Run the task of a folder."""
     folder = Path(arguments[0])
-    task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    data = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+    job = Job(**{**data, "arm": Arm(**data["arm"])})
     with (folder / "events.jsonl").open("a", encoding="utf-8") as stream:
-        said = run(task, load_problem(Path(task["problem"])), stream)
-    temporary = folder / "result.part"
-    temporary.write_text(json.dumps(said), encoding="utf-8")
-    temporary.replace(folder / "result.json")
+        row = run(job, load_problem(Path(job.problem)), stream)
+    with replacing(folder / "result.json") as temporary:
+        temporary.write_text(json.dumps(row), encoding="utf-8")
 
 
 if __name__ == "__main__":

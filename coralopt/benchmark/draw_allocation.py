@@ -16,8 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from coralopt.allocation import AllocationProblem
-from coralopt.benchmark.draw_placement import generator
-from coralopt.benchmark.instances import scenario_of
+from coralopt.benchmark.draw_placement import generator, scenario_of
 from coralopt.errors import BenchmarkError
 from coralopt.types import Ints
 
@@ -31,7 +30,8 @@ def allocation_problem(source: str, columns: int, supply: str, seed: int) -> All
     Raises:
         BenchmarkError: The library has fewer columns than asked for.
     """
-    base = _base(source, columns)
+    # 20 configurations have 10,625 node sets of at most 4 nodes, 53,129 of at most 5.
+    base = _base(source, 4 if source != "synthetic" or columns <= 50_000 else 5)
     rng = generator("allocation", source, columns, supply, seed)
     base = replace(base, demand=base.demand * rng.uniform(0.7, 1.3, len(base.demand)))
     order = _by_turns(base, rng)
@@ -54,30 +54,20 @@ def allocation_problem(source: str, columns: int, supply: str, seed: int) -> All
     )
 
 
-@lru_cache(maxsize=1)
-def _scenario_base(name: str) -> AllocationProblem:
-    from coralopt.planning.coral import allocation_problem as from_scenario
-    from coralopt.templates import obtain_library
+@lru_cache(maxsize=2)
+def _base(source: str, max_nodes: int) -> AllocationProblem:
+    """All templates of a scenario's library, or synthetic ones of at most ``max_nodes`` nodes."""
+    if source != "synthetic":
+        from coralopt.planning.coral import allocation_problem as from_scenario
+        from coralopt.templates import obtain_library
 
-    scenario = scenario_of(name)
-    library, _ = obtain_library(scenario)
-    return replace(from_scenario(scenario, library), running=None)
-
-
-@lru_cache(maxsize=1)
-def _synthetic_base(max_nodes: int) -> AllocationProblem:
+        scenario = scenario_of(source)
+        return replace(from_scenario(scenario, obtain_library(scenario)[0]), running=None)
     try:
         from coralopt.testing.allocation_strategies import synthetic_problem
     except ImportError as error:
         raise BenchmarkError(f"synthetic instances need hypothesis ({error}); pip install 'coralopt[dev]'") from error
     return synthetic_problem(max_nodes=max_nodes, seed=0)
-
-
-def _base(source: str, columns: int) -> AllocationProblem:
-    if source != "synthetic":
-        return _scenario_base(source)
-    # 20 configurations have 10,625 node sets of at most 4 nodes, 53,129 of at most 5.
-    return _synthetic_base(4 if columns <= 50_000 else 5)
 
 
 def _by_turns(base: AllocationProblem, rng: np.random.Generator) -> Ints:

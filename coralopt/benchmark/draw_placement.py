@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
-from coralopt.benchmark.instances import scenario_of
-from coralopt.catalog.types import GIB
+from coralopt.catalog.types import GIB, ModelArchitecture
 from coralopt.errors import BenchmarkError
 from coralopt.placement import PlacementProblem
+from coralopt.scenario import ResolvedScenario, load_scenario
 from coralopt.throughput import build_tables, throughput_source
+from coralopt.types import Ints
 
 #: A node set holds at least this many times the model's weights, so that most of them can serve it.
 LEAST_MEMORY = 1.25
@@ -19,6 +20,12 @@ LEAST_MEMORY = 1.25
 ROOM = 1.5
 #: Draws before a node set with enough memory is given up.
 TRIES = 10_000
+
+
+@lru_cache(maxsize=4)
+def scenario_of(name: str) -> ResolvedScenario:
+    """The scenario of this name or file, read once."""
+    return load_scenario(name)
 
 
 def generator(*parts: object) -> np.random.Generator:
@@ -53,7 +60,7 @@ def placement_problem(scenario: str, model_phase: str, nodes: int, seed: int) ->
     )
 
 
-def _node_set(resolved: Any, model: Any, nodes: int, rng: np.random.Generator) -> np.ndarray:
+def _node_set(resolved: ResolvedScenario, model: ModelArchitecture, nodes: int, rng: np.random.Generator) -> Ints:
     memory = np.array([configuration.memory_gib for configuration in resolved.configurations])
     weights = model.weight_bytes / GIB
     least = float(memory.min())

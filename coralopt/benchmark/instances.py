@@ -12,14 +12,23 @@ import fnmatch
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from coralopt.allocation import AllocationProblem
+from coralopt.benchmark.draw_allocation import allocation_problem
+from coralopt.benchmark.draw_placement import placement_problem, scenario_of
 from coralopt.errors import BenchmarkError
+from coralopt.placement import PlacementProblem
 from coralopt.solving import unknown_option
 
 #: Supplies that an allocation instance may have.
 SUPPLIES = ("ample", "scarce")
+#: Suite -> instance patterns.
+SUITES: Mapping[str, tuple[str, ...]] = {
+    "placement": ("placement:*/prefill:nodes=3,5,7:seed=0", "placement:*/decode:nodes=4,6,8:seed=0"),
+    "allocation": ("allocation:extended:columns=1000,10000,100000:supply=ample,scarce:seed=0",),
+    "small": ("placement:*:nodes=2:seed=0:scenario=tiny", "allocation:tiny:columns=40:supply=ample,scarce:seed=0"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,10 +59,8 @@ class PlacementInstance:
         """What instances of like difficulty have in common."""
         return f"{self.nodes} nodes"
 
-    def problem(self) -> Any:
+    def problem(self) -> PlacementProblem:
         """The placement problem; see :mod:`coralopt.benchmark.draw_placement`."""
-        from coralopt.benchmark.draw_placement import placement_problem
-
         return placement_problem(self.scenario, self.model_phase, self.nodes, self.seed)
 
 
@@ -84,10 +91,8 @@ class AllocationInstance:
         """What instances of like difficulty have in common."""
         return f"{self.columns:,} columns, {self.supply}"
 
-    def problem(self) -> Any:
+    def problem(self) -> AllocationProblem:
         """The allocation problem; see :mod:`coralopt.benchmark.draw_allocation`."""
-        from coralopt.benchmark.draw_allocation import allocation_problem
-
         return allocation_problem(self.source, self.columns, self.supply, self.seed)
 
 
@@ -100,10 +105,10 @@ def parse_instance(text: str) -> Instance:
     Raises:
         BenchmarkError: Not an instance, or a pattern that stands for several.
     """
-    found = expand(text)
-    if len(found) != 1:
-        raise BenchmarkError(f"{text!r} stands for {len(found)} instances; name one")
-    return found[0]
+    instances = expand(text)
+    if len(instances) != 1:
+        raise BenchmarkError(f"{text!r} stands for {len(instances)} instances; name one")
+    return instances[0]
 
 
 def expand(pattern: str) -> list[Instance]:
@@ -128,44 +133,37 @@ def expand(pattern: str) -> list[Instance]:
         if name not in known:
             raise BenchmarkError(f"{pattern!r}: {unknown_option('part', name, known)}")
         values[name] = text.split(",")
-    needed = known[0]
-    if needed not in values:
-        raise BenchmarkError(f"{pattern!r} does not say {needed}=...")
+    size = known[0]
+    if size not in values:
+        raise BenchmarkError(f"{pattern!r} does not say {size}=...")
     seeds = _whole(pattern, "seed", values.get("seed", ["0"]), least=0)
     if kind == "placement":
-        return _placements(pattern, first, values, seeds)
+        nodes = _whole(pattern, size, values[size], least=1)
+        return [
+            PlacementInstance(*item, scenario)
+            for scenario in values.get("scenario", ["extended"])
+            for item in itertools.product(_matching(pattern, first, scenario), nodes, seeds)
+        ]
     supplies = values.get("supply", ["ample"])
     for supply in supplies:
         if supply not in SUPPLIES:
             raise BenchmarkError(f"{pattern!r}: supply is {supply!r}; choose from {', '.join(SUPPLIES)}")
-    sizes = _whole(pattern, "columns", values["columns"], least=10)
-    return [AllocationInstance(first, *chosen) for chosen in itertools.product(sizes, supplies, seeds)]
+    columns = _whole(pattern, size, values[size], least=10)
+    return [AllocationInstance(first, *chosen) for chosen in itertools.product(columns, supplies, seeds)]
 
 
-def _placements(pattern: str, phases: str, values: Mapping[str, list[str]], seeds: list[int]) -> list[Instance]:
-    scenarios = values.get("scenario", ["extended"])
-    sizes = _whole(pattern, "nodes", values["nodes"], least=1)
-    found: list[Instance] = []
-    for scenario in scenarios:
-        keys = [phase.key for phase in scenario_of(scenario).model_phases]
-        matching = [key for key in keys if any(fnmatch.fnmatchcase(key, part) for part in phases.split(","))]
-        if not matching:
-            raise BenchmarkError(f"{pattern!r}: {unknown_option(f'model phase of {scenario}', phases, keys)}")
-        found += [PlacementInstance(*item, scenario) for item in itertools.product(matching, sizes, seeds)]
-    return found
+def _matching(pattern: str, phases: str, scenario: str) -> list[str]:
+    """The model phases of a scenario that a list of wildcards stands for."""
+    keys = [phase.key for phase in scenario_of(scenario).model_phases]
+    matching = [key for key in keys if any(fnmatch.fnmatchcase(key, part) for part in phases.split(","))]
+    if not matching:
+        raise BenchmarkError(f"{pattern!r}: {unknown_option(f'model phase of {scenario}', phases, keys)}")
+    return matching
 
 
 def expand_all(patterns: Iterable[str]) -> list[Instance]:
     """All instances of several patterns, each once."""
     return list(dict.fromkeys(instance for pattern in patterns for instance in expand(pattern)))
-
-
-@lru_cache(maxsize=4)
-def scenario_of(name: str) -> Any:
-    """The scenario of this name or file, read once."""
-    from coralopt.scenario import load_scenario
-
-    return load_scenario(name)
 
 
 def _whole(pattern: str, name: str, items: list[str], least: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,28 @@ from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.errors import BenchmarkError
 from coralopt.placement import Placement, PlacementProblem, Stage
 
-_ARRAYS = {
-    "placement": ("values",),
-    "allocation": ("usage", "throughput", "phase", "demand", "availability", "price", "running"),
-}
-_PLAIN = {
-    "placement": ("node_set", "configurations", "stages"),
-    "allocation": ("penalty", "phase_names", "region_names", "configuration_names"),
+#: What the bench solves, and what comes of it.
+BenchProblem = PlacementProblem | AllocationProblem
+BenchAnswer = Placement | Allocation
+
+#: Kind -> its class, its arrays, and its plain fields.
+_FIELDS: Mapping[str, tuple[type[BenchProblem], tuple[str, ...], tuple[str, ...]]] = {
+    "placement": (PlacementProblem, ("values",), ("node_set", "configurations", "stages")),
+    "allocation": (
+        AllocationProblem,
+        ("usage", "throughput", "phase", "demand", "availability", "price", "running"),
+        ("penalty", "phase_names", "region_names", "configuration_names"),
+    ),
 }
 
 
-def save_problem(problem: Any, path: Path) -> None:
+def save_problem(problem: BenchProblem, path: Path) -> None:
     """Write a placement or allocation problem as ``.npz``: arrays and one line of JSON, nothing executable."""
     arrays, plain = _parts(problem)
     np.savez(path, plain=np.frombuffer(json.dumps(plain).encode(), dtype=np.uint8), **arrays)
 
 
-def load_problem(path: Path) -> Any:
+def load_problem(path: Path) -> BenchProblem:
     """Read what :func:`save_problem` wrote.
 
     Raises:
@@ -39,26 +45,15 @@ def load_problem(path: Path) -> Any:
         with np.load(path, allow_pickle=False) as data:
             plain = json.loads(data["plain"].tobytes())
             arrays = {name: data[name] for name in data.files if name != "plain"}
-        kind = plain.pop("kind")
-        if kind == "placement":
-            return PlacementProblem(
-                **arrays,
-                node_set=tuple(plain["node_set"]),
-                configurations=tuple(plain["configurations"]),
-                stages=plain["stages"],
-            )
-        return AllocationProblem(
-            **{"running": None, **arrays},
-            penalty=plain["penalty"],
-            phase_names=tuple(plain["phase_names"]),
-            region_names=tuple(plain["region_names"]),
-            configuration_names=tuple(plain["configuration_names"]),
-        )
+        kind, optional, names = _FIELDS[plain["kind"]]
+        absent = {name: None for name in optional if name == "running"}
+        fields = {name: tuple(plain[name]) if isinstance(plain[name], list) else plain[name] for name in names}
+        return kind(**{**absent, **arrays, **fields})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BenchmarkError(f"{path.name} is no problem file: {error}") from error
 
 
-def problem_digest(problem: Any) -> str:
+def problem_digest(problem: BenchProblem) -> str:
     """First 16 hex digits of the SHA-256 of all figures: equal for equal problems."""
     arrays, plain = _parts(problem)
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
@@ -68,7 +63,7 @@ def problem_digest(problem: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def answer_to_plain(answer: Any) -> Any:
+def answer_to_plain(answer: BenchAnswer | None) -> list[list[object]] | None:
     """A placement as ``[[layers, [nodes...]], ...]``, an allocation as ``[[template, region, count], ...]``."""
     if isinstance(answer, Placement):
         return [[stage.layers, list(stage.nodes)] for stage in answer.stages]
@@ -77,6 +72,7 @@ def answer_to_plain(answer: Any) -> Any:
     return None
 
 
+# Any: what answer_to_plain wrote, read from JSON; the kind decides what comes of it.
 def answer_from_plain(kind: str, data: Any) -> Any:
     """The inverse of :func:`answer_to_plain`."""
     if kind == "placement":
@@ -84,7 +80,8 @@ def answer_from_plain(kind: str, data: Any) -> Any:
     return Allocation.of({(int(t), int(r)): int(n) for t, r, n in data})
 
 
-def _parts(problem: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    kind = problem.kind
-    arrays = {name: getattr(problem, name) for name in _ARRAYS[kind] if getattr(problem, name) is not None}
-    return arrays, {"kind": kind, **{name: getattr(problem, name) for name in _PLAIN[kind]}}
+# Any: an array; numpy's stubs take the names of savez for its options.
+def _parts(problem: BenchProblem) -> tuple[dict[str, Any], dict[str, object]]:
+    _, names, plain = _FIELDS[problem.kind]
+    arrays = {name: getattr(problem, name) for name in names if getattr(problem, name) is not None}
+    return arrays, {"kind": problem.kind, **{name: getattr(problem, name) for name in plain}}

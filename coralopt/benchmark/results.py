@@ -22,6 +22,7 @@ FORMAT = 1
 #: Fields that hold structures; in Parquet they are JSON text.
 _STRUCTURES = ("settings", "machine", "events", "answer", "steps")
 
+#: One run, as in JSON. Any: which fields a row has, and of what type, depends on how the run ended.
 Row = dict[str, Any]
 #: How every line begins; a torn one begins with it or a part of it.
 _HEAD = f'{{"format":{FORMAT},'

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from coralopt.benchmark.machine import machine_data
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.problem_file import problem_digest, save_problem
 from coralopt.benchmark.results import ResultsFile, Row
-from coralopt.benchmark.task import Settings, Task
+from coralopt.benchmark.task import Job, Settings, Task
 from coralopt.errors import CoraloptError
 from coralopt.processes import Child, Ending, Exit, last_words, own_environment
 from coralopt.solving import get_backend
@@ -195,11 +195,7 @@ class _Bench:
             "size": instance.size,
             "instance_digest": digest,
             "arm": arm.name,
-            "solver": arm.solver,
-            "formulation": arm.formulation,
-            "reductions": arm.reductions,
-            "restrict": arm.restrict,
-            "arrays": arm.arrays,
+            **asdict(arm),
             "seed": task.seed,
             "settings": self.settings.plain(),
             "jobs": self.jobs,
@@ -212,19 +208,9 @@ class _Bench:
         self.count += 1
         folder = self.scratch / f"run-{self.count}"
         folder.mkdir()
-        options = self.settings.solve_options(task.seed).to_mapping()
-        data = {
-            "problem": str(problem),
-            "solver": task.arm.solver,
-            "formulation": task.arm.formulation,
-            "reductions": task.arm.reductions,
-            "restrict": task.arm.restrict,
-            "arrays": task.arm.arrays,
-            "seed": task.seed,
-            "permute": self.settings.permute,
-            "options": {**options, "log": self.logs is not None},
-        }
-        (folder / "task.json").write_text(json.dumps(data), encoding="utf-8")
+        options = {**self.settings.solve_options(task.seed).to_mapping(), "log": self.logs is not None}
+        job = Job(str(problem), task.arm, task.seed, self.settings.permute, options)
+        (folder / "task.json").write_text(json.dumps(asdict(job)), encoding="utf-8")
         child = Child.start(
             [sys.executable, "-m", "coralopt.benchmark.child", str(folder)],
             env={**own_environment(self.settings.threads), "PYTHONHASHSEED": "0"},
@@ -238,8 +224,8 @@ class _Bench:
         """Put the row of an ended process on disk."""
         run.child.kill()
         memory = None if end.peak_mib is None else round(end.peak_mib, 1)
-        events = [event for event in _events(run.folder) if isinstance(event, list)]
-        self.results.append({"memory_mib": memory, **run.common, **_result(run, end), "events": thinned(events)})
+        events = thinned(_events(run.folder)[0])
+        self.results.append({"memory_mib": memory, **run.common, **_result(run, end), "events": events})
         if self.logs is not None:
             name = "".join(letter if letter.isalnum() or letter in "-=." else "_" for letter in run.task.key)
             (run.folder / "log.txt").replace(self.logs / f"{name}.txt")
@@ -259,14 +245,19 @@ def _has_started(folder: Path) -> bool:
     return events.exists() and events.stat().st_size > 0
 
 
-def _events(folder: Path) -> list[object]:
+def _events(folder: Path) -> tuple[list[list[float]], dict[str, float]]:
     """What a run wrote down: [seconds, objective] of every incumbent, and marks; a torn last line is left out."""
     path = folder / "events.jsonl"
-    events: list[object] = []
+    incumbents: list[list[float]] = []
+    marks: dict[str, float] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         with suppress(json.JSONDecodeError):
-            events.append(json.loads(line))
-    return events
+            event = json.loads(line)
+            if isinstance(event, dict):
+                marks |= event
+            else:
+                incumbents.append(event)
+    return incumbents, marks
 
 
 def _result(run: _Run, end: Exit) -> Row:
@@ -287,5 +278,5 @@ def _result(run: _Run, end: Exit) -> Row:
 
 def _where(folder: Path) -> str:
     """Whether a killed run was building its model or inside the solver."""
-    called = [event[CALLED] for event in _events(folder) if isinstance(event, dict) and CALLED in event]
-    return f"inside the solver since {called[0]:.1f} s" if called else "still before the solver's first call"
+    called = _events(folder)[1].get(CALLED)
+    return "still before the solver's first call" if called is None else f"inside the solver since {called:.1f} s"

@@ -81,6 +81,25 @@ class Task:
         return f"{self.instance.name} {self.arm.name} #{self.seed}"
 
 
+@dataclass(frozen=True)
+class Job:
+    """What the process of one run reads.
+
+    Attributes:
+        problem: File of the problem.
+        arm: How to solve it.
+        seed: Of the solver and, above 0, of the order of rows and columns.
+        permute: Whether it also permutes them.
+        options: Common solver options.
+    """
+
+    problem: str
+    arm: Arm
+    seed: int
+    permute: bool
+    options: Mapping[str, Any]
+
+
 def make_tasks(instances: Sequence[Instance], arms: Iterable[Arm], seeds: Iterable[int]) -> list[Task]:
     """All runs, those of one instance next to each other, so that drift of the machine hits every arm alike."""
     wanted, chosen = list(seeds), list(arms)
