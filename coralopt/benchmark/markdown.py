@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import string
+from collections.abc import Iterable, Mapping, Sequence
 
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.summary import STEPS, Data
@@ -11,7 +11,28 @@ from coralopt.benchmark.summary import STEPS, Data
 #: Fewer seeds than this say little about a solver: order and seed alone move times by tens of percent.
 ENOUGH_SEEDS = 5
 #: Outcomes that always have a column, so that nothing is blank.
-ALWAYS = (Outcome.LICENCE.value, Outcome.NOT_INSTALLED.value)
+ALWAYS = (Outcome.LICENCE, Outcome.NOT_INSTALLED)
+
+#: Heading -> cell, of tables with a line an arm; the cell's fields are those of the line.
+_MEANS = {"SGM 1 s": "{sgm_1:s}", "SGM 10 s": "{sgm_10:s}", "PAR10": "{par10:s}"}
+_PAIR = {
+    "first": "{first}",
+    "second": "{second}",
+    "runs of both": "{runs}",
+    "solved": "{first_solved} : {second_solved}",
+    "first faster": "{first_faster}",
+    "second faster": "{second_faster}",
+    "equal (10 %)": "{equal}",
+    "neither": "{neither}",
+    "SGM ratio": "{sgm_ratio:.2f}",
+}
+_SPREAD = {
+    "arm": "{arm}",
+    "instances": "{instances}",
+    "median": "{median:.2fx}",
+    "largest": "{largest:.2fx}",
+    "instances solved with some seeds only": "{some_seeds_only}",
+}
 
 
 def report_markdown(data: Data, plots: Sequence[str] = (), title: str = "Benchmark") -> str:
@@ -34,6 +55,7 @@ def _wrong(data: Data) -> str:
 
 
 def _made(data: Data) -> str:
+    """How the rows came about: machines, settings, seeds, solvers."""
     seeds = data["seeds"]
     lines = [f"{data['runs']:,} runs on {data['instances']:,} instances, each run in a fresh process of its own."]
     if len(data["machines"]) > 1:
@@ -70,130 +92,78 @@ def _made(data: Data) -> str:
 
 
 def _section(section: Data, data: Data, plots: Sequence[str]) -> list[str]:
-    kind = section["kind"]
-    parts = [f"## {kind.capitalize()}", _counts(section), f"### {kind.capitalize()} by size", _sizes(section)]
+    kind = section["kind"].capitalize()
+    parts = [f"## {kind}", _counts(section), f"### {kind} by size", _sizes(section)]
     common = section["common"]
     if len({arm["run"] for arm in section["arms"] if arm["run"]}) > 1:
-        parts.append(
-            f"Not every arm ran everything. On the {common['runs']} runs that every arm that ran at all had a chance at:"
-            if common["runs"]
-            else "Not every arm ran everything, and no run is common to all arms; see the pairs below."
-        )
+        parts.append("Not every arm ran everything, and no run is common to all arms; see the pairs below.")
         if common["runs"]:
-            parts.append(
-                _table(
-                    [["arm", "solved", "SGM 1 s", "SGM 10 s", "PAR10"]]
-                    + [
-                        [
-                            item["arm"],
-                            f"{item['solved_of_run']} of {item['run']}",
-                            *(_seconds(item[name]) for name in ("sgm_1", "sgm_10", "par10")),
-                        ]
-                        for item in common["figures"]
-                    ]
-                )
-            )
-    parts += [f"### {kind.capitalize()}: performance profile", _profile(section)]
-    parts += [f"![{name}]({name})" for name in plots]
-    parts += [f"### {kind.capitalize()}: pairs", _pairs(section)]
-    parts += [f"### {kind.capitalize()}: primal gap over time", _primal(section)]
-    parts += [f"### {kind.capitalize()}: where the seconds go", _shares(section)]
+            chance = f"On the {common['runs']} runs that every arm that ran at all had a chance at:"
+            columns = {"arm": "{arm}", "solved": "{solved_of_run} of {run}", **_MEANS}
+            parts[-1:] = [f"Not every arm ran everything. {chance}", _grid(common["figures"], columns)]
+    parts += [
+        f"### {kind}: performance profile",
+        _profile(section["profile"]),
+        *(f"![{name}]({name})" for name in plots),
+    ]
+    parts += [f"### {kind}: pairs", _pairs(section["pairwise"])]
+    parts += [f"### {kind}: primal gap over time", _primal(section["primal"])]
+    parts += [f"### {kind}: where the seconds go", _shares(section["shares"])]
     if len(data["seeds"]) > 1:
-        parts += [f"### {kind.capitalize()}: spread over seeds", _spread(section)]
-    if section["unfinished"]:
         parts += [
-            f"### {kind.capitalize()}: runs that failed",
-            "\n".join(f"- `{item['run']}`: {item['outcome']}: {item['message']}" for item in section["unfinished"]),
+            f"### {kind}: spread over seeds",
+            "Longest over shortest time of one instance, where every seed solved it.",
+            _grid(section["spread"], _SPREAD),
         ]
+    if section["unfinished"]:
+        runs = (f"- `{item['run']}`: {item['outcome']}: {item['message']}" for item in section["unfinished"])
+        parts += [f"### {kind}: runs that failed", "\n".join(runs)]
     return parts
 
 
 def _counts(section: Data) -> str:
-    shown = [
-        outcome.value
-        for outcome in Outcome
-        if outcome.value in ALWAYS or any(arm["outcomes"][outcome.value] for arm in section["arms"])
-    ]
-    late = any(arm["late"] for arm in section["arms"])
-    head = ["arm", "runs", "solved", *shown, *(["proven too late"] if late else [])]
-    rows = [[*head, "SGM 1 s", "SGM 10 s", "PAR10", "median s", "most MiB"]]
-    for arm in section["arms"]:
-        memory = "-" if arm["memory_mib"] is None else f"{arm['memory_mib']:,.0f}"
-        rows.append(
-            [
-                arm["arm"],
-                str(arm["runs"]),
-                str(arm["solved"]),
-                *(str(arm["outcomes"][name]) for name in shown),
-                *([str(arm["late"])] if late else []),
-                *(_seconds(arm[name]) for name in ("sgm_1", "sgm_10", "par10", "median")),
-                memory,
-            ]
-        )
-    return _table(rows)
+    arms = section["arms"]
+    shown = [item.value for item in Outcome if item in ALWAYS or any(arm["outcomes"][item.value] for arm in arms)]
+    columns = {
+        "arm": "{arm}",
+        "runs": "{runs}",
+        "solved": "{solved}",
+        **{name: f"{{outcomes[{name}]}}" for name in shown},
+    }
+    if any(arm["late"] for arm in arms):
+        columns["proven too late"] = "{late}"
+    return _grid(arms, {**columns, **_MEANS, "median s": "{median:s}", "most MiB": "{memory_mib:,.0f}"})
 
 
 def _sizes(section: Data) -> str:
     rows = [["", *(arm["arm"] for arm in section["arms"])]]
-    for line in section["by_size"]:
-        rows.append([line["size"], *(_cell(cell) for cell in line["arms"])])
+    rows += [[line["size"], *map(_cell, line["arms"])] for line in section["by_size"]]
     return "Solved of run, and SGM with shift 1 s in seconds.\n\n" + _table(rows)
 
 
 def _cell(cell: Data) -> str:
-    words = []
-    if cell["run"]:
-        words.append(f"{cell['solved_of_run']}/{cell['run']}: {_seconds(cell['sgm_1'])}")
-    words += [f"{name} ({count})" for name, count in cell["not_run"].items()]
-    return ", ".join(words) or "not asked for"
+    words = [_CELLS.format("{solved_of_run}/{run}: {sgm_1:s}", **cell)] if cell["run"] else []
+    return ", ".join([*words, *(f"{name} ({count})" for name, count in cell["not_run"].items())]) or "not asked for"
 
 
-def _profile(section: Data) -> str:
-    data = section["profile"]
+def _profile(data: Data) -> str:
     if not data["runs"]:
         return "No run is common to all arms."
-    rows = [["arm", *(f"within {factor:g}x" for factor in data["factors"])]]
-    rows += [[arm["arm"], *(f"{share:.0%}" for share in arm["shares"])] for arm in data["arms"]]
     text = f"Share of the {data['runs']} common runs solved within a factor of the fastest arm."
     if len(data["arms"]) > 2:
         text += " With more than two arms read off the first place only; the pairs below tell the others."
-    return f"{text}\n\n{_table(rows)}"
+    within = {f"within {factor:g}x": f"{{shares[{k}]:.0%}}" for k, factor in enumerate(data["factors"])}
+    return f"{text}\n\n{_grid(data['arms'], {'arm': '{arm}', **within})}"
 
 
-def _pairs(section: Data) -> str:
-    rows = [
-        [
-            "first",
-            "second",
-            "runs of both",
-            "solved",
-            "first faster",
-            "second faster",
-            "equal (10 %)",
-            "neither",
-            "SGM ratio",
-        ]
-    ]
-    for pair in section["pairwise"]:
-        if not one_thing_apart(pair["first"], pair["second"]):
-            continue
-        if not pair["runs"]:
-            rows.append([pair["first"], pair["second"], "0", *["-"] * 6])
-            continue
-        ratio = pair["sgm_ratio"]
-        rows.append(
-            [
-                pair["first"],
-                pair["second"],
-                str(pair["runs"]),
-                f"{pair['first_solved']} : {pair['second_solved']}",
-                *(str(pair[name]) for name in ("first_faster", "second_faster", "equal", "neither")),
-                "-" if ratio is None else f"{ratio:.2f}",
-            ]
-        )
+def _pairs(pairs: Iterable[Data]) -> str:
+    blank = dict.fromkeys(
+        ("first_solved", "second_solved", "first_faster", "second_faster", "equal", "neither", "sgm_ratio")
+    )
+    lines = [{**blank, **pair} for pair in pairs if one_thing_apart(pair["first"], pair["second"])]
     return (
         "Arms that differ in one thing (solver, formulation or way), over the runs that both had a chance at; the "
-        "ratio is SGM (shift 1 s) of the second over that of the first.\n\n" + _table(rows)
+        "ratio is SGM (shift 1 s) of the second over that of the first.\n\n" + _grid(lines, _PAIR)
     )
 
 
@@ -209,46 +179,43 @@ def _thirds(arm: str) -> tuple[str, str, str]:
     return solver, formulation, reductions
 
 
-def _primal(section: Data) -> str:
-    first = section["primal"][0] if section["primal"] else None
-    if first is None:
+def _primal(items: Sequence[Data]) -> str:
+    if not items:
         return "Nothing was run."
-    rows = [["arm", "runs", *(f"{moment:g} s" for moment in first["moments"]), "primal integral", "best answer found"]]
-    for item in section["primal"]:
-        gaps = ["-" if gap is None else f"{gap:.2%}" for gap in item["gaps"]]
-        rows.append([item["arm"], str(item["runs"]), *gaps, _seconds(item["integral"]), f"{item['found_best']}"])
+    gaps = {f"{moment:g} s": f"{{gaps[{k}]:.2%}}" for k, moment in enumerate(items[0]["moments"])}
+    last = {"primal integral": "{integral:s}", "best answer found": "{found_best}"}
     return (
         "Mean distance to the best checked answer of any arm, |x - best| / max(|x|, |best|); 100 % without an answer. "
         "The integral is over the time limit, in seconds; arms that did not run everything are means over fewer "
-        "runs.\n\n" + _table(rows)
+        "runs.\n\n" + _grid(items, {"arm": "{arm}", "runs": "{runs}", **gaps, **last})
     )
 
 
-def _shares(section: Data) -> str:
-    rows = [["arm", "runs", *STEPS, "longest build s"]]
-    for item in section["shares"]:
-        shares = [item["shares"][step] for step in STEPS]
-        texts = ["-" if share is None else f"{share:.1%}" for share in shares]
-        rows.append([item["arm"], str(item["runs"]), *texts, f"{item['largest_build']:.2f}"])
+def _shares(items: Iterable[Data]) -> str:
+    steps = {step: f"{{shares[{step}]:.1%}}" for step in STEPS}
     return (
         "Shares of all wall seconds. *Build* is formulation and matrix, *hand-over* the solver's own loading, *other* what "
         "lies between (for +reductions and +restrict: the reductions, bounds and searches themselves).\n\n"
-        + _table(rows)
+        + _grid(items, {"arm": "{arm}", "runs": "{runs}", **steps, "longest build s": "{largest_build:.2f}"})
     )
 
 
-def _spread(section: Data) -> str:
-    rows = [["arm", "instances", "median", "largest", "instances solved with some seeds only"]]
-    for item in section["spread"]:
-        texts = ["-" if item[name] is None else f"{item[name]:.2f}x" for name in ("median", "largest")]
-        rows.append([item["arm"], str(item["instances"]), *texts, str(item["some_seeds_only"])])
-    return "Longest over shortest time of one instance, where every seed solved it.\n\n" + _table(rows)
+class _Cells(string.Formatter):
+    """Format strings that know missing figures, ``s`` for seconds of any size, and an ``x`` behind a factor."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        if value is None:
+            return "-"
+        if format_spec == "s" and isinstance(value, float | int):
+            format_spec = ".3f" if abs(value) < 1 else ".2f" if abs(value) < 100 else ".0f"
+        return format(value, format_spec.removesuffix("x")) + ("x" if format_spec.endswith("x") else "")
 
 
-def _seconds(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if abs(value) < 1 else f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
+_CELLS = _Cells()
+
+
+def _grid(lines: Iterable[Data], columns: Mapping[str, str]) -> str:
+    return _table([list(columns), *([_CELLS.format(cell, **line) for cell in columns.values()] for line in lines)])
 
 
 def _table(rows: Sequence[Iterable[str]]) -> str:
