@@ -55,6 +55,10 @@ def follow(
 
     if len(epochs.penalties) > 1 or len(epochs.lengths_s) > 1:
         raise OptionError("several values of --penalty or --epoch are for comparing; servers follow the plans of one")
+    if files.restart and epochs.demand is None:
+        raise OptionError(
+            "--restart is for plans of --demand; measured demand goes on in its folder, or in another one"
+        )
     epochs.check()
     resolved = limits.on(library.load(scenario))
     servers = _servers(router.router)
@@ -64,10 +68,6 @@ def follow(
         (planned,) = planning.runs([case])
         present_runs(resolved, epochs, files, [(case, list(_in_time(planned, servers, router.every)))])
         return
-    if files.restart:
-        raise OptionError(
-            "--restart is for plans of --demand; measured demand goes on in its folder, or in another one"
-        )
     _follow_measured(planning, servers, router, epochs)
 
 

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: A command line, run in this process unless ``process=True``.
+RunCli = Callable[..., Any]
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "coralopt", "adapt", *arguments],
-        cwd=cwd,
-        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def adapt(run_cli: RunCli) -> RunCli:
+    """``coralopt adapt`` in the test's folder."""
+    return partial(run_cli, "adapt")
 
 
-def test_walk_resumes_and_speaks_json(tmp_path: Path) -> None:
+def test_walk_resumes_and_speaks_json(tmp_path: Path, adapt: RunCli) -> None:
     """Prices from a table, two epochs, then a third in the same folder; the plans are documents like any other."""
     rows = [f"{e},us-east-2,1xL4,{0.8 + e / 10}" for e in range(3)]
     (tmp_path / "prices.csv").write_text("epoch,region,configuration,usd_h\n" + "\n".join(rows) + "\n")
-    first = run("tiny", "--prices", "prices.csv", "--epochs", "2", "-o", "walk", cwd=tmp_path)
+    first = adapt("tiny", "--prices", "prices.csv", "--epochs", "2", "-o", "walk")
     assert first.returncode == 0, first.stderr
     assert "initialization" in first.stdout
-    again = run("tiny", "--prices", "prices.csv", "-o", "walk", "--json", cwd=tmp_path)
+    again = adapt("tiny", "--prices", "prices.csv", "-o", "walk", "--json")
     assert again.returncode == 0, again.stderr
     epochs = json.loads(again.stdout)["walks"][0]["epochs"]
     assert [epoch["resumed"] for epoch in epochs] == [True, True, False]
     assert (tmp_path / "walk" / "epoch-0002.json").exists()
 
 
-def test_mistakes_are_said_in_words(tmp_path: Path) -> None:
+def test_mistakes_are_said_in_words(tmp_path: Path, adapt: RunCli) -> None:
     """A table with a hole, no epochs at all, several penalties with a folder: exit code 2 and no traceback."""
     (tmp_path / "holes.csv").write_text("epoch,region,configuration,usd_h\n0,us-east-2,1xL4,1\n2,us-east-2,1xL4,1\n")
     (tmp_path / "nan.csv").write_text("epoch,region,configuration,count\n0,us-east-2,1xL4,nan\n")
@@ -50,26 +50,24 @@ def test_mistakes_are_said_in_words(tmp_path: Path) -> None:
         ("tiny", "--epochs", "2", "--penalty", "0,1", "-o", "walk"),
         ("tiny", "--epochs", "2", "--penalty", "x"),
     ):
-        found = run(*arguments, cwd=tmp_path)
-        assert found.returncode == 2, found.stdout
-        assert "Traceback" not in found.stderr
-        assert found.stderr.startswith("error: ")
+        result = adapt(*arguments)
+        assert result.returncode == 2, result.stdout
+        assert "Traceback" not in result.stderr
+        assert result.stderr.startswith("error: ")
 
 
-def test_trace_intervals_and_budget(tmp_path: Path) -> None:
+def test_trace_intervals_and_budget(tmp_path: Path, adapt: RunCli) -> None:
     """A trace read directly, at two interval lengths; a budget that one epoch cannot meet ends with code 3 or is shared."""
     rows = "".join(f"{k},{200 if k < 100 else 900},20\n" for k in range(0, 200, 2))
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
     trace = ("tiny", "--demand", "trace.csv", "--trace-model", "phi4-14b")
-    found = run(*trace, "--epoch", "50,100", "--json", cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
-    walks = json.loads(found.stdout)["walks"]
+    result = adapt(*trace, "--epoch", "50,100", "--json")
+    assert result.returncode == 0, result.stderr
+    walks = json.loads(result.stdout)["walks"]
     assert [(walk["epoch_s"], walk["penalty"], len(walk["epochs"])) for walk in walks] == [(50, 7.2, 4), (100, 3.6, 2)]
-    poor = run(*trace, "--epoch", "100", "--budget", "1", cwd=tmp_path)
+    poor = adapt(*trace, "--epoch", "100", "--budget", "1")
     assert poor.returncode == 3, poor.stderr
     assert "limits.max_usd_h" in poor.stderr
     assert "Traceback" not in poor.stderr
-    priced = run(
-        *trace, "--epoch", "100", "--budget", "1", "--on-infeasible", "shortfall", "--unmet-price", "1", cwd=tmp_path
-    )
+    priced = adapt(*trace, "--epoch", "100", "--budget", "1", "--on-infeasible", "shortfall", "--unmet-price", "1")
     assert priced.returncode == 0, priced.stderr

@@ -1,56 +1,47 @@
-"""The command line as a user meets it: real processes, exit codes, no tracebacks."""
+"""The command line as a user meets it: exit codes, no tracebacks; real processes where these are the point."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coralopt.cli import main
 
-
-def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``coralopt`` in its own process with its cache below ``cwd``."""
-    return subprocess.run(
-        [sys.executable, "-m", "coralopt", *arguments],
-        cwd=cwd,
-        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache"), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+#: A command line, run in this process unless ``process=True``.
+RunCli = Callable[..., Any]
 
 
-def test_plan_verify_show(tmp_path: Path) -> None:
+def test_plan_verify_show(tmp_path: Path, run_cli: RunCli, tiny_library_file: Path) -> None:
     """The main way through: plan, verify, show, each in words and in JSON."""
-    made = run("plan", "tiny", "-o", "plan.json", cwd=tmp_path)
+    made = run_cli("plan", "tiny", "--library", str(tiny_library_file), "-o", "plan.json")
     assert made.returncode == 0, made.stderr
     assert "proven lower bound" in made.stdout
     assert "checked" in made.stderr
-    checked = run("verify", "plan.json", "--prove", "--json", cwd=tmp_path)
+    checked = run_cli("verify", "plan.json", "--prove", "--json")
     assert checked.returncode == 0
     assert json.loads(checked.stdout)["ok"] is True
-    shown = run("show", "plan.json", cwd=tmp_path)
+    shown = run_cli("show", "plan.json")
     assert shown.returncode == 0
     assert "layers 0-" in shown.stdout
-    again = run("plan", "tiny", "-o", "again.json", "--json", cwd=tmp_path)
+    again = run_cli("plan", "tiny", "--library", str(tiny_library_file), "-o", "again.json", "--json")
     assert json.loads(again.stdout)["library_reused"] is True
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
 
 
-def test_verify_exits_1_with_the_reason(tmp_path: Path) -> None:
+def test_verify_exits_1_with_the_reason(run_cli: RunCli, tiny_plan_file: Path) -> None:
     """A doctored plan is refused with the figure that is off."""
-    run("plan", "tiny", "-o", "plan.json", cwd=tmp_path)
-    data = json.loads((tmp_path / "plan.json").read_text())
+    data = json.loads(tiny_plan_file.read_text())
     data["cost_usd_h"] /= 2
-    (tmp_path / "plan.json").write_text(json.dumps(data))
-    result = run("verify", "plan.json", cwd=tmp_path)
+    tiny_plan_file.write_text(json.dumps(data))
+    result = run_cli("verify", "plan.json")
     assert result.returncode == 1
     assert "cost_usd_h" in result.stdout
 
@@ -82,30 +73,30 @@ def test_verify_exits_1_with_the_reason(tmp_path: Path) -> None:
         (["frobnicate"], 2, "frobnicate"),
     ],
 )
-def test_bad_input_gives_one_message(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+def test_bad_input_gives_one_message(run_cli: RunCli, arguments: list[str], code: int, words: str) -> None:
     """Exit codes are documented, and no mistake of a user ends in a traceback."""
-    result = run(*arguments, cwd=tmp_path)
+    result = run_cli(*arguments)
     assert result.returncode == code, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_infeasible_scenario_says_why(tmp_path: Path) -> None:
+def test_infeasible_scenario_says_why(tmp_path: Path, run_cli: RunCli) -> None:
     """A demand no pool can meet exits 3 and names the model phase and what binds."""
-    shown = run("scenario", "show", "tiny", cwd=tmp_path)
+    shown = run_cli("scenario", "show", "tiny")
     data = json.loads(shown.stdout)
     for region in data["pool"]["regions"].values():
         region["configurations"] = dict.fromkeys(region["configurations"], 1)
     first = next(iter(data["models"].values()))
     first["demand"] = {**first["demand"], "requests_s": 1000.0}
     (tmp_path / "big.json").write_text(json.dumps(data))
-    result = run("plan", "big.json", cwd=tmp_path)
+    result = run_cli("plan", "big.json")
     assert result.returncode == 3, result.stderr
     assert "tokens/s" in result.stderr
     assert next(iter(data["models"])) in result.stderr
 
 
-def test_kill_leaves_no_broken_library(tmp_path: Path) -> None:
+def test_kill_leaves_no_broken_library(tmp_path: Path, run_cli: RunCli) -> None:
     """Killed at any time, the library is whole or absent, and the next run finishes the job."""
     for delay in (0.6, 1.2, 2.0):
         with subprocess.Popen(
@@ -116,7 +107,7 @@ def test_kill_leaves_no_broken_library(tmp_path: Path) -> None:
         ) as process:
             time.sleep(delay)
             process.send_signal(signal.SIGKILL)
-    result = run("templates", "tiny", "-o", "l.parquet", cwd=tmp_path)
+    result = run_cli("templates", "tiny", "-o", "l.parquet")
     assert result.returncode == 0, result.stderr
     assert "Template library" in result.stdout
 
@@ -153,18 +144,18 @@ def test_import_is_light() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_small_commands(tmp_path: Path) -> None:
+def test_small_commands(run_cli: RunCli) -> None:
     """Listing and schema commands answer in JSON that parses."""
-    assert {row["name"] for row in json.loads(run("scenario", "list", "--json", cwd=tmp_path).stdout)} >= {
+    assert {row["name"] for row in json.loads(run_cli("scenario", "list", "--json").stdout)} >= {
         "tiny",
         "core",
         "extended",
     }
-    assert "properties" in json.loads(run("scenario", "schema", cwd=tmp_path).stdout)
-    assert "properties" in json.loads(run("scenario", "plan-schema", cwd=tmp_path).stdout)
-    assert {row["name"] for row in json.loads(run("solvers", "--json", cwd=tmp_path).stdout)} >= {"highs", "dp"}
-    assert run("scenario", "check", "tiny", cwd=tmp_path).returncode == 0
-    assert run("--version", cwd=tmp_path).stdout.startswith("coralopt ")
+    assert "properties" in json.loads(run_cli("scenario", "schema").stdout)
+    assert "properties" in json.loads(run_cli("scenario", "plan-schema").stdout)
+    assert {row["name"] for row in json.loads(run_cli("solvers", "--json").stdout)} >= {"highs", "dp"}
+    assert run_cli("scenario", "check", "tiny").returncode == 0
+    assert run_cli("--version").stdout.startswith("coralopt ")
 
 
 def test_ctrl_c_says_what_is_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

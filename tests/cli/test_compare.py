@@ -8,40 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pytest
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``coralopt`` in its own process with its cache below ``cwd``."""
-    return subprocess.run(
-        [sys.executable, "-m", "coralopt", *arguments],
-        cwd=cwd,
-        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+#: A command line, run in this process unless ``process=True``.
+RunCli = Callable[..., Any]
 
 
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """The same command inside this process, which is quicker: exit code, standard output, standard error."""
-    from coralopt.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["coralopt", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    printed = capsys.readouterr()
-    return int(stopped.value.code or 0), printed.out, printed.err
-
-
-def test_compare_prints_writes_and_simulates(tmp_path: Path) -> None:
+def test_compare_prints_writes_and_simulates(tmp_path: Path, run_cli: RunCli) -> None:
     """One command: a row a planner, plans that verify, simulated figures, a picture."""
-    made = run(
+    made = run_cli(
         *("compare", "tiny", "--planners", "coral,homo:homogeneous=node,helix", "--simulate", "--duration", "20"),
         *("--plot", "cost.svg", "-o", "plans", "--json"),
-        cwd=tmp_path,
     )
     assert made.returncode == 0, made.stderr
     rows = {row["label"]: row for row in json.loads(made.stdout)["rows"]}
@@ -51,20 +30,20 @@ def test_compare_prints_writes_and_simulates(tmp_path: Path) -> None:
     assert rows["homo:homogeneous=node"]["cost_usd_h"] >= rows["coral"]["bound_usd_h"]
     assert 0 < rows["coral"]["simulated"]["attainment"] <= 1
     assert (tmp_path / "cost.svg").read_text().startswith("<?xml")
-    checked = run("verify", "plans/homo_homogeneous_node.json", cwd=tmp_path)
+    checked = run_cli("verify", "plans/homo_homogeneous_node.json")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_misspelt_planners_exit_2(tmp_path: Path) -> None:
+def test_misspelt_planners_exit_2(run_cli: RunCli) -> None:
     """A wrong name is one line with the choices, before anything is planned."""
     for arguments in (("compare", "tiny", "--planners", "coral,homoo"), ("plan", "tiny", "--planner", "homoo")):
-        failed = run(*arguments, cwd=tmp_path)
+        failed = run_cli(*arguments)
         assert failed.returncode == 2
         assert "did you mean homo" in failed.stderr
         assert "Traceback" not in failed.stderr
 
 
-def test_what_cannot_be_used_is_said_before_planning(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_said_before_planning(tmp_path: Path, run_cli: RunCli) -> None:
     """Nobody waits for plans that cannot be compared, played or drawn as asked."""
     head = "arrival_s,input_tokens,output_tokens"
     (tmp_path / "falls.csv").write_text(f"{head}\n5,100,10\n2,200,20\n")
@@ -78,33 +57,31 @@ def test_what_cannot_be_used_is_said_before_planning(tmp_path: Path) -> None:
         (["--model", "phi4-14b"], "give a --trace"),
     )
     for arguments, words in cases:
-        failed = run("compare", "tiny", *arguments, cwd=tmp_path)
+        failed = run_cli("compare", "tiny", *arguments)
         assert failed.returncode == 2
         assert words in failed.stderr
         assert "..." not in failed.stderr
         assert "Traceback" not in failed.stderr
     asked = ("--planners", "single-best", "--trace", "falls.csv", "--sort", "--model", "phi4-14b", "--json")
-    done = run("compare", "tiny", *asked, cwd=tmp_path)
+    done = run_cli("compare", "tiny", *asked)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"][0]["simulated"]["requests"] == 2
 
 
-def test_place_by_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_place_by_others(run_cli: RunCli) -> None:
     """Helix says its gap, HexGen its pipelines; neither pretends a proof."""
-    helix = ("place", "helix-10", "--planner", "helix", "--start", "pool", "--time-limit", "1", "--json")
-    code, output, errors = here(monkeypatch, capsys, *helix)
-    assert code == 0, errors
-    document = json.loads(output)
+    helix = run_cli("place", "helix-10", "--planner", "helix", "--start", "pool", "--time-limit", "1", "--json")
+    assert helix.returncode == 0, helix.stderr
+    document = json.loads(helix.stdout)
     assert document["tokens_s"] > 286.5
     assert document["proven"] is False
     assert len(document["ranges"]) == 10
-    hexgen = ("place", "helix-10", "--planner", "hexgen", "--generations", "5")
-    code, _, errors = here(monkeypatch, capsys, *hexgen)
-    assert code == 0
-    assert "286.587 tokens/s in all" in errors
-    code, _, errors = here(monkeypatch, capsys, "place", "helix-10", "--planner", "homo")
-    assert code == 2
-    assert "choose coral, helix or hexgen" in errors
+    hexgen = run_cli("place", "helix-10", "--planner", "hexgen", "--generations", "5")
+    assert hexgen.returncode == 0
+    assert "286.587 tokens/s in all" in hexgen.stderr
+    homo = run_cli("place", "helix-10", "--planner", "homo")
+    assert homo.returncode == 2
+    assert "choose coral, helix or hexgen" in homo.stderr
 
 
 def test_ctrl_c_keeps_finished_rows(tmp_path: Path) -> None:

@@ -3,66 +3,51 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``coralopt`` in its own process with its cache below ``cwd``."""
-    return subprocess.run(
-        [sys.executable, "-m", "coralopt", *arguments],
-        cwd=cwd,
-        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+#: A command line, run in this process unless ``process=True``.
+RunCli = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def folder(tiny_plan_file: Path) -> Path:
     """A folder with a plan in it."""
-    path = tmp_path_factory.mktemp("simulate")
-    made = run("plan", "tiny", "-o", "plan.json", cwd=path)
-    assert made.returncode == 0, made.stderr
-    return path
+    return tiny_plan_file.parent
 
 
-def test_tables_requests_and_json(folder: Path) -> None:
+def test_tables_requests_and_json(folder: Path, run_cli: RunCli) -> None:
     """Tables for people, a file of requests, and the same figures for machines."""
-    said = run("simulate", "plan.json", "--duration", "60", "-o", "requests.parquet", cwd=folder)
+    said = run_cli("simulate", "plan.json", "--duration", "60", "-o", "requests.parquet")
     assert said.returncode == 0, said.stderr
     for words in ("Promise and outcome", "met both SLOs", "phi4-14b/decode", "KV peak"):
         assert words in said.stdout
-    document = json.loads(run("simulate", "plan.json", "--duration", "60", "--json", cwd=folder).stdout)
+    document = json.loads(run_cli("simulate", "plan.json", "--duration", "60", "--json").stdout)
     assert document["requests"] == pq.read_table(folder / "requests.parquet").num_rows == document["finished"]
     assert {row["phase"] for row in document["outcomes"]} == {"prefill", "decode"}
-    again = run("simulate", "plan.json", "--duration", "60", "--json", cwd=folder)
+    again = run_cli("simulate", "plan.json", "--duration", "60", "--json")
     assert json.loads(again.stdout) == document
 
 
-def test_trace_and_epochs(folder: Path) -> None:
+def test_trace_and_epochs(folder: Path, run_cli: RunCli) -> None:
     """A trace from a file, stretched to a rate, over two plans with epochs of half a minute."""
     rows = "\n".join(f"{i * 0.5},500,20,phi4-14b" for i in range(200))
     (folder / "trace.csv").write_text(f"arrival_s,input_tokens,output_tokens,model\n{rows}\n")
-    said = run(
-        "simulate", "plan.json", "60=plan.json", "--trace", "trace.csv", "--rate", "1", "--epoch", "30", cwd=folder
-    )
+    said = run_cli("simulate", "plan.json", "60=plan.json", "--trace", "trace.csv", "--rate", "1", "--epoch", "30")
     assert said.returncode == 0, said.stderr
     assert "Epochs" in said.stdout
     assert "200" in said.stdout
 
 
-def test_equal_times_are_remarked_on(folder: Path) -> None:
+def test_equal_times_are_remarked_on(folder: Path, run_cli: RunCli) -> None:
     """A coarse clock is no mistake, rows that came twice may be one: both are counted."""
     rows = "1,5,3,phi4-14b\n1,5,3,phi4-14b\n1,6,3,phi4-14b\n"
     (folder / "ticks.csv").write_text("arrival_s,input_tokens,output_tokens,model\n" + rows)
-    said = run("simulate", "plan.json", "--trace", "ticks.csv", cwd=folder)
+    said = run_cli("simulate", "plan.json", "--trace", "ticks.csv")
     assert said.returncode == 0
     assert "2 of 3 requests arrive at the same instant" in said.stderr
     assert "1 of these are equal" in said.stderr
@@ -86,16 +71,16 @@ def test_equal_times_are_remarked_on(folder: Path) -> None:
         (["plan.json", "--lead", "5"], "--epochs"),
     ],
 )
-def test_bad_input(folder: Path, arguments: list[str], words: str) -> None:
+def test_bad_input(folder: Path, run_cli: RunCli, arguments: list[str], words: str) -> None:
     """Exit code 2, the reason, and never a traceback."""
     (folder / "trace-of-others.csv").write_text("arrival_s,input_tokens,output_tokens,model\n0,5,5,gpt-5\n")
-    said = run("simulate", *arguments, cwd=folder)
+    said = run_cli("simulate", *arguments)
     assert said.returncode == 2
     assert words in said.stderr
     assert "Traceback" not in said.stderr
 
 
-def test_a_walk_and_its_pictures(folder: Path) -> None:
+def test_a_walk_and_its_pictures(folder: Path, run_cli: RunCli) -> None:
     """Plans of `adapt` one after the other, each with its own demand, and three pictures."""
     rows = [
         f"{epoch},{key},{tokens * factor}"
@@ -108,8 +93,8 @@ def test_a_walk_and_its_pictures(folder: Path) -> None:
         )
     ]
     (folder / "demand.csv").write_text("epoch,model,phase,tokens_s\n" + "\n".join(rows) + "\n")
-    assert run("adapt", "tiny", "--demand", "demand.csv", "-o", "walk", cwd=folder).returncode == 0
-    said = run("simulate", "--epochs", "walk", "--epoch", "60", "--plot", "pictures", "--json", cwd=folder)
+    assert run_cli("adapt", "tiny", "--demand", "demand.csv", "-o", "walk").returncode == 0
+    said = run_cli("simulate", "--epochs", "walk", "--epoch", "60", "--plot", "pictures", "--json")
     assert said.returncode == 0, said.stderr
     document = json.loads(said.stdout)
     assert document["window_s"] == 120.0
@@ -117,26 +102,23 @@ def test_a_walk_and_its_pictures(folder: Path) -> None:
     assert 2 < second / first < 4.5
     for name in ("latency", "goodput", "utilisation"):
         assert (folder / "pictures" / f"{name}.svg").read_text().startswith("<?xml")
-    early = run("simulate", "--epochs", "walk", "--epoch", "60", "--lead", "50", "--json", cwd=folder)
+    early = run_cli("simulate", "--epochs", "walk", "--epoch", "60", "--lead", "50", "--json")
     assert json.loads(early.stdout)["cost_usd"] > document["cost_usd"]
 
 
-def test_plan_simulate(folder: Path) -> None:
+def test_plan_simulate(folder: Path, run_cli: RunCli) -> None:
     """A verified plan is marked, shown, and verifies; one that fails ends with exit code 1 and is marked as failed."""
-    good = run(
-        "plan", "tiny", "--simulate", "--attainment", "0.8", "--duration", "60", "-o", "good.json", "--json", cwd=folder
-    )
+    good = run_cli("plan", "tiny", "--simulate", "--attainment", "0.8", "--duration", "60", "-o", "good.json", "--json")
     assert good.returncode == 0, good.stderr
     assert json.loads(good.stdout)["verified"]
-    assert "VERIFIED by simulation" in run("show", "good.json", cwd=folder).stdout
-    assert "requests played again" in run("verify", "good.json", cwd=folder).stdout
-    bad = run(
+    assert "VERIFIED by simulation" in run_cli("show", "good.json").stdout
+    assert "requests played again" in run_cli("verify", "good.json").stdout
+    bad = run_cli(
         *("plan", "tiny", "--simulate", "--attainment", "0.9999", "--rounds", "1", "--duration", "60"),
         *("-o", "bad.json"),
-        cwd=folder,
     )
     assert bad.returncode == 1
     assert "NOT VERIFIED" in bad.stderr
-    again = run("verify", "bad.json", cwd=folder)
+    again = run_cli("verify", "bad.json")
     assert again.returncode == 1
     assert "fails its own simulation" in again.stdout

@@ -1,42 +1,39 @@
-"""The workload commands as a user meets them: real processes, exit codes, no tracebacks."""
+"""The workload commands as a user meets them: exit codes, no tracebacks."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coralopt.workload import read_availability, read_demand, read_trace
 
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``coralopt workload`` in its own process."""
-    return subprocess.run(
-        [sys.executable, "-m", "coralopt", "workload", *arguments],
-        cwd=cwd,
-        env={**os.environ, "CORALOPT_CACHE": str(cwd / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+#: A command line, run in this process unless ``process=True``.
+RunCli = Callable[..., Any]
 
 
-def test_from_scenario_to_tables(tmp_path: Path) -> None:
+@pytest.fixture
+def workload(run_cli: RunCli) -> RunCli:
+    """``coralopt workload`` in the test's folder."""
+    return partial(run_cli, "workload")
+
+
+def test_from_scenario_to_tables(tmp_path: Path, workload: RunCli) -> None:
     """The way to `adapt`: a trace for a scenario, its demand per epoch, availability for its pool."""
-    made = run("mix", "core", "--duration", "720", "--seed", "1", "-o", "out/core.parquet", cwd=tmp_path)
+    made = workload("mix", "core", "--duration", "720", "--seed", "1", "-o", "out/core.parquet")
     assert made.returncode == 0, made.stderr
     assert "requests written to" in made.stderr
-    asked = run("demand", "out/core.parquet", "-o", "demand.csv", "--json", cwd=tmp_path)
+    asked = workload("demand", "out/core.parquet", "-o", "demand.csv", "--json")
     assert asked.returncode == 0, asked.stderr
     assert len(json.loads(asked.stdout)["epochs"]) == 2
     assert (tmp_path / "demand.csv").read_text().splitlines()[0] == "epoch,model,phase,tokens_s"
     demand = read_demand(tmp_path / "demand.csv")
     assert set(demand.keys) >= {"qwen3-32b/prefill", "phi4-14b/decode"}
-    free = run(
+    free = workload(
         "availability",
         "core",
         "--epochs",
@@ -47,7 +44,6 @@ def test_from_scenario_to_tables(tmp_path: Path) -> None:
         "scarce-core",
         "-o",
         "a.csv",
-        cwd=tmp_path,
     )
     assert free.returncode == 0, free.stderr
     assert (tmp_path / "a.csv").read_text().splitlines()[0] == "epoch,region,configuration,count"
@@ -55,27 +51,27 @@ def test_from_scenario_to_tables(tmp_path: Path) -> None:
     assert table.count.shape == (2, 2, 12)
 
 
-def test_fit_generate_describe(tmp_path: Path) -> None:
+def test_fit_generate_describe(tmp_path: Path, workload: RunCli) -> None:
     """A generated trace can be fitted, and the fitted generator generates."""
-    run("generate", "azure-conv-2023", "--duration", "300", "--seed", "1", "-o", "t.csv.gz", cwd=tmp_path)
-    fitted = run("fit", "t.csv.gz", "-o", "g.json", "--json", cwd=tmp_path)
+    workload("generate", "azure-conv-2023", "--duration", "300", "--seed", "1", "-o", "t.csv.gz")
+    fitted = workload("fit", "t.csv.gz", "-o", "g.json", "--json")
     assert fitted.returncode == 0, fitted.stderr
     assert "BIC" in json.loads(fitted.stdout)["why"]
-    again = run("generate", "g.json", "--rate", "20", "--duration", "60", "--exact-rate", "-o", "u.csv", cwd=tmp_path)
+    again = workload("generate", "g.json", "--rate", "20", "--duration", "60", "--exact-rate", "-o", "u.csv")
     assert again.returncode == 0, again.stderr
     assert len(read_trace(tmp_path / "u.csv")) == 1200
-    told = run("describe", "u.csv", cwd=tmp_path)
+    told = workload("describe", "u.csv")
     assert "1,200" in told.stdout
-    shown = run("show", "g.json", cwd=tmp_path)
+    shown = workload("show", "g.json")
     assert "Token lengths" in shown.stdout
 
 
-def test_list_and_convert(tmp_path: Path) -> None:
+def test_list_and_convert(tmp_path: Path, workload: RunCli) -> None:
     """Every packaged generator is listed; convert applies its options in the order that help states."""
-    listed = json.loads(run("list", "--json", cwd=tmp_path).stdout)
+    listed = json.loads(workload("list", "--json").stdout)
     assert {"azure-code-2023", "azure-conv-2023", "burstgpt"} <= {row["name"] for row in listed}
     (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n1,2,2\n2,3,3\n3,4,4\n")
-    made = run(
+    made = workload(
         "convert",
         "t.csv",
         "--start",
@@ -88,7 +84,6 @@ def test_list_and_convert(tmp_path: Path) -> None:
         "m=1",
         "-o",
         "u.csv",
-        cwd=tmp_path,
     )
     assert made.returncode == 0, made.stderr
     trace = read_trace(tmp_path / "u.csv")
@@ -114,12 +109,12 @@ def test_list_and_convert(tmp_path: Path) -> None:
         (["demand", "good.csv"], "--model"),
     ],
 )
-def test_bad_input(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_bad_input(tmp_path: Path, workload: RunCli, arguments: list[str], words: str) -> None:
     """Exit code 2, one clear message, no traceback, and no file left behind."""
     (tmp_path / "bad.csv").write_text("arrival_s,input_tokens,output_tokens\n0,-1,1\n5,1,x\n")
     (tmp_path / "good.csv").write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n1,1,1\n")
     before = {path.name for path in tmp_path.iterdir()}
-    result = run(*arguments, cwd=tmp_path)
+    result = workload(*arguments)
     assert result.returncode == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
