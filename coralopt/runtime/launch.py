@@ -170,6 +170,14 @@ class PipelineLaunch:
         return self.nodes[0]
 
     @property
+    def machines(self) -> dict[str, list[NodeLaunch]]:
+        """The processes by the name of their machine."""
+        return {
+            name: [node for node in self.nodes if node.machine == name]
+            for name in dict.fromkeys(node.machine for node in self.nodes)
+        }
+
+    @property
     def url(self) -> str:
         """Base URL of its OpenAI API, without a trailing slash."""
         return self._at("http")

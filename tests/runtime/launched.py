@@ -14,7 +14,7 @@ from pathlib import Path
 from runtime_plans import instance, plan
 
 from coralopt.plan import Plan
-from coralopt.runtime.local.process import birth
+from coralopt.processes import birth
 
 HERE = Path(__file__).parent
 L4 = {"1xL4": (1, 900.0)}

@@ -93,7 +93,7 @@ def test_a_killed_server_costs_no_request_before_its_first_token(
 @pytest.mark.parametrize(
     ("env", "options", "words"),
     [
-        ({"FAKE_FAIL": "1"}, (), ["ended with code 3", "told to fail", "-s1"]),
+        ({"FAKE_FAIL": "1"}, (), ["ended with exit code 3", "told to fail", "-s1"]),
         ({"FAKE_STUCK": "1"}, ("--ready-timeout", "1"), ["not ready after 1 s"]),
     ],
 )

@@ -306,7 +306,7 @@ def test_the_dead_are_started_again(tmp_path: Path, vllm: Path, launched: list[L
     assert until(lambda: set(told["running"].values()) == {1})
     assert told["given_up"] == {}
     code, said = run.interrupt()
-    assert (code, "died with code -9" in said) == (0, True)
+    assert (code, "died: ended by signal SIGKILL" in said) == (0, True)
 
 
 def test_what_keeps_dying_is_given_up(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
@@ -316,7 +316,7 @@ def test_what_keeps_dying_is_given_up(tmp_path: Path, vllm: Path, launched: list
     launched.append(run)
     code, said = run.end()
     assert code == 2, said
-    assert said.count("died with code 9; see") == 2
+    assert said.count("died: ended with exit code 9; see") == 2
     assert "is given up: 1 restarts in 600 s" in said
     assert "the last pipeline died" in said
     assert "Traceback" not in said

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from coralopt import catalog
-from coralopt.errors import LaunchError
 from coralopt.processes import output_of
 
 
@@ -57,8 +56,8 @@ class LocalAddresses:
         return tuple(self._devices[machine, index] for index in gpus)
 
     def _next(self, gpu: str) -> int:
-        there = itertools.count() if self._kinds is None else range(len(self._kinds))
-        for index in there:
+        devices = itertools.count() if self._kinds is None else range(len(self._kinds))
+        for index in devices:
             if index not in self._used and (self._kinds is None or self._kinds[index] in (gpu, "any")):
                 self._used.add(index)
                 return index
@@ -86,20 +85,5 @@ def gpu_kind(product: str) -> str | None:
 
 def gpus_here() -> tuple[str, ...]:
     """Names of this machine's GPUs as its driver reports them; empty without a driver."""
-    names = output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], 30) or ""
-    return tuple(line.strip() for line in names.splitlines() if line.strip())
-
-
-def require_free_port(host: str, port: int) -> None:
-    """Say so now rather than after minutes of loading weights.
-
-    Raises:
-        LaunchError: The address is not ours or the port is taken.
-    """
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise LaunchError(f"the router cannot listen on {host}:{port}: {why}; choose another with --port") from error
+    lines = output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=30)
+    return tuple(line.strip() for line in (lines or "").splitlines() if line.strip())

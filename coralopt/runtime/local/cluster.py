@@ -5,21 +5,33 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import aiohttp
 
 from coralopt.errors import LaunchError
+from coralopt.processes import LOOK_S, Child, last_words
 from coralopt.runtime.launch import PipelineLaunch
-from coralopt.runtime.local.process import ServerProcess
-from coralopt.runtime.local.state import load_state, save_state
+from coralopt.runtime.local.state import PipelineState, ProcessState, load_state, save_state
 from coralopt.runtime.router.config import BackendConfig, backend_config
+from coralopt.types import JsonObject
 
 #: Seconds a process gets to end by itself after its requests are done.
 STOP_S = 20.0
+
+
+class Server(NamedTuple):
+    """One process of a pipeline. It outlives this process: whoever controls the directory next takes it over."""
+
+    name: str
+    child: Child
+
+    @property
+    def log_end(self) -> str:
+        return "no log" if self.child.log is None else last_words(self.child.log, 15, "    ")
 
 
 @dataclass
@@ -31,14 +43,14 @@ class RunningPipeline:
         definition: Digest of what it is, from :func:`coralopt.runtime.local.reconcile.definition`.
         gpus: Devices it uses.
         drain_s: Seconds for requests in flight.
-        processes: Head first.
+        servers: Head first.
     """
 
     backend: BackendConfig
     definition: str
     gpus: tuple[int, ...]
     drain_s: int
-    processes: list[ServerProcess]
+    servers: list[Server]
 
     @property
     def name(self) -> str:
@@ -46,7 +58,18 @@ class RunningPipeline:
 
     @property
     def alive(self) -> bool:
-        return all(process.alive for process in self.processes)
+        return all(server.child.alive for server in self.servers)
+
+    @property
+    def state(self) -> PipelineState:
+        processes = tuple(ProcessState(name=s.name, pid=s.child.pid, born=s.child.born) for s in self.servers)
+        return PipelineState(
+            backend=self.backend,
+            definition=self.definition,
+            gpus=self.gpus,
+            drain_s=self.drain_s,
+            processes=processes,
+        )
 
 
 class LocalCluster:
@@ -63,36 +86,20 @@ class LocalCluster:
     def __init__(self, directory: Path, on_event: Callable[[str], None] = lambda text: None) -> None:
         self.directory = directory
         self.running: dict[str, RunningPipeline] = {}
-        self._say = on_event
+        self.say = on_event
         self._state = directory / "state.json"
         for entry in load_state(self._state):
-            processes = [
-                ServerProcess(item["name"], item["pid"], item["born"], self._log(item["name"]))
-                for item in entry["processes"]
-            ]
-            if any(process.alive for process in processes):
-                backend = BackendConfig.model_validate(entry["backend"])
-                self.running[backend.name] = RunningPipeline(
-                    backend, entry["definition"], tuple(entry["gpus"]), entry["drain_s"], processes
+            servers = [Server(p.name, Child(p.pid, p.born, self._log(p.name))) for p in entry.processes]
+            if any(server.child.alive for server in servers):
+                self.running[entry.backend.name] = RunningPipeline(
+                    entry.backend, entry.definition, entry.gpus, entry.drain_s, servers
                 )
 
     def _log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
 
     def _save(self) -> None:
-        save_state(
-            self._state,
-            [
-                {
-                    "backend": pipeline.backend.model_dump(mode="json"),
-                    "definition": pipeline.definition,
-                    "gpus": list(pipeline.gpus),
-                    "drain_s": pipeline.drain_s,
-                    "processes": [{"name": p.name, "pid": p.pid, "born": p.born} for p in pipeline.processes],
-                }
-                for pipeline in self.running.values()
-            ],
-        )
+        save_state(self._state, tuple(pipeline.state for pipeline in self.running.values()))
 
     async def start(self, launch: PipelineLaunch, ready_timeout_s: float, definition: str = "") -> RunningPipeline:
         """Start all processes of a pipeline and wait until its head is healthy.
@@ -111,10 +118,16 @@ class LocalCluster:
         gpus = tuple(gpu for node in launch.nodes for gpu in node.gpus)
         pipeline = RunningPipeline(backend_config(launch), definition, gpus, launch.drain_s, [])
         self.running[launch.name] = pipeline
+        self._log("").parent.mkdir(parents=True, exist_ok=True)
         try:
             for node in launch.nodes:
                 env = {**node.env, **dict.fromkeys(node.own_address, node.host)}
-                pipeline.processes.append(ServerProcess.start(node.name, node.argv, env, self._log(node.name)))
+                try:
+                    child = Child.start(node.argv, env=env, log=self._log(node.name), outlives=True)
+                except OSError as error:
+                    why = error.strerror or error
+                    raise LaunchError(f"{node.name}: {node.argv[0]!r} cannot be started: {why}") from error
+                pipeline.servers.append(Server(node.name, child))
                 # Recorded one by one: a controller killed here must find them again.
                 self._save()
             await self._until_ready(pipeline, launch.url + launch.health_path, ready_timeout_s)
@@ -125,26 +138,26 @@ class LocalCluster:
 
     async def _until_ready(self, pipeline: RunningPipeline, url: str, timeout_s: float) -> None:
         started = time.monotonic()
-        timeout = aiohttp.ClientTimeout(total=5)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             while True:
-                for process in pipeline.processes:
-                    if not process.alive:
+                for server in pipeline.servers:
+                    if (ended := server.child.poll()) is not None:
                         raise LaunchError(
-                            f"{process.name}: ended with code {process.code} before it was ready; the end of "
-                            f"{process.log}:\n{process.last_lines()}"
+                            f"{server.name}: {ended} before it was ready; the end of "
+                            f"{server.child.log}:\n{server.log_end}"
                         )
                 try:
                     async with session.get(url) as answer:
                         if answer.status == 200:
-                            self._say(f"{pipeline.name} is ready after {time.monotonic() - started:.1f} s")
+                            self.say(f"{pipeline.name} is ready after {time.monotonic() - started:.1f} s")
                             return
                 except (aiohttp.ClientError, TimeoutError, OSError):
                     pass
                 if time.monotonic() - started > timeout_s:
-                    head = pipeline.processes[0]
+                    head = pipeline.servers[0]
                     raise LaunchError(
-                        f"{pipeline.name}: not ready after {timeout_s:g} s; the end of {head.log}:\n{head.last_lines()}"
+                        f"{pipeline.name}: not ready after {timeout_s:g} s; the end of "
+                        f"{head.child.log}:\n{head.log_end}"
                     )
                 await asyncio.sleep(0.2)
 
@@ -162,17 +175,15 @@ class LocalCluster:
             return
         try:
             if not at_once:
-                head, others = pipeline.processes[:1], pipeline.processes[1:]
-                for group, patience in ((head, pipeline.drain_s + STOP_S), (others, STOP_S)):
-                    for process in group:
-                        process.tell(signal.SIGTERM)
-                    await asyncio.gather(*(process.ended(patience) for process in group))
+                head, others = pipeline.servers[:1], pipeline.servers[1:]
+                await _end(head, pipeline.drain_s + STOP_S)
+                await _end(others, STOP_S)
         finally:
-            for process in pipeline.processes:
-                process.kill_group()
+            for server in pipeline.servers:
+                server.child.kill()
             del self.running[name]
             self._save()
-            self._say(f"{name} has stopped")
+            self.say(f"{name} has stopped")
 
     async def stop_all(self, *, at_once: bool = False) -> None:
         """Stop every pipeline, all at the same time."""
@@ -182,9 +193,18 @@ class LocalCluster:
         """Pipelines of which a process ended by itself."""
         return [pipeline for pipeline in self.running.values() if not pipeline.alive]
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[JsonObject]:
         """Name, URL and process numbers of what runs."""
         return [
-            {"name": p.name, "url": p.backend.url, "pids": [process.pid for process in p.processes]}
+            {"name": p.name, "url": p.backend.url, "pids": [server.child.pid for server in p.servers]}
             for p in self.running.values()
         ]
+
+
+async def _end(servers: Sequence[Server], patience_s: float) -> None:
+    """Tell them to end, and wait until they have or the time is up."""
+    for server in servers:
+        server.child.send(signal.SIGTERM)
+    limit = time.monotonic() + patience_s
+    while any(server.child.alive for server in servers) and time.monotonic() < limit:
+        await asyncio.sleep(LOOK_S)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,6 +13,7 @@ from pydantic import ValidationError
 from coralopt.errors import CoraloptError, LaunchError, PlanError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Engine
+from coralopt.runtime.launch import Launch
 from coralopt.runtime.local.cluster import LocalCluster, RunningPipeline
 from coralopt.runtime.local.reconcile import Changes, Pace, plain_name, reconcile, wanted
 from coralopt.runtime.router.router import Router
@@ -43,27 +42,17 @@ class Controller:
 
     Args:
         engine: What runs servers.
-        cluster: Their processes.
+        cluster: Their processes; what it says is said here too.
         router: Told of every change.
         pace: How changes are made.
         restarts: What to do about the dead.
-        on_event: Told in words what happens.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        cluster: LocalCluster,
-        router: Router,
-        pace: Pace,
-        restarts: RestartPolicy,
-        on_event: Callable[[str], None],
+        self, engine: Engine, cluster: LocalCluster, router: Router, pace: Pace, restarts: RestartPolicy
     ) -> None:
-        self.engine = engine
-        self.cluster = cluster
-        self.router = router
-        self.pace = pace
-        self.say = on_event
+        self.engine, self.cluster, self.router, self.pace = engine, cluster, router, pace
+        self.say = cluster.say
         self.plan: Plan | None = None
         #: Held while servers change.
         self.changing = asyncio.Lock()
@@ -81,21 +70,18 @@ class Controller:
         """
         async with self.changing:
             try:
-                changes = await reconcile(plan, self.engine, self.cluster, self.router, self.pace, self.say)
+                changes = await reconcile(plan, self.engine, self.cluster, self.router, self.pace)
             except CoraloptError:
                 # Servers of the plan before that were stopped to make room come back.
-                for name in self._wanted_names() - {plain_name(name) for name in self.cluster.running}:
+                wanted_names = set(self._wanted()[1]) - set(self._given_up)
+                for name in wanted_names - {plain_name(name) for name in self.cluster.running}:
                     self._deaths.setdefault(name, [time.monotonic()])
                 raise
             self.plan = plan
             self._deaths.clear()
             self._given_up.clear()
-            plan.save(self.directory / PLAN_FILE)
+            plan.save(self.cluster.directory / PLAN_FILE)
             return changes
-
-    @property
-    def directory(self) -> Path:
-        return self.cluster.directory
 
     async def apply(self, text: str) -> dict[str, Any]:
         """Behind ``POST /router/plan``.
@@ -136,24 +122,22 @@ class Controller:
             "given_up": dict(self._given_up),
         }
 
-    def _wanted_names(self) -> set[str]:
-        if self.plan is None:
-            return set()
-        return set(wanted(self.plan, self.engine, self.pace.partial)[1]) - set(self._given_up)
+    def _wanted(self) -> tuple[Launch | None, dict[str, str]]:
+        return (None, {}) if self.plan is None else wanted(self.plan, self.engine, self.pace.partial)
 
     def _running(self) -> dict[str, int]:
         """Instance name -> serving instances of which every pipeline is alive."""
-        if self.plan is None:
+        launch, definitions = self._wanted()
+        if self.plan is None or launch is None:
             return {}
-        launch, definitions = wanted(self.plan, self.engine, self.pace.partial)
         alive = {
             plain_name(name)
             for name, p in self.cluster.running.items()
             if p.alive and definitions.get(plain_name(name)) == p.definition
         }
-        found = Counter(pipeline.instance for pipeline in launch.pipelines if pipeline.name in alive)
+        pipelines = Counter(pipeline.instance for pipeline in launch.pipelines if pipeline.name in alive)
         each = {verdict.instance: len(verdict.pipelines) for verdict in launch.verdicts}
-        return {item.name: found[item.name] // max(1, each[item.name]) for item in self.plan.instances}
+        return {item.name: pipelines[item.name] // max(1, each[item.name]) for item in self.plan.instances}
 
     async def look_after(self) -> None:
         """Bury what died and start it again, as often as the policy allows; says everything it does."""
@@ -168,34 +152,25 @@ class Controller:
         async with self.changing:
             try:
                 # What was given up is left alone: only the others are missing.
-                await reconcile(
-                    self.plan,
-                    self.engine,
-                    self.cluster,
-                    self.router,
-                    self.pace,
-                    self.say,
-                    skip=frozenset(self._given_up),
-                )
+                skip = frozenset(self._given_up)
+                await reconcile(self.plan, self.engine, self.cluster, self.router, self.pace, skip)
             except CoraloptError as error:
                 self.say(f"restart failed: {error}")
                 for name in self._missing():
                     self._count_death(name, "it does not start")
 
     async def _bury(self, pipeline: RunningPipeline) -> None:
-        process = next(p for p in pipeline.processes if not p.alive)
-        self.say(
-            f"{process.name} died with code {process.code}; see {process.log}. The rest of its pipeline is stopped"
-        )
+        server = next(server for server in pipeline.servers if not server.child.alive)
+        why = f"{server.name} died: {server.child.poll()}"
+        self.say(f"{why}; see {server.child.log}. The rest of its pipeline is stopped")
         if pipeline.name in self.router.backends:
             self.router.remove(pipeline.name)
         await self.cluster.stop(pipeline.name, at_once=True)
-        self._count_death(plain_name(pipeline.name), f"{process.name} died with code {process.code}")
+        self._count_death(plain_name(pipeline.name), why)
 
     def _count_death(self, name: str, why: str) -> None:
-        now = time.monotonic()
-        deaths = [t for t in self._deaths.get(name, []) if now - t < self._policy.window_s]
-        self._deaths[name] = [*deaths, now]
+        died = time.monotonic()
+        self._deaths[name] = [t for t in self._deaths.get(name, []) if died - t < self._policy.window_s] + [died]
         if len(self._deaths[name]) > self._policy.most:
             del self._deaths[name]
             self._given_up[name] = why

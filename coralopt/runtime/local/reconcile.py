@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coralopt.errors import LaunchError
@@ -78,7 +78,6 @@ async def reconcile(
     cluster: LocalCluster,
     router: Router,
     pace: Pace | None = None,
-    on_event: Callable[[str], None] = lambda text: None,
     skip: frozenset[str] = frozenset(),
 ) -> Changes:
     """Start, wait, route, drain, stop: in this order, so that no request is refused for the change.
@@ -91,7 +90,6 @@ async def reconcile(
         cluster: What does run.
         router: Told of every change.
         pace: How.
-        on_event: Told in words what happens.
         skip: Pipelines of the plan that are not to be started.
 
     Raises:
@@ -103,19 +101,18 @@ async def reconcile(
     gone = [name for name in cluster.running if name not in kept]
     names = {plain_name(name) for name in kept}
     new = [name for name in definitions if name not in names and name not in skip]
-    on_event(f"plan: {len(kept)} pipelines stay, {len(new)} start, {len(gone)} stop")
+    cluster.say(f"plan: {len(kept)} pipelines stay, {len(new)} start, {len(gone)} stop")
     await _retire([name for name in gone if how.drain_first or not cluster.running[name].alive], cluster, router)
     taken = [gpu for pipeline in cluster.running.values() for gpu in pipeline.gpus]
     products = gpus_here() if how.needs_gpus else ()
     kinds = ["any" if how.any_gpu else gpu_kind(product) for product in products]
     addresses = LocalAddresses(taken=taken, kinds=kinds) if how.needs_gpus else LocalAddresses()
     launch = lower(plan, engine, addresses, only=lambda name: name in new)
+    addresses.release()
     if addresses.missing:
-        addresses.release()
         raise _too_few_gpus(addresses, products, len(taken))
     # The predecessor of the same name is still there: the new one gets its definition as a second name.
     pipelines = [_renamed(p, definitions[p.name]) if p.name in cluster.running else p for p in launch.pipelines]
-    addresses.release()
     await _start(pipelines, definitions, cluster, how)
     for pipeline in pipelines:
         router.add(cluster.running[pipeline.name].backend, healthy=True)
@@ -158,16 +155,15 @@ async def _start(
         async with gate:
             await cluster.start(pipeline, pace.ready_timeout_s, definitions[plain_name(pipeline.name)])
 
-    tasks = [asyncio.create_task(one(pipeline)) for pipeline in pipelines]
     try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            for pipeline in pipelines:
+                group.create_task(one(pipeline))
+    except BaseException as error:
         for pipeline in pipelines:
             await cluster.stop(pipeline.name, at_once=True)
-        raise
+        # The first that failed; the group has cancelled the others.
+        raise error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error from None
 
 
 async def _retire(names: list[str], cluster: LocalCluster, router: Router) -> None:

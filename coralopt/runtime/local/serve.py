@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,6 @@ from aiohttp import web
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Engine
-from coralopt.runtime.local.addresses import require_free_port
 from coralopt.runtime.local.cluster import LocalCluster
 from coralopt.runtime.local.controller import Controller, RestartPolicy
 from coralopt.runtime.local.reconcile import Pace, wanted
@@ -24,6 +23,7 @@ from coralopt.runtime.local.state import only_controller
 from coralopt.runtime.router.app import make_app
 from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.router import Router
+from coralopt.runtime.router.run import require_free_port
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LocalOptions:
     backend_key: str | None = None
     pace: Pace = field(default_factory=Pace)
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
-    limits: dict[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)  # Any: each field of the configuration has its own type
 
 
 async def serve_locally(
@@ -91,7 +91,7 @@ async def serve_locally(
         for name, pipeline in cluster.running.items():
             on_event(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
         router = Router(RouterConfig(**options.limits), options.backend_key)
-        controller = Controller(engine, cluster, router, options.pace, options.restarts, on_event)
+        controller = Controller(engine, cluster, router, options.pace, options.restarts)
         signals = _Signals()
         try:
             await signals.unless(controller.follow(plan))
@@ -101,23 +101,10 @@ async def serve_locally(
             await _route(controller, options, signals, on_ready)
             return True
         finally:
-            await _stop_all(cluster, signals, on_event)
+            if not await signals.unless(cluster.stop_all(at_once=not signals.orderly)):
+                on_event("stopping at once")
+                await cluster.stop_all(at_once=True)
             signals.close()
-
-
-async def _stop_all(cluster: LocalCluster, signals: _Signals, on_event: Callable[[str], None]) -> None:
-    draining = asyncio.create_task(cluster.stop_all(at_once=not signals.orderly))
-    impatient = asyncio.create_task(signals.more_than(signals.count))
-    await asyncio.wait({draining, impatient}, return_when=asyncio.FIRST_COMPLETED)
-    impatient.cancel()
-    if not draining.done():
-        on_event("stopping at once")
-        draining.cancel()
-        with suppress(asyncio.CancelledError):
-            await draining
-        await cluster.stop_all(at_once=True)
-    else:
-        draining.result()
 
 
 async def _route(
@@ -139,8 +126,8 @@ async def _route(
         port = runner.addresses[0][1]
         on_ready(f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{port}", cluster, router)
         while not signals.count and not controller.hopeless:
-            await signals.unless(controller.look_after())
-            await signals.wait(0.5)
+            if await signals.unless(controller.look_after()):
+                await signals.unless(asyncio.sleep(0.5))
         await controller.close()
         if not cluster.running:
             if signals.count:
@@ -149,55 +136,43 @@ async def _route(
         signals.orderly = True
         controller.say("draining: no new requests; waiting for those in flight")
         patience = max(pipeline.drain_s for pipeline in cluster.running.values())
-        await signals.unless(asyncio.wait_for(_drain(router), patience))
+        draining = asyncio.gather(*(router.drain(name, patience) for name in list(router.backends)))
+        await signals.unless(draining)
     finally:
         await runner.cleanup()
 
 
-async def _drain(router: Router) -> None:
-    await asyncio.gather(*(router.drain(name) for name in list(router.backends)))
-
-
 class _Signals:
-    """SIGINT and SIGTERM as a count that can be waited for."""
+    """SIGINT and SIGTERM, which end whatever is being done."""
 
     def __init__(self) -> None:
         self.count = 0
         #: Whether everything was up and requests in flight deserve their time.
         self.orderly = False
         self._event = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._seen)
+            asyncio.get_running_loop().add_signal_handler(number, self._seen)
 
     def _seen(self) -> None:
         self.count += 1
         self._event.set()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until a signal has come, or ``timeout_s`` passed."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout_s)
-
-    async def more_than(self, count: int) -> None:
-        while self.count <= count:
-            self._event.clear()
-            await self._event.wait()
-
-    async def unless(self, work: Any) -> None:
-        """Do ``work``, but give it up at the next signal."""
-        task = asyncio.ensure_future(work)
-        stop = asyncio.create_task(self.more_than(self.count))
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        else:
-            with suppress(TimeoutError):
-                task.result()
+    async def unless(self, work: Awaitable[object]) -> bool:
+        """Do ``work``, but give it up at the next signal; whether it came to its end."""
+        self._event.clear()
+        task, stop = asyncio.ensure_future(work), asyncio.create_task(self._event.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return False
 
     def close(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.remove_signal_handler(number)
+            asyncio.get_running_loop().remove_signal_handler(number)

@@ -2,52 +2,71 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from coralopt.errors import LaunchError
 from coralopt.replacing import replacing
 from coralopt.runtime.router.config import BackendConfig
 
 
-def load_state(path: Path) -> list[dict[str, Any]]:
+class ProcessState(BaseModel):
+    """A process by its number, and its birth from :func:`coralopt.processes.birth`."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    pid: int = Field(gt=1)
+    born: str | None
+
+
+class PipelineState(BaseModel):
+    """A started pipeline: how the router reaches it, digest of its definition, devices, seconds to drain, processes."""
+
+    model_config = ConfigDict(strict=True)
+
+    backend: BackendConfig
+    definition: str
+    gpus: tuple[int, ...]
+    drain_s: int
+    processes: tuple[ProcessState, ...]
+
+
+class State(BaseModel):
+    """The whole file. Version 1 told births in another unit."""
+
+    format: Literal["coralopt-local-state"]
+    version: Literal[2]
+    pipelines: tuple[PipelineState, ...]
+
+
+def load_state(path: Path) -> tuple[PipelineState, ...]:
     """Pipelines recorded by :func:`save_state`; none when there is no file.
 
     Raises:
         LaunchError: The file is not what was written.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != "coralopt-local-state" or data["version"] != 1:
-            raise ValueError("another format")
-        pipelines = data["pipelines"]
-        for pipeline in pipelines:
-            for process in pipeline["processes"]:
-                if not (isinstance(process["pid"], int) and process["pid"] > 1):
-                    raise ValueError("a process number")
-                if not isinstance(process["name"], str):
-                    raise ValueError("a process name")
-            BackendConfig.model_validate(pipeline["backend"])
-            if not isinstance(pipeline["definition"], str) or not isinstance(pipeline["drain_s"], int):
-                raise ValueError("a definition")
-            if not all(isinstance(gpu, int) for gpu in pipeline["gpus"]):
-                raise ValueError("a device")
-        return list(pipelines)
+        return State.model_validate_json(path.read_bytes()).pipelines
     except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return ()
+    except (OSError, ValueError) as error:
         raise LaunchError(
             f"{path}: is not a state file of coralopt ({error}); servers may still run: look for them, then remove it"
         ) from error
 
 
-def save_state(path: Path, pipelines: list[dict[str, Any]]) -> None:
+def save_state(path: Path, pipelines: tuple[PipelineState, ...]) -> None:
     """Write the state beside its place, then rename."""
-    with replacing(path, None) as temporary, temporary.open("w", encoding="utf-8") as stream:
-        json.dump({"format": "coralopt-local-state", "version": 1, "pipelines": pipelines}, stream, indent=1)
+    with replacing(path, None) as temporary:
+        temporary.write_text(
+            State(format="coralopt-local-state", version=2, pipelines=pipelines).model_dump_json(indent=1),
+            encoding="utf-8",
+        )
 
 
 @contextmanager

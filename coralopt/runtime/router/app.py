@@ -5,31 +5,26 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
-from pydantic import ValidationError
 
-from coralopt.errors import CoraloptError, LaunchError
+from coralopt.errors import CoraloptError
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.runtime.router.relay import error_response, relay
 from coralopt.runtime.router.router import Router
+from coralopt.types import JsonObject
 
-ROUTER = web.AppKey("router", Router)
 #: Largest request body, bytes.
 LARGEST_BODY = 32 * 2**20
 #: Paths that need no key, as in vLLM.
 _OPEN = frozenset({"/health", "/ping", "/metrics"})
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
 #: Takes a plan document as JSON text, makes the servers follow it, and says what changed.
-Apply = Callable[[str], Awaitable[dict[str, Any]]]
+Apply = Callable[[str], Awaitable[JsonObject]]
 #: The plan that the servers follow, as JSON data.
-Describe = Callable[[], dict[str, Any]]
+Describe = Callable[[], JsonObject]
 
 
 def make_app(
@@ -47,37 +42,40 @@ def make_app(
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if api_key is not None and request.path not in _OPEN:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), api_key.encode()):
-                return error_response(401, "the API key is missing or wrong", "authentication_error")
+            key = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(key.encode(), api_key.encode()):
+                return error_response(401, "the API key is missing or wrong")
         elif request.path.startswith("/router/") and not _is_local(request):
-            return error_response(403, "without an API key only this machine may manage backends", "permission_error")
+            return error_response(403, "without an API key only this machine may manage backends")
         return await handler(request)
 
-    app = web.Application(middlewares=[guard], client_max_size=LARGEST_BODY)
-    app[ROUTER] = router
-
-    async def life(_: web.Application) -> Any:
+    async def life(_: web.Application) -> AsyncIterator[None]:
         await router.start()
         yield
         await router.stop()
 
+    endpoints = _Endpoints(router)
+    app = web.Application(middlewares=[guard], client_max_size=LARGEST_BODY)
     app.cleanup_ctx.append(life)
+    app.add_routes(
+        [
+            web.post("/v1/completions", endpoints.complete),
+            web.post("/v1/chat/completions", endpoints.complete),
+            web.get("/v1/models", endpoints.models),
+            web.get("/health", endpoints.health),
+            web.get("/ping", endpoints.ping),
+            web.get("/metrics", endpoints.metrics),
+            web.get("/router/demand", endpoints.demand),
+            web.get("/router/backends", endpoints.backends),
+            web.post("/router/backends", endpoints.add),
+            web.post("/router/backends/{name}/drain", endpoints.drain),
+            web.delete("/router/backends/{name}", endpoints.remove),
+        ]
+    )
     if apply is not None:
         app.router.add_post("/router/plan", _applying(apply))
     if describe is not None:
         app.router.add_get("/router/plan", _describing(describe))
-    app.router.add_post("/v1/completions", _complete)
-    app.router.add_post("/v1/chat/completions", _complete)
-    app.router.add_get("/v1/models", _models)
-    app.router.add_get("/health", _health)
-    app.router.add_get("/ping", _ping)
-    app.router.add_get("/metrics", _metrics)
-    app.router.add_get("/router/demand", _demand)
-    app.router.add_get("/router/backends", _backends)
-    app.router.add_post("/router/backends", _add)
-    app.router.add_post("/router/backends/{name}/drain", _drain)
-    app.router.add_delete("/router/backends/{name}", _remove)
     return app
 
 
@@ -88,76 +86,78 @@ def _is_local(request: web.Request) -> bool:
         return False
 
 
-async def _complete(request: web.Request) -> web.StreamResponse:
-    router = request.app[ROUTER]
-    try:
-        body = await request.json()
-    except (ValueError, UnicodeDecodeError):
-        return error_response(400, "the body is not JSON", "invalid_request_error")
-    model = body.get("model") if isinstance(body, dict) else None
-    if not isinstance(model, str):
-        return error_response(400, "the body must be a JSON object with a model name", "invalid_request_error")
-    if model not in router.models():
-        known = ", ".join(router.models()) or "none"
-        return error_response(404, f"the model {model!r} is not served here; served are: {known}", "not_found_error")
-    return await relay(router, request, body, model)
+class _Endpoints:
+    def __init__(self, router: Router) -> None:
+        self.router = router
 
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        try:
+            body = await request.json()
+        except ValueError:
+            return error_response(400, "the body is not JSON")
+        model = body.get("model") if isinstance(body, dict) else None
+        if not isinstance(model, str):
+            return error_response(400, "the body must be a JSON object with a model name")
+        if model not in self.router.models():
+            known = ", ".join(self.router.models()) or "none"
+            return error_response(404, f"the model {model!r} is not served here; served are: {known}")
+        return await relay(self.router, request, body, model)
 
-async def _models(request: web.Request) -> web.Response:
-    models = [{"id": name, "object": "model", "owned_by": "coralopt"} for name in request.app[ROUTER].models()]
-    return web.json_response({"object": "list", "data": models})
+    async def models(self, _: web.Request) -> web.Response:
+        models = [{"id": name, "object": "model", "owned_by": "coralopt"} for name in self.router.models()]
+        return web.json_response({"object": "list", "data": models})
 
+    async def health(self, _: web.Request) -> web.Response:
+        state = {model: self.router.serves(model) for model in self.router.models()}
+        return web.json_response({"models": state}, status=200 if state and all(state.values()) else 503)
 
-async def _health(request: web.Request) -> web.Response:
-    router = request.app[ROUTER]
-    state = {model: router.serves(model) for model in router.models()}
-    return web.json_response({"models": state}, status=200 if state and all(state.values()) else 503)
+    async def ping(self, _: web.Request) -> web.Response:
+        """Alive, whatever the backends are."""
+        return web.json_response({})
 
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self.router.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
-async def _ping(request: web.Request) -> web.Response:
-    """Alive, whatever the backends are."""
-    return web.json_response({})
+    async def demand(self, _: web.Request) -> web.Response:
+        return web.json_response(self.router.demand.document())
 
+    async def backends(self, _: web.Request) -> web.Response:
+        return web.json_response({"backends": [backend.document() for backend in self.router.backends.values()]})
 
-async def _metrics(request: web.Request) -> web.Response:
-    return web.Response(body=request.app[ROUTER].metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+    async def add(self, request: web.Request) -> web.Response:
+        try:
+            backend = self.router.add(BackendConfig.model_validate_json(await request.text()))
+        except (ValueError, CoraloptError) as error:
+            return error_response(400, str(error))
+        await self.router.check_all()
+        return web.json_response({"name": backend.config.name, "healthy": backend.healthy}, status=201)
 
+    async def drain(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        try:
+            idle = await self.router.drain(name, float(request.query.get("timeout_s", "120")))
+        except ValueError:
+            return error_response(400, "timeout_s must be a number of seconds")
+        except CoraloptError as error:
+            return error_response(404, str(error))
+        return web.json_response({"name": name, "idle": idle})
 
-async def _demand(request: web.Request) -> web.Response:
-    return web.json_response(request.app[ROUTER].demand.document())
-
-
-async def _backends(request: web.Request) -> web.Response:
-    states = [
-        {
-            **backend.config.model_dump(mode="json"),
-            "healthy": backend.healthy,
-            "draining": backend.draining,
-            "in_flight": backend.in_flight,
-        }
-        for backend in request.app[ROUTER].backends.values()
-    ]
-    return web.json_response({"backends": states})
-
-
-async def _add(request: web.Request) -> web.Response:
-    router = request.app[ROUTER]
-    try:
-        backend = router.add(BackendConfig.model_validate(json.loads(await request.text())))
-    except (ValueError, ValidationError, LaunchError) as error:
-        return error_response(400, str(error), "invalid_request_error")
-    await router.check_all()
-    return web.json_response({"name": backend.config.name, "healthy": backend.healthy}, status=201)
+    async def remove(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        try:
+            self.router.remove(name)
+        except CoraloptError as error:
+            return error_response(404, str(error))
+        return web.json_response({"name": name, "removed": True})
 
 
 def _applying(apply: Apply) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             # A client that goes away must not leave servers half changed.
-            changes = await asyncio.shield(apply(await request.text()))
+            return web.json_response(await asyncio.shield(apply(await request.text())))
         except CoraloptError as error:
-            return error_response(409, str(error), "conflict_error")
-        return web.json_response(changes)
+            return error_response(409, str(error))
 
     return handle
 
@@ -167,22 +167,3 @@ def _describing(describe: Describe) -> Handler:
         return web.json_response(describe())
 
     return handle
-
-
-async def _drain(request: web.Request) -> web.Response:
-    try:
-        seconds = float(request.query.get("timeout_s", "120"))
-        idle = await request.app[ROUTER].drain(request.match_info["name"], seconds)
-    except ValueError:
-        return error_response(400, "timeout_s must be a number of seconds", "invalid_request_error")
-    except LaunchError as error:
-        return error_response(404, str(error), "not_found_error")
-    return web.json_response({"name": request.match_info["name"], "idle": idle})
-
-
-async def _remove(request: web.Request) -> web.Response:
-    try:
-        request.app[ROUTER].remove(request.match_info["name"])
-    except LaunchError as error:
-        return error_response(404, str(error), "not_found_error")
-    return web.json_response({"name": request.match_info["name"], "removed": True})

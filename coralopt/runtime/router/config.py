@@ -88,21 +88,13 @@ def backend_config(pipeline: PipelineLaunch) -> BackendConfig:
     return BackendConfig(**_backend(pipeline))
 
 
-def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:
-    return {
-        "name": pipeline.name,
-        "model": pipeline.model,
-        "phase": pipeline.phase,
-        "url": pipeline.url,
-        "weight": pipeline.tokens_s,
-        "max_in_flight": pipeline.max_in_flight,
-        "connector": pipeline.connector,
-        "health_path": pipeline.health_path,
-        **({} if pipeline.kv_url is None else {"kv_url": pipeline.kv_url}),
-    }
+def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:  # Any: each field has its own type, checked by BackendConfig
+    names = ("name", "model", "phase", "url", "tokens_s", "max_in_flight", "connector", "health_path", "kv_url")
+    fields = {"weight" if name == "tokens_s" else name: getattr(pipeline, name) for name in names}
+    return {name: value for name, value in fields.items() if name != "kv_url" or value is not None}
 
 
-def router_document(launch: Launch) -> dict[str, Any]:
+def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
     """``router.json``. Host names that a target's own variables complete are written as they are."""
     backends = [_backend(pipeline) for pipeline in launch.pipelines]
     return {"format": "coralopt-router", "version": 1, "backends": backends}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections import defaultdict
+
+from coralopt.types import JsonObject
+
+_SUMS = ("requests", "answered", "prompt_tokens", "completion_tokens")
 
 
 class DemandMeter:
@@ -14,28 +18,21 @@ class DemandMeter:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._models: dict[str, dict[str, int]] = {}
-
-    def _of(self, model: str) -> dict[str, int]:
-        return self._models.setdefault(
-            model, {"requests": 0, "answered": 0, "prompt_tokens": 0, "completion_tokens": 0}
-        )
+        self._models: defaultdict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_SUMS, 0))
 
     def arrived(self, model: str) -> None:
         """A request for a model that is served here."""
-        self._of(model)["requests"] += 1
+        self._models[model]["requests"] += 1
 
     def withdrawn(self, model: str) -> None:
         """It turned out to be at fault itself."""
-        self._of(model)["requests"] -= 1
+        self._models[model]["requests"] -= 1
 
     def answered(self, model: str, prompt_tokens: int, completion_tokens: int) -> None:
         """A whole answer, with its tokens."""
-        sums = self._of(model)
-        sums["answered"] += 1
-        sums["prompt_tokens"] += prompt_tokens
-        sums["completion_tokens"] += completion_tokens
+        for name, count in zip(_SUMS[1:], (1, prompt_tokens, completion_tokens), strict=True):
+            self._models[model][name] += count
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Seconds since the start, and the sums of every model that was asked for."""
         return {"seconds": time.monotonic() - self._started, "models": {m: dict(s) for m, s in self._models.items()}}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+
+from coralopt.types import JsonObject
 
 _END = re.compile(rb"\r?\n\r?\n")
 
@@ -20,7 +21,7 @@ class EventFilter:
         self._show = show_usage
         self._rest = b""
         #: ``usage`` of the last event that had one.
-        self.usage: dict[str, Any] | None = None
+        self.usage: JsonObject | None = None
         #: Whether the stream has said that it is complete.
         self.done = False
 
@@ -58,15 +59,15 @@ class EventFilter:
         return True
 
 
-def asks_for_usage(body: dict[str, Any]) -> bool:
+def asks_for_usage(body: JsonObject) -> bool:
     """Whether a streamed request wants the usage event."""
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
-def with_usage(body: dict[str, Any]) -> dict[str, Any]:
+def with_usage(body: JsonObject) -> JsonObject:
     """A streamed request that asks for the usage event, whether its client did or not; any other as it is."""
     if not body.get("stream") or asks_for_usage(body):
         return body
-    given = body.get("stream_options")
-    return {**body, "stream_options": {**(given if isinstance(given, dict) else {}), "include_usage": True}}
+    options = body.get("stream_options")
+    return {**body, "stream_options": {**(options if isinstance(options, dict) else {}), "include_usage": True}}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from coralopt.runtime.router.balance import smooth_weighted_round_robin
 from coralopt.runtime.router.config import BackendConfig
+from coralopt.types import JsonObject
 
 
 class Busy(Exception):
@@ -48,6 +49,11 @@ class Backend:
 
     def __post_init__(self) -> None:
         self.idle.set()
+
+    def document(self) -> JsonObject:
+        """Its configuration and its state."""
+        state = {"healthy": self.healthy, "draining": self.draining, "in_flight": self.in_flight}
+        return {**self.config.model_dump(mode="json"), **state}
 
     @property
     def weight(self) -> float:

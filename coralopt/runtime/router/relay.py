@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias
 
 import aiohttp
 from aiohttp import web
@@ -14,6 +16,7 @@ from coralopt.runtime.router.events import EventFilter, asks_for_usage, with_usa
 from coralopt.runtime.router.legs import decode_body, prefill_body
 from coralopt.runtime.router.pool import Backend, Busy, Pool
 from coralopt.runtime.router.router import Router
+from coralopt.types import JsonObject
 
 #: Header that names the instance an answer came from.
 INSTANCE_HEADER = "X-Coralopt-Instance"
@@ -21,13 +24,22 @@ INSTANCE_HEADER = "X-Coralopt-Instance"
 _FORWARDED = ("X-Request-Id", "X-Correlation-Id", "Accept")
 
 
-def error_response(status: int, message: str, kind: str, retry_after_s: int | None = None) -> web.Response:
+_Answering: TypeAlias = AbstractAsyncContextManager[aiohttp.ClientResponse]
+#: What a client or a server that went away looks like.
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+#: Types of errors in the OpenAI API, by HTTP status.
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
+_TYPES |= {429: "overloaded_error", 502: "upstream_error", 503: "overloaded_error"}
+
+
+def error_response(status: int, message: str, retry_after_s: int | None = None) -> web.Response:
     """An error in the form of the OpenAI API."""
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    return web.json_response(error_body(status, message, kind), status=status, headers=headers)
+    return web.json_response(_error_body(status, message), status=status, headers=headers)
 
 
-def error_body(status: int, message: str, kind: str) -> dict[str, Any]:
+def _error_body(status: int, message: str) -> JsonObject:
+    kind = _TYPES.get(status, "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
@@ -48,34 +60,30 @@ class Refused(Exception):
         self.answer = answer
 
 
-async def relay(router: Router, request: web.Request, body: dict[str, Any], model: str) -> web.StreamResponse:
+async def relay(router: Router, request: web.Request, body: JsonObject, model: str) -> web.StreamResponse:
     """Answer one request for ``model``; never raises for anything a backend does."""
-    started = time.monotonic()
-    journey = _Journey(router, request, body, model, started)
+    journey = _Journey(router, request, body, model)
     router.demand.arrived(model)
     try:
         router.admit(model)
         answer = await journey.run()
     except Busy as busy:
         router.metrics.rejected.labels(model, str(busy.status)).inc()
-        answer = error_response(busy.status, str(busy), "overloaded_error", busy.retry_after_s)
+        answer = error_response(busy.status, str(busy), busy.retry_after_s)
     except Refused as refused:
         router.demand.withdrawn(model)
         answer = refused.answer
     except Lost as lost:
-        answer = lost.answer or error_response(502, f"instance {lost.backend.config.name}: {lost}", "upstream_error")
+        answer = lost.answer or error_response(502, f"instance {lost.backend.config.name}: {lost}")
     router.metrics.requests.labels(model, str(answer.status)).inc()
-    router.metrics.duration.labels(model).observe(time.monotonic() - started)
+    router.metrics.duration.labels(model).observe(time.monotonic() - journey.started)
     return answer
 
 
 class _Journey:
-    def __init__(self, router: Router, request: web.Request, body: dict[str, Any], model: str, started: float) -> None:
-        self.router = router
-        self.request = request
-        self.body = body
-        self.model = model
-        self.started = started
+    def __init__(self, router: Router, request: web.Request, body: JsonObject, model: str) -> None:
+        self.router, self.request, self.body, self.model = router, request, body, model
+        self.started = time.monotonic()
         self.headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
 
     async def run(self) -> web.StreamResponse:
@@ -109,25 +117,25 @@ class _Journey:
         self._need_halves(pools)
         async with pools["prefill"].slot(failed, wait_s) as backend:
             connector = backend.config.connector
-            asked = prefill_body(self.body, connector)
-            first = await self._prefill(backend, asked)
+            request = prefill_body(self.body, connector)
+            prefill = await self._prefill(backend, request)
             place = await self._place(backend)
         async with pools["decode"].slot(failed, wait_s) as backend:
-            return await self._answer(backend, decode_body(self.body, connector, asked, first, place))
+            return await self._answer(backend, decode_body(self.body, connector, request, prefill, place))
 
-    def _need_halves(self, pools: Any) -> None:
+    def _need_halves(self, pools: Mapping[str, Pool]) -> None:
         for phase in ("prefill", "decode"):
-            if phase not in pools or not any(b.usable for b in pools[phase].backends):
-                pool: Pool | None = pools.get(phase)
+            pool = pools.get(phase)
+            if pool is None or not any(backend.usable for backend in pool.backends):
                 raise Busy(f"no {phase} instance of this model is up", pool.retry_after_s() if pool else 5, 503)
 
-    async def _prefill(self, backend: Backend, body: dict[str, Any]) -> dict[str, Any]:
+    async def _prefill(self, backend: Backend, body: JsonObject) -> JsonObject:
         timeout = self._timeout(self.router.config.first_token_timeout_s)
         try:
             async with self._post(backend, body, timeout) as answer:
                 content = await answer.read()
                 self._look_at(backend, answer, content)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except _BROKEN as error:
             raise self._lost(backend, error) from error
         try:
             first = json.loads(content)
@@ -138,7 +146,7 @@ class _Journey:
         self._count(backend, "ok")
         return first
 
-    async def _place(self, backend: Backend) -> dict[str, Any]:
+    async def _place(self, backend: Backend) -> JsonObject:
         """Where a Mooncake prefill server keeps caches; it says so once for all requests."""
         url = backend.config.kv_url
         if url is None:
@@ -148,15 +156,15 @@ class _Journey:
                 limit = aiohttp.ClientTimeout(total=self.router.config.health_timeout_s)
                 async with self.router.session.get(f"{url}/query", timeout=limit) as answer:
                     answer.raise_for_status()
-                    told = await answer.json()
-                    backend.engine_id = str(next(iter(told.values()))["engine_id"])
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    engines = await answer.json()
+                    backend.engine_id = str(next(iter(engines.values()))["engine_id"])
+            except _BROKEN as error:
                 raise self._lost(backend, error) from error
             except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
                 raise self._lost(backend, ValueError(f"{url}/query does not name an engine")) from error
         return {"remote_engine_id": backend.engine_id, "remote_bootstrap_addr": url}
 
-    async def _answer(self, backend: Backend, body: dict[str, Any]) -> web.StreamResponse:
+    async def _answer(self, backend: Backend, body: JsonObject) -> web.StreamResponse:
         """The leg whose answer the client reads. Before its first byte everything can be tried elsewhere."""
         limits = self.router.config
         stream: web.StreamResponse | None = None
@@ -170,14 +178,7 @@ class _Journey:
                     self._seen_first_byte()
                     self._count(backend, "ok")
                     self._count_tokens(_usage_of(content))
-                    return web.Response(
-                        body=content,
-                        status=answer.status,
-                        headers={
-                            "Content-Type": answer.headers.get("Content-Type", "application/json"),
-                            INSTANCE_HEADER: backend.config.name,
-                        },
-                    )
+                    return _passed_on(backend, answer, content)
                 events = EventFilter(asks_for_usage(self.body))
                 async with asyncio.timeout(limits.first_token_timeout_s):
                     passed = await _next(answer, events)
@@ -202,7 +203,7 @@ class _Journey:
                 self._count(backend, "ok")
                 self._count_tokens(events.usage)
                 return stream
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except _BROKEN as error:
             if stream is None or not stream.prepared:
                 raise self._lost(backend, error) from error
             if isinstance(error, _ClientGone):
@@ -212,17 +213,17 @@ class _Journey:
             await self._break_off(stream, backend, error)
             return stream
 
-    async def _to_client(self, action: Any) -> Any:
+    async def _to_client(self, action: Awaitable[object]) -> None:
         """What fails here is the client's side, not the backend's."""
         try:
-            return await action
+            await action
         except (ConnectionError, aiohttp.ClientError) as error:
             raise _ClientGone(str(error)) from error
 
     async def _break_off(self, stream: web.StreamResponse, backend: Backend, error: Exception) -> None:
         """After the first token nothing can be tried again: say so inside the stream, and end it."""
         message = f"instance {backend.config.name} failed in the middle of the answer: {_words(error)}"
-        event = f"data: {json.dumps(error_body(502, message, 'upstream_error'))}\n\n"
+        event = f"data: {json.dumps(_error_body(502, message))}\n\n"
         try:
             # The break may have come inside a line.
             await stream.write(b"\n\n" + event.encode())
@@ -230,7 +231,7 @@ class _Journey:
         except (ConnectionError, aiohttp.ClientError):
             pass
 
-    def _post(self, backend: Backend, body: dict[str, Any], timeout: aiohttp.ClientTimeout) -> Any:
+    def _post(self, backend: Backend, body: JsonObject, timeout: aiohttp.ClientTimeout) -> _Answering:
         url = backend.config.url + self.request.path
         return self.router.session.post(url, json=body, headers=self.headers, timeout=timeout)
 
@@ -242,23 +243,14 @@ class _Journey:
     def _look_at(self, backend: Backend, answer: aiohttp.ClientResponse, content: bytes) -> None:
         if answer.status < 400:
             return
-        passed_on = web.Response(
-            body=content,
-            status=answer.status,
-            headers={
-                "Content-Type": answer.headers.get("Content-Type", "application/json"),
-                INSTANCE_HEADER: backend.config.name,
-                **({"Retry-After": answer.headers["Retry-After"]} if "Retry-After" in answer.headers else {}),
-            },
-        )
         if answer.status >= 500 or answer.status == 429:
             self._count(backend, "failed")
             # An overloaded server is well; anything else it has to prove.
             if answer.status not in (429, 503):
                 self.router.suspect(backend)
-            raise Lost(backend, f"answered {answer.status}", passed_on)
+            raise Lost(backend, f"answered {answer.status}", _passed_on(backend, answer, content))
         self._count(backend, "refused")
-        raise Refused(passed_on)
+        raise Refused(_passed_on(backend, answer, content))
 
     def _lost(self, backend: Backend, error: Exception) -> Lost:
         self.router.suspect(backend)
@@ -272,16 +264,26 @@ class _Journey:
     def _seen_first_byte(self) -> None:
         self.router.metrics.first_byte.labels(self.model).observe(time.monotonic() - self.started)
 
-    def _count_tokens(self, usage: dict[str, Any] | None) -> None:
-        told = usage or {}
-        try:
-            prompt, completion = int(told.get("prompt_tokens") or 0), int(told.get("completion_tokens") or 0)
-        except (TypeError, ValueError):
+    def _count_tokens(self, usage: JsonObject | None) -> None:
+        values = [(usage or {}).get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]
+        counts = [value for value in values if isinstance(value, int)]
+        if len(counts) < 2:
             return
+        prompt, completion = counts
         self.router.metrics.prompt_tokens.labels(self.model).inc(prompt)
         self.router.metrics.completion_tokens.labels(self.model).inc(completion)
         if usage is not None:
             self.router.demand.answered(self.model, prompt, completion)
+
+
+def _passed_on(backend: Backend, answer: aiohttp.ClientResponse, content: bytes) -> web.Response:
+    """A whole answer of a backend, as the client gets it."""
+    headers = {
+        "Content-Type": answer.headers.get("Content-Type", "application/json"),
+        INSTANCE_HEADER: backend.config.name,
+        **{name: answer.headers[name] for name in ("Retry-After",) if name in answer.headers},
+    }
+    return web.Response(body=content, status=answer.status, headers=headers)
 
 
 async def _next(answer: aiohttp.ClientResponse, events: EventFilter) -> bytes:
@@ -292,7 +294,7 @@ async def _next(answer: aiohttp.ClientResponse, events: EventFilter) -> bytes:
     return events.flush()
 
 
-def _usage_of(content: bytes) -> dict[str, Any] | None:
+def _usage_of(content: bytes) -> JsonObject | None:
     try:
         usage = json.loads(content).get("usage")
     except (ValueError, AttributeError):

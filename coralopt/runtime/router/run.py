@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 from aiohttp import web
 
-from coralopt.runtime.local.addresses import require_free_port
+from coralopt.errors import LaunchError
 from coralopt.runtime.router.app import make_app
 from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.router import Router
@@ -40,3 +41,18 @@ def run_router(
         shutdown_timeout=DRAIN_S,
         print=lambda text: on_event(str(text)),
     )
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Say so now rather than after minutes of loading weights.
+
+    Raises:
+        LaunchError: The address is not ours or the port is taken.
+    """
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise LaunchError(f"the router cannot listen on {host}:{port}: {why}; choose another with --port") from error

@@ -1,18 +1,19 @@
-"""Target ``kubernetes``: a headless service a pipeline and a StatefulSet a stage, or a LeaderWorkerSet where it fits."""
+"""Target ``kubernetes``: a headless service a pipeline and a StatefulSet a stage, or a LeaderWorkerSet where it fits.
+
+In front of them the router: its configuration, a Deployment that restarts when that changes, and a Service.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import hashlib
 
+from coralopt._version import __version__
 from coralopt.runtime.launch import Launch, NodeLaunch, PipelineLaunch
 from coralopt.runtime.lower import OneNodeEach
 from coralopt.runtime.naming import dns_label
-from coralopt.runtime.router.config import router_document
-from coralopt.runtime.targets.documents import json_text, launch_text, yaml_text
-from coralopt.runtime.targets.kubernetes_router import IMAGE as ROUTER_IMAGE
-from coralopt.runtime.targets.kubernetes_router import NAME as ROUTER
-from coralopt.runtime.targets.kubernetes_router import router_manifests
+from coralopt.runtime.targets.documents import common_files, yaml_text
+from coralopt.types import Json, JsonObject
 
 #: Label values that NVIDIA's feature discovery gives nodes.
 GPU_PRODUCTS = {
@@ -29,6 +30,12 @@ GPU_PRODUCTS = {
 }
 #: Seconds beyond draining before a pod is killed.
 GRACE_S = 30
+#: Name of everything of the router, one a namespace; and the port it listens on.
+ROUTER, ROUTER_PORT = "coralopt-router", 8000
+#: Seconds in which the cluster learns that the router's pod is going, before it stops listening.
+LEAVE_S = 5
+#: Labels of everything that is written here.
+OURS = {"app.kubernetes.io/name": "coralopt", "app.kubernetes.io/managed-by": "coralopt"}
 #: An optional secret of the user: key ``api-key`` protects the servers, ``router-key`` the router, ``hf-token`` loads
 #: gated checkpoints.
 SECRET = "coralopt"
@@ -50,7 +57,7 @@ class KubernetesOptions:
 
     Attributes:
         image: Container image of the engine.
-        router_image: Container image with coralopt in it, for the router.
+        router_image: Container image with coralopt and its extra `runtime` in it; docs/runtime.md says how to build it.
         namespace: Namespace, or ``None`` for that of the context.
         shm_gib: Shared memory of a pod, GiB.
         leader_worker_set: Use a LeaderWorkerSet for pipelines whose stages after the first are alike.
@@ -58,7 +65,7 @@ class KubernetesOptions:
     """
 
     image: str = "vllm/vllm-openai:v0.32.0"
-    router_image: str = ROUTER_IMAGE
+    router_image: str = f"coralopt:{__version__}"
     namespace: str | None = None
     shm_gib: int = 8
     leader_worker_set: bool = False
@@ -74,18 +81,16 @@ def kubernetes_files(launch: Launch, options: KubernetesOptions | None = None) -
     """
     chosen = options or KubernetesOptions()
     output = {f"{p.name}.yaml": yaml_text(_manifests(p, chosen)) for p in launch.pipelines}
-    router = router_document(launch)
-    for backend, pipeline in zip(router["backends"], launch.pipelines, strict=True):
-        if chosen.leader_worker_set and fits_leader_worker_set(pipeline):
-            # The controller names pods itself, and its own headless service after the set.
-            for field in {"url", "kv_url"} & set(backend):
-                backend[field] = backend[field].replace(pipeline.head.host, f"{pipeline.name}-0.{pipeline.name}")
+
+    def head(pipeline: PipelineLaunch) -> str:
+        """The LeaderWorkerSet's controller names pods itself, and its own headless service after the set."""
+        led = chosen.leader_worker_set and fits_leader_worker_set(pipeline)
+        return f"{pipeline.name}-0.{pipeline.name}" if led else pipeline.head.host
+
+    common = common_files(launch, head)
     drain_s = max((pipeline.drain_s for pipeline in launch.pipelines), default=0)
-    manifests = router_manifests(router, chosen.router_image, chosen.namespace, drain_s, SECRET)
-    output[f"{ROUTER}.yaml"] = yaml_text(manifests)
-    output["router.json"] = json_text(router)
-    output["launch.json"] = launch_text(launch)
-    return output
+    output[f"{ROUTER}.yaml"] = yaml_text(_router(common["router.json"], drain_s, chosen))
+    return output | common
 
 
 def fits_leader_worker_set(pipeline: PipelineLaunch) -> bool:
@@ -95,64 +100,61 @@ def fits_leader_worker_set(pipeline: PipelineLaunch) -> bool:
     return bool(workers) and alone and len({(node.configuration, node.instance_type) for node in workers}) == 1
 
 
+def _manifest(kind: str, name: str, labels: JsonObject, options: KubernetesOptions, **fields: Json) -> JsonObject:
+    """A document of this kind; ``fields`` are what it has beside its head."""
+    group = {"StatefulSet": "apps/v1", "Deployment": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
+    metadata: JsonObject = {
+        "name": name,
+        **({"namespace": options.namespace} if options.namespace else {}),
+        "labels": labels,
+    }
+    return {"apiVersion": group.get(kind, "v1"), "kind": kind, "metadata": metadata, **fields}
+
+
+def _secrets(**keys: str) -> list[Json]:
+    """Environment variables from keys of the user's secret."""
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": key, "optional": True}}}
+        for name, key in keys.items()
+    ]
+
+
 def _labels(pipeline: PipelineLaunch) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": "coralopt",
-        "app.kubernetes.io/managed-by": "coralopt",
-        "app.kubernetes.io/instance": pipeline.name,
-        "coralopt/model": dns_label(pipeline.model),
-        "coralopt/phase": pipeline.phase,
-    }
+    names = {"coralopt/model": dns_label(pipeline.model), "coralopt/phase": pipeline.phase}
+    return {**OURS, "app.kubernetes.io/instance": pipeline.name, **names}
 
 
-def _metadata(name: str, labels: dict[str, str], options: KubernetesOptions) -> dict[str, Any]:
-    return {"name": name, **({"namespace": options.namespace} if options.namespace else {}), "labels": labels}
-
-
-def _manifests(pipeline: PipelineLaunch, options: KubernetesOptions) -> list[dict[str, Any]]:
-    if options.leader_worker_set and fits_leader_worker_set(pipeline):
-        return _leader_worker_set(pipeline, options)
+def _manifests(pipeline: PipelineLaunch, options: KubernetesOptions) -> list[JsonObject]:
     labels = _labels(pipeline)
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(pipeline.name, labels, options),
-        "spec": {
-            "clusterIP": "None",
-            # Stages must find each other before the head answers its probe.
-            "publishNotReadyAddresses": True,
-            "selector": {"app.kubernetes.io/instance": pipeline.name},
-            "ports": [{"name": use, "port": port} for use, port in pipeline.head.ports.items()],
-        },
+    if options.leader_worker_set and fits_leader_worker_set(pipeline):
+        return [_leader_worker_set(pipeline, labels, options)]
+    spec: JsonObject = {
+        "clusterIP": "None",
+        # Stages must find each other before the head answers its probe.
+        "publishNotReadyAddresses": True,
+        "selector": {"app.kubernetes.io/instance": pipeline.name},
+        "ports": [{"name": use, "port": port} for use, port in pipeline.head.ports.items()],
     }
-    return [service, *(_stateful_set(pipeline, machine, labels, options) for machine in _machines(pipeline))]
-
-
-def _machines(pipeline: PipelineLaunch) -> list[str]:
-    return list(dict.fromkeys(node.machine for node in pipeline.nodes))
+    service = _manifest("Service", pipeline.name, labels, options, spec=spec)
+    return [service, *(_stateful_set(pipeline, machine, labels, options) for machine in pipeline.machines)]
 
 
 def _stateful_set(
     pipeline: PipelineLaunch, machine: str, labels: dict[str, str], options: KubernetesOptions
-) -> dict[str, Any]:
-    nodes = [node for node in pipeline.nodes if node.machine == machine]
+) -> JsonObject:
     mine = {**labels, "coralopt/stage": machine.removeprefix(f"{pipeline.name}-")}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": _metadata(machine, mine, options),
-        "spec": {
-            "replicas": 1,
-            "serviceName": pipeline.name,
-            # Stages start together; waiting for one another in order would never end.
-            "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": mine},
-            "template": {"metadata": {"labels": mine}, "spec": _pod(pipeline, nodes, options)},
-        },
+    spec: JsonObject = {
+        "replicas": 1,
+        "serviceName": pipeline.name,
+        # Stages start together; waiting for one another in order would never end.
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": mine},
+        "template": {"metadata": {"labels": mine}, "spec": _pod(pipeline, pipeline.machines[machine], options)},
     }
+    return _manifest("StatefulSet", machine, mine, options, spec=spec)
 
 
-def _pod(pipeline: PipelineLaunch, nodes: list[NodeLaunch], options: KubernetesOptions) -> dict[str, Any]:
+def _pod(pipeline: PipelineLaunch, nodes: list[NodeLaunch], options: KubernetesOptions) -> JsonObject:
     return {
         "terminationGracePeriodSeconds": pipeline.drain_s + GRACE_S,
         "nodeSelector": _selector(nodes[0], options),
@@ -172,60 +174,90 @@ def _selector(node: NodeLaunch, options: KubernetesOptions) -> dict[str, str]:
     return {**selector, "nvidia.com/gpu.product": GPU_PRODUCTS.get(gpu, f"NVIDIA-{gpu}")}
 
 
-def _container(pipeline: PipelineLaunch, node: NodeLaunch, parts: bool, options: KubernetesOptions) -> dict[str, Any]:
+def _container(pipeline: PipelineLaunch, node: NodeLaunch, parts: bool, options: KubernetesOptions) -> JsonObject:
     # The device plugin shows every container its own GPUs, counted from 0.
-    env: list[dict[str, Any]] = [{"name": k, "value": v} for k, v in node.env.items() if k != "CUDA_VISIBLE_DEVICES"]
+    env: list[Json] = [{"name": k, "value": v} for k, v in node.env.items() if k != "CUDA_VISIBLE_DEVICES"]
     env += [{"name": k, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} for k in node.own_address]
-    env += [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": key, "optional": True}}}
-        for name, key in (("VLLM_API_KEY", "api-key"), ("HF_TOKEN", "hf-token"))
-    ]
-    container: dict[str, Any] = {
+    container: JsonObject = {
         "name": f"part-{node.rank}" if parts else "engine",
         "image": options.image,
         "command": [*node.argv],
-        "env": env,
+        "env": [*env, *_secrets(VLLM_API_KEY="api-key", HF_TOKEN="hf-token")],
         "resources": {"limits": {"nvidia.com/gpu": str(len(node.gpus))}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
-    if node.rank == 0:
-        probe = {"httpGet": {"path": pipeline.health_path, "port": node.ports["http"]}, "timeoutSeconds": 5}
-        container["ports"] = [{"name": use, "containerPort": port} for use, port in node.ports.items()]
-        container["startupProbe"] = {**probe, "periodSeconds": 10, "failureThreshold": 180}
-        container["readinessProbe"] = {**probe, "periodSeconds": 5}
-        container["livenessProbe"] = {**probe, "periodSeconds": 10, "failureThreshold": 6}
-    else:
+    if node.rank:
         # All pods are told to stop at once; the other stages must outlive the head's last request.
-        container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(pipeline.drain_s)]}}}
-    return container
+        return {**container, "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(pipeline.drain_s)]}}}}
+    probe: JsonObject = {"httpGet": {"path": pipeline.health_path, "port": node.ports["http"]}, "timeoutSeconds": 5}
+    return {
+        **container,
+        "ports": [{"name": use, "containerPort": port} for use, port in node.ports.items()],
+        "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": 180},
+        "readinessProbe": {**probe, "periodSeconds": 5},
+        "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
+    }
 
 
-def _leader_worker_set(pipeline: PipelineLaunch, options: KubernetesOptions) -> list[dict[str, Any]]:
+def _leader_worker_set(pipeline: PipelineLaunch, labels: dict[str, str], options: KubernetesOptions) -> JsonObject:
     """Rank and leader come from variables that the controller sets; all else is as in the StatefulSets."""
-    labels = _labels(pipeline)
+    variables = {"--master-addr": "LWS_LEADER_ADDRESS", "--node-rank": "LWS_WORKER_INDEX", "--nnodes": "LWS_GROUP_SIZE"}
 
-    def template(node: NodeLaunch) -> dict[str, Any]:
+    def template(node: NodeLaunch) -> JsonObject:
         argv = list(node.argv)
-        argv[argv.index("--master-addr") + 1] = "$(LWS_LEADER_ADDRESS)"
-        argv[argv.index("--node-rank") + 1] = "$(LWS_WORKER_INDEX)"
-        argv[argv.index("--nnodes") + 1] = "$(LWS_GROUP_SIZE)"
+        for option, variable in variables.items():
+            argv[argv.index(option) + 1] = f"$({variable})"
         pod = _pod(pipeline, [dataclasses.replace(node, argv=tuple(argv))], options)
         return {"metadata": {"labels": labels}, "spec": pod}
 
+    group: JsonObject = {
+        "size": len(pipeline.nodes),
+        "restartPolicy": "RecreateGroupOnPodRestart",
+        "leaderTemplate": template(pipeline.nodes[0]),
+        "workerTemplate": template(pipeline.nodes[1]),
+    }
+    spec: JsonObject = {"replicas": 1, "startupPolicy": "LeaderCreated", "leaderWorkerTemplate": group}
+    return _manifest("LeaderWorkerSet", pipeline.name, labels, options, spec=spec)
+
+
+def _router(configuration: str, drain_s: int, options: KubernetesOptions) -> list[JsonObject]:
+    """ConfigMap, Deployment and Service of the router that reads ``configuration``."""
+    labels = {**OURS, "app.kubernetes.io/component": "router"}
+    command = ["coralopt", "route", "/etc/coralopt/router.json", "--host", "0.0.0.0", "--port", str(ROUTER_PORT)]
+    # Ready while it answers at all: what it says of models that are down is its own to say, with a Retry-After.
+    probe: JsonObject = {"httpGet": {"path": "/ping", "port": ROUTER_PORT}}
+    container: JsonObject = {
+        "name": "router",
+        "image": options.router_image,
+        "command": command,
+        "env": _secrets(CORALOPT_API_KEY="router-key", VLLM_API_KEY="api-key"),
+        "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
+        "readinessProbe": {**probe, "periodSeconds": 2},
+        "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVE_S)]}}},
+        "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True},
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/coralopt", "readOnly": True}],
+    }
+    pod: JsonObject = {
+        "terminationGracePeriodSeconds": drain_s + LEAVE_S + GRACE_S,
+        "containers": [container],
+        "volumes": [{"name": "config", "configMap": {"name": ROUTER}}],
+    }
+    # A new plan changes the annotation, and so replaces the pod: the new one answers before the old one goes.
+    digest = {"coralopt/config": hashlib.sha256(configuration.encode()).hexdigest()[:16]}
+    deployment: JsonObject = {
+        "replicas": 1,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels, "annotations": digest}, "spec": pod},
+    }
+    service: JsonObject = {
+        "selector": labels,
+        "ports": [{"name": "http", "port": ROUTER_PORT, "targetPort": ROUTER_PORT}],
+    }
     return [
-        {
-            "apiVersion": "leaderworkerset.x-k8s.io/v1",
-            "kind": "LeaderWorkerSet",
-            "metadata": _metadata(pipeline.name, labels, options),
-            "spec": {
-                "replicas": 1,
-                "startupPolicy": "LeaderCreated",
-                "leaderWorkerTemplate": {
-                    "size": len(pipeline.nodes),
-                    "restartPolicy": "RecreateGroupOnPodRestart",
-                    "leaderTemplate": template(pipeline.nodes[0]),
-                    "workerTemplate": template(pipeline.nodes[1]),
-                },
-            },
-        }
+        _manifest("ConfigMap", ROUTER, labels, options, data={"router.json": configuration}),
+        _manifest("Deployment", ROUTER, labels, options, spec=deployment),
+        _manifest("Service", ROUTER, labels, options, spec=service),
     ]

@@ -35,10 +35,7 @@ def write_files(directory: str | Path, files: Mapping[str, str]) -> Written:
     """
     root = Path(directory)
     before = _manifest(root)
-    added: list[str] = []
-    changed: list[str] = []
-    unchanged: list[str] = []
-    removed: list[str] = []
+    fates: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": []}
     try:
         root.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -47,18 +44,17 @@ def write_files(directory: str | Path, files: Mapping[str, str]) -> Written:
                 raise LaunchError(f"{path}: exists and was not written by coralopt launch; choose another directory")
         for name, text in files.items():
             path = root / name
-            if path.is_file() and path.read_bytes() == text.encode():
-                unchanged.append(name)
-                continue
-            (changed if path.exists() else added).append(name)
-            _write(path, text)
-        for name in sorted(before - set(files)):
+            same = path.is_file() and path.read_bytes() == text.encode()
+            fates["unchanged" if same else "changed" if path.exists() else "added"].append(name)
+            if not same:
+                _write(path, text)
+        gone = sorted(before - set(files))
+        for name in gone:
             (root / name).unlink(missing_ok=True)
-            removed.append(name)
         _write(root / MANIFEST, json.dumps(sorted(files), indent=1) + "\n")
     except OSError as error:
         raise LaunchError(f"{root}: cannot be written: {error.strerror or error}") from error
-    return Written(tuple(added), tuple(changed), tuple(unchanged), tuple(removed))
+    return Written(**{fate: tuple(names) for fate, names in fates.items()}, removed=tuple(gone))
 
 
 def _manifest(root: Path) -> set[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.launch import Launch, NodeLaunch, PipelineLaunch
 from coralopt.runtime.lower import OneNodeEach
-from coralopt.runtime.router.config import router_document
-from coralopt.runtime.targets.documents import json_text, launch_text, yaml_text
-from coralopt.runtime.targets.quoting import command_lines, exports, own_address_lines
+from coralopt.runtime.targets.documents import common_files, yaml_text
+from coralopt.runtime.targets.quoting import serving_lines
+from coralopt.types import Json
 
 #: Set by SkyPilot on every node of a job group.
 GROUP = "SKYPILOT_JOBGROUP_NAME"
@@ -64,49 +63,32 @@ def skypilot_files(
         addresses: Machine name -> address at which the router reaches it; by the job group's own names otherwise, which
             only the nodes of that group know.
     """
-    output = {f"{p.name}.sky.yaml": yaml_text(_group(p, spot, clouds, setup)) for p in launch.pipelines}
-    router = router_document(launch)
-    for backend, pipeline in zip(router["backends"], launch.pipelines, strict=True):
+
+    def group(pipeline: PipelineLaunch) -> list[Json]:
+        tasks = [_task(pipeline, nodes, spot, clouds, setup) for nodes in pipeline.machines.values()]
+        return [{"name": pipeline.name, "execution": "parallel"}, *tasks]
+
+    def head(pipeline: PipelineLaunch) -> str:
         inside = pipeline.head.host.replace(f"${{{GROUP}}}", pipeline.name)
-        host = (addresses or {}).get(pipeline.head.machine, inside)
-        for field in {"url", "kv_url"} & set(backend):
-            backend[field] = backend[field].replace(pipeline.head.host, f"[{host}]" if ":" in host else host)
-    output["router.json"] = json_text(router)
-    output["launch.json"] = launch_text(launch)
-    return output
+        return (addresses or {}).get(pipeline.head.machine, inside)
 
-
-def _group(pipeline: PipelineLaunch, spot: bool, clouds: Mapping[str, str] | None, setup: str) -> list[dict[str, Any]]:
-    machines = list(dict.fromkeys(node.machine for node in pipeline.nodes))
-    return [
-        {"name": pipeline.name, "execution": "parallel"},
-        *(
-            _task(pipeline, [node for node in pipeline.nodes if node.machine == machine], spot, clouds, setup)
-            for machine in machines
-        ),
-    ]
+    output = {f"{pipeline.name}.sky.yaml": yaml_text(group(pipeline)) for pipeline in launch.pipelines}
+    return output | common_files(launch, head)
 
 
 def _task(
     pipeline: PipelineLaunch, nodes: list[NodeLaunch], spot: bool, clouds: Mapping[str, str] | None, setup: str
-) -> dict[str, Any]:
+) -> Json:
     first = nodes[0]
     count, gpu = first.configuration.split("x", 1)
-    resources: dict[str, Any] = {"infra": f"{cloud_of(first.region, clouds)}/{first.region}"}
-    resources["accelerators"] = f"{ACCELERATORS.get(gpu, gpu)}:{count}"
-    if first.instance_type is not None:
-        resources["instance_type"] = first.instance_type
-    resources["use_spot"] = spot
-    lines = ["set -eu"]
-    for node in nodes:
-        body = own_address_lines(node) + exports(node.env, GROUP)
-        body.append(command_lines(node.argv, GROUP, prefix="exec "))
-        lines += ["(", *body, ") &"] if len(nodes) > 1 else body
-    if len(nodes) > 1:
-        lines.append("wait -n")
     return {
         "name": first.machine.removeprefix(f"{pipeline.name}-"),
-        "resources": resources,
+        "resources": {
+            "infra": f"{cloud_of(first.region, clouds)}/{first.region}",
+            "accelerators": f"{ACCELERATORS.get(gpu, gpu)}:{count}",
+            **({} if first.instance_type is None else {"instance_type": first.instance_type}),
+            "use_spot": spot,
+        },
         "setup": setup,
-        "run": "\n".join(lines) + "\n",
+        "run": "\n".join(["set -eu", *serving_lines(nodes, GROUP)]) + "\n",
     }
