@@ -17,11 +17,11 @@ GROUP = "coralopt.planners"
 #: Our own planners: name -> module and class; loaded on first use. The order is that of tables.
 BUILTIN: dict[str, tuple[str, str]] = {
     "coral": ("coralopt.planning.coral", "CoralPlanner"),
-    "homo": ("coralopt.planning.rivals.homo", "HomoPlanner"),
+    "homo": ("coralopt.planning.rivals.without_solver", "HomoPlanner"),
     "cauchy": ("coralopt.planning.rivals.cauchy", "CauchyPlanner"),
     "melange": ("coralopt.planning.rivals.melange_planner", "MelangePlanner"),
-    "single-best": ("coralopt.planning.rivals.single_best", "SingleBestPlanner"),
-    "random": ("coralopt.planning.rivals.random_draw", "RandomPlanner"),
+    "single-best": ("coralopt.planning.rivals.without_solver", "SingleBestPlanner"),
+    "random": ("coralopt.planning.rivals.without_solver", "RandomPlanner"),
     "helix": ("coralopt.planning.rivals.pool_planners", "HelixPlanner"),
     "hexgen": ("coralopt.planning.rivals.pool_planners", "HexgenPlanner"),
 }
@@ -49,10 +49,10 @@ def get_planner(name: str) -> Planner:
     others = _others()
     if name in others:
         try:
-            found: Planner = others[name].load()()
+            foreign: Planner = others[name].load()()
         except (ImportError, AttributeError) as error:
             raise OptionError(f"planner {name!r} cannot be loaded: {error}") from error
-        return found
+        return foreign
     near = difflib.get_close_matches(name, planner_names(), n=2)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise OptionError(f"no planner is called {name!r}; {hint}there are: {', '.join(planner_names())}")

@@ -119,7 +119,7 @@ def start_transfer(state: State, request: int) -> None:
     now = clock.now
     record = state.requests[request]
     source, target = state.instances[record.prefill_instance], state.instances[record.decode_instance]
-    done = now
+    arrives = now
     offset = route_offset(state, DECODE)
     for stage in range(source.stages):
         k = state.routes[request, stage]
@@ -127,22 +127,22 @@ def start_transfer(state: State, request: int) -> None:
         seconds = link_seconds(state, k, record.input)
         if clock.kv_contention:
             node.sent_at = max(now, node.sent_at) + seconds
-            done = max(done, node.sent_at)
+            arrives = max(arrives, node.sent_at)
         else:
-            done = max(done, now + seconds)
+            arrives = max(arrives, now + seconds)
     for stage in range(target.stages):
         k = state.routes[request, offset + stage]
         node = state.nodes[k]
         seconds = link_seconds(state, k, record.input)
         if clock.kv_contention:
             node.received_at = max(now, node.received_at) + seconds
-            done = max(done, node.received_at)
+            arrives = max(arrives, node.received_at)
         else:
-            done = max(done, now + seconds)
-    done += clock.kv_latency
+            arrives = max(arrives, now + seconds)
+    arrives += clock.kv_latency
     if source.region != target.region:
-        done += clock.kv_region_latency
-    push_event(state, done, KV_ARRIVED, request)
+        arrives += clock.kv_region_latency
+    push_event(state, arrives, KV_ARRIVED, request)
 
 
 @compiled

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -107,17 +106,15 @@ class Combos:
         allocation = strategies.problem
         regions, configurations = allocation.price.shape
         nodes = allocation.usage.astype(np.int64)
-        usage = np.zeros((len(chosen), regions * configurations), dtype=np.int64)
+        usage = np.zeros((len(chosen), regions, configurations), dtype=np.int64)
         used = nodes[self.prefill[chosen]] + self.replicas[chosen, None] * nodes[self.decode[chosen]]
-        for row, (k, nodes_used) in enumerate(zip(chosen.tolist(), used, strict=True)):
-            first = int(self.region[k]) * configurations
-            usage[row, first : first + configurations] = nodes_used
+        usage[np.arange(len(chosen)), self.region[chosen]] = used
         return ComboProblem(
             price=self.price[chosen],
             goodput=self.goodput[chosen],
             efficiency=self.efficiency[chosen],
             model=self.model[chosen],
-            usage=usage,
+            usage=usage.reshape(len(chosen), -1),
             demand=self.demand,
             availability=allocation.availability.ravel().astype(np.int64),
             objective=objective,
@@ -144,7 +141,7 @@ def all_combos(strategies: Strategies, most_replicas: int) -> Combos:
     most = problem.most_instances()
     phases = scenario.model_phases
     names = list(dict.fromkeys(phase.model.name for phase in phases))
-    parts: list[dict[str, Any]] = []
+    combos: list[tuple[float, ...]] = []
     demand = np.zeros(len(names))
     for m, name in enumerate(names):
         p = next(i for i, phase in enumerate(phases) if phase.model.name == name and phase.phase == "prefill")
@@ -152,8 +149,10 @@ def all_combos(strategies: Strategies, most_replicas: int) -> Combos:
         demand[m] = max(_requests(phases[p]), _requests(phases[d]))
         tokens = phases[p].mean_input_tokens + phases[p].mean_output_tokens
         for r in range(len(scenario.regions)):
-            first = [t for t in strategies.phase_rows(p).tolist() if most[t, r] > 0 and not np.isnan(price[t, r])]
-            second = [t for t in strategies.phase_rows(d).tolist() if most[t, r] > 0 and not np.isnan(price[t, r])]
+            first, second = (
+                [t for t in strategies.phase_rows(i).tolist() if most[t, r] > 0 and not np.isnan(price[t, r])]
+                for i in (p, d)
+            )
             for t in first:
                 takes = float(problem.throughput[t]) / phases[p].mean_input_tokens
                 for u in second:
@@ -162,25 +161,13 @@ def all_combos(strategies: Strategies, most_replicas: int) -> Combos:
                     for k in range(1, enough + 1):
                         goodput = min(takes, k * gives)
                         cost = float(price[t, r] + k * price[u, r])
-                        parts.append(
-                            {
-                                "prefill": t,
-                                "decode": u,
-                                "replicas": k,
-                                "region": r,
-                                "model": m,
-                                "price": cost,
-                                # A hair less, so that the replicas' own tokens/s always meet the demand in tokens/s.
-                                "goodput": goodput * (1 - 1e-12),
-                                "efficiency": goodput * tokens * 3600.0 / cost if cost > 0 else np.finfo(float).max,
-                            }
-                        )
-    whole = ("prefill", "decode", "replicas", "region", "model")
-    arrays: dict[str, Any] = {
-        name: np.array([part[name] for part in parts], dtype=np.int64 if name in whole else np.float64)
-        for name in (*whole, "price", "goodput", "efficiency")
-    }
-    return Combos(**arrays, demand=demand)
+                        efficiency = goodput * tokens * 3600.0 / cost if cost > 0 else np.finfo(float).max
+                        # A hair less, so that the replicas' own tokens/s always meet the demand in tokens/s.
+                        combos.append((t, u, k, r, m, cost, goodput * (1 - 1e-12), efficiency))
+    columns = np.array(combos, dtype=np.float64).reshape(-1, 8).T
+    prefill, decode, replicas, region, model = columns[:5].astype(np.int64)
+    price_usd_h, goodputs, efficiencies = columns[5:]
+    return Combos(prefill, decode, replicas, region, model, price_usd_h, goodputs, efficiencies, demand)
 
 
 def _requests(phase: ModelPhase) -> float:

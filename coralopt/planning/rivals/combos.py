@@ -18,13 +18,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.solving import Check, Violation
+from coralopt.solving import Check, Formulation, Violation
+from coralopt.solving.problem import VariableIndex
 from coralopt.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from pyomo.core.expr.numeric_expr import LinearExpression as Linear
+    from pyomo.environ import ConcreteModel
 
 OBJECTIVES = ("efficiency", "cost")
 
@@ -80,7 +85,7 @@ class ComboProblem:
         weights: Floats = self.price * (best[self.model] / self.efficiency)
         return weights
 
-    def formulations(self) -> Mapping[str, Any]:
+    def formulations(self) -> Mapping[str, Formulation[ComboProblem, Ints]]:
         """Formulations by name."""
         return {"combos": ComboFormulation()}
 
@@ -114,7 +119,7 @@ class ComboFormulation:
 
     name: ClassVar[str] = "combos"
 
-    def build(self, problem: ComboProblem) -> Any:
+    def build(self, problem: ComboProblem) -> ConcreteModel:
         """Pyomo model with ``n``, ``goodput``, ``capacity``."""
         import pyomo.environ as pyo
         from pyomo.core.expr.numeric_expr import LinearExpression
@@ -123,7 +128,7 @@ class ComboFormulation:
         model = pyo.ConcreteModel(name="cauchy_combos")
         model.n = pyo.Var(combos, domain=pyo.NonNegativeIntegers)
 
-        def row(indices: list[int], coefficients: list[float]) -> Any:
+        def row(indices: list[int], coefficients: list[float]) -> Linear:
             return LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=[model.n[k] for k in indices])
 
         model.goodput = pyo.Constraint(range(len(problem.demand)))
@@ -145,6 +150,6 @@ class ComboFormulation:
         model.objective = pyo.Objective(expr=row(list(combos), problem.weights().tolist()))
         return model
 
-    def read(self, problem: ComboProblem, value: Callable[[str, Any], float]) -> Ints:
+    def read(self, problem: ComboProblem, value: Callable[[str, VariableIndex], float]) -> Ints:
         """Counts by combo."""
         return np.array([round(value("n", k)) for k in range(len(problem.price))], dtype=np.int64)

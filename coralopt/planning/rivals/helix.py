@@ -27,13 +27,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.solving import Check, Violation
+from coralopt.solving import Check, Formulation, Violation
+from coralopt.solving.problem import VariableIndex, VariableValues
 from coralopt.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from pyomo.core.expr.numeric_expr import NumericValue
+    from pyomo.environ import ConcreteModel
 
 SOURCE, SINK = "source", "sink"
 #: A directed link: a node by its number, or the source or the sink.
@@ -106,6 +111,23 @@ class HelixProblem:
     def nodes(self) -> int:
         return len(self.node_kind)
 
+    @cached_property
+    def able(self) -> tuple[list[int], ...]:
+        """Numbers of layers that each node can hold, 1 or more."""
+        return tuple((1 + np.flatnonzero(self.table[c, 1:] > 0)).tolist() for c in self.node_kind.tolist())
+
+    @cached_property
+    def unit(self) -> float:
+        """The best node's tokens/s: flows of the programme count in it, so that coefficients stay near 1."""
+        return float(self.table[self.node_kind].max())
+
+    @cached_property
+    def links(self) -> list[Arc]:
+        """Every arc that some layout allows."""
+        nodes = range(self.nodes)
+        ends: list[Arc] = [*((SOURCE, i) for i in nodes), *((i, SINK) for i in nodes)]
+        return ends + [(i, j) for i in nodes for j in nodes if i != j]
+
     def capacity(self, origin: int | str, target: int | str) -> float:
         """tokens/s that an arc can carry at most: its link's, and what either node passes at best."""
         row = self.nodes if origin == SOURCE else int(origin)
@@ -124,38 +146,32 @@ class HelixProblem:
     def arcs(self, layout: HelixLayout) -> list[Arc]:
         """Arcs that a layout allows."""
         ends = layout.ends()
-        found: list[Arc] = []
+        arcs: list[Arc] = []
         for i in range(self.nodes):
             if layout.first[i] == 0:
-                found.append((SOURCE, i))
+                arcs.append((SOURCE, i))
             if ends[i] == self.layers:
-                found.append((i, SINK))
-            found += [(i, j) for j in range(self.nodes) if i != j and ends[i] == layout.first[j]]
-        return found
+                arcs.append((i, SINK))
+            arcs += [(i, j) for j in range(self.nodes) if i != j and ends[i] == layout.first[j]]
+        return arcs
 
     def flow(self, layout: HelixLayout) -> tuple[Fraction, dict[Arc, Fraction]]:
         """Maximum flow of a layout in exact arithmetic: its value and what each arc carries, tokens/s."""
         import networkx
 
-        graph: Any = networkx.DiGraph()
+        graph = networkx.DiGraph()
         graph.add_nodes_from((SOURCE, SINK))
         for i, (c, held) in enumerate(zip(self.node_kind.tolist(), layout.layers, strict=True)):
             graph.add_edge((i, "in"), (i, "out"), capacity=Fraction(float(self.table[c, held])))
-        arcs = self.arcs(layout)
-        for origin, target in arcs:
-            ends = origin if origin == SOURCE else (origin, "out"), target if target == SINK else (target, "in")
-            graph.add_edge(*ends, capacity=Fraction(self.capacity(origin, target)))
+        arcs = {(o, t): (o if o == SOURCE else (o, "out"), t if t == SINK else (t, "in")) for o, t in self.arcs(layout)}
+        for arc, (tail, head) in arcs.items():
+            graph.add_edge(tail, head, capacity=Fraction(self.capacity(*arc)))
         value, flows = networkx.maximum_flow(
             graph, SOURCE, SINK, flow_func=networkx.algorithms.flow.shortest_augmenting_path
         )
-        carried = {}
-        for origin, target in arcs:
-            tail = origin if origin == SOURCE else (origin, "out")
-            head = target if target == SINK else (target, "in")
-            carried[origin, target] = Fraction(flows[tail][head])
-        return Fraction(value), carried
+        return Fraction(value), {arc: Fraction(flows[tail][head]) for arc, (tail, head) in arcs.items()}
 
-    def formulations(self) -> Mapping[str, Any]:
+    def formulations(self) -> Mapping[str, Formulation[HelixProblem, HelixLayout]]:
         """Formulations by name."""
         return {"published": HelixFormulation()}
 
@@ -178,46 +194,33 @@ class HelixFormulation:
 
     name: ClassVar[str] = "published"
 
-    def build(self, problem: HelixProblem) -> Any:
+    def build(self, problem: HelixProblem) -> ConcreteModel:
         """Pyomo model with ``start``, ``hold``, ``flow``, ``switch``."""
         import pyomo.environ as pyo
 
-        nodes, layers = range(problem.nodes), problem.layers
-        able = {i: [k for k in range(1, layers + 1) if problem.table[problem.node_kind[i], k] > 0] for i in nodes}
-        arcs: list[Arc] = [(SOURCE, i) for i in nodes]
-        arcs += [(i, SINK) for i in nodes]
-        arcs += [(i, j) for i in nodes for j in nodes if i != j]
+        nodes, layers, able, unit = range(problem.nodes), problem.layers, problem.able, problem.unit
+        arcs = problem.links
         model = pyo.ConcreteModel(name="helix")
         model.start = pyo.Var(nodes, domain=pyo.NonNegativeIntegers, bounds=(0, layers - 1))
         model.hold = pyo.Var([(i, k) for i in nodes for k in able[i]], domain=pyo.Binary)
         model.flow = pyo.Var(arcs, domain=pyo.NonNegativeReals)
         model.switch = pyo.Var(arcs, domain=pyo.Binary)
-        into: dict[Any, list[Any]] = {i: [] for i in nodes}
-        out: dict[Any, list[Any]] = {i: [] for i in nodes}
-        for origin, target in arcs:
-            if origin != SOURCE:
-                out[origin].append(model.flow[origin, target])
-            if target != SINK:
-                into[target].append(model.flow[origin, target])
+        into = {i: sum(model.flow[arc] for arc in arcs if arc[1] == i) for i in nodes}
+        out = {i: sum(model.flow[arc] for arc in arcs if arc[0] == i) for i in nodes}
 
-        def begin(node: Any) -> Any:
+        def begin(node: int | str) -> NumericValue | int:
             return layers if node == SINK else model.start[node]
 
-        def end(node: Any) -> Any:
-            if node == SOURCE:
-                return 0
-            return model.start[node] + sum(k * model.hold[node, k] for k in able[node])
+        def end(node: int | str) -> NumericValue | int:
+            return 0 if isinstance(node, str) else model.start[node] + sum(k * model.hold[node, k] for k in able[node])
 
         model.one_range = pyo.Constraint(nodes, rule=lambda _, i: sum(model.hold[i, k] for k in able[i]) == 1)
         model.inside = pyo.Constraint(nodes, rule=lambda _, i: end(i) <= layers)
-        model.conserve = pyo.Constraint(nodes, rule=lambda _, i: sum(into[i]) == sum(out[i]))
-        # Flows count in units of the best node's throughput, so that coefficients stay near 1.
-        unit = max(float(problem.table[c].max()) for c in problem.node_kind.tolist())
+        model.conserve = pyo.Constraint(nodes, rule=lambda _, i: into[i] == out[i])
         model.passes = pyo.Constraint(
             nodes,
             rule=lambda _, i: (
-                sum(into[i])
-                <= sum(float(problem.table[problem.node_kind[i], k]) / unit * model.hold[i, k] for k in able[i])
+                into[i] <= sum(float(problem.table[problem.node_kind[i], k]) / unit * model.hold[i, k] for k in able[i])
             ),
         )
         model.not_after = pyo.Constraint(
@@ -232,31 +235,20 @@ class HelixFormulation:
         model.objective = pyo.Objective(expr=unit * sum(model.flow[SOURCE, i] for i in nodes), sense=pyo.maximize)
         return model
 
-    def read(self, problem: HelixProblem, value: Callable[[str, Any], float]) -> HelixLayout:
+    def read(self, problem: HelixProblem, value: Callable[[str, VariableIndex], float]) -> HelixLayout:
         """The ranges; the checker works out their flow by itself."""
-        first, layers = [], []
-        for i in range(problem.nodes):
-            held = [k for k in range(1, problem.layers + 1) if problem.table[problem.node_kind[i], k] > 0]
-            layers.append(sum(k * round(value("hold", (i, k))) for k in held))
-            first.append(round(value("start", i)))
-        return HelixLayout(tuple(first), tuple(layers))
+        return HelixLayout(
+            tuple(round(value("start", i)) for i in range(problem.nodes)),
+            tuple(sum(k * round(value("hold", (i, k))) for k in held) for i, held in enumerate(problem.able)),
+        )
 
-    def start(self, problem: HelixProblem, answer: HelixLayout) -> Mapping[tuple[str, Any], float]:
+    def start(self, problem: HelixProblem, answer: HelixLayout) -> VariableValues:
         """A layout with a maximum flow in the variables of this formulation."""
-        unit = max(float(problem.table[c].max()) for c in problem.node_kind.tolist())
-        found: dict[tuple[str, Any], float] = {}
-        for i, (first, layers) in enumerate(zip(answer.first, answer.layers, strict=True)):
-            found["start", i] = first
-            for k in range(1, problem.layers + 1):
-                if problem.table[problem.node_kind[i], k] > 0:
-                    found["hold", (i, k)] = float(k == layers)
+        values: dict[tuple[str, VariableIndex], float] = {("start", i): first for i, first in enumerate(answer.first)}
+        for i, held in enumerate(problem.able):
+            values |= {("hold", (i, k)): float(k == answer.layers[i]) for k in held}
         carried = problem.flow(answer)[1]
-        nodes = range(problem.nodes)
-        every: list[Arc] = [(SOURCE, i) for i in nodes]
-        every += [(i, SINK) for i in nodes]
-        every += [(i, j) for i in nodes for j in nodes if i != j]
-        for arc in every:
-            amount = float(carried.get(arc, Fraction(0))) / unit
-            found["flow", arc] = amount
-            found["switch", arc] = float(amount > 0)
-        return found
+        for arc in problem.links:
+            amount = float(carried.get(arc, Fraction(0))) / problem.unit
+            values["flow", arc], values["switch", arc] = amount, float(amount > 0)
+        return values

@@ -175,21 +175,19 @@ def hexgen_search(
         population.append(_even_cut(counts, pieces))
     population.sort(key=lambda groups: (-fitness(groups), groups))
     population = population[: max(parents, 1)]
-    done = 0
-    for generation in range(generations):
+    for generation in range(1, generations + 1):
         offspring = [_mutated(population[int(generator.integers(len(population)))], generator) for _ in range(children)]
         # Parents compete too, each cut once, so that the best is kept and the survivors differ.
         pool = sorted({*population, *offspring}, key=lambda groups: (-fitness(groups), groups))
         population = pool[:parents]
-        done = generation + 1
         if on_generation is not None:
-            on_generation(done, fitness(population[0]))
-    made = [best_pipeline(values, group) for group in population[0] if worth(group) > 0]
+            on_generation(generation, fitness(population[0]))
+    laid_out = [best_pipeline(values, group) for group in population[0] if worth(group) > 0]
     return HexgenSolution(
-        pipelines=tuple(placement for _, placement in made if placement is not None),
-        throughputs=tuple(value for value, placement in made if placement is not None),
+        pipelines=tuple(placement for _, placement in laid_out if placement is not None),
+        throughputs=tuple(value for value, placement in laid_out if placement is not None),
         evaluations=len(known),
-        generations=done,
+        generations=max(generations, 0),
     )
 
 

@@ -22,13 +22,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.solving import Check, Violation
+from coralopt.solving import Check, Formulation, Violation
+from coralopt.solving.problem import VariableIndex
 from coralopt.types import Floats, Ints
+
+if TYPE_CHECKING:
+    from pyomo.environ import ConcreteModel
 
 #: Relative slack allowed to a replica count and to shares, a solver's own feasibility tolerance.
 TOLERANCE = 1e-6
@@ -103,9 +107,9 @@ class MelangeProblem:
         speed = float(self.tput[g][bucket])
         return None if speed <= 0 else float(self.rate * self.distribution[bucket]) / speed
 
-    def formulations(self) -> Mapping[str, Any]:
+    def formulations(self) -> Mapping[str, Formulation[MelangeProblem, MelangeAnswer]]:
         """Formulations by name."""
-        return {"grouped": GroupedFormulation(), "published": PublishedFormulation()}
+        return {name: MelangeFormulation(name) for name in ("grouped", "published")}
 
     def check(self, answer: MelangeAnswer) -> Check:
         """Every bucket served whole, no type overloaded, and the cost."""
@@ -147,116 +151,74 @@ class MelangeProblem:
         return Check(not wrong, float(cost), tuple(wrong))
 
 
-def _replicas(model: Any, problem: MelangeProblem) -> None:
-    """Variables y, their limits, and the objective: common to both formulations."""
-    import pyomo.environ as pyo
+@dataclass(frozen=True)
+class MelangeFormulation:
+    """How many slices of a bucket go to a type.
 
-    types = range(len(problem.cost))
-    available = problem.available
-    model.y = pyo.Var(
-        types,
-        domain=pyo.NonNegativeIntegers,
-        bounds=lambda _, g: (0, None if available is None else int(available[g])),
-    )
-    model.objective = pyo.Objective(expr=sum(float(problem.cost[g]) * model.y[g] for g in types))
+    Attributes:
+        name: ``"published"``: one binary variable for each slice and type, as published; ``"grouped"``: the slices of a
+            bucket on a type counted in one variable, or any share of it without a slice factor.
+    """
 
+    name: str
 
-class PublishedFormulation:
-    """One binary variable for each slice and type, as published."""
-
-    name: ClassVar[str] = "published"
-
-    def build(self, problem: MelangeProblem) -> Any:
-        """Pyomo model with ``x`` and ``y``.
+    def build(self, problem: MelangeProblem) -> ConcreteModel:
+        """Pyomo model with ``x[i, o, s, g]`` (s counts variables of one bucket and type) and ``y``.
 
         Raises:
-            SolverError: The problem has no slice factor.
+            SolverError: ``published``, and the problem has no slice factor.
         """
         import pyomo.environ as pyo
 
-        slices = problem.slice_factor
-        if slices is None:
+        slices, available = problem.slice_factor, problem.available
+        if slices is None and self.name == "published":
             raise SolverError("formulation 'published' needs a slice_factor; 'grouped' splits buckets at will")
-        model = pyo.ConcreteModel(name="melange_published")
-        _replicas(model, problem)
+        each = self._parts(problem)
+        # Slices that one variable counts.
+        whole = (slices or 1) // each
+        model = pyo.ConcreteModel(name=f"melange_{self.name}")
         types = range(len(problem.cost))
-        pairs = [
-            (i, o, s, g)
-            for i, o in problem.buckets()
-            for s in range(slices)
-            for g in types
-            if problem.load(g, (i, o)) is not None
-        ]
-        model.x = pyo.Var(pairs, domain=pyo.Binary)
-        model.whole = pyo.ConstraintList()
-        model.nowhere = pyo.Var(bounds=(0, 0))
-        for i, o in problem.buckets():
-            for s in range(slices):
-                able = [model.x[i, o, s, g] for g in types if (i, o, s, g) in model.x]
-                model.whole.add((sum(able) if able else model.nowhere) == 1)
-        model.carried = pyo.Constraint(
+        model.y = pyo.Var(
             types,
-            rule=lambda _, g: (
-                sum((problem.load(g, (i, o)) or 0.0) / slices * model.x[i, o, s, h] for i, o, s, h in pairs if h == g)
-                <= model.y[g]
-            ),
+            domain=pyo.NonNegativeIntegers,
+            bounds=lambda _, g: (0, None if available is None else int(available[g])),
         )
-        return model
-
-    def read(self, problem: MelangeProblem, value: Callable[[str, Any], float]) -> MelangeAnswer:
-        """Replicas and shares."""
-        slices = problem.slice_factor or 1
-        share = np.zeros(problem.tput.shape)
-        for i, o in problem.buckets():
-            for g in range(len(problem.cost)):
-                if problem.load(g, (i, o)) is not None:
-                    share[g, i, o] = sum(round(value("x", (i, o, s, g))) for s in range(slices)) / slices
-        return MelangeAnswer(_counts(problem, value), share)
-
-
-class GroupedFormulation:
-    """Slices of a bucket on a type, counted; or any share without a slice factor."""
-
-    name: ClassVar[str] = "grouped"
-
-    def build(self, problem: MelangeProblem) -> Any:
-        """Pyomo model with ``x`` (slices, or the share) and ``y``."""
-        import pyomo.environ as pyo
-
-        slices = problem.slice_factor
-        model = pyo.ConcreteModel(name="melange_grouped")
-        _replicas(model, problem)
-        types = range(len(problem.cost))
-        pairs = [(i, o, g) for i, o in problem.buckets() for g in types if problem.load(g, (i, o)) is not None]
+        model.objective = pyo.Objective(expr=sum(float(problem.cost[g]) * model.y[g] for g in types))
+        parts = [(i, o, s) for i, o in problem.buckets() for s in range(each)]
+        able = [(*part, g) for part in parts for g in types if problem.load(g, part[:2]) is not None]
         model.x = pyo.Var(
-            pairs,
-            domain=pyo.NonNegativeReals if slices is None else pyo.NonNegativeIntegers,
-            bounds=(0, slices or 1),
+            able, domain=pyo.NonNegativeReals if slices is None else pyo.NonNegativeIntegers, bounds=(0, whole)
         )
         model.nowhere = pyo.Var(bounds=(0, 0))
         model.whole = pyo.ConstraintList()
-        for i, o in problem.buckets():
-            able = [model.x[i, o, g] for g in types if (i, o, g) in model.x]
-            model.whole.add((sum(able) if able else model.nowhere) == (slices or 1))
+        for part in parts:
+            takers = [model.x[*part, g] for g in types if (*part, g) in model.x]
+            model.whole.add((sum(takers) if takers else model.nowhere) == whole)
         model.carried = pyo.Constraint(
             types,
             rule=lambda _, g: (
-                sum((problem.load(g, (i, o)) or 0.0) / (slices or 1) * model.x[i, o, h] for i, o, h in pairs if h == g)
+                sum(
+                    (problem.load(g, (i, o)) or 0.0) / (slices or 1) * model.x[i, o, s, h]
+                    for i, o, s, h in able
+                    if h == g
+                )
                 <= model.y[g]
             ),
         )
         return model
 
-    def read(self, problem: MelangeProblem, value: Callable[[str, Any], float]) -> MelangeAnswer:
+    def read(self, problem: MelangeProblem, value: Callable[[str, VariableIndex], float]) -> MelangeAnswer:
         """Replicas and shares."""
+        slices = problem.slice_factor
         share = np.zeros(problem.tput.shape)
         for i, o in problem.buckets():
             for g in range(len(problem.cost)):
                 if problem.load(g, (i, o)) is not None:
-                    x = value("x", (i, o, g))
-                    share[g, i, o] = x if problem.slice_factor is None else round(x) / problem.slice_factor
-        return MelangeAnswer(_counts(problem, value), share)
+                    x = [value("x", (i, o, s, g)) for s in range(self._parts(problem))]
+                    share[g, i, o] = x[0] if slices is None else sum(map(round, x)) / slices
+        counts = np.array([round(value("y", g)) for g in range(len(problem.cost))], dtype=np.int64)
+        return MelangeAnswer(counts, share)
 
-
-def _counts(problem: MelangeProblem, value: Callable[[str, Any], float]) -> Ints:
-    return np.array([round(value("y", g)) for g in range(len(problem.cost))], dtype=np.int64)
+    def _parts(self, problem: MelangeProblem) -> int:
+        """Variables for one bucket and type."""
+        return (problem.slice_factor or 1) if self.name == "published" else 1

@@ -9,12 +9,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from coralopt.allocation import Allocation
+from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.planning.request import PlanRequest, setting
 from coralopt.planning.rivals.melange import MelangeProblem
 from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies
-from coralopt.solving import Reason, SolveOptions, solve
+from coralopt.solving import Reason, solve
 from coralopt.types import Ints
 
 
@@ -42,39 +42,20 @@ class MelangePlanner(HomogeneousPlanner):
         types = setting(self, request, "types")
         if types not in ("strategies", "configuration"):
             raise OptionError(f"types is {types!r}; choose strategies or configuration")
-        programmes = _Programmes(
-            strategies, slices or None, request.backend, request.solve_options, types == "strategies"
-        )
+        programmes = _Programmes(strategies, slices or None, request, types == "strategies")
         notes: list[str] = []
-        answers = programmes.solved(limited=False)
-        if _over(strategies, answers):
+        counts, own_gap = programmes.solved(limited=False)
+        if excess := _excess(strategies.problem, counts):
             notes.append(
                 "as published, Melange knows no availability and would rent more than there is "
-                f"({_over(strategies, answers)}); its phases were solved again in order with limits"
+                f"({excess}); its phases were solved again in order with limits"
             )
-            answers = programmes.solved(limited=True)
-        counts: dict[tuple[int, int], int] = {}
-        for answer in answers:
-            for kind, n in zip(answer.types, answer.counts.tolist(), strict=True):
-                place = kind.template, kind.region
-                counts[place] = counts.get(place, 0) + n
-        own_gap = max((answer.gap for answer in answers), default=0.0)
+            counts, own_gap = programmes.solved(limited=True)
         return Choice(Allocation.of(counts), request.backend, own_gap, tuple(notes))
 
 
-@dataclass(frozen=True)
-class _Type:
-    """A GPU type of one model phase: a template in a region."""
-
-    template: int
-    region: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Answer:
-    types: list[_Type]
-    counts: Ints
-    gap: float
+#: A GPU type of one model phase: (template, region).
+_Type = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -84,47 +65,40 @@ class _Programmes:
     Attributes:
         strategies: Its strategies.
         slices: Slices of a bucket, ``None`` for any split.
-        solver: MILP back end.
-        options: Its options.
+        request: Names the MILP back end and its options.
         every: Whether every strategy is a type, or one a node configuration and region.
     """
 
     strategies: Strategies
     slices: int | None
-    solver: str
-    options: SolveOptions
+    request: PlanRequest
     every: bool
 
-    def solved(self, limited: bool) -> list[_Answer]:
-        """The answers in order of the model phases; ``limited`` by what the phases before left."""
+    def solved(self, limited: bool) -> tuple[dict[_Type, int], float]:
+        """Replicas of each type over all model phases, ``limited`` by what the phases before left; the largest gap."""
         problem = self.strategies.problem
-        usage = problem.usage.astype(np.int64)
+        usage, price = problem.usage.astype(np.int64), problem.template_price()
         left = problem.availability.astype(np.int64).copy()
-        answers = []
+        rented: dict[_Type, int] = {}
+        gap = 0.0
         for p, phase in enumerate(self.strategies.scenario.model_phases):
             if phase.needed_tokens_s <= 0:
                 continue
             types = _types(self.strategies, p, self.every)
-            most = np.array(
-                [
-                    min(int(left[t.region, c] // usage[t.template, c]) for c in np.flatnonzero(usage[t.template]))
-                    for t in types
-                ],
-                dtype=np.int64,
-            )
-            price = problem.template_price()
+            most = [min(int(left[r, c] // usage[t, c]) for c in np.flatnonzero(usage[t])) for t, r in types]
             melange = MelangeProblem(
                 # In tokens/s: one bucket, so requests or tokens make no difference. A hair less, so that the replicas' own
                 # tokens/s meet the demand whatever tolerance the solver has.
-                tput=np.array([float(problem.throughput[t.template]) * (1 - 2e-6) for t in types]).reshape(-1, 1, 1),
-                cost=np.array([float(price[t.template, t.region]) for t in types]),
+                tput=np.array([float(problem.throughput[t]) * (1 - 2e-6) for t, _ in types]).reshape(-1, 1, 1),
+                cost=np.array([float(price[place]) for place in types]),
                 distribution=np.ones((1, 1)),
                 rate=phase.needed_tokens_s,
                 slice_factor=self.slices,
-                available=most if limited else None,
-                types=tuple(f"{problem.configuration_names[_configuration(self.strategies, t)]}" for t in types),
+                available=np.array(most, dtype=np.int64) if limited else None,
+                types=tuple(problem.configuration_names[np.flatnonzero(usage[t])[0]] for t, _ in types),
             )
-            solution = solve(melange, self.solver, None, self.options) if types else None
+            request = self.request
+            solution = solve(melange, request.backend, None, request.solve_options) if types else None
             if solution is None or solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
                 raise InfeasibleError(
                     f"planner 'melange': {phase.key} cannot get {phase.needed_tokens_s:,.1f} tokens/s from what the phases "
@@ -134,22 +108,22 @@ class _Programmes:
                 raise NoSolutionError(
                     f"planner 'melange': no answer for {phase.key} in time; allow more of it", solution
                 )
-            counts = _trimmed(self.strategies, types, solution.answer.replicas, phase.needed_tokens_s)
-            for kind, n in zip(types, counts.tolist(), strict=True):
-                left[kind.region] -= n * usage[kind.template]
-            answers.append(_Answer(types, counts, solution.gap))
-        return answers
+            speeds = [Fraction(float(problem.throughput[t])) for t, _ in types]
+            for (t, r), n in zip(types, _trimmed(speeds, solution.answer.replicas, phase.needed_tokens_s), strict=True):
+                left[r] -= n * usage[t]
+                rented[t, r] = rented.get((t, r), 0) + n
+            gap = max(gap, solution.gap)
+        return rented, gap
 
 
-def _trimmed(strategies: Strategies, types: list[_Type], counts: Ints, demand: float) -> Ints:
+def _trimmed(speeds: list[Fraction], replicas: Ints, demand: float) -> list[int]:
     """Counts without a replica that the hair taken off the throughputs made necessary and that is not."""
-    speeds = [Fraction(float(strategies.problem.throughput[t.template])) for t in types]
-    counts = counts.copy()
-    for g in range(len(types)):
-        while counts[g] > 0 and sum(int(n) * s for n, s in zip(counts, speeds, strict=True)) - speeds[g] >= Fraction(
-            demand
-        ):
+    counts: list[int] = replicas.tolist()
+    spare = sum(n * speed for n, speed in zip(counts, speeds, strict=True)) - Fraction(demand)
+    for g, speed in enumerate(speeds):
+        while counts[g] > 0 and spare >= speed:
             counts[g] -= 1
+            spare -= speed
     return counts
 
 
@@ -167,20 +141,14 @@ def _types(strategies: Strategies, phase: int, every: bool) -> list[_Type]:
             place = (t if every else int(np.flatnonzero(problem.usage[t])[0]), r)
             if place not in best or value > best[place][0]:
                 best[place] = value, t
-    return [_Type(t, r) for (_, r), (_, t) in sorted(best.items())]
+    return [(t, r) for (_, r), (_, t) in sorted(best.items())]
 
 
-def _configuration(strategies: Strategies, kind: _Type) -> int:
-    return int(np.flatnonzero(strategies.problem.usage[kind.template])[0])
-
-
-def _over(strategies: Strategies, answers: list[_Answer]) -> str:
-    """What the answers together need beyond what there is, in words; empty when they fit."""
-    problem = strategies.problem
-    used = np.zeros_like(problem.availability)
-    for answer in answers:
-        for kind, n in zip(answer.types, answer.counts.tolist(), strict=True):
-            used[kind.region] += n * problem.usage[kind.template].astype(np.int64)
+def _excess(problem: AllocationProblem, counts: Mapping[_Type, int]) -> str:
+    """What these replicas need beyond what there is, in words; empty when they fit."""
+    used = np.zeros(problem.availability.shape, dtype=np.int64)
+    for (t, r), n in counts.items():
+        used[r] += n * problem.usage[t].astype(np.int64)
     return ", ".join(
         f"{used[r, c]} of {problem.availability[r, c]} {problem.configuration_names[c]} in {problem.region_names[r]}"
         for r, c in np.argwhere(used > problem.availability)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +11,7 @@ from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.placement import PlacementPool, place_pool
 from coralopt.planning.rivals.helix import SOURCE, HelixLayout, HelixProblem
 from coralopt.planning.rivals.helix_starts import separate_layout, staged_layout, swarm_layout
-from coralopt.solving import SolveOptions, SolveProgress, relative_gap, solve
+from coralopt.solving import Backend, Listener, SolveOptions, relative_gap, solve
 
 #: What the search may begin with.
 STARTS = ("heuristics", "pool", "none")
@@ -87,11 +85,11 @@ def place_helix(
     pool: PlacementPool,
     *,
     stages: int | None = None,
-    solver: Any = "highs",
+    solver: str | Backend = "highs",
     time_limit: float | None = None,
     start: str = "heuristics",
     seed: int = 0,
-    on_progress: Callable[[SolveProgress], None] | None = None,
+    on_progress: Listener | None = None,
 ) -> HelixSolution:
     """Helix's programme on a pool.
 
@@ -143,7 +141,9 @@ def place_helix(
     )
 
 
-def _begin(problem: HelixProblem, pool: PlacementPool, start: str, solver: Any) -> tuple[HelixLayout | None, float]:
+def _begin(
+    problem: HelixProblem, pool: PlacementPool, start: str, solver: str | Backend
+) -> tuple[HelixLayout | None, float]:
     if start == "none":
         return None, 0.0
     layouts: list[HelixLayout | None]
@@ -158,8 +158,8 @@ def _begin(problem: HelixProblem, pool: PlacementPool, start: str, solver: Any) 
             stage_free=True,
         )
         layouts = [staged_layout(problem, place_pool(staged, solver=solver, time_limit=60.0).placement)]
-    found = [(float(problem.flow(layout)[0]), layout) for layout in layouts if layout is not None]
-    value, layout = max(found, key=lambda pair: pair[0], default=(0.0, None))
+    flows = [(float(problem.flow(layout)[0]), layout) for layout in layouts if layout is not None]
+    value, layout = max(flows, key=lambda pair: pair[0], default=(0.0, None))
     return (layout, value) if value > 0 else (None, 0.0)
 
 
@@ -169,8 +169,8 @@ def _hops(problem: HelixProblem, layout: HelixLayout) -> tuple[int, int, float]:
     if value == 0:
         return 0, 0, 0.0
     # Ranges follow each other, so nodes in the order of their first layer are in the order of the paths.
-    shortest: dict[Any, int] = {SOURCE: 0}
-    longest: dict[Any, int] = {SOURCE: 0}
+    shortest: dict[int | str, int] = {SOURCE: 0}
+    longest: dict[int | str, int] = {SOURCE: 0}
     for i in sorted(range(problem.nodes), key=lambda i: layout.first[i]):
         before = [origin for (origin, target), amount in carried.items() if target == i and amount > 0]
         if before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ import numpy as np
 from coralopt._version import __version__
 from coralopt.catalog.types import GIB
 from coralopt.errors import Mistake, OptionError, ScenarioError
-from coralopt.placement import Placement, engine_limits
-from coralopt.plan import Plan, PlannedDemand, PlannedInstance
+from coralopt.placement import engine_limits
+from coralopt.plan import Plan, PlannedInstance
 from coralopt.planning.make_plan import instance_name, planned_stages
 from coralopt.planning.registry import get_planner
 from coralopt.planning.request import PlanOutcome, PlanRequest, StepClock, count_setting, demand_met, setting
@@ -40,16 +41,9 @@ class HelixPlanner:
         Raises:
             ScenarioError: Always; says what to use instead.
         """
-        raise ScenarioError(
-            request.scenario.name,
-            [
-                Mistake(
-                    "planner",
-                    "helix places one model on fixed nodes without an SLO, in layer ranges that overlap: no plan",
-                    "use `coralopt place POOL --planner helix`, or planner hexgen, which plans on rented nodes",
-                )
-            ],
-        )
+        problem = "helix places one model on fixed nodes without an SLO, in layer ranges that overlap: no plan"
+        hint = "use `coralopt place POOL --planner helix`, or planner hexgen, which plans on rented nodes"
+        raise ScenarioError(request.scenario.name, [Mistake("planner", problem, hint)])
 
 
 class HexgenPlanner:
@@ -82,7 +76,7 @@ class HexgenPlanner:
                 if sum(counts):
                     instances += _pipelines(scenario, phase, r, tables[phase.key], counts, request.seed, generations)
         steps.end("search")
-        plan = _plan(rented.plan, scenario, tables, instances, request)
+        plan = _plan(rented.plan, tables, instances, request)
         notes = [
             f"the nodes are those that {lender} rented, {rented.plan.cost_usd_h:.4f} USD/h; idle ones are given back"
         ]
@@ -123,20 +117,18 @@ def _pipelines(
             and limits.node_set_allowed(group, gpus)
         )
 
-    found = hexgen_search(table.values, counts, seed=seed, generations=generations, allowed=allowed)
-    grouped: dict[Placement, int] = {}
-    worth = dict(zip(found.pipelines, found.throughputs, strict=True))
-    for placement in found.pipelines:
-        grouped[placement] = grouped.get(placement, 0) + 1
+    search = hexgen_search(table.values, counts, seed=seed, generations=generations, allowed=allowed)
+    worth = dict(zip(search.pipelines, search.throughputs, strict=True))
     running = {
         tuple(int(entry.nodes.get(c.name, 0)) for c in scenario.configurations): entry.count
         for entry in scenario.running
         if entry.key == phase.key and entry.region == scenario.regions[region]
     }
-    made = []
-    for placement, count in grouped.items():
+    instances = []
+    for placement, count in Counter(search.pipelines).items():
         nodes = {c.name: n for c, n in zip(scenario.configurations, placement.node_set, strict=True) if n}
-        made.append(
+        prices = scenario.price_usd_h[region].tolist()
+        instances.append(
             PlannedInstance(
                 name=instance_name(phase, scenario.regions[region], nodes),
                 model=phase.model.name,
@@ -146,62 +138,47 @@ def _pipelines(
                 kept=min(count, running.get(placement.node_set, 0)),
                 stages=planned_stages(scenario, placement, [table] * len(placement.stages), region),
                 tokens_s=worth[placement],
-                price_usd_h=float(
-                    sum(n * float(scenario.price_usd_h[region, c]) for c, n in enumerate(placement.node_set) if n)
-                ),
+                price_usd_h=float(sum(n * price for n, price in zip(placement.node_set, prices, strict=True) if n)),
             )
         )
-    return made
+    return instances
 
 
 def _plan(
-    given: Plan,
-    scenario: ResolvedScenario,
-    tables: Mapping[str, ThroughputTables],
-    instances: list[PlannedInstance],
-    request: PlanRequest,
+    rented: Plan, tables: Mapping[str, ThroughputTables], instances: list[PlannedInstance], request: PlanRequest
 ) -> Plan:
+    """The plan of these instances on the nodes of another planner's plan."""
+    scenario = request.scenario
     demands = []
-    for item in given.demands:
-        mine = [i for i in instances if i.key == item.key]
+    for demand in rented.demands:
+        mine = [i for i in instances if i.key == demand.key]
         used = {name for i in mine for name in i.nodes()}
-        table = tables[item.key]
-        demands.append(
-            PlannedDemand(
-                model=item.model,
-                phase=item.phase,
-                slo_ms=item.slo_ms,
-                demand_tokens_s=item.demand_tokens_s,
-                planned_tokens_s=float(sum(i.count * i.tokens_s for i in mine)),
-                cost_usd_h=float(sum(i.count * i.price_usd_h for i in mine)),
-                throughput_sources={
-                    name: line
-                    for name, line in zip(table.configurations, table.provenance, strict=True)
-                    if name in used
-                },
-            )
-        )
+        table = tables[demand.key]
+        sources = zip(table.configurations, table.provenance, strict=True)
+        outcome = {
+            "planned_tokens_s": float(sum(i.count * i.tokens_s for i in mine)),
+            "cost_usd_h": float(sum(i.count * i.price_usd_h for i in mine)),
+            "throughput_sources": {name: line for name, line in sources if name in used},
+        }
+        demands.append(demand.model_copy(update=outcome))
     provisioning = float(sum(i.count * i.price_usd_h for i in instances))
     initialization = float(sum((i.count - i.kept) * i.price_usd_h * scenario.initialization_penalty for i in instances))
     cost = provisioning + initialization
-    requested_gap = request.solve_options.rel_gap
     gap = relative_gap(cost, 0.0) if np.isfinite(cost) else 1.0
-    return Plan(
-        planner="hexgen",
-        coralopt_version=__version__,
-        solver="none",
-        solver_version=__version__,
-        formulation="hexgen",
-        status="optimal" if gap <= requested_gap else "feasible",
-        cost_usd_h=cost,
-        provisioning_usd_h=provisioning,
-        initialization_usd_h=initialization,
-        lower_bound_usd_h=0.0,
-        gap=gap,
-        requested_gap=requested_gap,
-        scenario_digest=scenario.digest,
-        library_digest=library_digest(scenario, list(tables.values())),
-        demands=tuple(demands),
-        instances=tuple(instances),
-        scenario=dict(scenario.document),
+    return rented.model_copy(
+        update={
+            "planner": "hexgen",
+            "solver": "none",
+            "solver_version": __version__,
+            "formulation": "hexgen",
+            "status": "optimal" if gap <= rented.requested_gap else "feasible",
+            "cost_usd_h": cost,
+            "provisioning_usd_h": provisioning,
+            "initialization_usd_h": initialization,
+            "lower_bound_usd_h": 0.0,
+            "gap": gap,
+            "library_digest": library_digest(scenario, list(tables.values())),
+            "demands": tuple(demands),
+            "instances": tuple(instances),
+        }
     )

@@ -17,10 +17,8 @@ from coralopt.errors import InfeasibleError, OptionError, ScenarioError
 from coralopt.planning import PlanRequest, demand_met, get_planner, planner_names
 from coralopt.planning.compare import Contestant, compare, scaled
 from coralopt.planning.rivals.combos import ComboProblem
-from coralopt.planning.rivals.homo import greedy
 from coralopt.planning.rivals.melange import MelangeProblem
-from coralopt.planning.rivals.random_draw import random_draw
-from coralopt.planning.rivals.single_best import single_best
+from coralopt.planning.rivals.without_solver import greedy, random_draw, single_best
 from coralopt.scenario import with_operations
 from coralopt.solving import Reason, solve
 from coralopt.testing.allocation_strategies import allocation_problems
