@@ -6,10 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -79,6 +83,42 @@ class Finished:
     returncode: int
     stdout: str
     stderr: str
+
+
+RunningProcesses = Callable[[], list[str]]
+
+
+@pytest.fixture
+def running_processes(monkeypatch: pytest.MonkeyPatch) -> RunningProcesses:
+    """Command lines of what this test started and what that started, and so on: whoever inherited the test's mark.
+
+    Those that left their session or lost their parent are seen, too; other tests' processes never are.
+    """
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("CORALOPT_TEST_MARK", mark)
+
+    def running() -> list[str]:
+        lines = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("CORALOPT_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                    lines.append(" ".join(process.cmdline()))
+        return lines
+
+    return running
+
+
+@pytest.fixture
+def nothing_runs(running_processes: RunningProcesses) -> Callable[[], bool]:
+    """Whether everything that this test started is gone, or is within five seconds: the kernel needs a moment."""
+
+    def wait() -> bool:
+        end = time.monotonic() + 5
+        while running_processes() and time.monotonic() < end:
+            time.sleep(0.05)
+        return not running_processes()
+
+    return wait
 
 
 RunCli = Callable[..., Finished]

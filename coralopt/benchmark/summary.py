@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from coralopt.benchmark.statistics import (
     profile,
     shifted_geometric_mean,
 )
+from coralopt.types import Floats
 
 #: Factors of the fastest at which profiles are printed.
 FACTORS = (1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)
@@ -31,6 +32,7 @@ MOMENTS = (0.01, 0.05, 0.2, 0.5, 1.0)
 #: Steps of a run whose shares are reported.
 STEPS = ("build", "handover", "solve", "check", "other")
 
+#: Figures of a report, as in JSON. Any: a tree of numbers, texts and lists that only the report walks.
 Data = dict[str, Any]
 
 
@@ -132,15 +134,13 @@ def _section(kind: str, rows: Sequence[Row], wrong: frozenset[str], clock: str) 
 def _arm(runs: Runs, arm: str, rows: Sequence[Row]) -> Data:
     """Counts of every outcome, and the times over what was run."""
     outcomes = Counter(row["outcome"] for row in rows)
-    late = sum(Outcome(row["outcome"]).proven and row["seconds"] > runs.limit for row in rows)
-    memory = [row["memory_mib"] for row in rows if row.get("memory_mib") is not None]
     return {
         "arm": arm,
         "runs": len(rows),
         "solved": sum(runs.solved(row) for row in rows),
-        "late": late,
+        "late": sum(Outcome(row["outcome"]).proven and row["seconds"] > runs.limit for row in rows),
         "outcomes": {outcome.value: outcomes[outcome.value] for outcome in Outcome},
-        "memory_mib": max(memory, default=None),
+        "memory_mib": max((row["memory_mib"] for row in rows if row.get("memory_mib") is not None), default=None),
         **_times(runs, runs.run(rows)),
     }
 
@@ -153,7 +153,7 @@ def _times(runs: Runs, rows: Sequence[Row]) -> Data:
         "solved_of_run": sum(solved),
         **{f"sgm_{shift:g}": _number(shifted_geometric_mean(seconds, shift)) for shift in SHIFTS},
         "par10": _number(par10(seconds, solved, runs.limit)),
-        "median": _number(float(np.median(seconds)) if seconds else math.nan),
+        "median": _median(seconds),
     }
 
 
@@ -162,23 +162,25 @@ def _cell(runs: Runs, rows: Sequence[Row]) -> Data:
     return {"runs": len(rows), "not_run": dict(missing), **_times(runs, runs.run(rows))}
 
 
-def _matrix(runs: Runs, groups: Sequence[tuple[Row, ...]], value: Callable[[Row], Any]) -> np.ndarray:
-    return np.array([[value(row) for row in group] for group in groups]).T
+def _ratios(runs: Runs, groups: Sequence[tuple[Row, ...]]) -> Floats:
+    """float64 (A, N): how many times longer than the fastest; see :func:`performance_ratios`."""
+    seconds = np.array([[runs.seconds(row) for row in group] for group in groups]).T
+    return performance_ratios(seconds, np.array([[runs.solved(row) for row in group] for group in groups]).T)
 
 
 def _profile(runs: Runs, arms: Sequence[str], shared: Sequence[tuple[Row, ...]]) -> Data:
     if not shared:
         return {"runs": 0, "arms": []}
-    ratios = performance_ratios(_matrix(runs, shared, runs.seconds), _matrix(runs, shared, runs.solved))
-    shares = profile(ratios, FACTORS)
+    ratios = _ratios(runs, shared)
+    shares = profile(ratios, FACTORS).round(4).tolist()
     return {
         "runs": len(shared),
         "factors": list(FACTORS),
         "arms": [
             {
                 "arm": arm,
-                "shares": [round(float(share), 4) for share in shares[k]],
-                "ratios": sorted(round(float(ratio), 4) for ratio in ratios[k] if math.isfinite(ratio)),
+                "shares": shares[k],
+                "ratios": np.sort(ratios[k][np.isfinite(ratios[k])]).round(4).tolist(),
             }
             for k, arm in enumerate(arms)
         ],
@@ -190,28 +192,27 @@ def _pair(runs: Runs, first: str, second: str) -> Data:
     shared = runs.common([first, second])
     if not shared:
         return {"first": first, "second": second, "runs": 0}
-    ratios = performance_ratios(_matrix(runs, shared, runs.seconds), _matrix(runs, shared, runs.solved))
+    ratios = _ratios(runs, shared)
+    solved = np.isfinite(ratios)
     close = 1.1
     with np.errstate(invalid="ignore"):
-        a = int(((ratios[0] * close < ratios[1]) & np.isfinite(ratios[0])).sum())
-        b = int(((ratios[1] * close < ratios[0]) & np.isfinite(ratios[1])).sum())
+        faster = [int(((ratios[k] * close < ratios[1 - k]) & solved[k]).sum()) for k in (0, 1)]
     means = [shifted_geometric_mean([runs.seconds(group[k]) for group in shared], SHIFTS[0]) for k in (0, 1)]
+    shares = profile(ratios, FACTORS).round(4).tolist()
     return {
         "first": first,
         "second": second,
         "runs": len(shared),
-        "first_faster": a,
-        "second_faster": b,
-        "equal": int(np.isfinite(ratios).all(axis=0).sum()) - int(
-            ((np.isfinite(ratios).all(axis=0)) & ((ratios > close).any(axis=0))).sum()
-        ),
-        "neither": int((~np.isfinite(ratios)).all(axis=0).sum()),
-        "first_solved": int(np.isfinite(ratios[0]).sum()),
-        "second_solved": int(np.isfinite(ratios[1]).sum()),
+        "first_faster": faster[0],
+        "second_faster": faster[1],
+        "equal": int((solved & (ratios <= close)).all(axis=0).sum()),
+        "neither": int((~solved).all(axis=0).sum()),
+        "first_solved": int(solved[0].sum()),
+        "second_solved": int(solved[1].sum()),
         "sgm_ratio": _number(means[1] / means[0] if means[0] > 0 else math.nan),
-        "first_shares": [round(float(x), 4) for x in profile(ratios, FACTORS)[0]],
-        "second_shares": [round(float(x), 4) for x in profile(ratios, FACTORS)[1]],
-    }  # fmt: skip
+        "first_shares": shares[0],
+        "second_shares": shares[1],
+    }
 
 
 def run_steps(row: Row, best: float, kind: str) -> list[tuple[float, float]]:
@@ -230,8 +231,8 @@ def _primal(runs: Runs, arm: str, best: dict[str, tuple[float, str]], kind: str)
         "arm": arm,
         "runs": len(rows),
         "moments": [moment * runs.limit for moment in MOMENTS],
-        "gaps": [_number(_mean([gap_at(s, moment * runs.limit) for s in steps])) for moment in MOMENTS],
-        "integral": _number(_mean([primal_integral(s, runs.limit) for s in steps])),
+        "gaps": [_mean([gap_at(s, moment * runs.limit) for s in steps]) for moment in MOMENTS],
+        "integral": _mean([primal_integral(s, runs.limit) for s in steps]),
         "found_best": sum(s[-1][1] <= 1e-6 for s in steps),
     }
 
@@ -264,24 +265,22 @@ def _spread(runs: Runs, arm: str) -> Data:
     return {
         "arm": arm,
         "instances": len(ratios),
-        "median": _number(float(np.median(ratios)) if ratios else math.nan),
+        "median": _median(ratios),
         "largest": _number(max(ratios, default=math.nan)),
         "some_seeds_only": mixed,
     }
 
 
 def _solvers(rows: Sequence[Row]) -> list[Data]:
-    """Version and licence of every solver, as it said itself."""
-    said = ((row["solver"], row.get("solver_version"), row.get("licence")) for row in rows if row.get("solver_version"))
-    found = [{"solver": a, "version": b, "licence": c} for a, b, c in dict.fromkeys(said)]
-    known = {item["solver"] for item in found}
+    """Version and licence of every solver, as it said itself; of one that said nothing, how its first run ended."""
+    told = [(row["solver"], row["solver_version"], row.get("licence")) for row in rows if row.get("solver_version")]
+    names = {name for name, _, _ in told}
+    first: dict[str, Row] = {}
     for row in rows:
-        if row["solver"] not in known:
-            known.add(row["solver"])
-            found.append(
-                {"solver": row["solver"], "version": "", "licence": f"{row['outcome']}: {row.get('message', '')}"}
-            )
-    return found
+        first.setdefault(row["solver"], row)
+    silent = (row for name, row in first.items() if name not in names)
+    told += [(row["solver"], "", f"{row['outcome']}: {row.get('message', '')}") for row in silent]
+    return [{"solver": a, "version": b, "licence": c} for a, b, c in dict.fromkeys(told)]
 
 
 def _load(rows: Sequence[Row]) -> list[float]:
@@ -290,15 +289,19 @@ def _load(rows: Sequence[Row]) -> list[float]:
 
 
 def _distinct(items: Iterable[Data]) -> list[Data]:
-    found: list[Data] = []
+    distinct: list[Data] = []
     for item in items:
-        if item not in found:
-            found.append(item)
-    return found
+        if item not in distinct:
+            distinct.append(item)
+    return distinct
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+def _mean(values: Sequence[float]) -> float | None:
+    return _number(float(np.mean(values))) if values else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return _number(float(np.median(values))) if values else None
 
 
 def _number(value: float) -> float | None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -355,7 +356,9 @@ def test_vllm_profile_end_to_end(fake_vllm: str, tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "keep" / "bench.json").read_text())) == len(bench_parameters(OPTIONS))
 
 
-def test_vllm_faults(tmp_path: Path) -> None:
+def test_vllm_faults(
+    tmp_path: Path, running_processes: Callable[[], list[str]], nothing_runs: Callable[[], bool]
+) -> None:
     """No program, a program that fails, one that lacks pandas, one that hangs: each told, nothing left running."""
     with pytest.raises(LaunchError, match=r"cannot be run.*--vllm"):
         profile_with_vllm("model", OPTIONS, "/does/not/exist")
@@ -364,33 +367,36 @@ def test_vllm_faults(tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(LaunchError, match="needs pandas"):
         profile_with_vllm("model", OPTIONS, str(program))
-    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\nsetsid sleep 1234567 &\nsleep 1234567\n')
-    options = ProfileOptions(layers=(1, 2), timeout_s=1.0)
-    with pytest.raises(LaunchError, match="was not done after 1 s"):
-        profile_with_vllm("model", options, str(program))
-    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert "sleep 1234567" not in running
+    assert nothing_runs()
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\nsetsid sleep 600 &\nsleep 600\n')
+    options = ProfileOptions(layers=(1, 2), timeout_s=2.0)
+    seen: set[str] = set()
+    with pytest.raises(LaunchError, match="was not done after 2 s"):
+        profile_with_vllm("model", options, str(program), progress=lambda *_: seen.update(running_processes()))
+    # The shell, what it started, what left its session, and who watches for our end: all were there and are gone.
+    assert "sleep 600" in seen
+    assert nothing_runs(), running_processes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_leaves_nothing(number: int, tmp_path: Path) -> None:
+def test_interrupt_leaves_nothing(
+    number: int, tmp_path: Path, running_processes: Callable[[], list[str]], nothing_runs: Callable[[], bool]
+) -> None:
     """Ctrl-C and a plain kill end vLLM's bench, and the server that it started in a session of its own."""
     program = tmp_path / "vllm"
-    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\nsetsid sleep 7654321 &\nsleep 7654321\n')
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit\nsetsid sleep 600 &\nsleep 600\n')
     program.chmod(0o755)
     words = [sys.executable, "-m", "coralopt", "profile", "--model", "phi4-14b", "--configuration", "1xL4"]
     words += ["--vllm", str(program), "-o", str(tmp_path / "x.json")]
-    # A shell's background jobs ignore SIGINT, and so would this child if the tests run in one.
-    process = subprocess.Popen(words, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
-    listing = ["ps", "-eo", "args"]
-    for _ in range(300):
-        if "sleep 7654321" in subprocess.run(listing, capture_output=True, text=True, check=True).stdout:
-            break
+    process = subprocess.Popen(words)
+    end = time.monotonic() + 60
+    while running_processes().count("sleep 600") < 2:
+        assert time.monotonic() < end, running_processes()
         time.sleep(0.1)
     time.sleep(1)
     process.send_signal(number)
     assert process.wait(60) == 130
-    assert "sleep 7654321" not in subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+    assert nothing_runs(), running_processes()
     assert not (tmp_path / "x.json").exists()
 
 
