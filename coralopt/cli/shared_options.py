@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,9 +74,7 @@ class DemandOptions(OptionGroup):
 
     def on(self, scenario: ResolvedScenario) -> ResolvedScenario:
         """The scenario with these limits and prices in it."""
-        from coralopt.scenario import with_operations
-
-        return with_operations(scenario, budget_usd_h=self.budget, unmet_usd_mtok=self.unmet_price)
+        return scenario.with_limits(budget_usd_h=self.budget, unmet_usd_mtok=self.unmet_price)
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,8 @@ class OperatorOptions(DemandOptions):
     def on(self, scenario: ResolvedScenario) -> ResolvedScenario:
         """The scenario with these limits and prices in it."""
         from coralopt.planning import parse_forbidden
-        from coralopt.scenario import with_operations
 
-        return with_operations(
-            scenario,
+        return scenario.with_limits(
             budget_usd_h=self.budget,
             min_replicas=self.min_replicas,
             survive_region_loss=self.survive_region_loss,
@@ -128,7 +123,7 @@ class LibraryOptions(OptionGroup):
         """The scenario of this name or file, for this engine."""
         from coralopt.scenario import load_scenario
 
-        return with_rules(load_scenario(scenario), {"engine": self.executable_by})
+        return load_scenario(scenario).with_rules({"engine": self.executable_by})
 
 
 @dataclass(frozen=True)
@@ -181,20 +176,3 @@ class TrafficOptions(OptionGroup):
             self.length_cv,
             self.sort,
         )
-
-
-def with_rules(scenario: ResolvedScenario, rules: Mapping[str, str | int | None]) -> ResolvedScenario:
-    """The scenario with these fields of its section ``placement``; ``None`` leaves a field as it is.
-
-    Raises:
-        ScenarioError: A value that the section does not know.
-    """
-    from coralopt.scenario import scenario_from_mapping
-
-    changed: dict[str, str | int] = {name: value for name, value in rules.items() if value is not None}
-    if not changed:
-        return scenario
-    if "budget_units" in changed:
-        changed["latency_budgets"] = "free"
-    placement = {**scenario.document.get("placement", {}), **changed}
-    return scenario_from_mapping({**scenario.document, "placement": placement}, source=scenario.name)

@@ -12,7 +12,6 @@ import typer
 from coralopt.cli.console import JsonFlag, OptionList, ScenarioArgument, parse_options, progress_bar
 from coralopt.cli.option_groups import OptionGroup, takes_groups
 from coralopt.cli.present import Answer, present
-from coralopt.cli.shared_options import with_rules
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def templates(
     from coralopt.scenario import load_scenario
     from coralopt.templates import BuildMethod, content_digest, default_library_path, obtain_library
 
-    resolved = with_rules(load_scenario(scenario), vars(rules))
+    resolved = load_scenario(scenario).with_rules(vars(rules))
     method = None
     if build.solver is not None or build.sample is not None or build.formulation is not None or build.option:
         options = parse_options(build.option)

@@ -75,9 +75,7 @@ def unmet_usd_h(rule: ModelRules, phase: ModelPhase, missing: Fraction) -> Fract
 
 def operations(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
     """Every option that the plan violates or states wrongly."""
-    keys = dict(
-        zip(dict.fromkeys(p.model.name for p in scenario.model_phases), scenario.document["models"], strict=True)
-    )
+    keys = scenario.model_keys
     by_region = rent(scenario, known)
     stated = {option.option: option for option in plan.options}
     due: set[str] = set()

@@ -17,7 +17,6 @@ from coralopt.plan import Plan
 from coralopt.plan.verify import verify_plan
 from coralopt.planning.registry import get_planner
 from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, demand_met
-from coralopt.planning.rolling.epochs import epoch_scenario
 from coralopt.scenario.resolved import ResolvedScenario
 
 #: Shares of the demand that are tried where all of it cannot be met are whole percents.
@@ -223,7 +222,4 @@ def largest_share(planner: Planner, request: PlanRequest) -> tuple[float, PlanOu
 
 def scaled(scenario: ResolvedScenario, share: float) -> ResolvedScenario:
     """The scenario with every demand times ``share``."""
-    demand = np.array([phase.demand_tokens_s for phase in scenario.model_phases]) * share
-    return epoch_scenario(
-        scenario, demand, scenario.availability, scenario.price_usd_h, scenario.running, name=scenario.name
-    )
+    return scenario.with_demand(np.array([phase.demand_tokens_s for phase in scenario.model_phases]) * share)

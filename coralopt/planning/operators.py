@@ -67,9 +67,7 @@ def _supply(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[
 
 def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SideRow, ...]:
     asked = scenario.operations
-    keys = dict(
-        zip(dict.fromkeys(p.model.name for p in scenario.model_phases), scenario.document["models"], strict=True)
-    )
+    keys = scenario.model_keys
     rows = _limits("limits", asked.limits)
     for region, limits in asked.regions:
         rows += _limits(f"pool.regions.{region}.limits", limits, regions=(scenario.regions.index(region),))

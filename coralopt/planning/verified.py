@@ -13,7 +13,6 @@ prices of the last allocation.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -25,8 +24,6 @@ from coralopt.plan import Plan, Simulated, SimulatedPhase
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.headroom import Ask, Trial, best_ask, next_ask
 from coralopt.planning.request import PlanRequest
-from coralopt.scenario import scenario_from_mapping
-from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
 from coralopt.simulation.possible import possible_requests
 from coralopt.types import Bools
@@ -201,7 +198,7 @@ class _Search:
         settings, begin = self.settings, time.perf_counter()
         headroom = {key: (ask[0] - 1.0, ask[1]) for key, ask in asks.items()}
         try:
-            scenario = _with_headroom(self.request.scenario, headroom)
+            scenario = self.request.scenario.with_headroom(headroom)
             outcome = CoralPlanner().plan(replace(self.request, scenario=scenario))
         except (InfeasibleError, ScenarioError):
             if not self.rounds:
@@ -357,18 +354,6 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
             f"the plan fails its own simulation: {attainment[worst]:.2%} of {worst}, {mark.target:.2%} asked for"
         )
     return tuple(wrong)
-
-
-def _with_headroom(scenario: ResolvedScenario, headroom: Mapping[str, tuple[float, float]]) -> ResolvedScenario:
-    document = copy.deepcopy(dict(scenario.document))
-    document["headroom"] = {
-        key: {"throughput": throughput, "latency": latency}
-        for key, (throughput, latency) in headroom.items()
-        if throughput > 0 or latency > 0
-    }
-    if not document["headroom"]:
-        del document["headroom"]
-    return scenario_from_mapping(document, source=scenario.name)
 
 
 def _attainment(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coralopt.scenario.adjust import with_operations
     from coralopt.scenario.load import builtin_scenarios, load_scenario, scenario_from_mapping, scenario_schema
     from coralopt.scenario.mistakes import LocatedMistake
     from coralopt.scenario.resolved import (
@@ -32,7 +31,6 @@ _HOME = {
     "load_scenario": "load",
     "scenario_from_mapping": "load",
     "scenario_schema": "load",
-    "with_operations": "adjust",
 }
 
 __all__ = [
@@ -47,7 +45,6 @@ __all__ = [
     "load_scenario",
     "scenario_from_mapping",
     "scenario_schema",
-    "with_operations",
 ]
 
 

@@ -15,7 +15,6 @@ from coralopt.scenario.explain import existing, explain, plain_path
 from coralopt.scenario.measured import include_measurements
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.read import parse_text, plain_data, read_file
-from coralopt.scenario.resolve import resolve
 from coralopt.scenario.resolved import ResolvedScenario
 
 _BUILTINS = ("tiny", "core", "extended")
@@ -89,7 +88,7 @@ def _scenario(data: Any, source: str, lines: Mapping[Path, int], name: str) -> R
     document = _validate(raw, mistakes)
     if document is not None:
         # What the checks of the shape left over is looked up as well, so that all mistakes come at once.
-        resolved = resolve(document, known, mistakes, name)
+        resolved = ResolvedScenario.of(document, name, mistakes, known)
         if resolved is not None and not len(mistakes):
             return resolved
     mistakes.raise_any()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,8 @@ from coralopt.scenario.document import (
     Region,
 )
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
-from coralopt.scenario.resolved import (
+from coralopt.scenario.parts import (
+    Facts,
     MeasuredNodeTimes,
     MeasuredSourceChoice,
     MeasuredTimesGrid,
@@ -38,7 +37,6 @@ from coralopt.scenario.resolved import (
     Phase,
     PlacementRules,
     RentLimits,
-    ResolvedScenario,
     RunningInstances,
 )
 
@@ -46,7 +44,9 @@ _PHASES: dict[str, tuple[Phase, ...]] = {"disaggregated": ("prefill", "decode"),
 _COUNTED = re.compile(r"([0-9]+)x(.+)")
 
 
-def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, name: str) -> ResolvedScenario | None:
+def look_up(
+    document: Document, raw: Mapping[str, Any], mistakes: MistakeList, name: str, keep: Container[str] = ()
+) -> Facts | None:
     """Look every name up.
 
     Args:
@@ -54,9 +54,10 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
         raw: The scenario as it was given: names in it are known, even where their own entry is invalid.
         mistakes: Takes what is found.
         name: Name of the scenario when the document has none.
+        keep: Node configurations that stay even when no region offers any.
 
     Returns:
-        The scenario, or ``None`` when there are mistakes.
+        The facts, or ``None`` when there are mistakes.
     """
     nodes = _nodes(document, raw, mistakes)
     phases = _model_phases(document, mistakes)
@@ -79,12 +80,12 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
     operations = _operations(document, nodes, used, phases, supply, mistakes)
     if len(mistakes):
         return None
-    configurations = tuple(node for node in nodes.values() if node.name in used)
+    configurations = tuple(node for node in nodes.values() if node.name in used or node.name in keep)
     regions = tuple(supply)
     entries = [
         [supply[region].get(node.name, _Offered(0, math.nan, None)) for node in configurations] for region in regions
     ]
-    resolved = ResolvedScenario(
+    facts = Facts(
         name=document.name or name,
         mode=document.mode,
         model_phases=phases,
@@ -100,8 +101,6 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
         running=running,
         solver=document.solver.name,
         solver_options=dict(document.solver.options),
-        digest="",
-        document=_plain(document, name),
         placement=PlacementRules(
             engine=document.placement.engine,
             budget_units=document.placement.budget_units if document.placement.latency_budgets == "free" else None,
@@ -109,9 +108,9 @@ def resolve(document: Document, raw: Mapping[str, Any], mistakes: MistakeList, n
         ),
         operations=operations,
     )
-    resolved.availability.setflags(write=False)
-    resolved.price_usd_h.setflags(write=False)
-    return dataclasses.replace(resolved, digest=_digest(resolved))
+    facts.availability.setflags(write=False)
+    facts.price_usd_h.setflags(write=False)
+    return facts
 
 
 def _throughput(document: Document) -> str | MeasuredSourceChoice:
@@ -152,26 +151,6 @@ def _check_measured(document: Document, mistakes: MistakeList) -> None:
             what = f"{item.model} on {item.configuration} is measured twice"
             mistakes.add((*place, "measured", position), what, "keep one")
         seen.add(key)
-
-
-def _plain(document: Document, name: str) -> dict[str, Any]:
-    """The document as plain JSON data that gives the same scenario again; a null among solver options is a value."""
-    plain = document.model_dump(mode="json", exclude_none=True) | {"name": document.name or name}
-    # What asks for nothing is left out: limits and rules are new to most scenarios.
-    for holder in (plain, *plain["models"].values(), *plain["pool"]["regions"].values()):
-        for key, nothing in (("limits", {}), ("min_replicas", 0), ("survive_region_loss", 0.0), ("forbidden", [])):
-            if holder.get(key) == nothing:
-                del holder[key]
-    for region in plain["pool"]["regions"].values():
-        if isinstance(region["configurations"], dict):
-            for entry in region["configurations"].values():
-                if isinstance(entry, dict) and entry.get("reserved") == 0:
-                    del entry["reserved"]
-    plain["solver"]["options"] = document.model_dump(mode="json")["solver"]["options"]
-    if not document.throughput.measured:
-        # Plans of scenarios without measurements stay as they were, byte for byte.
-        plain["throughput"].pop("measured", None)
-    return plain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -570,42 +549,3 @@ def _gpu(name: str, given: CustomGpu) -> Gpu:
         architecture=given.architecture,
         source=given.source,
     )
-
-
-def _digest(scenario: ResolvedScenario) -> str:
-    """SHA-256 of every fact that decides libraries and plans; names, descriptions and sources decide nothing."""
-    facts: dict[str, Any] = {
-        "mode": scenario.mode,
-        "model_phases": [dataclasses.asdict(phase) for phase in scenario.model_phases],
-        "configurations": [dataclasses.asdict(configuration) for configuration in scenario.configurations],
-        "regions": scenario.regions,
-        "availability": scenario.availability.tolist(),
-        "price_usd_h": [
-            [None if math.isnan(price) else price for price in row] for row in scenario.price_usd_h.tolist()
-        ],
-        "instance_types": scenario.instance_types,
-        "max_nodes": scenario.max_nodes,
-        "memory_ratio": scenario.memory_ratio,
-        "throughput_source": scenario.throughput_source
-        if isinstance(scenario.throughput_source, str)
-        else dataclasses.asdict(scenario.throughput_source),
-        "initialization_penalty": scenario.initialization_penalty,
-        "running": [dataclasses.asdict(instances) for instances in scenario.running],
-        "solver": scenario.solver,
-        "solver_options": scenario.solver_options,
-    }
-    if scenario.placement != PlacementRules():
-        facts["placement"] = dataclasses.asdict(scenario.placement)
-    if scenario.operations != Operations():
-        facts["operations"] = dataclasses.asdict(scenario.operations)
-    for entry in facts["model_phases"]:
-        del entry["model"]["source"]
-        # Scenarios without headroom keep the digest they had before there was any.
-        for name in ("throughput_headroom", "latency_headroom"):
-            if not entry[name]:
-                del entry[name]
-    for entry in facts["configurations"]:
-        del entry["gpu"]["source"]
-    return hashlib.sha256(
-        json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    ).hexdigest()

@@ -1,269 +1,343 @@
-"""A validated scenario with every name looked up: what all floors above work with."""
+"""A validated scenario with every name looked up: what all floors above work with.
+
+A :class:`ResolvedScenario` is a value. Its ``with_`` methods give another one with other demand, supply or limits: the
+sections concerned are checked and every name is looked up again. Document and digest follow from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import hashlib
+import json
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
 
-from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
-from coralopt.types import Floats, Ints
+from pydantic import ValidationError
 
-Phase = Literal["prefill", "decode", "mixed"]
+from coralopt import catalog
+from coralopt.scenario.document import Document
+from coralopt.scenario.explain import explain
+from coralopt.scenario.mistakes import MistakeList, suggest
+from coralopt.scenario.parts import (
+    Facts,
+    MeasuredNodeTimes,
+    MeasuredSourceChoice,
+    MeasuredTimesGrid,
+    ModelPhase,
+    ModelRules,
+    NodeClass,
+    Operations,
+    Phase,
+    PlacementRules,
+    RentLimits,
+    RunningInstances,
+)
+from coralopt.scenario.resolve import look_up
+from coralopt.types import Bools, Floats, Ints
+
+__all__ = [
+    "MeasuredNodeTimes",
+    "MeasuredSourceChoice",
+    "MeasuredTimesGrid",
+    "ModelPhase",
+    "ModelRules",
+    "NodeClass",
+    "Operations",
+    "Phase",
+    "PlacementRules",
+    "RentLimits",
+    "ResolvedScenario",
+    "RunningInstances",
+]
 
 
 @dataclass(frozen=True)
-class ModelPhase:
-    """One phase of one model with its SLO and demand; served by its own instances.
+class ResolvedScenario(Facts):
+    """A scenario: the facts, and the document that they follow from.
 
     Attributes:
-        model: The architecture.
-        phase: ``"prefill"``, ``"decode"`` or ``"mixed"``.
-        prefill_ms: SLO on the time to first token, ms.
-        decode_ms: SLO on the time per output token, ms.
-        demand_tokens_s: Required throughput T_m in tokens/s: input tokens for prefill, output tokens otherwise.
-        mean_input_tokens: Mean prompt length in tokens.
-        mean_output_tokens: Mean answer length in tokens.
-        throughput_headroom: Share of the demand planned beyond it, dimensionless; 0.2 plans 20 % more.
-        latency_headroom: Share of the SLO that execution may not take, 0 up to below 1: room for queues, KV transfers and
-            requests longer than the mean.
+        source: The validated document.
     """
 
-    model: ModelArchitecture
-    phase: Phase
-    prefill_ms: float
-    decode_ms: float
-    demand_tokens_s: float
-    mean_input_tokens: float
-    mean_output_tokens: float
-    throughput_headroom: float = 0.0
-    latency_headroom: float = 0.0
+    source: Document = field(repr=False)
+
+    @staticmethod
+    def of(
+        source: Document,
+        name: str,
+        mistakes: MistakeList,
+        raw: Mapping[str, Any] | None = None,  # whatever a user wrote
+        keep: Container[str] = (),
+    ) -> ResolvedScenario | None:
+        """The scenario of a document, ``None`` where a name in it is unknown; see :func:`look_up`."""
+        if raw is None:
+            raw = {**dict(source), "pool": dict(source.pool)}
+        facts = look_up(source, raw, mistakes, name, keep)
+        return None if facts is None else ResolvedScenario(**vars(facts), source=source)
+
+    @cached_property
+    def document(self) -> Mapping[str, Any]:  # JSON
+        """The document as plain JSON data that gives the same scenario again."""
+        return _plain(self.source, self.name)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 hex of everything that decides the template libraries and the plan."""
+        return _digest(self)
 
     @property
-    def needed_tokens_s(self) -> float:
-        """Throughput that a plan must give, tokens/s: the demand and its headroom."""
-        return self.demand_tokens_s * (1.0 + self.throughput_headroom)
+    def model_keys(self) -> dict[str, str]:
+        """Name of each model -> its key in the document."""
+        return dict(
+            zip(dict.fromkeys(phase.model.name for phase in self.model_phases), self.source.models, strict=True)
+        )
 
-    @property
-    def prefill_budget_ms(self) -> float:
-        """Time that the execution of a mean prompt may take, ms: the SLO less its headroom."""
-        return self.prefill_ms * (1.0 - self.latency_headroom)
+    def with_demand(self, tokens_s: Floats) -> ResolvedScenario:
+        """With this demand.
 
-    @property
-    def decode_budget_ms(self) -> float:
-        """Time that one decoding round of mean sequences may take, ms: the SLO less its headroom."""
-        return self.decode_ms * (1.0 - self.latency_headroom)
+        Args:
+            tokens_s: float64 (P,), tokens/s of each model phase.
 
-    @property
-    def budget_ms(self) -> float:
-        """The budget of this phase, ms (for ``mixed`` the one per output token)."""
-        return self.prefill_budget_ms if self.phase == "prefill" else self.decode_budget_ms
+        Raises:
+            ScenarioError: A value out of range.
+        """
+        keys = self.model_keys
+        demands: dict[str, dict[str, object]] = {
+            key: {name: getattr(entry.demand, name) for name in ("dataset", "input_tokens", "output_tokens")}
+            for key, entry in self.source.models.items()
+        }
+        for phase, rate in zip(self.model_phases, tokens_s.tolist(), strict=True):
+            demands[keys[phase.model.name]][f"{phase.phase}_tokens_s"] = rate
+        return self._with_models({key: {"demand": demand} for key, demand in demands.items()})
 
-    @property
-    def key(self) -> str:
-        """``"qwen3-32b/prefill"``: unique inside a scenario, used in every file and table."""
-        return f"{self.model.name}/{self.phase}"
+    def with_supply(self, availability: Ints, price_usd_h: Floats) -> ResolvedScenario:
+        """With these nodes on offer. Configurations that are gone everywhere stay, so that the template library fits.
 
-    @property
-    def slo_ms(self) -> float:
-        """The SLO of this phase, ms (for ``mixed`` the one per output token)."""
-        return self.prefill_ms if self.phase == "prefill" else self.decode_ms
+        A scenario read from the document knows only those with nodes somewhere. Running instances on one that is gone
+        are left out: they cannot be kept.
+
+        Args:
+            availability: int64 (R, C), nodes, spot ones included.
+            price_usd_h: float64 (R, C), USD per node-hour; NaN where nothing is sold.
+
+        Raises:
+            ScenarioError: No node at all, or a value out of range.
+        """
+        classes = {(item.name, item.region, item.configuration): item for item in self.operations.classes}
+        regions: dict[str, dict[str, object]] = {}
+        for r, region in enumerate(self.regions):
+            offered: dict[str, dict[str, object]] = {}
+            for c, configuration in enumerate(self.configurations):
+                reserved = classes.get(("reserved", region, configuration.name))
+                spot = classes.get(("spot", region, configuration.name))
+                spots = 0 if spot is None else min(spot.nodes, int(availability[r, c]))
+                on_demand = int(availability[r, c]) - spots
+                entry: dict[str, object] = {"available": on_demand, "instance_type": self.instance_types[r][c]}
+                if reserved is not None:
+                    entry["reserved"] = min(reserved.nodes, on_demand)
+                if spot is not None and spots:
+                    # The price holds what preemptions cost.
+                    entry["spot"] = {"available": spots, "price_usd_h": spot.usd_h}
+                if not math.isnan(price_usd_h[r, c]):
+                    entry["price_usd_h"] = float(price_usd_h[r, c])
+                elif region not in catalog.regions():
+                    # A region of one's own lists what has a price; a catalog region may list what it never sold.
+                    continue
+                offered[configuration.name] = entry
+            regions[region] = {**dict(self.source.pool.regions[region]), "available": None, "configurations": offered}
+        return self._changed(
+            pool={**dict(self.source.pool), "regions": regions},
+            running=self._running(self.running, self._gone(availability)),
+        )
+
+    def with_running(self, running: Sequence[RunningInstances]) -> ResolvedScenario:
+        """With these instances running, but for those on configurations that no region offers."""
+        return self._changed(running=self._running(running, self._gone(self.availability)))
+
+    def with_limits(
+        self,
+        *,
+        budget_usd_h: float | None = None,
+        min_replicas: int | None = None,
+        survive_region_loss: float | None = None,
+        forbidden: Mapping[str, Sequence[str]] | None = None,
+        unmet_usd_mtok: float | None = None,
+    ) -> ResolvedScenario:
+        """With these limits over its own; ``None`` leaves what it says.
+
+        Args:
+            budget_usd_h: Most rent, USD/h: ``limits.max_usd_h``.
+            min_replicas: Least serving instances of every phase of every model.
+            survive_region_loss: Share of every demand that any one region's loss must leave served, 0 to 1.
+            forbidden: Key of a model -> GPU types and node configurations it must not use, besides its own list.
+            unmet_usd_mtok: USD per million unserved tokens, input and output, of models without a price of their own.
+
+        Raises:
+            ScenarioError: A value out of range, or an unknown name.
+        """
+        models = self.source.models
+        for key in forbidden or {}:
+            if key not in models:
+                mistakes = MistakeList(self.name)
+                mistakes.add(("models", key), "is forbidden something, but is no model here", suggest(key, models))
+                mistakes.raise_any()
+        every = {"min_replicas": min_replicas, "survive_region_loss": survive_region_loss}
+        entries: dict[str, dict[str, object]] = {
+            key: {name: value for name, value in every.items() if value is not None} for key in models
+        }
+        for key, words in (forbidden or {}).items():
+            entries[key]["forbidden"] = [*models[key].forbidden, *words]
+        for key, entry in models.items():
+            if unmet_usd_mtok is not None and entry.unmet is None:
+                entries[key]["unmet"] = {"input_usd_mtok": unmet_usd_mtok, "output_usd_mtok": unmet_usd_mtok}
+        limits = self.source.limits if budget_usd_h is None else {**dict(self.source.limits), "max_usd_h": budget_usd_h}
+        changed = self._with_models(entries, limits=limits)
+        return self if changed.document == self.document else changed
+
+    def with_headroom(self, headroom: Mapping[str, tuple[float, float]]) -> ResolvedScenario:
+        """With this room and no other: model phase -> (share of the demand beyond it, share of the SLO kept free).
+
+        Raises:
+            ScenarioError: A value out of range, or an unknown model phase.
+        """
+        rooms = {
+            key: {"throughput": throughput, "latency": latency}
+            for key, (throughput, latency) in headroom.items()
+            if throughput > 0 or latency > 0
+        }
+        return self._changed(headroom=rooms or None)
+
+    def with_rules(self, rules: Mapping[str, str | int | None]) -> ResolvedScenario:
+        """With these fields of its section ``placement``; ``None`` leaves a field as it is, a number of ``budget_units``
+        makes latency budgets free.
+
+        Raises:
+            ScenarioError: A value that the section does not know.
+        """
+        changed = {name: value for name, value in rules.items() if value is not None}
+        if not changed:
+            return self
+        if "budget_units" in changed:
+            changed["latency_budgets"] = "free"
+        return self._changed(placement={**dict(self.source.placement), **changed})
+
+    def with_penalty(self, penalty: float) -> ResolvedScenario:
+        """With this initialization penalty K.
+
+        Raises:
+            ScenarioError: It is out of range.
+        """
+        return self._changed(initialization_penalty=penalty)
+
+    def named(self, name: str) -> ResolvedScenario:
+        """By another name.
+
+        Raises:
+            ScenarioError: It is no name.
+        """
+        return self._changed(name=name)
+
+    def _gone(self, availability: Ints) -> set[str]:
+        return {c.name for c, most in zip(self.configurations, availability.max(axis=0), strict=True) if most <= 0}
+
+    def _running(self, running: Sequence[RunningInstances], gone: Container[str]) -> list[dict[str, object]]:
+        keys = self.model_keys
+        return [
+            {
+                "model": keys[entry.key.rsplit("/", 1)[0]],
+                "phase": entry.key.rsplit("/", 1)[1],
+                "region": entry.region,
+                "nodes": {node: count for node, count in entry.nodes.items() if count},
+                "count": entry.count,
+            }
+            for entry in running
+            if entry.count and not any(node in gone for node, count in entry.nodes.items() if count)
+        ]
+
+    def _with_models(self, entries: Mapping[str, Mapping[str, object]], **sections: object) -> ResolvedScenario:
+        models = {key: {**dict(entry), **entries[key]} for key, entry in self.source.models.items()}
+        return self._changed(models=models, **sections)
+
+    def _changed(self, **sections: object) -> ResolvedScenario:
+        """With other sections of the document, checked as those of a file; the others are not looked at again."""
+        data = {**dict(self.source), "name": self.name, **sections}
+        mistakes = MistakeList(str(data["name"]))
+        try:
+            source = Document.model_validate(data)
+        except ValidationError as error:
+            explain(error, data, mistakes)
+        else:
+            keep = {configuration.name for configuration in self.configurations}
+            changed = ResolvedScenario.of(source, self.name, mistakes, keep=keep)
+            if changed is not None:
+                return changed
+        mistakes.raise_any()
+        raise AssertionError("a scenario without mistakes resolves")
 
 
-@dataclass(frozen=True)
-class RunningInstances:
-    """Instances that run already: so many of one template in one region (the paper's nu').
+def _plain(document: Document, name: str) -> dict[str, Any]:
+    """The document as plain JSON data that gives the same scenario again; a null among solver options is a value."""
+    plain = document.model_dump(mode="json", exclude_none=True) | {"name": document.name or name}
+    # What asks for nothing is left out: limits and rules are new to most scenarios.
+    for holder in (plain, *plain["models"].values(), *plain["pool"]["regions"].values()):
+        for key, nothing in (("limits", {}), ("min_replicas", 0), ("survive_region_loss", 0.0), ("forbidden", [])):
+            if holder.get(key) == nothing:
+                del holder[key]
+    for region in plain["pool"]["regions"].values():
+        if isinstance(region["configurations"], dict):
+            for entry in region["configurations"].values():
+                if isinstance(entry, dict) and entry.get("reserved") == 0:
+                    del entry["reserved"]
+    plain["solver"]["options"] = document.model_dump(mode="json")["solver"]["options"]
+    if not document.throughput.measured:
+        # Plans of scenarios without measurements stay as they were, byte for byte.
+        plain["throughput"].pop("measured", None)
+    return plain
 
-    Attributes:
-        key: Model phase key, ``"qwen3-32b/prefill"``.
-        region: Region name.
-        nodes: Node configuration name -> number of nodes, the template's node set.
-        count: Number of running instances.
+
+def _digest(scenario: Facts) -> str:
+    """SHA-256 of every fact that decides libraries and plans; names, descriptions and sources decide nothing.
+
+    Configurations that no region offers are left out, as by a reader of the document.
     """
-
-    key: str
-    region: str
-    nodes: Mapping[str, int]
-    count: int
-
-
-@dataclass(frozen=True)
-class PlacementRules:
-    """What placements may look like; the defaults are the paper's.
-
-    Attributes:
-        engine: Name of the engine's limits, see ``coralopt.placement.ENGINES``.
-        budget_units: ``None``: every one of S stages has the latency budget SLO / S. A number u: whole multiples of
-            SLO / (S u) that add up to at most the SLO.
-        link_network: Whether activations move at the bandwidth of the slower of sender and receiver, not the sender's.
-    """
-
-    engine: str = "any"
-    budget_units: int | None = None
-    link_network: bool = False
-
-
-@dataclass(frozen=True)
-class MeasuredTimesGrid:
-    """Times of one phase of one model on one node configuration.
-
-    Attributes:
-        tokens: Prompt lengths or contexts, ascending.
-        batch: Prompts or sequences, ascending.
-        layer_ms: One layer, ms: a row a token count, a column a batch.
-        other_ms: What is not a layer, ms, in the same shape.
-    """
-
-    tokens: tuple[float, ...]
-    batch: tuple[float, ...]
-    layer_ms: tuple[tuple[float, ...], ...]
-    other_ms: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class MeasuredNodeTimes:
-    """Measured times of one model on one node configuration.
-
-    Attributes:
-        model: Name of the model or of its checkpoint.
-        configuration: Node configuration.
-        weight_format: Format of the weights that were measured.
-        measured_with: Engine, versions and device.
-        prefill: Whole prompts.
-        decode: One token a sequence.
-    """
-
-    model: str
-    configuration: str
-    weight_format: str
-    measured_with: str
-    prefill: MeasuredTimesGrid
-    decode: MeasuredTimesGrid
-
-
-@dataclass(frozen=True)
-class MeasuredSourceChoice:
-    """A throughput source that needs the scenario's own measurements.
-
-    Attributes:
-        name: ``"measured"``: these and nothing else; ``"auto"``: these first, then what ``auto`` takes.
-        nodes: The measurements.
-    """
-
-    name: str
-    nodes: tuple[MeasuredNodeTimes, ...]
-
-
-@dataclass(frozen=True)
-class RentLimits:
-    """The most that may be rented.
-
-    Attributes:
-        max_nodes: Nodes, ``None`` for any number.
-        max_usd_h: USD/h, ``None`` for any sum.
-    """
-
-    max_nodes: int | None = None
-    max_usd_h: float | None = None
-
-
-@dataclass(frozen=True)
-class ModelRules:
-    """What an operator asks for a model beyond its demand.
-
-    Attributes:
-        limits: On its nodes and their list prices.
-        min_replicas: Least serving instances of each phase.
-        survive_region_loss: Share of the demand that any one region's loss must leave served.
-        forbidden: Names of node configurations of the pool that it must not use.
-        unmet_usd_mtok: USD per million input and output tokens that are not served; ``None`` when all must be.
-    """
-
-    limits: RentLimits = RentLimits()
-    min_replicas: int = 0
-    survive_region_loss: float = 0.0
-    forbidden: tuple[str, ...] = ()
-    unmet_usd_mtok: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class NodeClass:
-    """Nodes of one configuration in one region that have a price of their own; part of the availability.
-
-    Attributes:
-        name: ``"reserved"`` or ``"spot"``.
-        region: Region name.
-        configuration: Node configuration name.
-        nodes: How many.
-        usd_h: USD per node-hour, preemptions included; 0 for reserved ones.
-    """
-
-    name: Literal["reserved", "spot"]
-    region: str
-    configuration: str
-    nodes: int
-    usd_h: float
-
-
-@dataclass(frozen=True)
-class Operations:
-    """What operators ask for beyond SLOs, demand and pool; the defaults ask for nothing.
-
-    Attributes:
-        limits: On the whole plan; its USD/h is the budget.
-        regions: Region name -> limits there, where there are any.
-        models: Model name -> its rules, where there are any.
-        classes: Reserved and spot nodes.
-    """
-
-    limits: RentLimits = RentLimits()
-    regions: tuple[tuple[str, RentLimits], ...] = ()
-    models: tuple[tuple[str, ModelRules], ...] = ()
-    classes: tuple[NodeClass, ...] = ()
-
-
-@dataclass(frozen=True)
-class ResolvedScenario:
-    """Everything the planner needs, with names replaced by facts.
-
-    Attributes:
-        name: Scenario name.
-        mode: ``"disaggregated"`` (prefill and decode instances) or ``"mixed"``.
-        model_phases: Model phases in file order, prefill before decode.
-        configurations: Node configurations C in the pool, in a fixed order.
-        regions: Region names R.
-        availability: int64 (R, C), nodes that can be rented, A_r(c).
-        price_usd_h: float64 (R, C), USD per node-hour, p_r(c); NaN where availability is 0 and no price is known.
-        instance_types: R x C nested tuples of cloud instance names, ``None`` where none exists.
-        max_nodes: N_max, most nodes in one template.
-        memory_ratio: rho, node sets hold less than this many times the model's weight bytes.
-        throughput_source: The source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``; or a name and measured times.
-        initialization_penalty: K, dimensionless.
-        running: Instances that run already.
-        solver: Solver name for the allocation.
-        solver_options: Common option name -> value.
-        digest: SHA-256 hex of everything that decides the template libraries and the plan.
-        document: The validated document itself as plain JSON data.
-        placement: What placements may look like.
-        operations: Limits, replicas, supply classes and prices of unmet demand. Spot nodes are part of ``availability``.
-    """
-
-    name: str
-    mode: Literal["disaggregated", "mixed"]
-    model_phases: tuple[ModelPhase, ...]
-    configurations: tuple[NodeConfiguration, ...]
-    regions: tuple[str, ...]
-    availability: Ints
-    price_usd_h: Floats
-    instance_types: tuple[tuple[str | None, ...], ...]
-    max_nodes: int
-    memory_ratio: float
-    throughput_source: str | MeasuredSourceChoice
-    initialization_penalty: float
-    running: tuple[RunningInstances, ...]
-    solver: str
-    solver_options: Mapping[str, Any]
-    digest: str
-    document: Mapping[str, Any] = field(repr=False)
-    placement: PlacementRules = PlacementRules()
-    operations: Operations = Operations()
+    offered: Bools = scenario.availability.max(axis=0) > 0
+    price = scenario.price_usd_h[:, offered].tolist()
+    facts: dict[str, Any] = {
+        "mode": scenario.mode,
+        "model_phases": [asdict(phase) for phase in scenario.model_phases],
+        "configurations": [
+            asdict(configuration) for configuration, some in zip(scenario.configurations, offered, strict=True) if some
+        ],
+        "regions": scenario.regions,
+        "availability": scenario.availability[:, offered].tolist(),
+        "price_usd_h": [[None if math.isnan(value) else value for value in row] for row in price],
+        "instance_types": [
+            [name for name, some in zip(row, offered, strict=True) if some] for row in scenario.instance_types
+        ],
+        "max_nodes": scenario.max_nodes,
+        "memory_ratio": scenario.memory_ratio,
+        "throughput_source": scenario.throughput_source
+        if isinstance(scenario.throughput_source, str)
+        else asdict(scenario.throughput_source),
+        "initialization_penalty": scenario.initialization_penalty,
+        "running": [asdict(instances) for instances in scenario.running],
+        "solver": scenario.solver,
+        "solver_options": scenario.solver_options,
+    }
+    if scenario.placement != PlacementRules():
+        facts["placement"] = asdict(scenario.placement)
+    if scenario.operations != Operations():
+        facts["operations"] = asdict(scenario.operations)
+    for entry in facts["model_phases"]:
+        del entry["model"]["source"]
+        # Scenarios without headroom keep the digest they had before there was any.
+        for name in ("throughput_headroom", "latency_headroom"):
+            if not entry[name]:
+                del entry[name]
+    for entry in facts["configurations"]:
+        del entry["gpu"]["source"]
+    return hashlib.sha256(
+        json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    ).hexdigest()

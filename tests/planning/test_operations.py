@@ -23,7 +23,7 @@ from coralopt.planning import (
     prove_bound,
     read_demand_or_trace,
 )
-from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping, with_operations
+from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.workload import EpochAvailability, Trace
 
 BASE: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_wrong_statements_are_found(full: Plan) -> None:
 
 def test_scale_explain_and_shortfall(library: Path) -> None:
     """A budget too small: explained by name; the largest share is proven; unmet demand is paid for, model by model."""
-    tight = with_operations(scenario(), budget_usd_h=5.5)
+    tight = scenario().with_limits(budget_usd_h=5.5)
     with pytest.raises(InfeasibleError, match=r"limits\.max_usd_h"):
         plan_scenario(tight, library=library)
     scaled = plan_scenario(tight, library=library, on_infeasible="scale")
@@ -156,7 +156,7 @@ def test_scale_explain_and_shortfall(library: Path) -> None:
     assert list(prove_bound(scaled.model_copy(update={"served_factor_bound": scaled.served_factor / 2})))
     with pytest.raises(OptionError, match="unmet"):
         plan_scenario(tight, library=library, on_infeasible="shortfall")
-    priced = with_operations(tight, unmet_usd_mtok=1.0)
+    priced = tight.with_limits(unmet_usd_mtok=1.0)
     short = plan_scenario(priced, library=library, on_infeasible="shortfall")
     assert short.unmet_usd_h > 0
     assert verify_plan(short).violations == ()
@@ -166,7 +166,7 @@ def test_scale_explain_and_shortfall(library: Path) -> None:
         shares.setdefault(item.model, set()).add(round(item.unmet_tokens_s / item.demand_tokens_s, 9))
     assert all(len(values) == 1 for values in shares.values()), "phases of a model go unmet together"
     # Demand that can be met is met, whatever the prices say.
-    rich = with_operations(scenario(), unmet_usd_mtok=1e-6)
+    rich = scenario().with_limits(unmet_usd_mtok=1e-6)
     assert plan_scenario(rich, library=library, on_infeasible="shortfall").on_infeasible == "met"
 
 
@@ -183,9 +183,9 @@ def test_mistakes_have_places() -> None:
     assert "models.phi4-14b.forbidden[0]" in places
     assert "pool.regions.us-east-2.configurations.1xL4.reserved" in places
     with pytest.raises(ScenarioError, match="survive the loss of the only region"):
-        with_operations(load_scenario("tiny"), survive_region_loss=0.5)
+        load_scenario("tiny").with_limits(survive_region_loss=0.5)
     with pytest.raises(ScenarioError, match="is no model here"):
-        with_operations(scenario(), forbidden={"phi": ["L4"]})
+        scenario().with_limits(forbidden={"phi": ["L4"]})
 
 
 def test_what_asks_for_nothing_changes_nothing() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from coralopt import catalog
 from coralopt.errors import WorkloadError
-from coralopt.scenario import scenario_from_mapping
-from coralopt.scenario.resolved import NodeClass, ResolvedScenario, RunningInstances
+from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 from coralopt.types import Floats, Ints
 from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
 
@@ -160,72 +156,8 @@ def epoch_scenario(
         penalty: K, the scenario's own when ``None``.
         name: Its name.
     """
-    document = copy.deepcopy(dict(scenario.document))
-    models = list(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
-    keys = dict(zip(models, document["models"], strict=True))
-    for key in document["models"]:
-        given = document["models"][key]["demand"]
-        document["models"][key]["demand"] = {
-            field: given[field] for field in ("dataset", "input_tokens", "output_tokens") if field in given
-        }
-    for phase, needed in zip(scenario.model_phases, demand.tolist(), strict=True):
-        document["models"][keys[phase.model.name]]["demand"][f"{phase.phase}_tokens_s"] = needed
-    for r, region in enumerate(scenario.regions):
-        offered: dict[str, Any] = {}
-        for c, configuration in enumerate(scenario.configurations):
-            reserved, spot = (_class_of(scenario, name, region, configuration.name) for name in ("reserved", "spot"))
-            spots = 0 if spot is None else min(spot.nodes, int(availability[r, c]))
-            entry: dict[str, Any] = {"available": int(availability[r, c]) - spots}
-            if reserved is not None:
-                entry["reserved"] = min(reserved.nodes, entry["available"])
-            if spot is not None and spots:
-                # The price holds what preemptions cost.
-                entry["spot"] = {"available": spots, "price_usd_h": spot.usd_h}
-            if not math.isnan(price[r, c]):
-                entry["price_usd_h"] = float(price[r, c])
-            elif region not in catalog.regions():
-                # A region of one's own lists what has a price; a catalog region may list what it never sold.
-                continue
-            if scenario.instance_types[r][c] is not None:
-                entry["instance_type"] = scenario.instance_types[r][c]
-            offered[configuration.name] = entry
-        document["pool"]["regions"][region] = {**document["pool"]["regions"][region], "configurations": offered}
-        document["pool"]["regions"][region].pop("available", None)
-    there = {c.name for c, some in zip(scenario.configurations, availability.sum(axis=0).tolist(), strict=True) if some}
-    possible = tuple(
-        entry for entry in running if entry.count and all(node in there for node, count in entry.nodes.items() if count)
-    )
-    document["running"] = [
-        {
-            "model": keys[entry.key.rsplit("/", 1)[0]],
-            "phase": entry.key.rsplit("/", 1)[1],
-            "region": entry.region,
-            "nodes": {node: count for node, count in entry.nodes.items() if count},
-            "count": entry.count,
-        }
-        for entry in possible
-    ]
-    if penalty is not None:
-        document["initialization_penalty"] = penalty
     if name is not None:
-        document["name"] = name
-    now = scenario_from_mapping(document, source=name or scenario.name)
-    return replace(
-        scenario,
-        name=now.name,
-        model_phases=now.model_phases,
-        availability=availability,
-        price_usd_h=price,
-        initialization_penalty=now.initialization_penalty,
-        running=now.running,
-        digest=now.digest,
-        document=now.document,
-        operations=now.operations,
-    )
-
-
-def _class_of(scenario: ResolvedScenario, name: str, region: str, configuration: str) -> NodeClass | None:
-    for item in scenario.operations.classes:
-        if (item.name, item.region, item.configuration) == (name, region, configuration):
-            return item
-    return None
+        scenario = scenario.named(name)
+    if penalty is not None:
+        scenario = scenario.with_penalty(penalty)
+    return scenario.with_demand(demand).with_supply(availability, price).with_running(running)

@@ -19,7 +19,6 @@ from coralopt.planning.compare import Contestant, compare, scaled
 from coralopt.planning.rivals.combos import ComboProblem
 from coralopt.planning.rivals.melange import MelangeProblem
 from coralopt.planning.rivals.without_solver import greedy, random_draw, single_best
-from coralopt.scenario import with_operations
 from coralopt.solving import Reason, solve
 from coralopt.testing.allocation_strategies import allocation_problems
 
@@ -344,7 +343,7 @@ def test_rivals_plan_with_headroom(name: str) -> None:
 
 def test_rivals_refuse_what_only_coral_knows() -> None:
     """A budget that a rival ignored in silence would make its plan look like an answer."""
-    scenario = with_operations(load_scenario("tiny"), budget_usd_h=100.0)
+    scenario = load_scenario("tiny").with_limits(budget_usd_h=100.0)
     with pytest.raises(ScenarioError, match="planner coral only"):
         get_planner("homo").plan(PlanRequest(scenario))
 

@@ -1,0 +1,265 @@
+"""What a scenario consists of once every name is looked up: plain facts, without the rules of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.types import Floats, Ints
+
+Phase = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass(frozen=True)
+class ModelPhase:
+    """One phase of one model with its SLO and demand; served by its own instances.
+
+    Attributes:
+        model: The architecture.
+        phase: ``"prefill"``, ``"decode"`` or ``"mixed"``.
+        prefill_ms: SLO on the time to first token, ms.
+        decode_ms: SLO on the time per output token, ms.
+        demand_tokens_s: Required throughput T_m in tokens/s: input tokens for prefill, output tokens otherwise.
+        mean_input_tokens: Mean prompt length in tokens.
+        mean_output_tokens: Mean answer length in tokens.
+        throughput_headroom: Share of the demand planned beyond it, dimensionless; 0.2 plans 20 % more.
+        latency_headroom: Share of the SLO that execution may not take, 0 up to below 1: room for queues, KV transfers and
+            requests longer than the mean.
+    """
+
+    model: ModelArchitecture
+    phase: Phase
+    prefill_ms: float
+    decode_ms: float
+    demand_tokens_s: float
+    mean_input_tokens: float
+    mean_output_tokens: float
+    throughput_headroom: float = 0.0
+    latency_headroom: float = 0.0
+
+    @property
+    def needed_tokens_s(self) -> float:
+        """Throughput that a plan must give, tokens/s: the demand and its headroom."""
+        return self.demand_tokens_s * (1.0 + self.throughput_headroom)
+
+    @property
+    def prefill_budget_ms(self) -> float:
+        """Time that the execution of a mean prompt may take, ms: the SLO less its headroom."""
+        return self.prefill_ms * (1.0 - self.latency_headroom)
+
+    @property
+    def decode_budget_ms(self) -> float:
+        """Time that one decoding round of mean sequences may take, ms: the SLO less its headroom."""
+        return self.decode_ms * (1.0 - self.latency_headroom)
+
+    @property
+    def budget_ms(self) -> float:
+        """The budget of this phase, ms (for ``mixed`` the one per output token)."""
+        return self.prefill_budget_ms if self.phase == "prefill" else self.decode_budget_ms
+
+    @property
+    def key(self) -> str:
+        """``"qwen3-32b/prefill"``: unique inside a scenario, used in every file and table."""
+        return f"{self.model.name}/{self.phase}"
+
+    @property
+    def slo_ms(self) -> float:
+        """The SLO of this phase, ms (for ``mixed`` the one per output token)."""
+        return self.prefill_ms if self.phase == "prefill" else self.decode_ms
+
+
+@dataclass(frozen=True)
+class RunningInstances:
+    """Instances that run already: so many of one template in one region (the paper's nu').
+
+    Attributes:
+        key: Model phase key, ``"qwen3-32b/prefill"``.
+        region: Region name.
+        nodes: Node configuration name -> number of nodes, the template's node set.
+        count: Number of running instances.
+    """
+
+    key: str
+    region: str
+    nodes: Mapping[str, int]
+    count: int
+
+
+@dataclass(frozen=True)
+class PlacementRules:
+    """What placements may look like; the defaults are the paper's.
+
+    Attributes:
+        engine: Name of the engine's limits, see ``coralopt.placement.ENGINES``.
+        budget_units: ``None``: every one of S stages has the latency budget SLO / S. A number u: whole multiples of
+            SLO / (S u) that add up to at most the SLO.
+        link_network: Whether activations move at the bandwidth of the slower of sender and receiver, not the sender's.
+    """
+
+    engine: str = "any"
+    budget_units: int | None = None
+    link_network: bool = False
+
+
+@dataclass(frozen=True)
+class MeasuredTimesGrid:
+    """Times of one phase of one model on one node configuration.
+
+    Attributes:
+        tokens: Prompt lengths or contexts, ascending.
+        batch: Prompts or sequences, ascending.
+        layer_ms: One layer, ms: a row a token count, a column a batch.
+        other_ms: What is not a layer, ms, in the same shape.
+    """
+
+    tokens: tuple[float, ...]
+    batch: tuple[float, ...]
+    layer_ms: tuple[tuple[float, ...], ...]
+    other_ms: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class MeasuredNodeTimes:
+    """Measured times of one model on one node configuration.
+
+    Attributes:
+        model: Name of the model or of its checkpoint.
+        configuration: Node configuration.
+        weight_format: Format of the weights that were measured.
+        measured_with: Engine, versions and device.
+        prefill: Whole prompts.
+        decode: One token a sequence.
+    """
+
+    model: str
+    configuration: str
+    weight_format: str
+    measured_with: str
+    prefill: MeasuredTimesGrid
+    decode: MeasuredTimesGrid
+
+
+@dataclass(frozen=True)
+class MeasuredSourceChoice:
+    """A throughput source that needs the scenario's own measurements.
+
+    Attributes:
+        name: ``"measured"``: these and nothing else; ``"auto"``: these first, then what ``auto`` takes.
+        nodes: The measurements.
+    """
+
+    name: str
+    nodes: tuple[MeasuredNodeTimes, ...]
+
+
+@dataclass(frozen=True)
+class RentLimits:
+    """The most that may be rented.
+
+    Attributes:
+        max_nodes: Nodes, ``None`` for any number.
+        max_usd_h: USD/h, ``None`` for any sum.
+    """
+
+    max_nodes: int | None = None
+    max_usd_h: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelRules:
+    """What an operator asks for a model beyond its demand.
+
+    Attributes:
+        limits: On its nodes and their list prices.
+        min_replicas: Least serving instances of each phase.
+        survive_region_loss: Share of the demand that any one region's loss must leave served.
+        forbidden: Names of node configurations of the pool that it must not use.
+        unmet_usd_mtok: USD per million input and output tokens that are not served; ``None`` when all must be.
+    """
+
+    limits: RentLimits = RentLimits()
+    min_replicas: int = 0
+    survive_region_loss: float = 0.0
+    forbidden: tuple[str, ...] = ()
+    unmet_usd_mtok: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class NodeClass:
+    """Nodes of one configuration in one region that have a price of their own; part of the availability.
+
+    Attributes:
+        name: ``"reserved"`` or ``"spot"``.
+        region: Region name.
+        configuration: Node configuration name.
+        nodes: How many.
+        usd_h: USD per node-hour, preemptions included; 0 for reserved ones.
+    """
+
+    name: Literal["reserved", "spot"]
+    region: str
+    configuration: str
+    nodes: int
+    usd_h: float
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What operators ask for beyond SLOs, demand and pool; the defaults ask for nothing.
+
+    Attributes:
+        limits: On the whole plan; its USD/h is the budget.
+        regions: Region name -> limits there, where there are any.
+        models: Model name -> its rules, where there are any.
+        classes: Reserved and spot nodes.
+    """
+
+    limits: RentLimits = RentLimits()
+    regions: tuple[tuple[str, RentLimits], ...] = ()
+    models: tuple[tuple[str, ModelRules], ...] = ()
+    classes: tuple[NodeClass, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything the planner needs, with names replaced by facts.
+
+    Attributes:
+        name: Scenario name.
+        mode: ``"disaggregated"`` (prefill and decode instances) or ``"mixed"``.
+        model_phases: Model phases in file order, prefill before decode.
+        configurations: Node configurations C in the pool, in a fixed order.
+        regions: Region names R.
+        availability: int64 (R, C), nodes that can be rented, A_r(c).
+        price_usd_h: float64 (R, C), USD per node-hour, p_r(c); NaN where availability is 0 and no price is known.
+        instance_types: R x C nested tuples of cloud instance names, ``None`` where none exists.
+        max_nodes: N_max, most nodes in one template.
+        memory_ratio: rho, node sets hold less than this many times the model's weight bytes.
+        throughput_source: The source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``; or a name and measured times.
+        initialization_penalty: K, dimensionless.
+        running: Instances that run already.
+        solver: Solver name for the allocation.
+        solver_options: Common option name -> value.
+        placement: What placements may look like.
+        operations: Limits, replicas, supply classes and prices of unmet demand. Spot nodes are part of ``availability``.
+    """
+
+    name: str
+    mode: Literal["disaggregated", "mixed"]
+    model_phases: tuple[ModelPhase, ...]
+    configurations: tuple[NodeConfiguration, ...]
+    regions: tuple[str, ...]
+    availability: Ints
+    price_usd_h: Floats
+    instance_types: tuple[tuple[str | None, ...], ...]
+    max_nodes: int
+    memory_ratio: float
+    throughput_source: str | MeasuredSourceChoice
+    initialization_penalty: float
+    running: tuple[RunningInstances, ...]
+    solver: str
+    solver_options: Mapping[str, object]
+    placement: PlacementRules
+    operations: Operations
