@@ -14,7 +14,7 @@ from coralopt.cli.present import Answer, present
 from coralopt.cli.shared_options import DemandOptions, LibraryOptions, SolverOptions
 
 if TYPE_CHECKING:
-    from coralopt.planning import Epoch
+    from coralopt.planning import Epoch, PlanRequest
     from coralopt.scenario.resolved import ResolvedScenario
 
 
@@ -42,7 +42,8 @@ def adapt(
         )
     resolved = limits.on(library.load(scenario))
     cases = list(epochs.cases(resolved))
-    runs = EpochPlanning(resolved, files, forecast, solver, limits, library).runs(cases)
+    request = solver.request(resolved, library.library, limits.on_infeasible)
+    runs = EpochPlanning(request, forecast, files).runs(cases)
     present_runs(resolved, epochs, files, list(zip(cases, map(list, runs), strict=True)))
 
 
@@ -50,31 +51,20 @@ def adapt(
 class EpochPlanning:
     """How the epochs of a case are planned."""
 
-    scenario: ResolvedScenario
-    files: FolderOptions
+    request: PlanRequest
     forecast: ForecastOptions
-    solver: SolverOptions
-    limits: DemandOptions
-    library: LibraryOptions
+    files: FolderOptions
 
     def runs(self, cases: Sequence[EpochCase]) -> Iterator[Iterator[Epoch]]:
         """The planned epochs of each case, all with one template library; a line on each as it is there."""
-        from coralopt.planning import PlanRequest, RollingSettings, forecast_named
+        from coralopt.planning import RollingSettings, forecast_named
         from coralopt.planning import adapt as plan_epochs
 
-        hook = forecast_named(self.forecast.forecast)
-        quiet = self.files.json_output
+        hook, quiet = forecast_named(self.forecast.forecast), self.files.json_output
         for remark in () if quiet else dict.fromkeys(remark for case in cases for remark in case.remarks):
             say(f"note: {remark}")
         with progress_bar(quiet=quiet) as progress:
-            request = PlanRequest(
-                self.scenario,
-                self.solver.solver,
-                self.solver.options,
-                self.library.library,
-                self.limits.on_infeasible,  # type: ignore[arg-type]
-                progress=progress,
-            ).warmed()
+            request = replace(self.request, progress=progress).warmed()
         for case in cases:
             settings = RollingSettings(
                 case.penalty,

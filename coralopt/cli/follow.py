@@ -62,7 +62,8 @@ def follow(
     epochs.check()
     resolved = limits.on(library.load(scenario))
     servers = _servers(router.router)
-    planning = EpochPlanning(resolved, files, forecast, solver, limits, library)
+    request = solver.request(resolved, library.library, limits.on_infeasible)
+    planning = EpochPlanning(request, forecast, files)
     if epochs.demand is not None:
         case = next(epochs.cases(resolved))
         (planned,) = planning.runs([case])
@@ -89,10 +90,10 @@ def _in_time(epochs: Iterator[Epoch], servers: Servers, every_s: float) -> Itera
 
 def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOptions, epochs: EpochOptions) -> None:
     """Measure, plan and apply until Ctrl-C, or for so many epochs; a line an epoch, or one JSON document at the end."""
-    from coralopt.planning import LastValue, PlanRequest, epoch_inputs, forecast_named
+    from coralopt.planning import LastValue, epoch_inputs, forecast_named
     from coralopt.runtime import LoopSettings, follow_demand
 
-    scenario, files = planning.scenario, planning.files
+    scenario, files = planning.request.scenario, planning.files
     tables = epochs.supply()
     supply = None if tables == (None, None) else epoch_inputs(scenario, None, *tables)
     keys = [phase.key for phase in scenario.model_phases]
@@ -100,13 +101,6 @@ def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOp
     say(
         f"measuring demand at {router.router}; a plan every {router.every:g} s, Ctrl-C ends it and leaves the servers as "
         "they are"
-    )
-    request = PlanRequest(
-        scenario,
-        planning.solver.solver,
-        planning.solver.options,
-        planning.library.library,
-        planning.limits.on_infeasible,  # type: ignore[arg-type]
     )
     settings = LoopSettings(
         router.every,
@@ -118,7 +112,7 @@ def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOp
         supply,
         files.output,
     )
-    for epoch in follow_demand(request, servers, settings):
+    for epoch in follow_demand(planning.request, servers, settings):
         measured = dict(zip(keys, epoch.measured_tokens_s.tolist(), strict=True))
         planned = dict(zip(keys, epoch.planned_tokens_s.tolist(), strict=True))
         plan = epoch.plan

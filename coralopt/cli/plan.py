@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +16,8 @@ from coralopt.cli.present import Answer, PlanOutput, present_plan
 from coralopt.cli.shared_options import AllocationOptions, LibraryOptions, OperatorOptions, TrafficOptions
 
 if TYPE_CHECKING:
-    from coralopt.planning import Round, VerifiedPlanning
-    from coralopt.scenario.resolved import ResolvedScenario
+    from coralopt.planning import PlanRequest, Round, VerifiedPlanning
+    from coralopt.workload import Traffic
 
 
 @dataclass(frozen=True)
@@ -65,132 +65,66 @@ def plan(
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
 
-    resolved = operator.on(templates.load(scenario))
+    request = solver.request(operator.on(templates.load(scenario)), templates.library, operator.on_infeasible)
     if simulation.simulate:
-        default = AllocationOptions()
-        changed = (solver.formulation, solver.reductions, solver.restrict, operator.on_infeasible)
-        if changed != (default.formulation, default.reductions, default.restrict, "explain"):
+        if solver.settings != AllocationOptions().settings or operator.on_infeasible != "explain":
             raise OptionError(
                 "--simulate plans with the default formulation and all reductions, and for the whole demand; leave out "
                 "--formulation, --no-reductions, --restrict and --on-infeasible"
             )
         if planner.planner != "coral":
             raise OptionError("--simulate corrects plans of coral; for others see coralopt compare --simulate")
-        _plan_verified(resolved, output, solver, templates, simulation, traffic)
+        _plan_verified(request, simulation, traffic.source(), output)
     elif traffic.trace is not None:
         raise OptionError("a --trace is played with --simulate only")
     elif planner.planner != "coral":
         if operator.on_infeasible != "explain":
             raise OptionError("--on-infeasible is for the planner coral; others tell what share they cannot serve")
-        _plan_by(planner, resolved, output, solver, templates, traffic.seed)
+        settings = parse_options(planner.planner_option)
+        _plan_by(planner.planner, replace(request, settings=settings, seed=traffic.seed), output)
     elif planner.planner_option:
         raise OptionError("--planner-option is for other planners than coral; give --planner")
     else:
-        _plan(resolved, output, solver, operator, templates)
+        _plan_by("coral", replace(request, settings=solver.settings), output)
 
 
-def _plan(
-    scenario: ResolvedScenario,
-    output: PlanOutput,
-    solver: AllocationOptions,
-    operator: OperatorOptions,
-    templates: LibraryOptions,
-) -> None:
-    from coralopt.planning import CoralPlanner, PlanRequest
+def _plan_by(name: str, request: PlanRequest, output: PlanOutput) -> None:
+    """The plan of one planner; coral says what its library is, another planner who it is."""
+    from coralopt.planning import get_planner
 
+    planner = get_planner(name)
     with progress_bar(quiet=output.json_output) as progress:
-        request = PlanRequest(
-            scenario,
-            solver.solver,
-            solver.options,
-            templates.library,
-            operator.on_infeasible,  # type: ignore[arg-type]
-            settings={
-                "formulation": solver.formulation,
-                "reductions": solver.reductions,
-                "restrict": solver.restrict,
-            },
-            progress=progress,
-        )
-        outcome = CoralPlanner().plan(request)
+        outcome = planner.plan(replace(request, progress=progress))
+    facts: dict[str, object] = {"seconds": outcome.steps}
+    seconds = "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in outcome.steps.items())
     used = outcome.library
-    assert used is not None
-    facts = {
-        "seconds": outcome.steps,
-        "templates": used.templates,
-        "node_sets": used.node_sets,
-        "library_reused": used.reused,
-    }
-    origin = "read from the library" if used.reused else f"from {used.node_sets:,} node sets"
-    seconds = ", ".join(f"{name} {value:.2f}" for name, value in outcome.steps.items())
-    present_plan(
-        outcome.plan, output, Answer(facts, lines=[f"{used.templates:,} templates {origin}; seconds: {seconds}"])
-    )
-
-
-def _plan_by(
-    rival: PlannerOptions,
-    scenario: ResolvedScenario,
-    output: PlanOutput,
-    solver: AllocationOptions,
-    templates: LibraryOptions,
-    seed: int,
-) -> None:
-    """A plan by another planner than the paper's."""
-    from coralopt.planning import PlanRequest, get_planner
-
-    planner = get_planner(rival.planner)
-    settings = parse_options(rival.planner_option)
-    with progress_bar(quiet=output.json_output) as progress:
-        outcome = planner.plan(
-            PlanRequest(
-                scenario,
-                solver.solver,
-                solver.options,
-                templates.library,
-                seed=seed,
-                settings=settings,
-                progress=progress,
-            )
-        )
-    facts = {"seconds": outcome.steps, "own_gap": outcome.own_gap, "notes": outcome.notes}
-    lines = [
-        f"planner {planner.name}: {planner.summary} ({planner.source})",
-        "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in outcome.steps.items()),
-        *(f"note: {note}" for note in outcome.notes),
-    ]
+    if name == "coral" and used is not None:
+        facts |= {"templates": used.templates, "node_sets": used.node_sets, "library_reused": used.reused}
+        origin = "read from the library" if used.reused else f"from {used.node_sets:,} node sets"
+        lines = [f"{used.templates:,} templates {origin}; {seconds}"]
+    else:
+        facts |= {"own_gap": outcome.own_gap, "notes": outcome.notes}
+        notes = (f"note: {note}" for note in outcome.notes)
+        lines = [f"planner {planner.name}: {planner.summary} ({planner.source})", seconds, *notes]
     present_plan(outcome.plan, output, Answer(facts, lines=lines))
 
 
-def _plan_verified(
-    scenario: ResolvedScenario,
-    output: PlanOutput,
-    solver: AllocationOptions,
-    templates: LibraryOptions,
-    simulation: SimulateOptions,
-    traffic: TrafficOptions,
-) -> None:
+def _plan_verified(request: PlanRequest, simulation: SimulateOptions, traffic: Traffic, output: PlanOutput) -> None:
     """Plan, play, correct: the cheapest plan that keeps its promise; exit 1 when no plan passed."""
-    from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified
+    from coralopt.planning import VerifiedSettings, plan_verified
     from coralopt.report.verified import rounds_table
 
-    requests = traffic.source()
     with progress_bar(quiet=output.json_output) as progress:
         outcome = plan_verified(
-            PlanRequest(scenario, solver.solver, solver.options, templates.library, progress=progress),
-            requests,
+            replace(request, progress=progress),
+            traffic,
             VerifiedSettings(simulation.attainment, simulation.attainment_of, simulation.rounds),
             on_round=None if output.json_output else _say_round,
         )
-    facts = {
-        "interrupted": outcome.interrupted,
-        "impossible": outcome.impossible,
-        "rounds": outcome.rounds,
-    }
     answer = Answer(
-        facts,
+        {"interrupted": outcome.interrupted, "impossible": outcome.impossible, "rounds": outcome.rounds},
         [rounds_table(outcome.rounds)],
-        [f"requests: {requests.words}", *_judgement(outcome)],
+        [f"requests: {traffic.words}", *_judgement(outcome)],
         ["interrupted: this is the best of the rounds that were finished"] if outcome.interrupted else (),
         OK if outcome.verified else CHECK_FAILED,
     )

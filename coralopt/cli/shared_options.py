@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,6 +12,8 @@ from coralopt.cli.console import OptionList, parse_options
 from coralopt.cli.option_groups import OptionGroup
 
 if TYPE_CHECKING:
+    from coralopt.allocation import OnInfeasible
+    from coralopt.planning import PlanRequest
     from coralopt.scenario.resolved import ResolvedScenario
     from coralopt.workload import Traffic
 
@@ -32,13 +34,27 @@ class SolverOptions(OptionGroup):
     rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Solver options by name; ``--time-limit`` and ``--rel-gap`` are stronger than an ``--option``.
 
         Raises:
             OptionError: An ``--option`` is not of the form NAME=VALUE.
         """
         return parse_options(self.option, time_limit=self.time_limit, rel_gap=self.rel_gap)
+
+    def request(
+        self, scenario: ResolvedScenario, library: Path | None = None, on_infeasible: str = "explain"
+    ) -> PlanRequest:
+        """What a planner is asked for.
+
+        Raises:
+            OptionError: An ``--option`` is not of the form NAME=VALUE.
+        """
+        from coralopt.planning import PlanRequest
+
+        # The planners refuse a value that they do not know.
+        choice = cast("OnInfeasible", on_infeasible)
+        return PlanRequest(scenario, self.solver, self.options, library, choice)
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,11 @@ class AllocationOptions(SolverOptions):
     restrict: Annotated[
         int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
     ] = None
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings of planner coral."""
+        return {"formulation": self.formulation, "reductions": self.reductions, "restrict": self.restrict}
 
 
 @dataclass(frozen=True)

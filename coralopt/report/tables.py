@@ -7,104 +7,104 @@ from rich.table import Table
 from rich.text import Text
 
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.verified import simulated_table
 
 
 def plan_summary(plan: Plan) -> Table:
     """Cost, proven bound and gap in one small table."""
-    table = Table(title=f"Plan for {plan.scenario.get('name', 'scenario')}", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_row("cost", f"{plan.cost_usd_h:,.4f} USD/h")
-    table.add_row("of it initialization", f"{plan.initialization_usd_h:,.4f} USD/h")
+    facts = [
+        ("cost", f"{plan.cost_usd_h:,.4f} USD/h"),
+        ("of it initialization", f"{plan.initialization_usd_h:,.4f} USD/h"),
+    ]
     if plan.on_infeasible == "shortfall":
-        table.add_row("of it unmet demand", f"{plan.unmet_usd_h:,.4f} USD/h")
+        facts.append(("of it unmet demand", f"{plan.unmet_usd_h:,.4f} USD/h"))
     if plan.on_infeasible == "scale":
         bound = f" (proven: at most {plan.served_factor_bound * 100:.4f} %)"
-        table.add_row("served of every demand", f"{plan.served_factor * 100:.4f} %{bound}")
-    table.add_row("proven lower bound", f"{plan.lower_bound_usd_h:,.4f} USD/h")
-    table.add_row("gap", f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)")
-    table.add_row("status", plan.status)
-    table.add_row("solver", f"{plan.solver} {plan.solver_version}, formulation {plan.formulation}")
+        facts.append(("served of every demand", f"{plan.served_factor * 100:.4f} %{bound}"))
     count = sum(instance.count for instance in plan.instances)
     nodes = sum(instance.count * sum(instance.nodes().values()) for instance in plan.instances)
-    table.add_row("serving instances", f"{count} on {nodes} nodes")
-    return table
+    facts += [
+        ("proven lower bound", f"{plan.lower_bound_usd_h:,.4f} USD/h"),
+        ("gap", f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)"),
+        ("status", plan.status),
+        ("solver", f"{plan.solver} {plan.solver_version}, formulation {plan.formulation}"),
+        ("serving instances", f"{count} on {nodes} nodes"),
+    ]
+    return facts_table(f"Plan for {plan.scenario.get('name', 'scenario')}", facts)
 
 
 def demand_table(plan: Plan) -> Table:
     """Demand against planned throughput for every model phase."""
-    table = Table(title="Demand")
-    table.add_column("model phase")
     unmet = any(item.unmet_tokens_s for item in plan.demands)
-    for head in ("SLO ms", "demand tokens/s", "planned tokens/s", "cost USD/h", *(["unmet tokens/s"] * unmet)):
-        table.add_column(head, justify="right")
-    for item in plan.demands:
-        table.add_row(
-            f"{item.model}/{item.phase}",
-            f"{item.slo_ms:g}",
-            f"{item.demand_tokens_s:,.1f}",
-            f"{item.planned_tokens_s:,.1f}",
-            f"{item.cost_usd_h:,.4f}",
-            *([f"{item.unmet_tokens_s:,.1f}"] * unmet),
-        )
+    captions = []
     if plan.node_classes:
-        table.caption = "cost at list prices; reserved and spot nodes cost what the table of supply classes says"
+        captions.append("cost at list prices; reserved and spot nodes cost what the table of supply classes says")
     for key, room in plan.scenario.get("headroom", {}).items():
-        line = f"{key}: {room['throughput']:.1%} more tokens/s, {room['latency']:.0%} of the SLO kept free"
-        table.caption = line if table.caption is None else f"{table.caption}\n{line}"
-    return table
+        captions.append(f"{key}: {room['throughput']:.1%} more tokens/s, {room['latency']:.0%} of the SLO kept free")
+    return make_table(
+        "Demand",
+        [
+            "model phase",
+            Column("SLO ms", "{:g}"),
+            *numbers("{:,.1f}", "demand tokens/s", "planned tokens/s"),
+            Column("cost USD/h", "{:,.4f}"),
+            *numbers("{:,.1f}", *(["unmet tokens/s"] * unmet)),
+        ],
+        [
+            (
+                *(f"{item.model}/{item.phase}", item.slo_ms, item.demand_tokens_s, item.planned_tokens_s),
+                *(item.cost_usd_h, *([item.unmet_tokens_s] * unmet)),
+            )
+            for item in plan.demands
+        ],
+        caption="\n".join(captions) or None,
+    )
 
 
 def option_table(plan: Plan) -> Table:
     """What the scenario asks for beyond demand, where the plan stands, and what binds."""
-    table = Table(title="Options")
-    table.add_column("option")
-    for head in ("planned", "asked for"):
-        table.add_column(head, justify="right")
-    table.add_column("unit")
-    table.add_column("binding")
-    for item in plan.options:
-        sign = "<=" if item.sense == "most" else ">="
-        table.add_row(
-            item.option, f"{item.planned:,.4g}", f"{sign} {item.asked:,.4g}", item.unit, "yes" if item.binding else ""
-        )
-    return table
+    return make_table(
+        "Options",
+        ["option", Column("planned", "{:,.4g}"), Column("asked for", "{}"), "unit", "binding"],
+        [
+            (
+                *(item.option, item.planned, f"{'<=' if item.sense == 'most' else '>='} {item.asked:,.4g}"),
+                *(item.unit, "yes" if item.binding else ""),
+            )
+            for item in plan.options
+        ],
+    )
 
 
 def node_class_table(plan: Plan) -> Table:
     """Nodes by supply class."""
-    table = Table(title="Nodes by supply class")
-    for head in ("region", "configuration", "class"):
-        table.add_column(head)
-    for head in ("nodes", "USD/h each"):
-        table.add_column(head, justify="right")
-    for item in plan.node_classes:
-        table.add_row(item.region, item.configuration, item.node_class, str(item.nodes), f"{item.usd_h:,.4f}")
-    return table
+    return make_table(
+        "Nodes by supply class",
+        ["region", "configuration", "class", Column("nodes", "{}"), Column("USD/h each", "{:,.4f}")],
+        [(item.region, item.configuration, item.node_class, item.nodes, item.usd_h) for item in plan.node_classes],
+    )
 
 
 def instance_table(plan: Plan) -> Table:
     """What to rent: one row a serving template and region."""
-    table = Table(title="Serving instances")
-    for head in ("model phase", "region"):
-        table.add_column(head)
-    table.add_column("count", justify="right")
-    table.add_column("nodes of one instance")
-    table.add_column("layers")
-    table.add_column("tokens/s each", justify="right")
-    table.add_column("USD/h each", justify="right")
-    for instance in plan.instances:
-        table.add_row(
+    columns: list[Column | str] = [
+        *("model phase", "region", Column("count", "{}"), "nodes of one instance", "layers"),
+        *(Column("tokens/s each", "{:,.1f}"), Column("USD/h each", "{:,.4f}")),
+    ]
+    rows = [
+        (
             f"{instance.model}/{instance.phase}",
             instance.region,
-            str(instance.count) + (f" ({instance.kept} kept)" if instance.kept else ""),
+            f"{instance.count} ({instance.kept} kept)" if instance.kept else instance.count,
             " + ".join(_nodes(name, count) for name, count in instance.nodes().items()),
             "+".join(str(stage.layers) for stage in instance.stages),
-            f"{instance.tokens_s:,.1f}",
-            f"{instance.price_usd_h:,.4f}",
+            instance.tokens_s,
+            instance.price_usd_h,
         )
-    return table
+        for instance in plan.instances
+    ]
+    return make_table("Serving instances", columns, rows)
 
 
 def pipeline_drawing(instance: PlannedInstance) -> Text:

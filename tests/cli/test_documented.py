@@ -37,7 +37,7 @@ def documented(text: str) -> Iterator[str]:
     yield from IN_TEXT.findall(text)
     code = "\n".join([*BLOCK.findall(text), *re.findall(r"^(?: {4}|\t).*$", text, re.M)])
     for line in ON_A_LINE.findall(code):
-        first, *others = re.split(r"\s+(?:&&|\|)\s+(?=coralopt )", re.sub(r"\s#\s.*| \\$", "", line))
+        first, *others = re.split(r"\s+(?:&&|\|)\s+(?=coralopt )", re.sub(r"\s+#\s.*|\s+\\$", "", line))
         yield first
         yield from (other.removeprefix("coralopt ") for other in others)
 
