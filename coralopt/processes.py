@@ -1,6 +1,7 @@
 """Child processes: started in a session of their own, watched, limited, and ended together with all that they started.
 
-The one place that starts processes; only :mod:`coralopt.templates.executors` keeps a pool of its own.
+The one place that starts processes; only :mod:`coralopt.templates.executors` keeps a pool of its own. psutil is imported
+where it is used: workers in another interpreter import this module too, and watch nobody.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
 
 #: Seconds between two looks while waiting.
 LOOK_S = 0.05
@@ -98,6 +101,8 @@ class Exit:
 
 def birth(pid: int) -> str | None:
     """When a process was started, so that a reused number is not taken for it; ``None`` when it is gone."""
+    import psutil
+
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:
@@ -232,7 +237,7 @@ class Child:
         """
         # A process found again may be gone, and its number somebody else's.
         if not self._buried and (self._handle is not None or self.alive):
-            family = self._descendants()
+            family = _family(self.pid)
             if grace_s > 0 and self.alive:
                 self._why = Ending.KILLED
                 self._send_group(signal.SIGINT)
@@ -249,19 +254,11 @@ class Child:
         self.kill()
 
     def _look(self) -> None:
-        with suppress(psutil.Error):
-            self.peak_mib = max(self.peak_mib or 0.0, psutil.Process(self.pid).memory_info().rss / 2**20)
+        self.peak_mib = max(self.peak_mib or 0.0, _resident_mib(self.pid)) or None
         if self._seconds is not None and time.monotonic() - self._begun > self._seconds:
-            self._end(Ending.OUT_OF_TIME, self._descendants())
+            self._end(Ending.OUT_OF_TIME, _family(self.pid))
         elif self.memory_gib is not None and (self.peak_mib or 0.0) > 1024 * self.memory_gib:
-            self._end(Ending.OUT_OF_MEMORY, self._descendants())
-
-    def _descendants(self) -> list[psutil.Process]:
-        # To be asked before anything is killed: whoever loses its parent becomes the system's child.
-        with suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            return [process, *process.children(recursive=True)]
-        return []
+            self._end(Ending.OUT_OF_MEMORY, _family(self.pid))
 
     def _send_group(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -271,26 +268,48 @@ class Child:
         """Kill the group and whoever left it, and wait until they are gone."""
         self._why, self._buried = why, True
         self._send_group(getattr(signal, "SIGKILL", signal.SIGTERM))
-        for member in family:
-            with suppress(psutil.Error):
-                member.kill()
+        _bury(family)
         if self._handle is not None:
             self._handle.wait()
             self._exit = self._exit or self._ended(self._handle.returncode)
         self._held.close()
-        until = time.monotonic() + BURIAL_S
-        while any(_runs(member) for member in family) and time.monotonic() < until:
-            time.sleep(0.005)
 
     def _ended(self, code: int) -> Exit:
         ending = self._why if code < 0 else Ending.FAILED if code else Ending.FINISHED
         return Exit(ending, code, time.monotonic() - self._begun, self.peak_mib)
 
 
-def _runs(process: psutil.Process) -> bool:
+def _resident_mib(pid: int) -> float:
+    import psutil
+
     with suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
+        resident: int = psutil.Process(pid).memory_info().rss
+        return resident / 2**20
+    return 0.0
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """The process and its descendants; to be asked before anything is killed: who loses its parent becomes the system's."""
+    import psutil
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def _bury(family: Sequence[psutil.Process]) -> None:
+    """Kill the processes and wait until they are gone."""
+    import psutil
+
+    for member in family:
+        with suppress(psutil.Error):
+            member.kill()
+    until = time.monotonic() + BURIAL_S
+    for member in family:
+        with suppress(psutil.Error):
+            while member.is_running() and member.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+                time.sleep(0.005)
 
 
 def _require_program(program: str) -> None:

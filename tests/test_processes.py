@@ -226,8 +226,6 @@ def test_nobody_else_starts_processes() -> None:
     """Only the supervisor does, and the pool of the template build."""
     root = Path(coralopt.__file__).parent
     exempt = {"processes.py", "templates/executors.py"}
-    # Not moved to the supervisor yet.
-    exempt |= {"runtime/local/process.py"}
     names = {"subprocess", "multiprocessing", "asyncio.subprocess", "pty"}
     calls = {
         "fork",

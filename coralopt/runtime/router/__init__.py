@@ -1,6 +1,5 @@
 """The router: an OpenAI API in front of all serving instances of a plan (paper, section 5.1)."""
 
-from coralopt.runtime.router.balance import smooth_weighted_round_robin
 from coralopt.runtime.router.config import BackendConfig, RouterConfig, backend_config, router_document
 from coralopt.runtime.router.vllm_router import vllm_router_commands
 
@@ -9,6 +8,5 @@ __all__ = [
     "RouterConfig",
     "backend_config",
     "router_document",
-    "smooth_weighted_round_robin",
     "vllm_router_commands",
 ]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from coralopt.runtime.router.balance import smooth_weighted_round_robin
+from coralopt.round_robin import smooth_weighted_round_robin
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.types import JsonObject
 
