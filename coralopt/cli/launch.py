@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from coralopt.cli.console import JsonFlag, print_json, print_rich, say
-from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
+from coralopt.cli.console import JsonFlag, print_json, say
+from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED, OK
 from coralopt.cli.launch_options import (
     RUN_FOLDER,
     DryRun,
@@ -33,6 +33,7 @@ from coralopt.cli.launch_options import (
     warn_open,
 )
 from coralopt.cli.option_groups import takes_groups
+from coralopt.cli.present import Answer, present
 from coralopt.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -124,11 +125,7 @@ def start(
         addresses = LocalAddresses()
         launch = lower(document, engine, addresses)
         addresses.release()
-        if json_output:
-            print_json(launch.to_document())
-        else:
-            print_rich(_verdict_table(document, launch))
-            _print_commands(launch)
+        present(Answer(launch.to_document(), [_verdict_table(document, launch), _commands(launch)]), json_output)
         return
     warn_open(host)
     local = servers.local(output, host, port, needs_gpus=not engine.cpu, partial=partial)
@@ -169,22 +166,18 @@ def render(
     require_runnable(verdicts, partial)
     files = target_files(target, document, engine, nodes, manifests)
     if dry_run or output is None:
-        if json_output:
-            print_json(files)
-        else:
-            for name, text in files.items():
-                if name not in ("launch.json", "preflight/preflight.py"):
-                    typer.echo(f"# ---- {name}\n{text}")
+        hidden = ("launch.json", "preflight/preflight.py")
+        texts = [f"# ---- {name}\n{text}" for name, text in files.items() if name not in hidden]
+        present(Answer(files, texts), json_output)
         return
     written = write_files(output, files)
-    if json_output:
-        print_json({"directory": str(output), **{key: list(names) for key, names in vars(written).items()}})
-        return
-    print_rich(_verdict_table(document, verdicts))
-    say(
-        f"{output}: {len(written.added)} files added, {len(written.changed)} changed, "
-        f"{len(written.unchanged)} as they were, {len(written.removed)} removed"
+    counts = ", ".join(
+        f"{len(getattr(written, fate))} {words}"
+        for fate, words in (("added", "files added"), ("changed", "changed"), ("unchanged", "as they were"))
     )
+    lines = [f"{output}: {counts}, {len(written.removed)} removed"]
+    fates = {"directory": str(output), **{fate: list(names) for fate, names in vars(written).items()}}
+    present(Answer(fates, [_verdict_table(document, verdicts)], lines), json_output)
 
 
 @app.command()
@@ -196,12 +189,9 @@ def check(plan: PlanArgument, options: EngineOptions, json_output: JsonFlag = Fa
 
     document = Plan.load(plan)
     verdicts = lower(document, options.engine(document))
-    if json_output:
-        print_json(verdicts.to_document()["instances"])
-    else:
-        print_rich(_verdict_table(document, verdicts))
-    if verdicts.refused:
-        raise typer.Exit(CHECK_FAILED)
+    code = CHECK_FAILED if verdicts.refused else OK
+    answer = Answer(verdicts.to_document()["instances"], [_verdict_table(document, verdicts)], code=code)
+    present(answer, json_output)
 
 
 @app.command()
@@ -211,11 +201,8 @@ def apply(plan: PlanArgument, url: UrlArgument, json_output: JsonFlag = False) -
     from coralopt.runtime.local.client import RemoteController
 
     changes = RemoteController(url, router_keys()[0]).apply(Plan.load(plan))
-    if json_output:
-        print_json(changes)
-    else:
-        for what in ("kept", "started", "stopped"):
-            say(f"{what}: {', '.join(changes[what]) or 'none'}")
+    lines = [f"{what}: {', '.join(changes[what]) or 'none'}" for what in ("kept", "started", "stopped")]
+    present(Answer(changes, lines=lines), json_output)
 
 
 @app.command()
@@ -225,24 +212,18 @@ def status(url: UrlArgument = "http://127.0.0.1:8000", json_output: JsonFlag = F
 
     from coralopt.runtime.local.client import RemoteController
 
-    told = RemoteController(url, router_keys()[0]).status()
-    if json_output:
-        print_json(told)
-    else:
-        table = Table(title=f"Servers behind {url}")
-        for column in ("pipeline", "model", "phase", "state", "in flight", "url"):
-            table.add_column(column, overflow="fold")
-        for backend in told["backends"]:
-            state = "draining" if backend["draining"] else "healthy" if backend["healthy"] else "ill"
-            cells = (backend["name"], backend["model"], backend["phase"], state, backend["in_flight"], backend["url"])
-            table.add_row(*map(str, cells))
-        print_rich(table)
-        for name, count in told["instances"].items():
-            typer.echo(f"{name}: {count['running']} of {count['planned']} run")
-        for name, why in told["given_up"].items():
-            typer.echo(f"{name} is given up: {why}")
-    if any(count["running"] < count["planned"] for count in told["instances"].values()):
-        raise typer.Exit(CHECK_FAILED)
+    report = RemoteController(url, router_keys()[0]).status()
+    table = Table(title=f"Servers behind {url}")
+    for column in ("pipeline", "model", "phase", "state", "in flight", "url"):
+        table.add_column(column, overflow="fold")
+    for backend in report["backends"]:
+        state = "draining" if backend["draining"] else "healthy" if backend["healthy"] else "ill"
+        cells = (backend["name"], backend["model"], backend["phase"], state, backend["in_flight"], backend["url"])
+        table.add_row(*map(str, cells))
+    lines = [f"{name}: {n['running']} of {n['planned']} run" for name, n in report["instances"].items()]
+    lines += [f"{name} is given up: {why}" for name, why in report["given_up"].items()]
+    whole = all(n["running"] >= n["planned"] for n in report["instances"].values())
+    present(Answer(report, [table, *lines], code=OK if whole else CHECK_FAILED), json_output)
 
 
 @app.command()
@@ -310,12 +291,12 @@ def _verdict_table(plan: Plan, launch: Launch) -> Table:
     return table
 
 
-def _print_commands(launch: Launch) -> None:
+def _commands(launch: Launch) -> str:
     from coralopt.runtime.targets.quoting import command_lines
 
+    lines = []
     for node in launch.nodes:
-        env = [f"{key}={value}" for key, value in node.env.items()]
-        typer.echo(
-            f"# {node.name}: layers {node.first_layer}-{node.last_layer} on {node.configuration} {' '.join(env)}"
-        )
-        typer.echo(command_lines(node.argv))
+        env = " ".join(f"{key}={value}" for key, value in node.env.items())
+        lines.append(f"# {node.name}: layers {node.first_layer}-{node.last_layer} on {node.configuration} {env}")
+        lines.append(command_lines(node.argv))
+    return "\n".join(lines)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import say
+from coralopt.cli.console import parse_pairs, say
 from coralopt.cli.option_groups import OptionGroup
 from coralopt.errors import LaunchError
 
@@ -82,9 +82,14 @@ class EngineOptions(OptionGroup):
         """
         from coralopt.runtime import VllmEngine
 
+        models = {instance.model for instance in plan.instances}
+        paths = parse_pairs("--model-path", self.model_path, error=LaunchError)
+        for name in sorted(set(paths) - models):
+            have = ", ".join(sorted(models))
+            raise LaunchError(f"--model-path {name}={paths[name]}: the plan has no model {name!r}; it has {have}")
         return VllmEngine(
             program=(self.vllm,),
-            model_paths=_pairs("--model-path", self.model_path, {instance.model for instance in plan.instances}),
+            model_paths=paths,
             connector=self.connector,
             kv_directory=None if self.kv_directory is None else str(self.kv_directory.absolute()),
             kv_server=self.kv_server,
@@ -169,7 +174,7 @@ def target_files(
         return targets.skypilot_files(
             lower(plan, engine, targets.SkyPilotAddresses()),
             spot=market == "spot",
-            clouds=_pairs("--cloud", nodes.cloud),
+            clouds=parse_pairs("--cloud", nodes.cloud, error=LaunchError),
             addresses=_addresses(nodes.hosts),
         )
     defaults = targets.KubernetesOptions
@@ -192,18 +197,6 @@ def _addresses(path: Path | None) -> dict[str, str]:
     if not isinstance(addresses, dict) or not all(isinstance(value, str) for value in addresses.values()):
         raise LaunchError(f"--hosts {path}: must be a JSON object of machine name -> address")
     return addresses
-
-
-def _pairs(option: str, items: list[str] | None, known: set[str] | None = None) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for item in items or []:
-        name, separator, value = item.partition("=")
-        if not separator or not name or not value:
-            raise LaunchError(f"{option} {item!r}: expected NAME=VALUE")
-        if known is not None and name not in known:
-            raise LaunchError(f"{option} {item!r}: the plan has no model {name!r}; it has {', '.join(sorted(known))}")
-        pairs[name] = value
-    return pairs
 
 
 def router_keys() -> tuple[str | None, str | None]:

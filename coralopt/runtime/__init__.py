@@ -3,12 +3,11 @@
 from coralopt.runtime.engine import Command, Engine, NodeJob
 from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch, Reason, Slice, Verdict
 from coralopt.runtime.loop import LoopEpoch, LoopSettings, Servers, follow_demand, measured_demand
-from coralopt.runtime.lower import Addresses, OneNodeEach, check, lower
+from coralopt.runtime.lower import OneNodeEach, check, lower
 from coralopt.runtime.unzip import unzip
 from coralopt.runtime.vllm import VllmEngine
 
 __all__ = [
-    "Addresses",
     "Command",
     "Engine",
     "Launch",

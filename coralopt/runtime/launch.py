@@ -240,8 +240,8 @@ class Launch:
                 {
                     "instance": verdict.instance,
                     "runs": verdict.runs,
-                    "reasons": [dataclasses.asdict(reason) for reason in verdict.reasons],
-                    "remarks": [dataclasses.asdict(remark) for remark in verdict.remarks],
+                    "reasons": [vars(reason) for reason in verdict.reasons],
+                    "remarks": [vars(remark) for remark in verdict.remarks],
                 }
                 for verdict in self.verdicts
             ],

@@ -2,74 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.runtime.engine import Engine, NodeJob
 from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch
 from coralopt.runtime.naming import dns_label
-from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ModelPhase
 
 #: Port by use, where every process has a machine of its own: HTTP API, rendezvous of a pipeline, KV caches.
 BASE_PORTS = {"http": 8000, "rendezvous": 29500, "kv": 5600}
 
 
-class Addresses(Protocol):
-    """Where the machines of a target are, and which ports are free there."""
-
-    def host(self, pipeline: str, node: str, machine: str) -> str:
-        """Address under which others reach the node."""
-        ...
-
-    def bind(self, host: str) -> str:
-        """Address that the HTTP server of a head on ``host`` binds to."""
-        ...
-
-    def port(self, machine: str, use: str) -> int:
-        """A port of ``machine`` that nothing else of the launch listens on."""
-        ...
-
-    def devices(self, machine: str, gpus: tuple[int, ...], gpu: str) -> tuple[int, ...]:
-        """Device indices that stand for the planned node's ``gpus``, of type ``gpu``, on the machine at hand."""
-        ...
-
-    def crowded(self) -> bool:
-        """Whether all nodes share one machine, so that each process must be shown its own devices."""
-        ...
-
-
 class OneNodeEach:
-    """Every planned node is a machine of its own, reached under its name or an address given for it.
+    """Where machines are and which ports are free there: each is a planned node, reached under its name or an address.
+
+    Other targets override what differs there.
 
     Args:
         addresses: Machine name -> address; the name itself where there is none.
-        bind: Address that HTTP servers bind to; the machine's own when ``None``.
     """
 
-    def __init__(self, addresses: dict[str, str] | None = None, bind: str | None = None) -> None:
+    def __init__(self, addresses: Mapping[str, str] | None = None) -> None:
         self._addresses = addresses or {}
-        self._bind = bind
-        self._taken: dict[tuple[str, str], int] = {}
+        self._taken: Counter[tuple[str, str]] = Counter()
 
     def host(self, pipeline: str, node: str, machine: str) -> str:
+        """Address under which others reach the node."""
         return self._addresses.get(machine, machine)
 
     def bind(self, host: str) -> str:
-        return self._bind or host
+        """Address that the HTTP server of a head on ``host`` binds to."""
+        return host
 
     def port(self, machine: str, use: str) -> int:
-        taken = self._taken.get((machine, use), 0)
-        self._taken[machine, use] = taken + 1
-        return BASE_PORTS[use] + taken
+        """A port of ``machine`` that nothing else of the launch listens on."""
+        self._taken[machine, use] += 1
+        return BASE_PORTS[use] + self._taken[machine, use] - 1
 
     def devices(self, machine: str, gpus: tuple[int, ...], gpu: str) -> tuple[int, ...]:
+        """Device indices that stand for the planned node's ``gpus``, of type ``gpu``, on the machine at hand."""
         return gpus
 
     def crowded(self) -> bool:
+        """Whether all nodes share one machine, so that each process must be shown its own devices."""
         return False
 
 
@@ -80,12 +59,11 @@ def check(plan: Plan, engine: Engine) -> Launch:
         PlanError: The plan and the scenario in it do not fit together.
         ScenarioError: The scenario in the plan is not valid.
     """
-    scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
-    return Launch(engine.name, (), engine.judge(plan, scenario))
+    return Launch(engine.name, (), engine.judge(plan, plan.resolved))
 
 
 def lower(
-    plan: Plan, engine: Engine, addresses: Addresses | None = None, only: Callable[[str], bool] = lambda name: True
+    plan: Plan, engine: Engine, addresses: OneNodeEach | None = None, only: Callable[[str], bool] = lambda name: True
 ) -> Launch:
     """All processes to start for ``plan``; instances the engine cannot run are left out and say why.
 
@@ -102,23 +80,23 @@ def lower(
         PlanError: The plan and the scenario in it do not fit together.
         ScenarioError: The scenario in the plan is not valid.
     """
-    scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
-    places: Addresses = OneNodeEach() if addresses is None else addresses
+    scenario = plan.resolved
+    places = addresses or OneNodeEach()
     phases = {phase.key: phase for phase in scenario.model_phases}
     kinds = {configuration.name: configuration.gpu.name for configuration in scenario.configurations}
     verdicts = engine.judge(plan, scenario)
-    names: list[str] = []
+    names: Counter[str] = Counter()
     pipelines: list[PipelineLaunch] = []
     for instance, verdict in zip(plan.instances, verdicts, strict=True):
         for replica in range(instance.count):
             for index, pipeline in enumerate(verdict.pipelines):
                 suffix = (str(replica), f"p{index}") if len(verdict.pipelines) > 1 else (str(replica),)
                 name = dns_label(instance.name, *suffix)
-                names.append(name)
+                names[name] += 1
                 if only(name):
                     phase = phases[f"{instance.model}/{instance.phase}"]
                     pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places, kinds))
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
     return Launch(engine.name, tuple(pipelines), verdicts)
@@ -130,7 +108,7 @@ def _lower_pipeline(
     pipeline: Pipeline,
     phase: ModelPhase,
     engine: Engine,
-    places: Addresses,
+    places: OneNodeEach,
     kinds: dict[str, str],
 ) -> PipelineLaunch:
     parts_of = [[part for part in pipeline.slices if part.machine == m] for m in range(pipeline.machines)]
@@ -139,19 +117,11 @@ def _lower_pipeline(
     for m, parts in enumerate(parts_of):
         labels += [machines[m]] if len(parts) == 1 else [f"{machines[m]}-v{v}" for v in range(len(parts))]
     hosts = [places.host(name, labels[r], machines[part.machine]) for r, part in enumerate(pipeline.slices)]
-    head_machine = machines[0]
-    http = places.port(head_machine, "http")
-    rendezvous = places.port(head_machine, "rendezvous") if len(labels) > 1 else None
-    kv = places.port(head_machine, "kv") if pipeline.connector is not None else None
+    uses = ["http", *["rendezvous"] * (len(labels) > 1), *["kv"] * (pipeline.connector is not None)]
+    ports = {use: places.port(machines[0], use) for use in uses}
     nodes = []
     for rank, part in enumerate(pipeline.slices):
         machine = machines[part.machine]
-        listens: dict[str, int] = {}
-        meets: dict[str, int] = {}
-        if rendezvous is not None:
-            meets["rendezvous"] = rendezvous
-        if rank == 0:
-            listens = {"http": http, **meets} | ({} if kv is None else {"kv": kv})
         crowded = places.crowded() or len(parts_of[part.machine]) > 1
         shown = places.devices(machine, part.gpus, kinds[part.configuration])
         slices = tuple(replace(other, gpus=shown) if other is part else other for other in pipeline.slices)
@@ -161,7 +131,7 @@ def _lower_pipeline(
             phase,
             places.bind(hosts[0]),
             hosts[0],
-            {**meets, **listens} | ({} if kv is None else {"kv": kv}),
+            {use: port for use, port in ports.items() if rank == 0 or use != "http"},
             crowded,
         )
         command = engine.command(job)
@@ -180,7 +150,7 @@ def _lower_pipeline(
                 argv=command.argv,
                 env=dict(command.env),
                 own_address=command.own_address,
-                ports=listens,
+                ports=ports if rank == 0 else {},
             )
         )
     return PipelineLaunch(

@@ -265,6 +265,8 @@ def test_mooncake_and_lmcache() -> None:
             engine = VllmEngine(connector=connector, kv_server="10.0.0.1:6000")
             launch = lower(plan(*halves), engine)
             found[connector, name] = sorted({r.code for v in launch.verdicts for r in v.reasons})
+            backwards = check(plan(*reversed(halves)), engine).verdicts
+            assert {v.instance: v.reasons for v in backwards} == {v.instance: v.reasons for v in launch.verdicts}
             if launch.refused:
                 continue
             prefill, decode = launch.pipelines

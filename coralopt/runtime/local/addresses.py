@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from coralopt import catalog
 from coralopt.processes import output_of
+from coralopt.runtime.lower import OneNodeEach
 
 
-class LocalAddresses:
+class LocalAddresses(OneNodeEach):
     """Every node is this machine; ports are free ones, devices are dealt out in order, each of the planned kind.
 
     Found ports stay reserved until :meth:`release`, so that no two uses get the same one.
@@ -27,6 +28,7 @@ class LocalAddresses:
     def __init__(
         self, host: str = "127.0.0.1", taken: Iterable[int] = (), kinds: Sequence[str | None] | None = None
     ) -> None:
+        super().__init__()
         self._host = host
         self._used = set(taken)
         self._kinds = kinds
@@ -38,9 +40,6 @@ class LocalAddresses:
 
     def host(self, pipeline: str, node: str, machine: str) -> str:
         return self._host
-
-    def bind(self, host: str) -> str:
-        return host
 
     def port(self, machine: str, use: str) -> int:
         taken = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET, socket.SOCK_STREAM)
