@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.simulation import PhaseOutcome, SimulationResult
 from coralopt.simulation.causes import BURST_S, CAUSES
 
+#: Format of throughputs and latencies.
+TENTHS = "{:,.1f}"
 _MEANING = {
     "length": "would miss alone on an idle cluster of these nodes, too: no headroom in throughput helps",
     "instance": "no instance served",
@@ -24,10 +28,6 @@ _MEANING = {
 }
 
 
-def _number(value: float, digits: int = 1) -> str:
-    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
-
-
 def _percent(value: float) -> str:
     return "-" if math.isnan(value) else f"{value * 100:.1f} %"
 
@@ -35,89 +35,80 @@ def _percent(value: float) -> str:
 def simulation_summary(result: SimulationResult) -> Table:
     """Size of the run, cost and the share of requests that met both SLOs."""
     status = result.requests["status"]
-    table = Table(title="Simulation", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_row("window", f"{result.window_s:,.1f} s, last request left at {result.end_s:,.1f} s")
-    table.add_row("requests", f"{len(status):,}")
-    table.add_row("finished / rejected / never served", " / ".join(f"{int((status == s).sum()):,}" for s in (1, 2, 0)))
-    table.add_row("met both SLOs", _percent(result.attainment))
-    table.add_row("of those that could on an idle cluster", _percent(result.attainment_feasible))
-    table.add_row("rent", f"{result.cost_usd:,.4f} USD, {result.cost_usd_h:,.4f} USD/h")
-    table.add_row("events", f"{result.events:,}")
-    return table
+    facts = {
+        "window": f"{result.window_s:,.1f} s, last request left at {result.end_s:,.1f} s",
+        "requests": f"{len(status):,}",
+        "finished / rejected / never served": " / ".join(f"{int((status == s).sum()):,}" for s in (1, 2, 0)),
+        "met both SLOs": _percent(result.attainment),
+        "of those that could on an idle cluster": _percent(result.attainment_feasible),
+        "rent": f"{result.cost_usd:,.4f} USD, {result.cost_usd_h:,.4f} USD/h",
+        "events": f"{result.events:,}",
+    }
+    return facts_table("Simulation", facts.items())
 
 
 def promise_table(result: SimulationResult) -> Table:
     """Promised, offered and achieved throughput of every model phase."""
-    table = Table(title="Promise and outcome, tokens/s (prefill: input tokens, decode: output tokens)")
-    table.add_column("model phase")
-    for head in ("promised", "planned for", "offered", "achieved", "goodput", "SLO ms", "met SLO", "met at work"):
-        table.add_column(head, justify="right")
-    for row in result.outcomes:
-        table.add_row(
-            outcome_name(row),
-            *(
-                _number(value)
-                for value in (
-                    row.promised_tokens_s,
-                    row.demand_tokens_s,
-                    row.offered_tokens_s,
-                    row.achieved_tokens_s,
-                    row.goodput_tokens_s,
-                )
-            ),
-            f"{row.slo_ms:g}",
-            _percent(row.attainment),
-            _percent(row.attainment_served),
-        )
-    return table
+    heads = ("promised", "planned for", "offered", "achieved", "goodput")
+    return make_table(
+        "Promise and outcome, tokens/s (prefill: input tokens, decode: output tokens)",
+        ("model phase", *numbers(TENTHS, *heads), *numbers("{:g}", "SLO ms", "met SLO", "met at work")),
+        (
+            (
+                outcome_name(row),
+                row.promised_tokens_s,
+                row.demand_tokens_s,
+                row.offered_tokens_s,
+                row.achieved_tokens_s,
+                row.goodput_tokens_s,
+                row.slo_ms,
+                _percent(row.attainment),
+                _percent(row.attainment_served),
+            )
+            for row in result.outcomes
+        ),
+    )
 
 
 def latency_table(result: SimulationResult) -> Table:
     """Percentiles of the latency the SLO is about, where the time goes, and why requests waited."""
-    table = Table(title="Latency, ms: time to first token (prefill), time per output token (decode)")
-    table.add_column("model phase")
-    for head in ("SLO", "p50", "p95", "p99", "mean wait", "mean transfer"):
-        table.add_column(head, justify="right")
-    table.add_column("had to wait for")
+    rows = []
     for row in result.outcomes:
         mine = result.requests["model"] == result.models.index(row.model)
         prefill = row.kind == "prefill"
-        wait = result.requests["prefill_wait_ms" if prefill else "decode_wait_ms"][mine]
-        transfer = result.requests["transfer_ms"][mine]
+        wait = _mean(result.requests["prefill_wait_ms" if prefill else "decode_wait_ms"][mine])
+        transfer = None if prefill else _mean(result.requests["transfer_ms"][mine])
         reasons = [f"{word} {_percent(share)}" for word, share in row.waited.items() if share > 0]
-        table.add_row(
-            outcome_name(row),
-            f"{row.slo_ms:g}",
-            *(_number(value) for value in (row.p50_ms, row.p95_ms, row.p99_ms, _mean(wait))),
-            "-" if prefill else _number(_mean(transfer)),
-            ", ".join(reasons) or "nothing",
-        )
-    return table
+        figures = (row.slo_ms, row.p50_ms, row.p95_ms, row.p99_ms, wait, transfer)
+        rows.append((outcome_name(row), *figures, ", ".join(reasons) or "nothing"))
+    return make_table(
+        "Latency, ms: time to first token (prefill), time per output token (decode)",
+        (
+            "model phase",
+            Column("SLO", "{:g}"),
+            *numbers(TENTHS, "p50", "p95", "p99", "mean wait", "mean transfer"),
+            "had to wait for",
+        ),
+        rows,
+    )
 
 
 def cause_table(result: SimulationResult) -> Table:
     """Share of all requests that missed, by cause, and where and when most of them did."""
     present = [name for name in CAUSES if any(name in row.causes for row in result.outcomes)]
-    table = Table(title="Where and why the promise broke, share of all requests")
-    table.add_column("model phase")
-    for head in ("missed", *present, "met of feasible"):
-        table.add_column(head, justify="right")
-    table.add_column("worst instance, and half minute")
+    rows = []
     for row in result.outcomes:
         where = "-"
         if row.causes:
             where = f"{row.worst_instance_share:.0%} of it on {row.worst_instance}; " if row.worst_instance else ""
             where += f"from {row.worst_from_s:g} s: {_percent(row.worst_attainment)} met"
-        table.add_row(
-            outcome_name(row),
-            _percent(1 - row.attainment),
-            *(_percent(row.causes[name]) if name in row.causes else "-" for name in present),
-            _percent(row.attainment_feasible),
-            where,
-        )
-    return table
+        shares = (1 - row.attainment, *(row.causes.get(name, math.nan) for name in present), row.attainment_feasible)
+        rows.append((outcome_name(row), *map(_percent, shares), where))
+    return make_table(
+        "Where and why the promise broke, share of all requests",
+        ("model phase", *numbers("{}", "missed", *present, "met of feasible"), "worst instance, and half minute"),
+        rows,
+    )
 
 
 def cause_lines(result: SimulationResult) -> str:
@@ -140,28 +131,22 @@ def cause_lines(result: SimulationResult) -> str:
 
 def node_table(result: SimulationResult) -> Table:
     """Equal nodes of equal instances in one row: utilisation and KV memory."""
-    table = Table(title="Nodes")
-    table.add_column("instance")
-    table.add_column("node")
-    for head in ("nodes", "busy", "mean batch", "KV peak"):
-        table.add_column(head, justify="right")
-    nodes, names = result.nodes, result.instances["name"]
-    phases = dict(zip(names, result.instances["phase"], strict=True))
-    for (name, label), rows in equal_nodes(result).items():
-        batches = int(nodes["batches"][rows].sum())
-        decode, prompt = int(nodes["decode_tokens"][rows].sum()), int(nodes["prompt_tokens"][rows].sum())
-        unit = "tokens" if phases[name] == "prefill" else "sequences"
-        work = prompt if phases[name] == "prefill" else decode
-        capacity = np.maximum(nodes["kv_capacity_bytes"][rows], 1)
-        table.add_row(
-            name,
-            label,
-            str(len(rows)),
-            _percent(float(np.mean(nodes["utilisation"][rows]))),
-            f"{work / max(batches, 1):,.1f} {unit}",
-            _percent(float(np.max(nodes["kv_peak_bytes"][rows] / capacity))),
-        )
-    return table
+    nodes = result.nodes
+    phases = dict(zip(result.instances["name"], result.instances["phase"], strict=True))
+    rows = []
+    for (name, label), where in equal_nodes(result).items():
+        prefill = phases[name] == "prefill"
+        work = int(nodes["prompt_tokens" if prefill else "decode_tokens"][where].sum())
+        batch = f"{work / max(int(nodes['batches'][where].sum()), 1):,.1f} {'tokens' if prefill else 'sequences'}"
+        busy = _percent(float(np.mean(nodes["utilisation"][where])))
+        rows.append((name, label, len(where), busy, batch, _percent(kv_peak(result, where))))
+    return make_table("Nodes", ("instance", "node", *numbers("{}", "nodes", "busy", "mean batch", "KV peak")), rows)
+
+
+def kv_peak(result: SimulationResult, rows: Sequence[int]) -> float:
+    """The largest share of its KV memory that any of these nodes ever held."""
+    capacity = np.maximum(result.nodes["kv_capacity_bytes"][rows], 1)
+    return float(np.max(result.nodes["kv_peak_bytes"][rows] / capacity))
 
 
 def equal_nodes(result: SimulationResult) -> dict[tuple[str, str], list[int]]:
@@ -174,23 +159,22 @@ def equal_nodes(result: SimulationResult) -> dict[tuple[str, str], list[int]]:
 
 def epoch_table(result: SimulationResult) -> Table:
     """Goodput and attainment of every epoch and model, by time of arrival."""
-    table = Table(title="Epochs (requests by arrival)")
-    table.add_column("from s", justify="right")
-    table.add_column("model")
-    for head in ("requests", "prefill goodput", "met TTFT", "decode goodput", "met TPOT"):
-        table.add_column(head, justify="right")
     columns = result.epochs
-    for e, model in enumerate(columns["model"]):
-        table.add_row(
-            f"{columns['start_s'][e]:g}",
-            model,
-            f"{columns['requests'][e]:,}",
-            _number(columns["prefill_goodput_tokens_s"][e]),
-            _percent(float(columns["prefill_attainment"][e])),
-            _number(columns["decode_goodput_tokens_s"][e]),
-            _percent(float(columns["decode_attainment"][e])),
-        )
-    return table
+    attainments = ([_percent(float(v)) for v in columns[f"{kind}_attainment"]] for kind in ("prefill", "decode"))
+    met_ttft, met_tpot = attainments
+    prefill, decode = (columns[f"{kind}_goodput_tokens_s"].tolist() for kind in ("prefill", "decode"))
+    return make_table(
+        "Epochs (requests by arrival)",
+        (
+            Column("from s", "{:g}"),
+            "model",
+            Column("requests", "{:,}"),
+            *numbers(TENTHS, "prefill goodput", "met TTFT", "decode goodput", "met TPOT"),
+        ),
+        zip(
+            columns["start_s"], columns["model"], columns["requests"], prefill, met_ttft, decode, met_tpot, strict=True
+        ),
+    )
 
 
 def simulation_view(result: SimulationResult, nodes: bool = True) -> RenderableType:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
 from coralopt.replacing import replacing
-from coralopt.report.simulation import equal_nodes, outcome_name
+from coralopt.report.simulation import equal_nodes, kv_peak, outcome_name
 from coralopt.simulation import SimulationResult
 
 if TYPE_CHECKING:
@@ -104,10 +104,7 @@ def _utilisation(result: SimulationResult) -> Figure:
     axis = axes[0, 0]
     labels = [f"{name}: {label}" for name, label in rows]
     busy = [float(np.mean(result.nodes["utilisation"][k])) for k in rows.values()]
-    full = [
-        float(np.max(result.nodes["kv_peak_bytes"][k] / np.maximum(result.nodes["kv_capacity_bytes"][k], 1)))
-        for k in rows.values()
-    ]
+    full = [kv_peak(result, k) for k in rows.values()]
     place = np.arange(len(rows))
     axis.barh(place - 0.2, busy, height=0.38, label="busy")
     axis.barh(place + 0.2, full, height=0.38, label="KV memory at its peak")

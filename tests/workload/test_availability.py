@@ -229,5 +229,8 @@ def test_hourly_table_mistakes(tmp_path: Path) -> None:
     path.write_text(head + "0,A,1,1,10,0.5\n2,A,1,1,10,0.5\n")
     with pytest.raises(WorkloadError, match="hour 1: no rows"):
         read_hourly(path)
+    path.write_text(head + "0,A,1,1,10,0.5\n1,A,1,1,10,0.5\n0,B,1,1,10,0.5\n")
+    with pytest.raises(WorkloadError, match="hour 1: no row for B"):
+        read_hourly(path)
     with pytest.raises(WorkloadError, match="too few"):
         fit_availability(hourly(100), "short")

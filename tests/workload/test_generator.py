@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import coralopt.workload
 from coralopt.errors import WorkloadError
 from coralopt.scenario import load_scenario, scenario_from_mapping
 from coralopt.workload import (
@@ -209,12 +210,19 @@ def test_generator_files_come_back(tmp_path: Path) -> None:
     save_generator(generator, tmp_path / "g.json")
     again = load_generator(tmp_path / "g.json")
     assert np.array_equal(again.sample(3, 100, 1).arrival_s, generator.sample(3, 100, 1).arrival_s)
+    # Packaged documents are what saving writes: seven digits, whole numbers without a point, numbers on one line.
+    packaged = Path(coralopt.workload.__file__).parent / "data" / "mooncake-conversation.generator.json"
+    assert (tmp_path / "g.json").read_bytes() == packaged.read_bytes()
 
 
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("format",), "other", "format"),
+        (("format",), "other", "format: must be 'coralopt-generator', not 'other'"),
+        (("version",), 2, "version: must be 1, not 2"),
+        (("arrivals", "transitions"), [[1], [0, 1]], "arrivals.transitions: rows must be of one length"),
+        (("arrivals", "rates"), [1] * 65, "arrivals.rates: List should have at most 64 items"),
+        (("lengths", "input_tokens"), [0.5], "lengths.input_tokens.0: Input should be greater than or equal to 1"),
         (("rate_s",), -1, "rate_s"),
         (("extra",), 1, "extra"),
         (("arrivals", "rates"), [1, 2, 3], "arrivals.transitions: must be 3 rows"),

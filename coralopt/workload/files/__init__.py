@@ -1,1 +1,1 @@
-"""Files of this floor: text that may be gzipped, tables in CSV and Parquet, documents in JSON."""
+"""The ground of this floor: tables in CSV and Parquet, documents in JSON, checks of arguments."""

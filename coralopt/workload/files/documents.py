@@ -132,7 +132,7 @@ class DocumentKind(Generic[_Value]):
         mistakes = []
         if isinstance(document, dict):
             for key, expected in self._head().items():
-                value = document.pop(key, None)
+                value = document.pop(key, "missing")
                 if value != expected:
                     mistakes.append(Mistake(key, f"must be {expected!r}, not {shown(value)}"))
         try:

@@ -23,7 +23,7 @@ import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.types import Floats, Ints
-from coralopt.workload.checks import positive
+from coralopt.workload.files.checks import positive
 from coralopt.workload.files.documents import Numbers
 
 HOUR_S = 3600.0

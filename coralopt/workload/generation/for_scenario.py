@@ -9,7 +9,7 @@ import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.workload.checks import random_of
+from coralopt.workload.files.checks import random_of
 from coralopt.workload.generation.arrivals import ArrivalOptions
 from coralopt.workload.generation.generator import Generator, load_generator
 from coralopt.workload.traces.operations import mix, request_shares

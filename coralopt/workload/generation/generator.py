@@ -15,7 +15,7 @@ import numpy as np
 
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.types import Floats, Ints, Progress
-from coralopt.workload.checks import random_of
+from coralopt.workload.files.checks import random_of
 from coralopt.workload.files.documents import DocumentKind, Numbers
 from coralopt.workload.generation.arrivals import ArrivalModel, ArrivalOptions
 from coralopt.workload.generation.arrivals_fit import fit_arrivals

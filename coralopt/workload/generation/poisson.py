@@ -9,7 +9,7 @@ import numpy as np
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Floats
-from coralopt.workload.checks import random_of
+from coralopt.workload.files.checks import random_of
 from coralopt.workload.traces.trace import Trace
 
 

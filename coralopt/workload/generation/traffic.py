@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.workload.checks import random_of
+from coralopt.workload.files.checks import random_of
 from coralopt.workload.generation.for_scenario import generate_for_scenario
 from coralopt.workload.generation.poisson import poisson_for_scenario
 from coralopt.workload.traces.operations import scale_to_rate

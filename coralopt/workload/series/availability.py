@@ -20,7 +20,7 @@ from coralopt.catalog import parse_configuration
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.errors import WorkloadError
 from coralopt.types import Floats, Ints
-from coralopt.workload.checks import positive, random_of
+from coralopt.workload.files.checks import positive, random_of
 from coralopt.workload.files.tables import number_cell
 from coralopt.workload.series.epochs import EpochAvailability
 from coralopt.workload.series.table import SeriesTable, key_cells

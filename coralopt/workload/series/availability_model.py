@@ -16,7 +16,7 @@ from pydantic import Field
 
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.types import Floats, Ints
-from coralopt.workload.checks import random_of
+from coralopt.workload.files.checks import random_of
 from coralopt.workload.files.documents import DocumentKind, Numbers
 from coralopt.workload.series.availability import HourlyAvailability
 

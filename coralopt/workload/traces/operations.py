@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from coralopt.errors import WorkloadError
-from coralopt.workload.checks import positive
+from coralopt.workload.files.checks import positive
 from coralopt.workload.series.epochs import EpochDemand
 from coralopt.workload.traces.trace import Trace
 
