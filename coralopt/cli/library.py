@@ -303,18 +303,14 @@ def check(
     json_output: JsonFlag = False,
 ) -> None:
     """Derive a sample of LIB anew with another solver and compare. Exits 1 when something differs."""
-    from coralopt.templates import check_library
+    from coralopt.templates import BuildMethod, check_library
 
     loaded, resolved = _open(library, scenario)
     with progress_bar(quiet=json_output) as progress:
         result = check_library(
             loaded,
             resolved,
-            solver=how.solver,
-            formulation=how.formulation,
-            options=parse_options(how.option),
-            sample=how.sample,
-            seed=how.seed,
+            method=BuildMethod(how.solver, how.formulation, parse_options(how.option), how.sample, how.seed),
             executor=how.executor,
             workers=how.workers,
             progress=progress,

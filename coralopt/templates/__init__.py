@@ -13,13 +13,10 @@ from coralopt.templates.analysis import (
 )
 from coralopt.templates.build import (
     build_library,
-    check_slos,
     default_library_path,
     library_digest,
     obtain_library,
-    placement_tables,
     scenario_node_sets,
-    scenario_tables,
 )
 from coralopt.templates.certificate import (
     AllocationCertificate,
@@ -34,6 +31,7 @@ from coralopt.templates.check import LibraryCheck, check_library, library_scenar
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
+from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 
 __all__ = [
     "AllocationCertificate",

@@ -3,78 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.errors import LibraryError, Mistake, ScenarioError
-from coralopt.placement import Budgets, Coupling, Links, engine_limits
-from coralopt.scenario.resolved import ModelPhase, PlacementRules, ResolvedScenario
+from coralopt.errors import LibraryError
+from coralopt.placement import engine_limits
+from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
-from coralopt.templates.executors import make_executor
-from coralopt.templates.library import FORMAT, PhaseTemplates, TemplateLibrary, load_library, save_library
-from coralopt.templates.method import BuildMethod
+from coralopt.templates.library import (
+    COLUMNS,
+    FORMAT,
+    PhaseTemplates,
+    TemplateLibrary,
+    load_library,
+    save_library,
+)
+from coralopt.templates.method import BuildMethod, method_key, method_words
 from coralopt.templates.node_sets import node_sets_for
 from coralopt.templates.parts import Parts
-from coralopt.templates.tasks import Task, TaskContext, TaskResult, cut_into_tasks, solve_task
-from coralopt.throughput import (
-    ThroughputTables,
-    budget_tables,
-    build_tables,
-    engine_runs,
-    explain_infeasible,
-    link_tables,
-    only_executable,
-    throughput_source,
-)
-from coralopt.types import Floats, Progress
-
-
-def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
-    """Throughput tables of every model phase of the scenario, 0 where its engine cannot run a node.
-
-    Raises:
-        CoraloptError: The throughput source does not cover a model or a GPU.
-    """
-    source = throughput_source(scenario.throughput_source)
-    nodes, engine = scenario.configurations, scenario.placement.engine
-    return tuple(
-        only_executable(build_tables(source, phase, nodes, scenario.max_nodes), engine, phase, nodes)
-        for phase in scenario.model_phases
-    )
-
-
-def placement_tables(
-    scenario: ResolvedScenario, tables: Sequence[ThroughputTables]
-) -> tuple[tuple[Floats, ...], Coupling | None]:
-    """The tables that placements of the scenario are made from, by model phase, and what their cells are.
-
-    Without free latency budgets and network-aware stages they are ``tables`` themselves and there are no cells.
-    """
-    rules = scenario.placement
-    if rules.budget_units is None and not rules.link_network:
-        return tuple(table.values for table in tables), None
-    source = throughput_source(scenario.throughput_source)
-    nodes, most = scenario.configurations, scenario.max_nodes
-
-    def executable(values: Floats, phase: ModelPhase) -> Floats:
-        runs = engine_runs(rules.engine, phase, nodes, most)
-        return np.where(runs[:, None, :, None, None], values, 0.0)
-
-    if rules.budget_units is not None:
-        made = tuple(
-            executable(budget_tables(source, phase, nodes, most, rules.budget_units), phase)
-            for phase in scenario.model_phases
-        )
-        return made, Budgets(rules.budget_units)
-    linked = [link_tables(source, phase, nodes, most) for phase in scenario.model_phases]
-    made = tuple(executable(values, phase) for (values, _), phase in zip(linked, scenario.model_phases, strict=True))
-    return made, Links(linked[0][1])
+from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
+from coralopt.templates.tasks import TaskContext, TaskResult, cut_into_tasks, run_tasks, solve_task
+from coralopt.throughput import ThroughputTables
+from coralopt.types import Progress
 
 
 def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> str:
@@ -90,44 +44,6 @@ def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables
         digest.update(f"{phase.key};{phase.model.weight_bytes!r};{table.values.shape};".encode())
         digest.update(np.ascontiguousarray(table.values).tobytes())
     return digest.hexdigest()
-
-
-def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> None:
-    """Refuse SLOs that no node of the pool can meet, and models that the engine cannot run on any, all of them at once.
-
-    Raises:
-        ScenarioError: Names each SLO and the smallest time that could be met, or the model and the engine.
-    """
-    mistakes = []
-    engine = scenario.placement.engine
-    for phase, table in zip(scenario.model_phases, tables, strict=True):
-        if phase.demand_tokens_s > 0 and not (table.values > 0).any():
-            if not engine_runs(engine, phase, scenario.configurations, scenario.max_nodes).all():
-                source = throughput_source(scenario.throughput_source)
-                if (build_tables(source, phase, scenario.configurations, scenario.max_nodes).values > 0).any():
-                    mistakes.append(
-                        Mistake(
-                            place=f"models.{phase.model.name}",
-                            problem=f"no node of the pool runs its {phase.phase} under the engine {engine!r}",
-                            hint="decode takes one node that holds the whole model, with BF16 and GPUs that divide the "
-                            "attention heads; add larger nodes, use mode mixed, or the engine 'any'"
-                            if phase.phase == "decode"
-                            else "it takes nodes with BF16 and GPUs that divide the attention heads; add such nodes, or "
-                            "use the engine 'any'",
-                        )
-                    )
-                    continue
-            field = "prefill_ms" if phase.phase == "prefill" else "decode_ms"
-            room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
-            mistakes.append(
-                Mistake(
-                    place=f"models.{phase.model.name}.slo.{field}",
-                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms{room}",
-                    hint=explain_infeasible(phase, scenario.configurations, scenario.throughput_source),
-                )
-            )
-    if mistakes:
-        raise ScenarioError(scenario.name, mistakes)
 
 
 def build_library(
@@ -169,71 +85,42 @@ def build_library(
     tasks = cut_into_tasks(families, method)
     digest = library_digest(scenario, tables)
     parts = None if keep_parts_for is None else Parts(keep_parts_for, f"{digest};{method.key()};{len(tasks)}")
-    results = _run(scenario, tables, tasks, method, executor, workers, parts, progress)
+    require_backend(method.solver)
+    results = {} if parts is None else parts.load(len(tasks))
+    missing = {position: task for position, task in enumerate(tasks) if position not in results}
+    context, total = task_context(scenario, tables, method), sum(len(task.sets) for task in tasks)
+    for position, result in run_tasks(solve_task, context, missing, executor, workers, progress, total):
+        results[position] = result
+        if parts is not None:
+            parts.save(position, result)
     return TemplateLibrary(
         digest=digest if method.sample is None and node_sets is None else f"sample-{digest}",
         scenario=scenario.name,
         configurations=tuple(configuration.name for configuration in scenario.configurations),
         phases=tuple(
-            _joined(phase.key, [r for t, r in zip(tasks, results, strict=True) if t.phase == p])
+            _joined(phase.key, [results[position] for position, task in enumerate(tasks) if task.phase == p])
             for p, phase in enumerate(scenario.model_phases)
         ),
         document=scenario.document,
-        method={**method.to_mapping(), "largest_gap": max((r.largest_gap for r in results), default=0.0)},
+        method={
+            **method.to_mapping(),
+            "largest_gap": max((result.largest_gap for result in results.values()), default=0.0),
+        },
     )
 
 
 def scenario_node_sets(scenario: ResolvedScenario) -> list[npt.NDArray[np.int8]]:
     """Node sets of each model phase; those of one model are one array."""
-    made: dict[str, npt.NDArray[np.int8]] = {}
-    for phase in scenario.model_phases:
-        if phase.model.name not in made:
-            made[phase.model.name] = node_sets_for(
-                phase.model, scenario.configurations, scenario.max_nodes, scenario.memory_ratio
-            )
-    return [made[phase.model.name] for phase in scenario.model_phases]
+    models = {phase.model.name: phase.model for phase in scenario.model_phases}
+    families = {
+        name: node_sets_for(model, scenario.configurations, scenario.max_nodes, scenario.memory_ratio)
+        for name, model in models.items()
+    }
+    return [families[phase.model.name] for phase in scenario.model_phases]
 
 
-def _run(
-    scenario: ResolvedScenario,
-    tables: Sequence[ThroughputTables],
-    tasks: Sequence[Task],
-    method: BuildMethod,
-    executor: str,
-    workers: int | None,
-    parts: Parts | None,
-    progress: Progress | None,
-) -> list[TaskResult]:
-    """Results of all tasks in order; those already on disk are not made again."""
-    require_backend(method.solver)
-    weights = [len(task.sets) for task in tasks]
-    results: dict[int, TaskResult] = {} if parts is None else parts.load(len(tasks))
-    todo = [position for position in range(len(tasks)) if position not in results]
-    done, total = sum(weights[position] for position in results), sum(weights)
-
-    def tell(index: int, share: float) -> None:
-        if progress is not None and todo:
-            position = todo[index]
-            key = scenario.model_phases[tasks[position].phase].key
-            progress(key, done + int(weights[position] * share), total)
-
-    here = method.swept and executor == "local"
-    context = task_context(scenario, tables, method, workers if here else 1)
-    runner = make_executor(executor, workers, here, tell if here else None)
-    tell(0, 0.0)
-    for index, result in runner.run(solve_task, context, [tasks[position] for position in todo]):
-        results[todo[index]] = result
-        if parts is not None:
-            parts.save(todo[index], result)
-        done += weights[todo[index]]
-        tell(index, 0.0)
-    return [results[position] for position in range(len(tasks))]
-
-
-def task_context(
-    scenario: ResolvedScenario, tables: Sequence[ThroughputTables], method: BuildMethod, threads: int | None
-) -> TaskContext:
-    """What all tasks over the scenario's node sets share; ``threads`` is for one task, all cores when ``None``."""
+def task_context(scenario: ResolvedScenario, tables: Sequence[ThroughputTables], method: BuildMethod) -> TaskContext:
+    """What all tasks over the scenario's node sets share."""
     values, coupling = placement_tables(scenario, tables)
     return TaskContext(
         keys=tuple(phase.key for phase in scenario.model_phases),
@@ -244,25 +131,14 @@ def task_context(
         coupling=coupling,
         limits=engine_limits(scenario.placement.engine),
         gpus=tuple(configuration.count for configuration in scenario.configurations),
-        threads=threads,
     )
 
 
 def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:
     """One model phase out of the results of its tasks, which are in the order of its node sets."""
 
-    def joined(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([getattr(result, name) for result in results])
-
-    return PhaseTemplates(
-        key=key,
-        usage=joined("usage"),
-        throughput=joined("throughput"),
-        stage_layers=joined("stage_layers"),
-        node_configuration=joined("node_configuration"),
-        node_stage=joined("node_stage"),
-        examined=sum(result.examined for result in results),
-    )
+    columns = {name: np.concatenate([getattr(result, name) for result in results]) for name in COLUMNS}
+    return PhaseTemplates(key=key, examined=sum(result.examined for result in results), **columns)
 
 
 def default_library_path(scenario: ResolvedScenario, digest: str, method: BuildMethod | None = None) -> Path:
@@ -313,9 +189,9 @@ def obtain_library(
     if target.exists() and not rebuild:
         sampled = method is not None and method.sample is not None
         library = load_library(target, expected_digest=f"sample-{digest}" if sampled else digest)
-        if method is not None and library.method and method.key() != _method_key(library.method):
+        if method is not None and library.method and method.key() != method_key(library.method):
             raise LibraryError(
-                f"{target}: was built by {_method_words(library.method)}, not by {_method_words(method.to_mapping())}; "
+                f"{target}: was built by {method_words(library.method)}, not by {method_words(method.to_mapping())}; "
                 "choose another -o, or --rebuild"
             )
         return library, True
@@ -331,11 +207,3 @@ def obtain_library(
     save_library(library, target)
     Parts.remove_all(target)
     return library, False
-
-
-def _method_key(method: Mapping[str, Any]) -> str:
-    return json.dumps({name: value for name, value in method.items() if name != "largest_gap"}, sort_keys=True)
-
-
-def _method_words(method: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in method.items() if value and name != "largest_gap")

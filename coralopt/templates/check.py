@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +15,18 @@ from coralopt.errors import LibraryError, LicenseLimitError
 from coralopt.placement import best_placement
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.solving import Reason, require_backend
-from coralopt.templates.build import library_digest, scenario_node_sets, scenario_tables, task_context
-from coralopt.templates.executors import make_executor
+from coralopt.solving import Reason, SolveOptions, require_backend
+from coralopt.templates.build import library_digest, scenario_node_sets, task_context
 from coralopt.templates.library import TemplateLibrary
 from coralopt.templates.method import BuildMethod
-from coralopt.templates.tasks import GAP, Task, TaskContext, cut_into_tasks, node_set_problem, sweep
-from coralopt.types import Floats
+from coralopt.templates.tables import scenario_tables
+from coralopt.templates.tasks import GAP, Task, TaskContext, cut_into_tasks, node_set_problem, run_tasks, sweep
+from coralopt.types import Progress
 
 #: Seconds a matrix back end may take for one node set unless told otherwise.
 TIME_LIMIT = 60.0
+#: Who doubts a library unless told otherwise, and how many node sets.
+DEFAULT_METHOD = BuildMethod("highs", sample=1000)
 
 
 @dataclass(frozen=True)
@@ -71,25 +73,19 @@ def check_library(
     library: TemplateLibrary,
     scenario: ResolvedScenario | None = None,
     *,
-    solver: str = "highs",
-    formulation: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    sample: int = 1000,
-    seed: int = 0,
+    method: BuildMethod = DEFAULT_METHOD,
     executor: str = "local",
     workers: int | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> LibraryCheck:
     """Derive a sample of node sets anew, among them those without a template, and hold the library against them.
 
     Args:
         library: The library.
         scenario: Its scenario; the one it carries when ``None``.
-        solver: Any placement solver.
-        formulation: For a matrix back end.
-        options: Common solver options; the gap asked for is 1e-6, and one node set may take 60 s, unless given.
-        sample: Node sets to draw, all model phases together.
-        seed: Seed of the draw.
+        method: Who derives them, and how many, all model phases together: any placement solver; the gap asked for is
+            1e-6, and one node set may take 60 s, unless its options say otherwise. A library that is a sample itself
+            is checked on just that sample.
         executor: ``"local"`` or ``"ray"``.
         workers: Processes.
         progress: Told about steps done.
@@ -107,100 +103,82 @@ def check_library(
             f"{library.digest.removeprefix('sample-')[:12]}, but this scenario needs {digest[:12]}"
         )
     if library.method.get("sample") is not None:
-        sample, seed = int(library.method["sample"]), int(library.method["seed"])
-    method = BuildMethod(solver, formulation, dict(options or {}), sample, seed)
-    require_backend(solver)
-    tasks = cut_into_tasks(scenario_node_sets(scenario), method)
-    here = method.swept and executor == "local"
-    context = task_context(scenario, tables, method, workers if here else 1)
-    done, total = 0, sum(len(task.sets) for task in tasks)
-    tolerance = max(GAP, float(method.options.get("rel_gap", GAP)), float(library.method.get("largest_gap") or 0)) * 2
+        method = replace(method, sample=int(library.method["sample"]), seed=int(library.method["seed"]))
+    require_backend(method.solver)
+    context = task_context(scenario, tables, method)
+    tasks = dict(enumerate(cut_into_tasks(scenario_node_sets(scenario), method)))
+    allowed_gap = SolveOptions.from_mapping({"rel_gap": GAP, **method.options}).rel_gap
+    tolerance = max(GAP, allowed_gap, float(library.method.get("largest_gap") or 0)) * 2
     rows = [{row.tobytes(): k for k, row in enumerate(phase.usage)} for phase in library.phases]
     compared, without, largest = 0, 0, 0.0
     violations: list[tuple[int, str]] = []
     left_open: Counter[str] = Counter()
-    for position, derived in make_executor(executor, workers, here).run(derive_task, context, tasks):
+    total = sum(len(task.sets) for task in tasks.values())
+    for position, derived in run_tasks(derive_task, context, tasks, executor, workers, progress, total):
         task = tasks[position]
-        for row, best, bound, why in zip(derived.sets, derived.throughput, derived.bound, derived.open, strict=True):
-            stored = library.phases[task.phase]
+        stored = library.phases[task.phase]
+        for row, (best, bound, why) in zip(task.asked_for, derived, strict=True):
             have = rows[task.phase].get(row.tobytes())
             speed = 0.0 if have is None else float(stored.throughput[have])
             where = f"{stored.key} on { ({n: int(k) for n, k in zip(library.configurations, row, strict=True) if k}) }"
             if have is not None:
                 check = node_set_problem(context, task.phase, row).check(stored.placement(have))
                 if not check.feasible or check.objective != speed:
-                    violations.append(
-                        (
-                            position,
-                            f"{where}: stored as {speed!r} tokens/s, its placement gives {check.objective!r} "
-                            f"{'; '.join(check.sentences)}",
-                        )
-                    )
+                    text = f"{where}: stored as {speed!r} tokens/s, its placement gives {check.objective!r} "
+                    violations.append((position, text + "; ".join(check.sentences)))
             if best > speed * (1 + tolerance) or bound < speed * (1 - tolerance):
-                found = f"finds {best!r}" if best > 0 else "finds none" if bound <= 0 else f"proves at most {bound!r}"
+                answer = f"finds {best!r}" if best > 0 else "finds none" if bound <= 0 else f"proves at most {bound!r}"
                 kept = f"stored {speed!r} tokens/s" if have is not None else "the library has no placement"
-                violations.append((position, f"{where}: {kept}, {solver} {found}"))
+                violations.append((position, f"{where}: {kept}, {method.solver} {answer}"))
             elif why:
                 left_open[why] += 1
                 continue
             compared += 1
             without += have is None
             largest = max(largest, abs(speed - best) / max(speed, best, 1e-300))
-        done += len(task.sets)
-        if progress is not None:
-            progress(library.phases[task.phase].key, done, total)
     if not compared:
-        violations.append((0, f"{solver} settled none of {sum(left_open.values()):,} node sets"))
+        violations.append((0, f"{method.solver} settled none of {sum(left_open.values()):,} node sets"))
     # In the order of the node sets, whoever was first.
     violations.sort(key=lambda item: item[0])
     return LibraryCheck(compared, without, largest, tuple(text for _, text in violations), dict(left_open))
 
 
-@dataclass(frozen=True, eq=False)
-class Derived:
-    """What a solver says of the node sets of one task.
+class Derived(NamedTuple):
+    """What a solver says of one node set.
 
     Attributes:
-        sets: int8 (M, C).
-        throughput: float64 (M,), tokens/s of the best placement found; 0 for none.
-        bound: float64 (M,), tokens/s that no placement exceeds.
-        open: Why a node set is not settled; empty where it is.
+        best: tokens/s of the best placement that it has; 0 for none.
+        bound: tokens/s that no placement exceeds.
+        why_open: Why the node set is not settled; empty where it is.
     """
 
-    sets: npt.NDArray[np.int8]
-    throughput: Floats
-    bound: Floats
-    open: tuple[str, ...]
+    best: float
+    bound: float
+    why_open: str = ""
 
 
-def derive_task(context: TaskContext, task: Task, told: Callable[[float], None] | None = None) -> Derived:
+def derive_task(context: TaskContext, task: Task, told: Callable[[float], None] | None = None) -> list[Derived]:
     """Derive the node sets of one task anew, and leave open what the solver cannot settle."""
     if context.method.swept:
-        sets = task.sets if task.wanted is None else task.sets[task.wanted]
         swept = sweep(context, task, told)
-        found = {row.tobytes(): float(value) for row, value in zip(swept["usage"], swept["throughput"], strict=True)}
-        throughput = np.array([found.get(row.tobytes(), 0.0) for row in sets])
-        return Derived(sets, throughput, throughput, ("",) * len(sets))
-    options = {"rel_gap": GAP, "time_limit": TIME_LIMIT, **context.method.options}
-    settled = [_settle(context, task.phase, row, options) for row in task.sets]
-    throughput, bound = (np.array([entry[k] for entry in settled], dtype=np.float64) for k in (0, 1))
-    return Derived(task.sets, throughput, bound, tuple(str(entry[2]) for entry in settled))
+        speeds = {row.tobytes(): float(value) for row, value in zip(swept.usage, swept.throughput, strict=True)}
+        derived = (speeds.get(row.tobytes(), 0.0) for row in task.asked_for)
+        return [Derived(speed, speed) for speed in derived]
+    return [_settle(context, task.phase, row) for row in task.sets]
 
 
-def _settle(
-    context: TaskContext, phase: int, row: npt.NDArray[np.int8], options: Mapping[str, Any]
-) -> tuple[float, float, str]:
-    """Throughput found, bound, and why it is open."""
-    problem = node_set_problem(context, phase, row)
+def _settle(context: TaskContext, phase: int, row: npt.NDArray[np.int8]) -> Derived:
+    problem, method = node_set_problem(context, phase, row), context.method
     if not problem.stage_counts:
-        return 0.0, 0.0, ""
+        return Derived(0.0, 0.0)
+    options = {"rel_gap": GAP, "time_limit": TIME_LIMIT, **method.options}
     try:
-        solution = best_placement(problem, context.method.solver, context.method.formulation, options)
+        solution = best_placement(problem, method.solver, method.formulation, options)
     except LicenseLimitError:
-        return 0.0, math.inf, "larger than the licence allows"
+        return Derived(0.0, math.inf, "larger than the licence allows")
     if solution.termination.reason is Reason.INFEASIBLE:
-        return 0.0, 0.0, ""
+        return Derived(0.0, 0.0)
     best = 0.0 if solution.answer is None else solution.objective
     bound = math.inf if solution.bound is None else max(solution.bound, best)
     settled = solution.termination.reason is Reason.OPTIMAL
-    return best, bound, "" if settled else f"not proven within {options['time_limit']:g} s"
+    return Derived(best, bound, "" if settled else f"not proven within {options['time_limit']:g} s")

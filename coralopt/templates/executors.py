@@ -8,11 +8,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from coralopt.errors import CoraloptError, LibraryError, OptionError
@@ -20,6 +21,7 @@ from coralopt.errors import CoraloptError, LibraryError, OptionError
 C = TypeVar("C")
 T = TypeVar("T")
 R = TypeVar("R")
+F = TypeVar("F")
 
 
 class Executor(Protocol):
@@ -37,6 +39,24 @@ class Executor(Protocol):
             LibraryError: A worker died; results handed out before are good.
         """
         ...
+
+
+def _in_flight(
+    submit: Callable[[T], F], first_finished: Callable[[Collection[F]], Iterable[F]], tasks: Sequence[T], most: int
+) -> Iterator[tuple[int, F]]:
+    """(position of a task, its finished future) as they come.
+
+    ``most`` tasks run or wait ahead of the workers; the rest stays here, so that stopping is quick.
+    """
+    left = iter(enumerate(tasks))
+    running: dict[F, int] = {}
+    while True:
+        for position, task in islice(left, most - len(running)):
+            running[submit(task)] = position
+        if not running:
+            return
+        for future in first_finished(running):
+            yield running.pop(future), future
 
 
 @dataclass(frozen=True)
@@ -79,19 +99,15 @@ class ProcessPool:
             initializer=_begin,
             initargs=(function, context),
         )
-        left = iter(enumerate(tasks))
-        running: dict[Future[Any], int] = {}
+        most = 3 * (self.workers or os.cpu_count() or 1)
         try:
-            while True:
-                # A few tasks wait ahead of every worker; the rest stays here, so that stopping is quick.
-                for position, task in left:
-                    running[pool.submit(_do, task)] = position
-                    if len(running) >= 3 * (self.workers or os.cpu_count() or 1):
-                        break
-                if not running:
-                    break
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
+            for position, future in _in_flight(
+                lambda task: pool.submit(_do, task),
+                lambda running: wait(running, return_when=FIRST_COMPLETED).done,
+                tasks,
+                most,
+            ):
+                yield position, future.result()
             pool.shutdown()
         except BrokenProcessPool as error:
             raise LibraryError(
@@ -103,10 +119,11 @@ class ProcessPool:
                 child.terminate()
 
 
-_shared: tuple[Any, Any] | None = None
+# What every task of this worker shares: the function, whose types the pool has checked, and its context.
+_shared: tuple[Callable[..., Any], object] | None = None
 
 
-def _begin(function: Any, context: Any) -> None:
+def _begin(function: Callable[[C, T], R], context: C) -> None:
     """In a worker: keep what all tasks share; let Ctrl-C end the process without a traceback."""
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -122,7 +139,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _do(task: Any) -> Any:
+def _do(task: object) -> Any:  # what the function returns
     assert _shared is not None
     function, context = _shared
     return function(context, task)
@@ -158,17 +175,10 @@ class RayCluster:
             # One task after the other on a CPU; a worker that dies is replaced and its task done again.
             remote = ray.remote(num_cpus=1, max_retries=2)(function)
             most = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) * 2)
-            left = iter(enumerate(tasks))
-            running: dict[Any, int] = {}
-            while True:
-                for position, task in left:
-                    running[remote.remote(shared, task)] = position
-                    if len(running) >= most:
-                        break
-                if not running:
-                    break
-                done, _ = ray.wait(list(running), num_returns=1)
-                yield running.pop(done[0]), ray.get(done[0])
+            for position, future in _in_flight(
+                partial(remote.remote, shared), lambda running: ray.wait(list(running), num_returns=1)[0], tasks, most
+            ):
+                yield position, ray.get(future)
         except ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, CoraloptError):
@@ -182,7 +192,7 @@ class RayCluster:
             if ours:
                 ray.shutdown()
 
-    def _local_only(self) -> dict[str, Any]:
+    def _local_only(self) -> dict[str, object]:
         """A cluster started here listens on this machine only and has no dashboard."""
         if self.address is not None or os.environ.get("RAY_ADDRESS"):
             return {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +16,21 @@ import numpy.typing as npt
 from coralopt.errors import LibraryError
 from coralopt.placement import Placement, Stage
 from coralopt.replacing import replacing
-from coralopt.types import Floats
+from coralopt.types import Floats, JsonObject
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_N = TypeVar("_N", bound=np.generic)
 #: Bumped whenever the meaning of a stored column changes; a library of another format is refused.
 FORMAT = "coralopt-templates/1"
 
 
-@dataclass(frozen=True)
-class PhaseTemplates:
-    """The serving templates of one model phase; row t is one template (paper section 4.2).
+@dataclass(frozen=True, eq=False)
+class Templates:
+    """Serving templates; row t is one template (paper section 4.2).
 
     Attributes:
-        key: Model phase key, ``"qwen3-32b/prefill"``.
         usage: int8 (T, C), nodes of each configuration, the paper's U_c.
         throughput: float64 (T,), tokens/s of the throughput-optimal placement, always positive.
         stage_layers: int16 (T, N), layers of each stage in pipeline order, padded with 0.
@@ -36,13 +39,27 @@ class PhaseTemplates:
         examined: Number of node sets examined, including those that cannot serve the model.
     """
 
-    key: str
     usage: npt.NDArray[np.int8]
     throughput: Floats
     stage_layers: npt.NDArray[np.int16]
     node_configuration: npt.NDArray[np.int8]
     node_stage: npt.NDArray[np.int8]
     examined: int
+
+
+#: The arrays of :class:`Templates`, in the order of its fields.
+COLUMNS = ("usage", "throughput", "stage_layers", "node_configuration", "node_stage")
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseTemplates(Templates):
+    """The serving templates of one model phase.
+
+    Attributes:
+        key: Model phase key, ``"qwen3-32b/prefill"``.
+    """
+
+    key: str
 
     def __len__(self) -> int:
         return len(self.throughput)
@@ -82,7 +99,8 @@ class TemplateLibrary:
     scenario: str
     configurations: tuple[str, ...]
     phases: tuple[PhaseTemplates, ...]
-    document: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    document: JsonObject = field(default_factory=dict, repr=False)
+    # Plain data from the metadata of a file; each reader knows the type of its entry.
     method: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -171,9 +189,9 @@ def load_library(path: Path, expected_digest: str | None = None) -> TemplateLibr
         table = pq.read_table(path, use_threads=False)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         if metadata.get("coralopt.format") != FORMAT:
-            found = metadata.get("coralopt.format", "no coralopt format mark")
+            mark = metadata.get("coralopt.format", "no coralopt format mark")
             raise LibraryError(
-                f"{path}: not a template library of this version (expected {FORMAT}, found {found}); build it anew"
+                f"{path}: not a template library of this version (expected {FORMAT}, found {mark}); build it anew"
             )
         if expected_digest is not None and metadata["coralopt.digest"] == f"sample-{expected_digest}":
             raise LibraryError(
@@ -194,7 +212,7 @@ def load_library(path: Path, expected_digest: str | None = None) -> TemplateLibr
         ) from error
 
 
-def _schema(library: TemplateLibrary):  # type: ignore[no-untyped-def]
+def _schema(library: TemplateLibrary) -> pa.Schema:
     import pyarrow as pa
 
     nodes = max((phase.node_stage.shape[1] for phase in library.phases), default=1)
@@ -227,16 +245,15 @@ def content_digest(library: TemplateLibrary) -> str:
     digest = hashlib.sha256()
     for phase in library.phases:
         digest.update(phase.key.encode())
-        for array in (phase.usage, phase.throughput, phase.stage_layers, phase.node_configuration, phase.node_stage):
-            digest.update(np.ascontiguousarray(array).tobytes())
+        for name in COLUMNS:
+            digest.update(np.ascontiguousarray(getattr(phase, name)).tobytes())
     return digest.hexdigest()
 
 
-def _from_table(table, metadata: Mapping[str, str]) -> TemplateLibrary:  # type: ignore[no-untyped-def]
-    def matrix(name: str, dtype: type, rows: slice) -> npt.NDArray[np.generic]:
+def _from_table(table: pa.Table, metadata: Mapping[str, str]) -> TemplateLibrary:
+    def matrix(name: str, dtype: type[_N], rows: slice) -> npt.NDArray[_N]:
         column = table.column(name).slice(rows.start, rows.stop - rows.start).combine_chunks()
-        width = column.type.list_size
-        return np.asarray(column.flatten(), dtype=dtype).reshape(-1, width)
+        return np.asarray(column.flatten(), dtype=dtype).reshape(-1, column.type.list_size)
 
     phases, start = [], 0
     throughput = np.asarray(table.column("throughput_tokens_s").combine_chunks(), dtype=np.float64)
@@ -245,11 +262,11 @@ def _from_table(table, metadata: Mapping[str, str]) -> TemplateLibrary:  # type:
         phases.append(
             PhaseTemplates(
                 key=entry["key"],
-                usage=matrix("nodes", np.int8, rows),  # type: ignore[arg-type]
+                usage=matrix("nodes", np.int8, rows),
                 throughput=throughput[rows],
-                stage_layers=matrix("stage_layers", np.int16, rows),  # type: ignore[arg-type]
-                node_configuration=matrix("node_configuration", np.int8, rows),  # type: ignore[arg-type]
-                node_stage=matrix("node_stage", np.int8, rows),  # type: ignore[arg-type]
+                stage_layers=matrix("stage_layers", np.int16, rows),
+                node_configuration=matrix("node_configuration", np.int8, rows),
+                node_stage=matrix("node_stage", np.int8, rows),
                 examined=int(entry["examined"]),
             )
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from coralopt.errors import OptionError
 
@@ -27,7 +26,7 @@ class BuildMethod:
 
     solver: str = "dp"
     formulation: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     sample: int | None = None
     seed: int = 0
 
@@ -51,7 +50,7 @@ class BuildMethod:
         parts += [] if self.sample is None else [f"sample{self.sample}", f"seed{self.seed}"]
         return "-".join(parts)
 
-    def to_mapping(self) -> dict[str, Any]:
+    def to_mapping(self) -> dict[str, object]:
         """As plain data, for the library's metadata."""
         return {
             "solver": self.solver,
@@ -63,4 +62,14 @@ class BuildMethod:
 
     def key(self) -> str:
         """Text that is equal for two methods only if they derive the same templates in the same way."""
-        return json.dumps(self.to_mapping(), sort_keys=True)
+        return method_key(self.to_mapping())
+
+
+def method_key(method: Mapping[str, object]) -> str:
+    """:meth:`BuildMethod.key` of a method as the metadata of a library has it."""
+    return json.dumps({name: value for name, value in method.items() if name != "largest_gap"}, sort_keys=True)
+
+
+def method_words(method: Mapping[str, object]) -> str:
+    """Such a method in words."""
+    return ", ".join(f"{name} {value}" for name, value in method.items() if value and name != "largest_gap")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import os
 import shutil
-import tempfile
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from coralopt.errors import LibraryError
+from coralopt.replacing import replacing
+from coralopt.templates.library import COLUMNS
 from coralopt.templates.tasks import TaskResult
-
-_FIELDS = tuple(item.name for item in fields(TaskResult))
 
 
 class Parts:
@@ -31,24 +28,17 @@ class Parts:
         self.folder = target.parent / f".{target.name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}.parts"
 
     def load(self, tasks: int) -> dict[int, TaskResult]:
-        """Results that are there; a part that cannot be read counts as not done."""
-        found = {}
+        """Results that are there; a part that cannot be read counts as missing."""
+        results = {}
         for position in range(tasks if self.folder.is_dir() else 0):
-            path = self._path(position)
-            if path.is_file():
-                try:
-                    with np.load(path, allow_pickle=False) as data:
-                        values = {name: data[name] for name in _FIELDS}
-                except (OSError, ValueError, KeyError, EOFError):
-                    continue
-                except Exception as error:  # zipfile's own error has no base that says "unreadable"
-                    if type(error).__name__ != "BadZipFile":
-                        raise
-                    continue
-                scalars = {"examined": int(values["examined"]), "seconds": float(values["seconds"])}
-                scalars["largest_gap"] = float(values["largest_gap"])
-                found[position] = TaskResult(**{**values, **scalars})
-        return found
+            try:
+                with np.load(self._path(position), allow_pickle=False) as data:
+                    arrays = {name: data[name] for name in COLUMNS}
+                    examined, largest_gap = int(data["examined"]), float(data["largest_gap"])
+            except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+                continue
+            results[position] = TaskResult(**arrays, examined=examined, largest_gap=largest_gap)
+        return results
 
     def save(self, position: int, result: TaskResult) -> None:
         """Keep one result: written beside its place, then renamed.
@@ -57,16 +47,10 @@ class Parts:
             LibraryError: It cannot be written.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".part")
-            try:
-                with os.fdopen(handle, "wb") as stream:
-                    arrays: dict[str, Any] = {name: np.asarray(getattr(result, name)) for name in _FIELDS}
-                    np.savez(stream, **arrays)
-                Path(temporary).replace(self._path(position))
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            with replacing(self._path(position)) as temporary, temporary.open("wb") as stream:
+                np.savez(
+                    stream, allow_pickle=False, **{name: np.asarray(value) for name, value in vars(result).items()}
+                )
         except OSError as error:
             raise LibraryError(
                 f"{self.folder}: a finished part cannot be kept: {error.strerror or error}; free space and run again"

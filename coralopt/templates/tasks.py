@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +12,13 @@ import numpy.typing as npt
 from coralopt.errors import LibraryError
 from coralopt.placement import Coupling, EngineLimits, Placement, PlacementProblem, best_placement
 from coralopt.placement.limits import NO_LIMITS
-from coralopt.solving import Reason, get_backend
+from coralopt.solving import Reason, Solution, get_backend
+from coralopt.templates.executors import make_executor
+from coralopt.templates.library import Templates
 from coralopt.templates.method import BuildMethod
-from coralopt.types import Floats, Ints
+from coralopt.types import Floats, Ints, Progress
 
+R = TypeVar("R")
 #: Most tasks that a library is cut into by solvers that go node set by node set.
 MOST_TASKS = 5000
 #: Gap asked of a matrix back end: templates are meant to be throughput-optimal.
@@ -64,26 +66,21 @@ class Task:
     sets: npt.NDArray[np.int8]
     wanted: Ints | None = None
 
+    @property
+    def asked_for(self) -> npt.NDArray[np.int8]:
+        """int8 (M, C): the node sets to be answered for."""
+        return self.sets if self.wanted is None else self.sets[self.wanted]
+
 
 @dataclass(frozen=True, eq=False)
-class TaskResult:
-    """Templates found by one task, in the order of its node sets; node sets without a placement are left out.
+class TaskResult(Templates):
+    """Templates of one task, in the order of its node sets; node sets without a placement are left out.
 
     Attributes:
-        usage, throughput, stage_layers, node_configuration, node_stage: As in ``PhaseTemplates``.
-        examined: Number of node sets looked at.
         largest_gap: Largest proven relative gap of a template; 0 for the dynamic programme.
-        seconds: Wall time.
     """
 
-    usage: npt.NDArray[np.int8]
-    throughput: Floats
-    stage_layers: npt.NDArray[np.int16]
-    node_configuration: npt.NDArray[np.int8]
-    node_stage: npt.NDArray[np.int8]
-    examined: int
     largest_gap: float = 0.0
-    seconds: float = 0.0
 
 
 def cut_into_tasks(families: Sequence[npt.NDArray[np.int8]], method: BuildMethod) -> list[Task]:
@@ -118,74 +115,74 @@ def solve_task(context: TaskContext, task: Task, told: Callable[[float], None] |
         LibraryError: The solver neither found a placement of some node set nor proved that there is none.
         SolverError: As :func:`coralopt.placement.best_placement`.
     """
-    started = time.perf_counter()
-    result = sweep(context, task, told) if context.method.swept else _one_by_one(context, task)
-    return TaskResult(**{**result, "seconds": time.perf_counter() - started})
+    return sweep(context, task, told) if context.method.swept else _one_by_one(context, task)
 
 
-def sweep(context: TaskContext, task: Task, told: Callable[[float], None] | None) -> dict[str, Any]:
-    """The fields of a :class:`TaskResult` by the dynamic programme."""
-
-    def progress(done: int, total: int) -> None:
-        if told is not None:
-            told(done / max(total, 1))
-
+def sweep(context: TaskContext, task: Task, told: Callable[[float], None] | None) -> TaskResult:
+    """The task by the dynamic programme, which answers for all of its node sets at once."""
     # Whole families are no part of the protocol of a back end: only the dynamic programme takes them.
     programme: Any = get_backend("dp")
-    found = programme.place_family(
+    swept = programme.place_family(
         context.values[task.phase],
         task.sets,
         context.coupling,
         limits=context.limits,
         gpus=context.gpus,
         workers=context.threads,
-        progress=progress,
+        progress=None if told is None else lambda steps, total: told(steps / max(total, 1)),
     )
-    good = found.throughput > 0
-    rows = np.flatnonzero(good) if task.wanted is None else task.wanted[good[task.wanted]]
-    width = context.max_nodes
-    return {
-        "usage": np.ascontiguousarray(task.sets[rows]),
-        "throughput": found.throughput[rows],
-        "stage_layers": padded(found.stage_layers[rows], width, 0).astype(np.int16),
-        "node_configuration": padded(found.node_configuration[rows], width, -1).astype(np.int8),
-        "node_stage": padded(found.node_stage[rows], width, -1).astype(np.int8),
-        "examined": len(task.sets) if task.wanted is None else len(task.wanted),
-    }
+    placed = swept.throughput > 0
+    rows = np.flatnonzero(placed) if task.wanted is None else task.wanted[placed[task.wanted]]
+
+    def padded(matrix: npt.NDArray[np.int16], fill: int) -> npt.NDArray[np.int16]:
+        missing = max(0, context.max_nodes - matrix.shape[1])
+        return np.pad(matrix[rows, : context.max_nodes], ((0, 0), (0, missing)), constant_values=fill)
+
+    return TaskResult(
+        usage=np.ascontiguousarray(task.sets[rows]),
+        throughput=swept.throughput[rows],
+        stage_layers=padded(swept.stage_layers, 0),
+        node_configuration=padded(swept.node_configuration, -1).astype(np.int8),
+        node_stage=padded(swept.node_stage, -1).astype(np.int8),
+        examined=len(task.asked_for),
+    )
 
 
-def _one_by_one(context: TaskContext, task: Task) -> dict[str, Any]:
+def _one_by_one(context: TaskContext, task: Task) -> TaskResult:
     method, width = context.method, context.max_nodes
     options = {"rel_gap": GAP, **method.options}
-    placed: list[tuple[npt.NDArray[np.int8], float, Placement]] = []
-    largest_gap = 0.0
+    solutions: list[tuple[npt.NDArray[np.int8], Solution[Placement]]] = []
     for row in task.sets:
         problem = node_set_problem(context, task.phase, row)
         if not problem.stage_counts:
             continue
         solution = best_placement(problem, method.solver, method.formulation, options)
         if solution.answer is not None:
-            placed.append((row, solution.objective, solution.answer))
-            largest_gap = max(largest_gap, solution.gap)
+            solutions.append((row, solution))
         elif solution.termination.reason is not Reason.INFEASIBLE:
             raise LibraryError(
                 f"{method.solver} neither placed {context.keys[task.phase]} on {problem!r} nor proved that it cannot: "
                 f"{solution.termination.raw}; give it more time (--option time_limit=SECONDS) or use --solver dp"
             )
-    stage_layers = np.zeros((len(placed), width), dtype=np.int16)
-    configuration, stage = (np.full((len(placed), width), -1, dtype=np.int8) for _ in range(2))
-    for position, (_, _, placement) in enumerate(placed):
-        write_placement(placement, stage_layers[position], configuration[position], stage[position])
-    empty = np.zeros((0, len(context.configurations)), dtype=np.int8)
-    return {
-        "usage": np.array([row for row, _, _ in placed], dtype=np.int8) if placed else empty,
-        "throughput": np.array([throughput for _, throughput, _ in placed], dtype=np.float64),
-        "stage_layers": stage_layers,
-        "node_configuration": configuration,
-        "node_stage": stage,
-        "examined": len(task.sets),
-        "largest_gap": largest_gap,
-    }
+    stage_layers = np.zeros((len(solutions), width), dtype=np.int16)
+    configuration, stage = (np.full((len(solutions), width), -1, dtype=np.int8) for _ in range(2))
+    for t, (_, solution) in enumerate(solutions):
+        node = 0
+        for position, held in enumerate(solution.require_solution().stages):
+            stage_layers[t, position] = held.layers
+            for c, count in enumerate(held.nodes):
+                configuration[t, node : node + count] = c
+                stage[t, node : node + count] = position
+                node += count
+    return TaskResult(
+        usage=np.array([row for row, _ in solutions], dtype=np.int8).reshape(-1, len(context.configurations)),
+        throughput=np.array([solution.objective for _, solution in solutions], dtype=np.float64),
+        stage_layers=stage_layers,
+        node_configuration=configuration,
+        node_stage=stage,
+        examined=len(task.sets),
+        largest_gap=max((solution.gap for _, solution in solutions), default=0.0),
+    )
 
 
 def node_set_problem(context: TaskContext, phase: int, row: npt.NDArray[np.int8]) -> PlacementProblem:
@@ -200,25 +197,42 @@ def node_set_problem(context: TaskContext, phase: int, row: npt.NDArray[np.int8]
     )
 
 
-def write_placement(
-    placement: Placement,
-    stage_layers: npt.NDArray[np.int16],
-    configuration: npt.NDArray[np.int8],
-    stage: npt.NDArray[np.int8],
-) -> None:
-    """Store a placement in one row of the library's arrays."""
-    node = 0
-    for position, held in enumerate(placement.stages):
-        stage_layers[position] = held.layers
-        for c, count in enumerate(held.nodes):
-            configuration[node : node + count] = c
-            stage[node : node + count] = position
-            node += count
+def run_tasks(
+    function: Callable[..., R],
+    context: TaskContext,
+    tasks: Mapping[int, Task],
+    executor: str,
+    workers: int | None,
+    progress: Progress | None,
+    total: int,
+) -> Iterator[tuple[int, R]]:
+    """(key of the task, its result) as they come, from any executor.
 
+    Args:
+        function: :func:`solve_task` or alike.
+        context: What they share; the number of threads is set here.
+        tasks: The tasks by their keys.
+        executor: ``"local"`` or ``"ray"``.
+        workers: Threads of the sweep, processes, or tasks at a time.
+        progress: Told about node sets.
+        total: Node sets in all, with those of tasks finished before.
 
-def padded(matrix: npt.NDArray[Any], width: int, fill: int) -> npt.NDArray[Any]:
-    """``matrix`` with columns of ``fill`` added up to ``width``."""
-    missing = width - matrix.shape[1]
-    if missing <= 0:
-        return matrix[:, :width]
-    return np.pad(matrix, ((0, 0), (0, missing)), constant_values=fill)
+    Raises:
+        LibraryError: A worker died.
+    """
+    keys = list(tasks)
+    finished = total - sum(len(task.sets) for task in tasks.values())
+
+    def tell(index: int, share: float) -> None:
+        if progress is not None and keys:
+            task = tasks[keys[index]]
+            progress(context.keys[task.phase], finished + int(len(task.sets) * share), total)
+
+    here = context.method.swept and executor == "local"
+    context = replace(context, threads=workers if here else 1)
+    tell(0, 0.0)
+    runner = make_executor(executor, workers, here, tell if here else None)
+    for index, result in runner.run(function, context, list(tasks.values())):
+        yield keys[index], result
+        finished += len(tasks[keys[index]].sets)
+        tell(index, 0.0)

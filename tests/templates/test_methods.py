@@ -76,7 +76,7 @@ def test_samples_are_seeded_and_cover_everything(scenario: ResolvedScenario) -> 
 def test_milp_library_equals_the_sweep(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
     """Another solver and formulation in worker processes, the same throughputs; the check command's own way."""
     for formulation, sample in (("tight", 6), ("paper", 2)):
-        result = check_library(library, solver="highs", formulation=formulation, sample=sample, seed=1, workers=2)
+        result = check_library(library, method=BuildMethod("highs", formulation, sample=sample, seed=1), workers=2)
         assert result.ok, result.violations
         assert result.compared == sample
 
@@ -85,7 +85,7 @@ def test_check_finds_a_wrong_template(scenario: ResolvedScenario, library: Templ
     """A library with a lowered throughput and a lost template must not pass."""
     phase = library.phases[0]
     lowered = replace(phase, throughput=phase.throughput * 0.9)
-    result = check_library(replace(library, phases=(lowered, *library.phases[1:])), solver="dp", sample=40)
+    result = check_library(replace(library, phases=(lowered, *library.phases[1:])), method=BuildMethod(sample=40))
     assert not result.ok
     assert any("finds" in text for text in result.violations)
     cut = replace(
@@ -95,14 +95,14 @@ def test_check_finds_a_wrong_template(scenario: ResolvedScenario, library: Templ
             for name in ("usage", "throughput", "stage_layers", "node_configuration", "node_stage")
         },
     )
-    result = check_library(replace(library, phases=(cut, *library.phases[1:])), solver="dp", sample=10**6)
+    result = check_library(replace(library, phases=(cut, *library.phases[1:])), method=BuildMethod(sample=10**6))
     assert [text for text in result.violations if "the library has no placement" in text]
 
 
 def test_check_that_settles_nothing_fails(library: TemplateLibrary) -> None:
     """A solver out of time settles nothing in favour of a library, and a check that settled nothing fails."""
     hurried = {"time_limit": 1e-9}
-    result = check_library(library, solver="highs", options=hurried, sample=3, seed=1, workers=1)
+    result = check_library(library, method=BuildMethod("highs", options=hurried, sample=3, seed=1), workers=1)
     assert not result.ok
     assert "settled none of 3" in result.violations[0]
     assert sum(result.open.values()) == 3

@@ -14,7 +14,14 @@ from coralopt.plan.verify import verify_plan
 from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates import TemplateLibrary, build_library, check_library, library_digest, scenario_tables
+from coralopt.templates import (
+    BuildMethod,
+    TemplateLibrary,
+    build_library,
+    check_library,
+    library_digest,
+    scenario_tables,
+)
 
 
 def tiny(**placement: Any) -> ResolvedScenario:
@@ -39,7 +46,7 @@ def test_limits_only_cost(plain: TemplateLibrary, engine: str) -> None:
     library = build_library(tiny(engine=engine))
     for limited, free in zip(throughputs(library), throughputs(plain), strict=True):
         assert all(value <= free[key] for key, value in limited.items())
-    assert check_library(library, solver="highs", sample=3, seed=2, workers=1).ok
+    assert check_library(library, method=BuildMethod("highs", sample=3, seed=2), workers=1).ok
 
 
 def test_free_budgets_only_gain(plain: TemplateLibrary) -> None:
@@ -62,7 +69,7 @@ def test_links_only_cost(plain: TemplateLibrary) -> None:
 def test_libraries_with_cells_are_checked(placement: dict[str, Any]) -> None:
     """The integer programme derives the same templates, on the real tables."""
     library = build_library(tiny(**placement))
-    result = check_library(library, solver="highs", sample=5, seed=4, workers=1)
+    result = check_library(library, method=BuildMethod("highs", sample=5, seed=4), workers=1)
     assert result.ok, result.violations
 
 
