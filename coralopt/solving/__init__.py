@@ -19,6 +19,7 @@ from coralopt.solving.export import read_model, write_model
 from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
+from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.solving.problem import ArrayFormulation, Check, Formulation, Problem, StartingFormulation, Violation
 from coralopt.solving.registry import (
     backend_version,
@@ -42,9 +43,11 @@ __all__ = [
     "Compiled",
     "Conflict",
     "Formulation",
+    "Job",
     "Limit",
     "Listener",
     "MatrixBackend",
+    "MatrixPlugin",
     "MatrixResult",
     "MilpMatrix",
     "Problem",
@@ -57,6 +60,7 @@ __all__ = [
     "SolveOptions",
     "SolveProgress",
     "StartingFormulation",
+    "Status",
     "Termination",
     "Violation",
     "attach",
@@ -69,7 +73,9 @@ __all__ = [
     "get_backend",
     "heeded",
     "is_matrix_backend",
+    "lazy",
     "matrix_from_pyomo",
+    "named_options",
     "read_model",
     "relative_gap",
     "require_backend",
@@ -80,6 +86,7 @@ __all__ = [
     "solver_listing",
     "solver_names",
     "solvers_with",
+    "stopped",
     "unknown_option",
     "write_model",
 ]

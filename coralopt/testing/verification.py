@@ -19,6 +19,7 @@ from coralopt.allocation import AllocationProblem, matrix_from_arrays, solve_all
 from coralopt.errors import CoraloptError, InfeasibleError
 from coralopt.placement import PlacementProblem
 from coralopt.solving import (
+    Backend,
     Capability,
     Reason,
     Solution,
@@ -87,7 +88,7 @@ def milp_solvers() -> list[str]:
     ]
 
 
-def verify_instance(problem: Problem, solvers: Sequence[Any], seed: int = -1) -> Verdict:
+def verify_instance(problem: Problem, solvers: Sequence[str | Backend], seed: int = -1) -> Verdict:
     """Ask every arm about one problem."""
     answers = []
     for name, ask in _arms(problem, solvers):
@@ -147,7 +148,7 @@ def load_case(path: Path) -> Problem:
         raise CoraloptError(f"{path} is no saved case: {error}; give a file that verify-solvers wrote") from error
 
 
-def _arms(problem: Problem, solvers: Sequence[Any]) -> Iterator[tuple[str, Callable[[], float | str]]]:
+def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[str, Callable[[], float | str]]]:
     if isinstance(problem, PlacementProblem):
         yield "dp", partial(_said, lambda: solve(problem, "dp", options=OPTIONS))
     compiled = {name: compile_problem(problem, name) for name in problem.formulations()}
@@ -171,7 +172,7 @@ def _said(ask: Callable[[], Solution[Any]]) -> float | str:
     return found.objective if found.gap <= PROVEN else f"{found.termination}"
 
 
-def _by_arrays(problem: AllocationProblem, solver: Any) -> float | str:
+def _by_arrays(problem: AllocationProblem, solver: str | Backend) -> float | str:
     found = solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS)
     if found.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
@@ -181,6 +182,6 @@ def _by_arrays(problem: AllocationProblem, solver: Any) -> float | str:
     return round(found.objective * 64) / 64
 
 
-def _reduced(problem: AllocationProblem, solver: Any) -> float | str:
+def _reduced(problem: AllocationProblem, solver: str | Backend) -> float | str:
     found = solve_allocation(problem, solver, OPTIONS)
     return found.cost_usd_h if found.gap <= PROVEN else f"stopped at a gap of {found.gap:.2e}"

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from coralopt.solving import (
     Availability,
     Capability,
     Limit,
+    Listener,
     MilpMatrix,
     RawResult,
     Reason,
@@ -26,8 +26,6 @@ from coralopt.solving import (
     is_matrix_backend,
 )
 from coralopt.types import Floats
-
-Listener = Callable[[SolveProgress], None] | None
 
 
 class Honest:
@@ -41,7 +39,12 @@ class Honest:
         return Availability(True, "1", "for tests")
 
     def solve(
-        self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
+        self,
+        matrix: MilpMatrix,
+        options: SolveOptions,
+        *,
+        start: Floats | None = None,
+        on_progress: Listener | None = None,
     ) -> RawResult:
         highs = get_backend("highs")
         assert is_matrix_backend(highs)
@@ -52,7 +55,12 @@ class _Liar(Honest):
     """Changes the result of HiGHS."""
 
     def solve(
-        self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
+        self,
+        matrix: MilpMatrix,
+        options: SolveOptions,
+        *,
+        start: Floats | None = None,
+        on_progress: Listener | None = None,
     ) -> RawResult:
         told = self.before(matrix, options)
         return self.after(matrix, super().solve(told[0], told[1], start=start, on_progress=on_progress))
@@ -227,7 +235,12 @@ class StaleIncumbents(Honest):
     """Tells of incumbents of the wrong point."""
 
     def solve(
-        self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
+        self,
+        matrix: MilpMatrix,
+        options: SolveOptions,
+        *,
+        start: Floats | None = None,
+        on_progress: Listener | None = None,
     ) -> RawResult:
         def wrong(event: SolveProgress) -> None:
             if on_progress is not None:
@@ -241,7 +254,12 @@ class BackwardProgress(Honest):
     """Tells of bounds that fall and rise."""
 
     def solve(
-        self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
+        self,
+        matrix: MilpMatrix,
+        options: SolveOptions,
+        *,
+        start: Floats | None = None,
+        on_progress: Listener | None = None,
     ) -> RawResult:
         count = [0]
 
@@ -275,7 +293,12 @@ class _Lone(Honest):
     """Reports the trivial point of the matrix as an incumbent, then misbehaves; for isolated solves."""
 
     def solve(
-        self, matrix: MilpMatrix, options: SolveOptions, *, start: Floats | None = None, on_progress: Listener = None
+        self,
+        matrix: MilpMatrix,
+        options: SolveOptions,
+        *,
+        start: Floats | None = None,
+        on_progress: Listener | None = None,
     ) -> RawResult:
         if start is not None and on_progress is not None:
             on_progress(SolveProgress(float(matrix.c @ start), 0.0, 0.0, lambda: start))
@@ -305,7 +328,7 @@ class Hoards(_Lone):
     """Takes ever more memory."""
 
     def misbehave(self) -> None:
-        hoard: list[Any] = []
+        hoard: list[Floats] = []
         while True:
             hoard.append(np.ones(4_000_000))
             time.sleep(0.02)

@@ -26,7 +26,7 @@ def test_a_missing_package_says_what_to_install(
     def absent(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(f"coralopt_{solver}.plugin.version", absent)
+    monkeypatch.setattr("coralopt.solving.plugin.version", absent)
     monkeypatch.setitem(sys.modules, module, None)
     row = next(row for row in solver_listing() if row["name"] == solver)
     assert not row["installed"]

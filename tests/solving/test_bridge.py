@@ -165,6 +165,29 @@ def test_a_constraint_that_cannot_hold_is_infeasible_not_a_crash(how):
     assert matrix.row_names == ["row_lb"]
 
 
+@pytest.mark.parametrize("side", ["above", "below", "equal"])
+def test_only_the_constant_constraint_that_cannot_hold_stays(side):
+    """Satisfied ones beside it say nothing and leave no row; the model itself is as it was."""
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(bounds=(0, 5))
+    model.y = pyo.Var(initialize=1.0)
+    model.y.fix(1.0)
+    model.holds_above = pyo.Constraint(expr=model.y <= 2)
+    model.holds_below = pyo.Constraint(expr=model.y >= 0)
+    model.holds_tight = pyo.Constraint(expr=pyo.inequality(1, model.y, 1))
+    model.wrong = pyo.Constraint(expr={"above": model.y <= 0.5, "below": model.y >= 2, "equal": model.y == 3}[side])
+    model.real = pyo.Constraint(expr=model.x + model.y >= 3)
+    model.objective = pyo.Objective(expr=model.x)
+    matrix, _ = matrix_from_pyomo(model)
+    assert list(matrix.row_names) == ["real_lb", "wrong_lb"]
+    assert matrix.a.toarray().tolist() == [[1.0], [0.0]]
+    assert (matrix.row_lower.tolist(), matrix.row_upper.tolist()) == ([2.0, 1.0], [np.inf, np.inf])
+    assert all(constraint.active for constraint in model.component_data_objects(pyo.Constraint))
+    assert solve_matrix(matrix).termination.reason is Reason.INFEASIBLE
+    model.wrong.deactivate()
+    assert solve_matrix(matrix_from_pyomo(model)[0]).objective == 2.0
+
+
 def test_models_without_objective_or_rows():
     """No objective means any feasible point; the model itself is left as it was."""
     model = model_with()

@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from coralopt.solving import get_backend
+from coralopt.errors import UnsupportedError
+from coralopt.solving import Backend, MatrixBackend, get_backend, is_matrix_backend
 from coralopt.testing.compliance import answers as answers
 from coralopt.testing.compliance import dialogue as dialogue
 from coralopt.testing.compliance import limits as limits
@@ -43,7 +43,7 @@ def cases() -> tuple[Case, ...]:
     return tuple(CASES)
 
 
-def run_case(item: Case, backend: Any) -> Outcome:
+def run_case(item: Case, backend: MatrixBackend) -> Outcome:
     """One case; never raises for a failure."""
     missing = sorted(need.value for need in item.needs - backend.capabilities)
     if missing:
@@ -58,24 +58,31 @@ def run_case(item: Case, backend: Any) -> Outcome:
     return Outcome(item, "passed", "", time.perf_counter() - begun)
 
 
-def run(solver: Any, only: Iterable[str] | None = None) -> list[Outcome]:
+def run(solver: str | Backend, only: Iterable[str] | None = None) -> list[Outcome]:
     """Run all cases, or those named, against a back end.
 
     Args:
         solver: Name of a registered back end or a back end itself.
         only: Names of cases.
     """
-    backend = get_backend(solver)
+    backend = _matrix_backend(solver)
     chosen = None if only is None else set(only)
     return [run_case(item, backend) for item in CASES if chosen is None or item.name in chosen]
 
 
-def tests(solver: Any) -> Callable[..., None]:
+def _matrix_backend(solver: str | Backend) -> MatrixBackend:
+    backend = get_backend(solver)
+    if not is_matrix_backend(backend):
+        raise UnsupportedError(f"solver {backend.name!r} takes whole problems; the suite is for back ends of matrices")
+    return backend
+
+
+def tests(solver: str | Backend) -> Callable[..., None]:
     """A parametrised pytest function, a test a case; skipped as a whole, visibly, when the solver is not installed."""
     import pytest
 
     def test(item: Case) -> None:
-        backend = get_backend(solver)
+        backend = _matrix_backend(solver)
         availability = backend.probe()
         if not availability.installed:
             pytest.skip(f"{backend.name} is not installed: {availability.hint}")

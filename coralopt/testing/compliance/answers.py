@@ -3,59 +3,58 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from coralopt.solving import Capability, MilpMatrix, Reason, SolveOptions, solve_matrix
+from coralopt.solving import Capability, MatrixBackend, MilpMatrix, Reason, SolveOptions, solve_matrix
 from coralopt.testing.compliance.case import INFINITY, best_by_enumeration, case, knapsack, matrix
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
 NO_OPTIMUM = (Reason.UNBOUNDED, Reason.INFEASIBLE_OR_UNBOUNDED)
 
 
-def _optimum(backend: Any, programme: MilpMatrix, value: float) -> None:
-    found = solve_matrix(programme, backend, EXACT)
-    assert found.termination.reason is Reason.OPTIMAL, found.termination
-    assert math.isclose(found.objective, value, rel_tol=1e-6, abs_tol=1e-6), (found.objective, value)
-    assert found.bound is not None
-    assert math.isclose(found.bound, value, rel_tol=1e-5, abs_tol=1e-5), (found.bound, value)
+def _optimum(backend: MatrixBackend, programme: MilpMatrix, value: float) -> None:
+    result = solve_matrix(programme, backend, EXACT)
+    assert result.termination.reason is Reason.OPTIMAL, result.termination
+    assert math.isclose(result.objective, value, rel_tol=1e-6, abs_tol=1e-6), (result.objective, value)
+    assert result.bound is not None
+    assert math.isclose(result.bound, value, rel_tol=1e-5, abs_tol=1e-5), (result.bound, value)
 
 
 @case(Capability.LP)
-def linear_minimum(backend: Any) -> None:
+def linear_minimum(backend: MatrixBackend) -> None:
     """The simplest thing there is."""
     _optimum(backend, matrix([2, 3], [([1, 1], 4, INFINITY)], integer=False), 8)
 
 
 @case(Capability.LP)
-def linear_maximum(backend: Any) -> None:
+def linear_maximum(backend: MatrixBackend) -> None:
     """A back end that drops the sense answers the opposite question."""
     _optimum(backend, matrix([2, 3], [([1, 2], -INFINITY, 8)], (0, 6), integer=False, maximize=True), 15)
 
 
 @case(Capability.MILP)
-def integer_minimum(backend: Any) -> None:
+def integer_minimum(backend: MatrixBackend) -> None:
     """Integrality must reach the solver: the relaxation has a better value."""
     _optimum(backend, matrix([3, 4], [([2, 3], 7, INFINITY)], (0, 10)), 10)
 
 
 @case(Capability.MILP)
-def integer_maximum(backend: Any) -> None:
+def integer_maximum(backend: MatrixBackend) -> None:
     """Both senses, with integrality."""
     programme = knapsack()
     _optimum(backend, programme, best_by_enumeration(programme) or 0.0)
 
 
 @case(Capability.MILP)
-def mixed_columns(backend: Any) -> None:
+def mixed_columns(backend: MatrixBackend) -> None:
     """Integer and continuous columns side by side."""
     programme = matrix([5, 4], [([2, 1], -INFINITY, 7.5)], (0, 3), integer=[True, False], maximize=True)
     _optimum(backend, programme, 5 * 2 + 4 * 3)
 
 
 @case(Capability.MILP)
-def objective_constant(backend: Any) -> None:
+def objective_constant(backend: MatrixBackend) -> None:
     """A constant belongs to objective and bound alike, in both senses."""
     for maximize in (False, True):
         programme = knapsack(maximize, offset=1000.5)
@@ -63,99 +62,99 @@ def objective_constant(backend: Any) -> None:
 
 
 @case(Capability.LP)
-def unbounded_linear(backend: Any) -> None:
+def unbounded_linear(backend: MatrixBackend) -> None:
     """No solution object for an unbounded model, whatever point the solver holds."""
-    found = solve_matrix(matrix([-1, 1], [([1, -1], 0, INFINITY)], integer=False), backend)
-    assert found.termination.reason in NO_OPTIMUM, found.termination
-    assert found.x is None
-    assert found.bound == -INFINITY
+    result = solve_matrix(matrix([-1, 1], [([1, -1], 0, INFINITY)], integer=False), backend)
+    assert result.termination.reason in NO_OPTIMUM, result.termination
+    assert result.x is None
+    assert result.bound == -INFINITY
 
 
 @case(Capability.MILP)
-def unbounded_integer(backend: Any) -> None:
+def unbounded_integer(backend: MatrixBackend) -> None:
     """Some interfaces report 1e20 or 1e30 as an optimum here."""
-    found = solve_matrix(matrix([1, 1], [([1, -1], 0, 5)], maximize=True), backend)
-    assert found.termination.reason in NO_OPTIMUM, found.termination
-    assert found.x is None
-    assert found.bound == INFINITY
+    result = solve_matrix(matrix([1, 1], [([1, -1], 0, 5)], maximize=True), backend)
+    assert result.termination.reason in NO_OPTIMUM, result.termination
+    assert result.x is None
+    assert result.bound == INFINITY
 
 
 @case(Capability.LP)
-def infeasible_linear(backend: Any) -> None:
+def infeasible_linear(backend: MatrixBackend) -> None:
     """Infeasible: no solution, no bound, no exception."""
-    found = solve_matrix(matrix([1], [([1], 2, INFINITY), ([1], -INFINITY, 1)], integer=False), backend)
-    assert found.termination.reason is Reason.INFEASIBLE, found.termination
-    assert found.x is None
-    assert found.bound is None
+    result = solve_matrix(matrix([1], [([1], 2, INFINITY), ([1], -INFINITY, 1)], integer=False), backend)
+    assert result.termination.reason is Reason.INFEASIBLE, result.termination
+    assert result.x is None
+    assert result.bound is None
 
 
 @case(Capability.MILP)
-def infeasible_integer(backend: Any) -> None:
+def infeasible_integer(backend: MatrixBackend) -> None:
     """Feasible as a linear programme, infeasible in whole numbers."""
-    found = solve_matrix(matrix([1, 1], [([2, 2], 3, 3)], (0, 5)), backend)
-    assert found.termination.reason is Reason.INFEASIBLE, found.termination
-    assert found.bound is None
+    result = solve_matrix(matrix([1, 1], [([2, 2], 3, 3)], (0, 5)), backend)
+    assert result.termination.reason is Reason.INFEASIBLE, result.termination
+    assert result.bound is None
 
 
 @case(Capability.LP)
-def infeasible_with_an_unbounded_ray(backend: Any) -> None:
+def infeasible_with_an_unbounded_ray(backend: MatrixBackend) -> None:
     """Presolve may not tell infeasible from unbounded; calling it unbounded would be wrong."""
     programme = matrix([-1, 0], [([0, 1], 2, INFINITY), ([0, 1], -INFINITY, 1)], integer=False)
-    found = solve_matrix(programme, backend)
-    assert found.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED), found.termination
-    assert found.x is None
+    result = solve_matrix(programme, backend)
+    assert result.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED), result.termination
+    assert result.x is None
 
 
 @case(Capability.LP)
-def empty_model(backend: Any) -> None:
+def empty_model(backend: MatrixBackend) -> None:
     """No columns, no rows: the optimum is the constant."""
-    found = solve_matrix(matrix([], offset=2.5), backend)
-    assert found.termination.reason is Reason.OPTIMAL, found.termination
-    assert found.objective == 2.5
+    result = solve_matrix(matrix([], offset=2.5), backend)
+    assert result.termination.reason is Reason.OPTIMAL, result.termination
+    assert result.objective == 2.5
 
 
 @case(Capability.LP)
-def no_columns_but_an_impossible_row(backend: Any) -> None:
+def no_columns_but_an_impossible_row(backend: MatrixBackend) -> None:
     """0 >= 1 has no solution even without columns."""
-    found = solve_matrix(matrix([], [([], 1, INFINITY)]), backend)
-    assert found.termination.reason is Reason.INFEASIBLE, found.termination
+    result = solve_matrix(matrix([], [([], 1, INFINITY)]), backend)
+    assert result.termination.reason is Reason.INFEASIBLE, result.termination
 
 
 @case(Capability.MILP)
-def row_without_coefficients(backend: Any) -> None:
+def row_without_coefficients(backend: MatrixBackend) -> None:
     """An empty row that holds is harmless; one that does not makes the model infeasible."""
     _optimum(backend, matrix([1], [([0], -1, 1), ([1], 2, INFINITY)], (0, 9)), 2)
-    found = solve_matrix(matrix([1], [([0], 1, 2)], (0, 9)), backend)
-    assert found.termination.reason is Reason.INFEASIBLE, found.termination
+    result = solve_matrix(matrix([1], [([0], 1, 2)], (0, 9)), backend)
+    assert result.termination.reason is Reason.INFEASIBLE, result.termination
 
 
 @case(Capability.MILP)
-def no_rows(backend: Any) -> None:
+def no_rows(backend: MatrixBackend) -> None:
     """Bounds alone decide."""
     _optimum(backend, matrix([1, -2], bounds=[(-3, 4), (-3, 4)]), -11)
 
 
 @case(Capability.LP)
-def free_columns(backend: Any) -> None:
+def free_columns(backend: MatrixBackend) -> None:
     """Columns without bounds may be negative; a default lower bound of 0 would cut the optimum off."""
     programme = matrix([1, 1], [([1, 2], -4, INFINITY), ([3, 1], -6, INFINITY)], (-INFINITY, INFINITY), integer=False)
     _optimum(backend, programme, -1.6 - 1.2)
 
 
 @case(Capability.MILP)
-def negative_bounds(backend: Any) -> None:
+def negative_bounds(backend: MatrixBackend) -> None:
     """Integer columns below 0, and an upper bound only."""
     _optimum(backend, matrix([1, -1], [([1, 1], -9, 9)], [(-7.5, 3), (-INFINITY, -2.5)]), -6 + 3)
 
 
 @case(Capability.MILP)
-def fixed_columns(backend: Any) -> None:
+def fixed_columns(backend: MatrixBackend) -> None:
     """lower = upper is a constant, not an error."""
     _optimum(backend, matrix([1, 1], [([1, 1], 5, INFINITY)], [(2, 2), (0, 9)]), 5)
 
 
 @case(Capability.MILP)
-def range_and_equality_rows(backend: Any) -> None:
+def range_and_equality_rows(backend: MatrixBackend) -> None:
     """Both sides of a row count."""
     rows = [([1, 1, 0], 2, 4), ([0, 1, 1], 3, 3), ([1, 0, -1], -INFINITY, INFINITY)]
     programme = matrix([3, -1, 2], rows, (0, 5))
@@ -163,7 +162,7 @@ def range_and_equality_rows(backend: Any) -> None:
 
 
 @case(Capability.MILP)
-def duplicate_entries(backend: Any) -> None:
+def duplicate_entries(backend: MatrixBackend) -> None:
     """Two entries at one place add up."""
     from dataclasses import replace
 
@@ -175,22 +174,22 @@ def duplicate_entries(backend: Any) -> None:
 
 
 @case(Capability.MILP)
-def zero_objective(backend: Any) -> None:
+def zero_objective(backend: MatrixBackend) -> None:
     """A feasibility problem has objective 0, bound 0 and gap 0."""
-    found = solve_matrix(matrix([0, 0], [([1, 1], 3, 3)], (0, 5)), backend)
-    assert found.termination.reason is Reason.OPTIMAL, found.termination
-    assert found.objective == 0.0
-    assert found.gap == 0.0
+    result = solve_matrix(matrix([0, 0], [([1, 1], 3, 3)], (0, 5)), backend)
+    assert result.termination.reason is Reason.OPTIMAL, result.termination
+    assert result.objective == 0.0
+    assert result.gap == 0.0
 
 
 @case(Capability.MILP)
-def zero_optimum(backend: Any) -> None:
+def zero_optimum(backend: MatrixBackend) -> None:
     """A relative gap at an optimum of 0 must not divide by zero."""
     _optimum(backend, matrix([1, 1], [([1, -1], 0, 0)], (0, 4)), 0)
 
 
 @case(Capability.MILP)
-def wide_coefficients(backend: Any) -> None:
+def wide_coefficients(backend: MatrixBackend) -> None:
     """Tokens/s beside node counts: coefficients from 1 to 1e6."""
     programme = matrix(
         [1.25, 40.0, 3.5],
@@ -201,14 +200,14 @@ def wide_coefficients(backend: Any) -> None:
 
 
 @case(Capability.MILP)
-def equal_columns(backend: Any) -> None:
+def equal_columns(backend: MatrixBackend) -> None:
     """Ties everywhere: many optima, one value."""
     programme = matrix([2.0] * 6, [([3.0] * 6, 10, INFINITY)], (0, 2))
     _optimum(backend, programme, 8)
 
 
 @case(Capability.MILP)
-def random_programmes_equal_enumeration(backend: Any) -> None:
+def random_programmes_equal_enumeration(backend: MatrixBackend) -> None:
     """Forty small programmes of every kind, against trying everything."""
     rng = np.random.default_rng(20240)
     for _ in range(40):
@@ -231,20 +230,20 @@ def random_programmes_equal_enumeration(backend: Any) -> None:
         )
         truth = best_by_enumeration(programme)
         if truth is None:
-            found = solve_matrix(programme, backend, EXACT)
-            assert found.termination.reason is Reason.INFEASIBLE, found.termination
+            result = solve_matrix(programme, backend, EXACT)
+            assert result.termination.reason is Reason.INFEASIBLE, result.termination
         else:
             _optimum(backend, programme, truth)
 
 
 @case(Capability.MILP)
-def presolve_keeps_the_problem(backend: Any) -> None:
+def presolve_keeps_the_problem(backend: MatrixBackend) -> None:
     """Two small placements that SCIP 10.0 gets wrong by itself: a fractional optimum, and one that violates a row."""
     from coralopt.solving import compile_problem
     from coralopt.testing.instances import placement_instance
 
     for seed, formulation, value in ((319, "tight", 56.125), (1194, "paper", 113.75)):
         programme = compile_problem(placement_instance(seed), formulation).matrix
-        found = solve_matrix(programme, backend, SolveOptions(rel_gap=1e-6, abs_gap=1e-6))
+        result = solve_matrix(programme, backend, SolveOptions(rel_gap=1e-6, abs_gap=1e-6))
         # Columns may lean on tolerances; the wrong answers are off by far more.
-        assert math.isclose(found.objective, value, rel_tol=1e-5), (found.objective, value)
+        assert math.isclose(result.objective, value, rel_tol=1e-5), (result.objective, value)

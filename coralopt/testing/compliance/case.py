@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from coralopt.solving import Capability, MilpMatrix
+from coralopt.solving import Capability, MatrixBackend, MilpMatrix
+from coralopt.types import Floats
 
 INFINITY = float("inf")
+#: What a case does with a back end: raises ``AssertionError`` (or lets an error of coralopt through) when it is not right.
+Check = Callable[[MatrixBackend], None]
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,13 @@ class Case:
 
     Attributes:
         name: Short, in words with underscores.
-        check: Takes the back end; raises ``AssertionError`` (or lets an error of coralopt through) when it is not right.
+        check: What is done with a back end.
         needs: Capabilities without which the case does not apply.
         why: What goes wrong for users when this fails.
     """
 
     name: str
-    check: Callable[[Any], None]
+    check: Check
     needs: frozenset[Capability]
     why: str
 
@@ -33,10 +35,10 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(*needs: Capability) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+def case(*needs: Capability) -> Callable[[Check], Check]:
     """Register a case; its name is the function's, its reason the docstring."""
 
-    def register(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    def register(check: Check) -> Check:
         CASES.append(Case(check.__name__, check, frozenset(needs), (check.__doc__ or "").strip()))
         return check
 
@@ -114,7 +116,7 @@ def market_split(rows: int = 5, seed: int = 3) -> MilpMatrix:
     )
 
 
-def trivial_start(programme: MilpMatrix) -> Any:
+def trivial_start(programme: MilpMatrix) -> Floats:
     """A feasible point of :func:`market_split`: nothing chosen, slack everywhere."""
     rows, columns = programme.shape
     start = np.zeros(columns)

@@ -11,11 +11,19 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from coralopt.solving import Capability, Limit, MilpMatrix, Reason, SolveOptions, SolveProgress, solve_matrix
+from coralopt.solving import (
+    Capability,
+    Limit,
+    MatrixBackend,
+    MilpMatrix,
+    Reason,
+    SolveOptions,
+    SolveProgress,
+    solve_matrix,
+)
 from coralopt.testing.compliance.case import (
     INFINITY,
     best_by_enumeration,
@@ -25,66 +33,67 @@ from coralopt.testing.compliance.case import (
     matrix,
     trivial_start,
 )
+from coralopt.types import Floats
 
 
 @case(Capability.MILP, Capability.MIP_START)
-def complete_start_is_accepted(backend: Any) -> None:
+def complete_start_is_accepted(backend: MatrixBackend) -> None:
     """A feasible start is taken, and said to be."""
     programme = market_split()
-    found = solve_matrix(programme, backend, SolveOptions(node_limit=1), start=trivial_start(programme))
-    assert found.start_accepted is not False
-    assert found.x is not None
+    result = solve_matrix(programme, backend, SolveOptions(node_limit=1), start=trivial_start(programme))
+    assert result.start_accepted is not False
+    assert result.x is not None
 
 
 @case(Capability.MILP, Capability.MIP_START)
-def start_survives_a_limit(backend: Any) -> None:
+def start_survives_a_limit(backend: MatrixBackend) -> None:
     """No time to find anything: the start is the answer."""
     programme = market_split()
     start = trivial_start(programme)
-    found = solve_matrix(programme, backend, SolveOptions(time_limit=0.0), start=start)
-    assert found.termination.reason is Reason.FEASIBLE, found.termination
-    assert found.objective <= float(programme.c @ start) + 1e-6
+    result = solve_matrix(programme, backend, SolveOptions(time_limit=0.0), start=start)
+    assert result.termination.reason is Reason.FEASIBLE, result.termination
+    assert result.objective <= float(programme.c @ start) + 1e-6
 
 
 @case(Capability.MILP, Capability.MIP_START)
-def infeasible_start_is_harmless(backend: Any) -> None:
+def infeasible_start_is_harmless(backend: MatrixBackend) -> None:
     """A start that violates a row must not change the optimum, nor be called accepted."""
     programme = knapsack(items=12)
-    found = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), start=np.ones(12))
-    assert found.objective == best_by_enumeration(programme)
-    assert found.start_accepted is not True
+    result = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), start=np.ones(12))
+    assert result.objective == best_by_enumeration(programme)
+    assert result.start_accepted is not True
 
 
 @case(Capability.MILP, Capability.MIP_START)
-def partial_start_is_harmless(backend: Any) -> None:
+def partial_start_is_harmless(backend: MatrixBackend) -> None:
     """NaN where nothing is known."""
     programme = knapsack(items=12)
     start = np.full(12, np.nan)
     start[:3] = 1.0
-    found = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), start=start)
-    assert found.objective == best_by_enumeration(programme)
+    result = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), start=start)
+    assert result.objective == best_by_enumeration(programme)
 
 
 @case(Capability.MILP, Capability.PROGRESS)
-def progress_is_monotone(backend: Any) -> None:
+def progress_is_monotone(backend: MatrixBackend) -> None:
     """Incumbents only improve, bounds only tighten, and both agree with the result."""
     programme = market_split()
     events: list[SolveProgress] = []
-    found = solve_matrix(programme, backend, SolveOptions(time_limit=1.0, rel_gap=0.0), on_progress=events.append)
+    result = solve_matrix(programme, backend, SolveOptions(time_limit=1.0, rel_gap=0.0), on_progress=events.append)
     objectives = [event.objective for event in events if event.objective is not None]
     bounds = [event.bound for event in events if event.bound is not None]
     assert objectives, "no incumbent was reported"
     assert all(later <= earlier + 1e-6 for earlier, later in itertools.pairwise(objectives)), objectives
     assert all(later >= earlier - 1e-6 for earlier, later in itertools.pairwise(bounds)), bounds
-    assert found.objective <= objectives[-1] + 1e-6
+    assert result.objective <= objectives[-1] + 1e-6
     assert all(later.seconds >= earlier.seconds for earlier, later in itertools.pairwise(events))
 
 
 @case(Capability.MILP, Capability.PROGRESS)
-def progress_carries_incumbents(backend: Any) -> None:
+def progress_carries_incumbents(backend: MatrixBackend) -> None:
     """An incumbent told is a solution with the objective told."""
     programme = market_split()
-    seen: list[tuple[float, Any]] = []
+    seen: list[tuple[float, Floats]] = []
 
     def look(event: SolveProgress) -> None:
         if event.solution is not None and event.objective is not None:
@@ -98,7 +107,7 @@ def progress_carries_incumbents(backend: Any) -> None:
 
 
 @case(Capability.MILP, Capability.PROGRESS)
-def errors_of_the_listener_surface(backend: Any) -> None:
+def errors_of_the_listener_surface(backend: MatrixBackend) -> None:
     """An exception in a callback ends the solve and reaches the caller."""
 
     def fail(event: SolveProgress) -> None:
@@ -107,30 +116,30 @@ def errors_of_the_listener_surface(backend: Any) -> None:
     try:
         solve_matrix(market_split(), backend, SolveOptions(time_limit=20.0), on_progress=fail)
     except RuntimeError as error:
-        said = str(error)
+        words = str(error)
     else:
-        said = "nothing was raised"
-    assert "the listener failed" in said, said
+        words = "nothing was raised"
+    assert "the listener failed" in words, words
 
 
 @case(Capability.MILP)
-def silent_by_default(backend: Any) -> None:
+def silent_by_default(backend: MatrixBackend) -> None:
     """Nothing on standard output unless log is asked for."""
-    with _output() as said:
+    with _output() as words:
         solve_matrix(knapsack(items=10), backend)
-    assert said == [""], said
+    assert words == [""], words
 
 
 @case(Capability.MILP)
-def log_on_demand(backend: Any) -> None:
+def log_on_demand(backend: MatrixBackend) -> None:
     """log=True shows the solver's own log."""
-    with _output() as said:
+    with _output() as words:
         solve_matrix(market_split(), backend, SolveOptions(log=True, time_limit=1.0))
-    assert len(said[0]) > 100, said
+    assert len(words[0]) > 100, words
 
 
 @case(Capability.MILP, Capability.INTERRUPT)
-def interrupt_keeps_the_incumbent(backend: Any) -> None:
+def interrupt_keeps_the_incumbent(backend: MatrixBackend) -> None:
     """Ctrl-C after a second is a limit: no exception, and the best solution so far."""
     if threading.current_thread() is not threading.main_thread() or os.name == "nt":
         return
@@ -139,65 +148,65 @@ def interrupt_keeps_the_incumbent(backend: Any) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
     try:
-        found = solve_matrix(market_split(), backend, SolveOptions(time_limit=60.0, rel_gap=0.0))
+        result = solve_matrix(market_split(), backend, SolveOptions(time_limit=60.0, rel_gap=0.0))
     finally:
         timer.cancel()
         signal.signal(signal.SIGINT, before)
-    assert found.termination.limit is Limit.INTERRUPTED, found.termination
-    assert found.termination.reason is Reason.FEASIBLE, found.termination
+    assert result.termination.limit is Limit.INTERRUPTED, result.termination
+    assert result.termination.reason is Reason.FEASIBLE, result.termination
 
 
 @case(Capability.MILP)
-def works_in_another_thread(backend: Any) -> None:
+def works_in_another_thread(backend: MatrixBackend) -> None:
     """Servers solve in worker threads."""
-    found: list[float] = []
-    worker = threading.Thread(target=lambda: found.append(solve_matrix(knapsack(items=10), backend).objective))
+    result: list[float] = []
+    worker = threading.Thread(target=lambda: result.append(solve_matrix(knapsack(items=10), backend).objective))
     worker.start()
     worker.join()
-    assert found == [best_by_enumeration(knapsack(items=10))]
+    assert result == [best_by_enumeration(knapsack(items=10))]
 
 
 @case(Capability.LP, Capability.LP_DUALS)
-def duals_are_shadow_prices(backend: Any) -> None:
+def duals_are_shadow_prices(backend: MatrixBackend) -> None:
     """d objective / d right-hand side, for both senses and both kinds of rows: positive where more costs more."""
     covering = matrix([2, 3], [([1, 1], 4, INFINITY)], integer=False)
-    found = solve_matrix(covering, backend)
-    assert found.row_duals is not None
-    assert math.isclose(found.row_duals[0], 2.0, abs_tol=1e-7), found.row_duals
+    result = solve_matrix(covering, backend)
+    assert result.row_duals is not None
+    assert math.isclose(result.row_duals[0], 2.0, abs_tol=1e-7), result.row_duals
     packing = matrix([2, 3], [([1, 2], -INFINITY, 8)], (0, 6), integer=False, maximize=True)
-    found = solve_matrix(packing, backend)
-    assert found.row_duals is not None
-    assert math.isclose(found.row_duals[0], 1.5, abs_tol=1e-7), found.row_duals
+    result = solve_matrix(packing, backend)
+    assert result.row_duals is not None
+    assert math.isclose(result.row_duals[0], 1.5, abs_tol=1e-7), result.row_duals
 
 
 @case(Capability.LP, Capability.LP_DUALS)
-def duals_prove_the_optimum(backend: Any) -> None:
+def duals_prove_the_optimum(backend: MatrixBackend) -> None:
     """Weak duality with the reported prices gives the objective back: a proof that needs no other solver."""
     rng = np.random.default_rng(5)
     for maximize in (False, True):
         for _ in range(10):
             programme = _random_linear(rng, maximize)
-            found = solve_matrix(programme, backend)
-            assert found.termination.reason is Reason.OPTIMAL, found.termination
-            assert found.row_duals is not None
-            assert found.reduced_costs is not None
-            reduced = programme.c - programme.a.T @ found.row_duals
-            assert np.allclose(reduced, found.reduced_costs, atol=1e-6)
-            proved = programme.offset + _least(found.row_duals, programme.row_lower, programme.row_upper, maximize)
+            result = solve_matrix(programme, backend)
+            assert result.termination.reason is Reason.OPTIMAL, result.termination
+            assert result.row_duals is not None
+            assert result.reduced_costs is not None
+            reduced = programme.c - programme.a.T @ result.row_duals
+            assert np.allclose(reduced, result.reduced_costs, atol=1e-6)
+            proved = programme.offset + _least(result.row_duals, programme.row_lower, programme.row_upper, maximize)
             proved += _least(reduced, programme.lower, programme.upper, maximize)
-            assert math.isclose(proved, found.objective, rel_tol=1e-6, abs_tol=1e-6), (proved, found.objective)
+            assert math.isclose(proved, result.objective, rel_tol=1e-6, abs_tol=1e-6), (proved, result.objective)
 
 
 @case(Capability.MILP, Capability.LP_DUALS)
-def no_duals_of_integer_programmes(backend: Any) -> None:
+def no_duals_of_integer_programmes(backend: MatrixBackend) -> None:
     """Prices of an integer programme would be a fiction."""
-    found = solve_matrix(knapsack(items=8), backend)
-    assert found.row_duals is None
-    assert found.reduced_costs is None
+    result = solve_matrix(knapsack(items=8), backend)
+    assert result.row_duals is None
+    assert result.reduced_costs is None
 
 
 @case(Capability.MILP)
-def export_and_reread_same_optimum(backend: Any) -> None:
+def export_and_reread_same_optimum(backend: MatrixBackend) -> None:
     """What is written as LP or MPS and read back is the same problem."""
     from pathlib import Path
 
@@ -229,7 +238,7 @@ def _random_linear(rng: np.random.Generator, maximize: bool) -> MilpMatrix:
     )
 
 
-def _least(price: Any, lower: Any, upper: Any, maximize: bool) -> float:
+def _least(price: Floats, lower: Floats, upper: Floats, maximize: bool) -> float:
     """Least (largest when maximising) value of price'z over lower <= z <= upper."""
     price = np.where(np.abs(price) < 1e-8, 0.0, price)
     toward_lower = (price >= 0) != maximize
@@ -241,13 +250,13 @@ def _least(price: Any, lower: Any, upper: Any, maximize: bool) -> float:
 def _output() -> Iterator[list[str]]:
     """Standard output of this process, of Python and of native code alike; the list is filled at the end."""
     sys.stdout.flush()
-    said: list[str] = []
+    words: list[str] = []
     with tempfile.TemporaryFile() as file:
         kept = os.dup(1)
         os.dup2(file.fileno(), 1)
         python, sys.stdout = sys.stdout, os.fdopen(os.dup(1), "w")
         try:
-            yield said
+            yield words
         finally:
             sys.stdout.close()
             sys.stdout = python
@@ -255,7 +264,7 @@ def _output() -> Iterator[list[str]]:
             os.dup2(kept, 1)
             os.close(kept)
             file.seek(0)
-            said.append(file.read().decode(errors="replace"))
+            words.append(file.read().decode(errors="replace"))
 
 
 def _flush_native() -> None:
