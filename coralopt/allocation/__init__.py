@@ -1,19 +1,23 @@
 """The online stage: how many of each serving template to deploy where, at least cost (paper section 4.3)."""
 
-from coralopt.allocation.check import unmet_demand
-from coralopt.allocation.explain import Explanation, MissedRow, Shortfall, explain
+from coralopt.allocation.check import check_allocation, unmet_demand
+from coralopt.allocation.explain import Explanation, MissedConstraint, Shortfall, explain
 from coralopt.allocation.largest_factor import FactorLimits, LargestFactor, largest_factor
-from coralopt.allocation.model import matrix_from_arrays
+from coralopt.allocation.model import FORMULATIONS, matrix_from_arrays
 from coralopt.allocation.names import readable_names
 from coralopt.allocation.on_infeasible import OnInfeasible, Served, solve_or_serve_less
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
-from coralopt.allocation.row_use import RowUse, row_uses
 from coralopt.allocation.search.options import AllocationSearchOptions, AllocationState, SearchLimits
+from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.search.session import AllocationSession
-from coralopt.allocation.search.solve import AllocationResult, solve_allocation
-from coralopt.allocation.side_constraints import SideRow
+from coralopt.allocation.search.solve import solve_allocation
+from coralopt.allocation.side_constraint_use import SideConstraintUse, side_constraint_uses
+from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.allocation.supply import SupplyClass, pieces_of, taken
+from coralopt.solving import attach
+
+attach(AllocationProblem, check_allocation, FORMULATIONS)
 
 __all__ = [
     "Allocation",
@@ -25,15 +29,15 @@ __all__ = [
     "Explanation",
     "FactorLimits",
     "LargestFactor",
-    "MissedRow",
+    "MissedConstraint",
     "OnInfeasible",
     "Reduced",
     "Reduction",
-    "RowUse",
     "SearchLimits",
     "Served",
     "Shortfall",
-    "SideRow",
+    "SideConstraint",
+    "SideConstraintUse",
     "SupplyClass",
     "explain",
     "largest_factor",
@@ -41,7 +45,7 @@ __all__ = [
     "pieces_of",
     "readable_names",
     "reduce_problem",
-    "row_uses",
+    "side_constraint_uses",
     "solve_allocation",
     "solve_or_serve_less",
     "taken",

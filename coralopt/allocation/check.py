@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.allocation.supply import rent_by_region
 from coralopt.solving.problem import Check, Violation
-
-if TYPE_CHECKING:
-    from coralopt.allocation.problem import Allocation, AllocationProblem
 
 #: (template, region, count) of an allocation that makes sense.
 _Item = tuple[int, int, int]
 
 
 def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Check:
-    """Capacity, demand, side rows and cost of an allocation; shares no code with any formulation.
+    """Capacity, demand, side constraints and cost of an allocation; shares no code with any formulation.
 
     The cost is the paper's objective, provisioning plus K times the list price of every added instance, with nodes at the
     prices of their supply classes, cheapest first, plus the price of unmet demand.
@@ -65,7 +63,7 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
     unmet = unmet_demand(problem, items)
     cost = sum(rent, Fraction(0)) + penalty
     for p in range(phases):
-        price = math.inf if problem.shortfall_price is None else float(problem.shortfall_price[p])
+        price = math.inf if problem.unmet_price is None else float(problem.unmet_price[p])
         if math.isfinite(price):
             cost += unmet[p] * Fraction(price)
         elif unmet[p] > 0:
@@ -75,7 +73,7 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
                 name = problem.phase_names[p]
                 text = f"{name} gets {float(served)!r} tokens/s, its demand is {float(demand)!r}"
                 violations.append(Violation("demand", name, text))
-    violations.extend(_side_rows(problem, items, rent))
+    violations.extend(_side_constraints(problem, items, rent))
     return Check(not violations, float(cost), tuple(violations))
 
 
@@ -89,13 +87,13 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item]) -> list[Fractio
     unmet = []
     for p, demand in enumerate(problem.demand.tolist()):
         level = _served(problem, items, p, regions)
-        for row in problem.rows:
-            if row.measure == "tokens_s" and row.phases == (p,) and row.bound > 0:
-                left = _served(problem, items, p, regions if row.regions is None else row.regions)
-                level = min(level, left / Fraction(float(row.bound)))
+        for item in problem.side_constraints:
+            if item.measure == "tokens_s" and item.phases == (p,) and item.bound > 0:
+                left = _served(problem, items, p, regions if item.regions is None else item.regions)
+                level = min(level, left / Fraction(float(item.bound)))
         unmet.append(max(Fraction(0), Fraction(float(demand)) - level))
     for together in problem.unmet_together:
-        if math.isfinite(problem.unmet_price()[together[0]]):
+        if math.isfinite(problem.unmet_prices()[together[0]]):
             demands = {p: Fraction(float(problem.demand[p])) for p in together}
             share = max((unmet[p] / demands[p] for p in together if demands[p]), default=Fraction(0))
             for p in together:
@@ -126,40 +124,41 @@ def _listed(problem: AllocationProblem, t: int, r: int) -> Fraction:
     )
 
 
-def _side_rows(problem: AllocationProblem, items: list[_Item], rent: list[Fraction]) -> list[Violation]:
+def _side_constraints(problem: AllocationProblem, items: list[_Item], rent: list[Fraction]) -> list[Violation]:
     violations = []
-    for row in problem.rows:
-        if row.measure == "tokens_s":
-            assert row.phases is not None
-            phase, share = row.phases[0], Fraction(float(row.bound))
-            if problem.shortfall_price is not None and math.isfinite(problem.shortfall_price[phase]):
+    for item in problem.side_constraints:
+        if item.measure == "tokens_s":
+            assert item.phases is not None
+            phase, share = item.phases[0], Fraction(float(item.bound))
+            if problem.unmet_price is not None and math.isfinite(problem.unmet_price[phase]):
                 # What does not survive counts as unmet and is paid for.
                 continue
-            total = _served(problem, items, phase, range(len(rent)) if row.regions is None else row.regions)
+            total = _served(problem, items, phase, range(len(rent)) if item.regions is None else item.regions)
             limit, unit = share * Fraction(float(problem.demand[phase])), "tokens/s"
+        elif item.is_rent:
+            total = sum((rent[r] for r in (range(len(rent)) if item.regions is None else item.regions)), Fraction(0))
+            limit, unit = Fraction(float(item.bound)), "USD/h"
         else:
-            total, limit = Fraction(0), Fraction(float(row.bound))
-            unit = {"usd_h": "USD/h", "nodes": "nodes", "instances": "instances"}[row.measure]
-            if row.measure == "usd_h" and row.phases is None:
-                total = sum((rent[r] for r in (range(len(rent)) if row.regions is None else row.regions)), Fraction(0))
-            else:
-                for t, r, n in items:
-                    kinds = row.configurations
-                    if (
-                        (row.phases is not None and int(problem.phase[t]) not in row.phases)
-                        or (row.regions is not None and r not in row.regions)
-                        or (kinds is not None and not any(problem.usage[t, c] for c in kinds))
-                    ):
-                        continue
-                    if row.measure == "usd_h":
-                        total += n * _listed(problem, t, r)
-                    elif row.measure == "nodes":
-                        nodes = problem.usage[t] if kinds is None else problem.usage[t, list(kinds)]
-                        total += n * int(nodes.sum())
-                    elif row.sense == "most" or problem.throughput[t] > 0:
-                        total += n
-        if (total > limit) if row.sense == "most" else (total < limit):
-            word = "at most" if row.sense == "most" else "at least"
-            text = f"{row.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for"
-            violations.append(Violation("side constraint", row.name, text))
+            total = sum((n * _measured(problem, item, t, r) for t, r, n in items), Fraction(0))
+            limit, unit = Fraction(float(item.bound)), "USD/h" if item.measure == "usd_h" else item.measure
+        if (total > limit) if item.sense == "most" else (total < limit):
+            word = "at most" if item.sense == "most" else "at least"
+            text = f"{item.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for"
+            violations.append(Violation("side constraint", item.name, text))
     return violations
+
+
+def _measured(problem: AllocationProblem, item: SideConstraint, t: int, r: int) -> Fraction:
+    """What one instance adds to a side constraint on instances, nodes or list prices."""
+    kinds = range(problem.usage.shape[1]) if item.configurations is None else item.configurations
+    nodes = sum(int(problem.usage[t, c]) for c in kinds)
+    inside = (item.phases is None or int(problem.phase[t]) in item.phases) and (
+        item.regions is None or r in item.regions
+    )
+    if not inside or not nodes:
+        return Fraction(0)
+    if item.measure == "usd_h":
+        return _listed(problem, t, r)
+    if item.measure == "nodes":
+        return Fraction(nodes)
+    return Fraction(int(item.sense == "most" or problem.throughput[t] > 0))

@@ -1,13 +1,14 @@
-"""Why no allocation meets every demand and every side row, in the problem's words.
+"""Why no allocation meets every demand and every side constraint, in the problem's words.
 
-The elastic problem gives every demand row and every side row that asks for "least" a share of it that may be missing, and
-minimises the sum of these shares over whole instances; rows that ask for "most" always hold with nothing rented. Its
-answer says which model phases fall short and by how much; capacity rows with too little left for another instance are
-what binds, those that the linear relaxation prices highest first, and so are side rows with too little left.
+The elastic problem gives every demand row and every side constraint that asks for "least" a share of it that may be
+missing, and minimises the sum of these shares over whole instances; those that ask for "most" always hold with
+nothing rented. Its answer says which model phases fall short and by how much; capacity rows with too little left for
+another instance are what binds, those that the linear relaxation prices highest first, and so are side constraints
+with too little left.
 
-Side rows in conflict: one after the other is left out for good if demand and capacity cannot be met without it either (a
-deletion filter, Chinneck and Dravnieks 1991). What remains conflicts with demand and capacity, and leaving out any one
-of them would do.
+Side constraints in conflict: one after the other is left out for good if demand and capacity cannot be met without it
+either (a deletion filter, Chinneck and Dravnieks 1991). What remains conflicts with demand and capacity, and leaving
+out any one of them would do.
 
 Up to ``MOST_COLUMNS`` columns the elastic problem is solved whole. Above, it holds the columns of least reduced cost in
 its linear relaxation, whose optimum still bounds the sum of the shares from below.
@@ -18,16 +19,26 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import SHORTFALL, Columns, least_shortfall, reduced_costs, restricted_matrix
+from coralopt.allocation.bounds.relaxation import SHORTFALL, Relaxation, least_shortfall, reduced_costs
+from coralopt.allocation.model.assembler import assemble
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
-from coralopt.allocation.side_constraints import SideRow, banned, open_rows
-from coralopt.solving import Capability, MatrixResult, Reason, SolveOptions, get_backend, heeded, solve_matrix
+from coralopt.allocation.side_constraints import SideConstraint, banned, open_constraints
+from coralopt.solving import (
+    Backend,
+    Capability,
+    MatrixResult,
+    Reason,
+    SolveOptions,
+    get_backend,
+    heeded,
+    solve_matrix,
+)
 from coralopt.types import Floats, Ints
 
 #: Most columns of the elastic problem.
@@ -49,7 +60,7 @@ class Shortfall:
             for all of it.
         binding: (configuration, region) pairs that its templates need and that have too few nodes left for another
             instance, the scarcest first.
-        used_up: Names of side rows that leave no room for another of its instances.
+        used_up: Names of side constraints that leave no room for another of its instances.
     """
 
     phase: str
@@ -87,8 +98,8 @@ class Shortfall:
 
 
 @dataclass(frozen=True)
-class MissedRow:
-    """A side row that asks for "least" and does not get it.
+class MissedConstraint:
+    """A side constraint that asks for "least" and does not get it.
 
     Attributes:
         name: Its name.
@@ -110,17 +121,17 @@ class Explanation:
 
     Attributes:
         shortfalls: One entry a model phase that falls short, empty when nothing does.
-        missing_share: Sum of the missing shares of these demands and rows: 0.3 is 30 % of one demand.
+        missing_share: Sum of the missing shares of these demands and side constraints: 0.3 is 30 % of one demand.
         least_share: Proven lower bound of that sum over all allocations.
-        missed: "Least" side rows that are not reached.
-        conflict: Names of the side rows that conflict with demand and capacity; empty when these alone cannot be met.
-        irreducible: Whether leaving out any one row of ``conflict`` would do, proven.
+        missed: "Least" side constraints that are not reached.
+        conflict: Names of the side constraints that conflict with demand and capacity; empty when these alone cannot be met.
+        irreducible: Whether leaving out any one of ``conflict`` would do, proven.
     """
 
     shortfalls: tuple[Shortfall, ...]
     missing_share: float
     least_share: float
-    missed: tuple[MissedRow, ...] = ()
+    missed: tuple[MissedConstraint, ...] = ()
     conflict: tuple[str, ...] = ()
     irreducible: bool = True
 
@@ -139,7 +150,9 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(problem: AllocationProblem, solver: Any = "highs", options: SolveOptions | None = None) -> Explanation:
+def explain(
+    problem: AllocationProblem, solver: Backend | str = "highs", options: SolveOptions | None = None
+) -> Explanation:
     """Solve the elastic problem and say which model phases fall short and what binds.
 
     Args:
@@ -147,39 +160,39 @@ def explain(problem: AllocationProblem, solver: Any = "highs", options: SolveOpt
         solver: Name of a MILP back end or a back end itself.
         options: ``time_limit``, ``threads`` and ``seed`` count; the gap is 0.1 % of the missing share.
     """
-    asked = options or SolveOptions()
+    options = options or SolveOptions()
     backend = get_backend(solver)
     lp_solver = backend if Capability.LP_DUALS in backend.capabilities else get_backend("highs")
-    deadline = time.perf_counter() + (SECONDS if asked.time_limit is None else min(SECONDS, asked.time_limit))
-    reduced = reduce_problem(problem).problem
+    deadline = time.perf_counter() + (SECONDS if options.time_limit is None else min(SECONDS, options.time_limit))
+    small = reduce_problem(problem).problem
     # Money counts in limits only, so a kept instance is like a new one.
-    every = Columns.of(replace(reduced, running=None)).without_cost()
-    relaxed = least_shortfall(reduced, every, lp_solver)
-    least = float(relaxed.shortfall.sum())
-    chosen = _nearest(reduced, every, relaxed)
-    whole = len(chosen) == len(every)
-    result = _elastic(reduced, every, chosen, backend, asked, deadline)
+    columns = Columns.of(replace(small, running=None)).without_cost()
+    relaxation = least_shortfall(small, columns, lp_solver)
+    least = float(relaxation.shortfall.sum())
+    chosen = _nearest(small, columns, relaxation)
+    whole = len(chosen) == len(columns)
+    result = _elastic(small, columns, chosen, backend, options, deadline)
     counts = np.zeros(len(chosen), dtype=np.int64)
     if result.x is not None:
         counts = np.rint(result.x[: len(chosen)]).astype(np.int64)
         if whole and result.termination.reason is Reason.OPTIMAL and result.bound is not None:
             least = max(least, result.bound)
-    template, region = every.template[chosen], every.region[chosen]
-    missing = _missing(reduced, template, counts)
+    template, region = columns.template[chosen], columns.region[chosen]
+    unserved = _unserved(small, template, counts)
     left = problem.availability.copy()
-    np.subtract.at(left, region, reduced.usage[template].astype(np.int64) * counts[:, None])
-    tight = _used_up(reduced, template, region, counts)
+    np.subtract.at(left, region, small.usage[template].astype(np.int64) * counts[:, None])
+    tight = _used_up(small, template, region, counts)
     shortfalls = []
-    for p in np.flatnonzero([lack > 0 for lack in missing]).tolist():
-        if problem.demand[p] <= 0 or np.isfinite(problem.unmet_price()[p]):
+    for p in np.flatnonzero([lack > 0 for lack in unserved]).tolist():
+        if problem.demand[p] <= 0 or np.isfinite(problem.unmet_prices()[p]):
             continue
         able = (problem.phase == p) & (problem.throughput > 0)
         mine = problem.usage[able]
-        reason = "no template" if not len(mine) else "capacity" if (reduced.phase == p).any() else "does not fit"
+        reason = "no template" if not len(mine) else "capacity" if (small.phase == p).any() else "does not fit"
         if len(mine) and banned(problem)[able].all():
             reason = "forbidden"
-        binding = _binding(problem, mine, left, relaxed.capacity_prices) if reason == "capacity" else ()
-        lack = min(missing[p], Fraction(float(problem.demand[p])))
+        binding = _binding(problem, mine, left, relaxation.capacity_prices) if reason == "capacity" else ()
+        lack = min(unserved[p], Fraction(float(problem.demand[p])))
         shortfalls.append(
             Shortfall(
                 problem.phase_names[p],
@@ -187,116 +200,108 @@ def explain(problem: AllocationProblem, solver: Any = "highs", options: SolveOpt
                 float(lack),
                 reason,
                 binding,
-                tuple(row.name for row in tight if row.phases is None or p in row.phases),
+                tuple(item.name for item in tight if item.phases is None or p in item.phases),
             )
         )
-    missed = _missed(reduced, template, region, counts)
+    missed = _missed(small, template, region, counts)
     total = sum((item.missing_tokens_s / item.demand_tokens_s for item in shortfalls), 0.0)
     total += sum(item.missing / item.asked for item in missed)
-    conflict, irreducible = _conflict(problem, lp_solver, backend, asked, deadline)
+    conflict, irreducible = _conflict(problem, lp_solver, backend, options, deadline)
     return Explanation(tuple(shortfalls), total, min(least, total), missed, conflict, irreducible)
 
 
-def _nearest(problem: AllocationProblem, every: Columns, relaxed: Any) -> Ints:
-    """The columns that take part in an elastic problem: all, or those of least reduced cost."""
-    chosen = np.arange(len(every), dtype=np.int64)
+def _nearest(problem: AllocationProblem, columns: Columns, relaxation: Relaxation) -> Ints:
+    """The columns that take part in an elastic problem: all, or those of least small cost."""
+    chosen = np.arange(len(columns), dtype=np.int64)
     if len(chosen) <= MOST_COLUMNS:
         return chosen
-    # In node terms among equals: many columns have reduced cost 0 where supply is not scarce.
-    prices = reduced_costs(problem, every, relaxed.demand_duals, relaxed.capacity_prices, relaxed.side_prices)
+    # In node terms among equals: many columns have small cost 0 where supply is not scarce.
+    prices = reduced_costs(
+        problem, columns, relaxation.demand_duals, relaxation.capacity_prices, relaxation.side_prices
+    )
     density = problem.usage.sum(axis=1) / np.maximum(problem.throughput, 1e-300)
-    order = np.lexsort((density[every.template], np.round(prices, 9)))
-    return np.union1d(chosen[order[:MOST_COLUMNS]], np.flatnonzero(relaxed.x > 1e-9))
+    order = np.lexsort((density[columns.template], np.round(prices, 9)))
+    return np.union1d(chosen[order[:MOST_COLUMNS]], np.flatnonzero(relaxation.x > 1e-9))
 
 
 def _elastic(
     problem: AllocationProblem,
-    every: Columns,
+    columns: Columns,
     chosen: Ints,
-    backend: Any,
-    asked: SolveOptions,
+    backend: Backend,
+    options: SolveOptions,
     deadline: float,
 ) -> MatrixResult:
-    rows = len(problem.demand) + sum(row.sense == "least" for row in open_rows(problem))
-    matrix = restricted_matrix(problem, every, chosen, np.ones(rows), integer=True)
-    options = SolveOptions(
+    rows = len(problem.demand) + sum(item.sense == "least" for item in open_constraints(problem))
+    matrix = assemble(problem, columns, chosen, slack=np.ones(rows))
+    elastic_options = SolveOptions(
         rel_gap=1e-3,
         abs_gap=SHORTFALL / 10,
         time_limit=max(1.0, deadline - time.perf_counter()),
-        threads=asked.threads,
-        seed=asked.seed,
+        threads=options.threads,
+        seed=options.seed,
     )
-    return heeded(solve_matrix(matrix, backend, options))
+    return heeded(solve_matrix(matrix, backend, elastic_options))
 
 
 def _conflict(
-    problem: AllocationProblem, lp_solver: Any, backend: Any, asked: SolveOptions, deadline: float
+    problem: AllocationProblem, lp_solver: Backend, backend: Backend, options: SolveOptions, deadline: float
 ) -> tuple[tuple[str, ...], bool]:
-    """Side rows, bans too, that demand and capacity cannot do with, and whether each is needed for that, proven."""
+    """Side constraints, bans too, that demand and capacity cannot do with, and whether each is needed for that, proven."""
 
-    def meets(rows: list[SideRow]) -> bool | None:
-        """Whether demand and these rows can be met together; ``None`` when that is not known."""
-        eased = reduce_problem(replace(problem, rows=tuple(rows), running=None)).problem
-        every = Columns.of(eased).without_cost()
-        relaxed = least_shortfall(eased, every, lp_solver)
-        if (relaxed.shortfall > SHORTFALL).any():
+    def meets(constraints: list[SideConstraint]) -> bool | None:
+        """Whether demand and these side constraints can be met together; ``None`` when that is not known."""
+        eased = reduce_problem(replace(problem, side_constraints=tuple(constraints), running=None)).problem
+        columns = Columns.of(eased).without_cost()
+        relaxation = least_shortfall(eased, columns, lp_solver)
+        if (relaxation.shortfall > SHORTFALL).any():
             return False
         if time.perf_counter() > deadline:
             return None
-        chosen = _nearest(eased, every, relaxed)
-        found = _elastic(eased, every, chosen, backend, asked, deadline)
-        if found.x is not None and found.objective <= SHORTFALL:
+        chosen = _nearest(eased, columns, relaxation)
+        result = _elastic(eased, columns, chosen, backend, options, deadline)
+        if result.x is not None and result.objective <= SHORTFALL:
             return True
-        return False if len(chosen) == len(every) and (found.bound or 0.0) > SHORTFALL / 2 else None
+        return False if len(chosen) == len(columns) and (result.bound or 0.0) > SHORTFALL / 2 else None
 
-    if not problem.rows or meets([]) is False:
+    if not problem.side_constraints or meets([]) is False:
         return (), True
-    kept, proven = list(problem.rows), True
-    for row in problem.rows:
+    kept, proven = list(problem.side_constraints), True
+    for item in problem.side_constraints:
         if time.perf_counter() > deadline:
-            return tuple(row.name for row in kept), False
-        rest = [other for other in kept if other is not row]
+            return tuple(item.name for item in kept), False
+        rest = [other for other in kept if other is not item]
         answer = meets(rest)
         if answer is False:
             kept = rest
         proven = proven and answer is not None
-    return tuple(row.name for row in kept), proven
+    return tuple(item.name for item in kept), proven
 
 
-def _used_up(
-    problem: AllocationProblem,
-    template: Ints,
-    region: Ints,
-    counts: Ints,
-) -> list[SideRow]:
-    """ "Most" rows with too little left for the smallest instance in their scope."""
-    found = []
-    for row in open_rows(problem):
-        if row.sense == "most":
-            each = row.coefficients(problem, template, region)
+def _used_up(problem: AllocationProblem, template: Ints, region: Ints, counts: Ints) -> list[SideConstraint]:
+    """ "Most" constraints with too little left for the smallest instance in their scope."""
+    items = []
+    for item in open_constraints(problem):
+        if item.sense == "most":
+            each = item.coefficients(problem, template, region)
             least = each[each > 0].min(initial=np.inf)
-            if np.isfinite(least) and row.limit(problem) - float(each @ counts) < least:
-                found.append(row)
-    return found
+            if np.isfinite(least) and item.limit(problem) - float(each @ counts) < least:
+                items.append(item)
+    return items
 
 
-def _missed(
-    problem: AllocationProblem,
-    template: Ints,
-    region: Ints,
-    counts: Ints,
-) -> tuple[MissedRow, ...]:
-    found = []
-    for row in open_rows(problem):
-        if row.sense == "least":
-            limit = row.limit(problem)
-            lack = limit - float(row.coefficients(problem, template, region) @ counts)
+def _missed(problem: AllocationProblem, template: Ints, region: Ints, counts: Ints) -> tuple[MissedConstraint, ...]:
+    missed = []
+    for item in open_constraints(problem):
+        if item.sense == "least":
+            limit = item.limit(problem)
+            lack = limit - float(item.coefficients(problem, template, region) @ counts)
             if lack > SHORTFALL * limit:
-                found.append(MissedRow(row.name, limit, lack))
-    return tuple(found)
+                missed.append(MissedConstraint(item.name, limit, lack))
+    return tuple(missed)
 
 
-def _missing(problem: AllocationProblem, template: Ints, counts: Ints) -> list[Fraction]:
+def _unserved(problem: AllocationProblem, template: Ints, counts: Ints) -> list[Fraction]:
     """Unserved tokens/s of every model phase, exactly."""
     missing = [Fraction(float(demand)) for demand in problem.demand]
     for t, count in zip(template.tolist(), counts.tolist(), strict=True):

@@ -2,7 +2,7 @@ r"""The largest common factor of the demand that a pool can serve, exactly (pape
 
 ::
 
-    max alpha   s.t.   sum T nu >= alpha T_m  for every model phase m,   capacity and side rows,   0 <= alpha <= 1
+    max alpha   s.t.   sum T nu >= alpha T_m  for every model phase m,   capacity and side constraints,   0 <= alpha <= 1
 
 as one integer programme with one continuous column, the share 1 - alpha of *every* demand that is not served. Money counts
 in limits only. The reductions that hold for the cost hold here: a dominating template needs no more and serves no less,
@@ -25,28 +25,27 @@ import math
 import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from coralopt.allocation.bounds.lagrangian import covering_table, scaled_share
+from coralopt.allocation.bounds.lagrangian import covering_table, grid_steps, scaled_share
 from coralopt.allocation.bounds.relaxation import (
     SHORTFALL,
-    Columns,
     Relaxation,
-    least_common_shortfall,
+    dual_bound,
+    least_unserved_share,
     reduced_costs,
-    restricted_matrix,
 )
 from coralopt.allocation.check import unmet_demand
 from coralopt.allocation.explain import explain
+from coralopt.allocation.model.assembler import assemble
+from coralopt.allocation.model.columns import Columns, joined
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
-from coralopt.allocation.search.part import TOLERANCE, eased_rows
-from coralopt.allocation.side_constraints import rent_factor, row_terms, rows_worth, shortfall_worth
-from coralopt.allocation.supply import segments
+from coralopt.allocation.search.part import TOLERANCE, eased_limits
+from coralopt.allocation.side_constraints import SidePrices
 from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.solving import Capability, SolveOptions, get_backend, heeded, require_backend, solve_matrix
+from coralopt.solving import Backend, Capability, SolveOptions, get_backend, heeded, require_backend, solve_matrix
 from coralopt.types import Bools, Floats, Ints
 
 #: Steps of the grid of the covering knapsacks.
@@ -100,11 +99,11 @@ class LargestFactor:
 
 def largest_factor(
     problem: AllocationProblem,
-    solver: Any = "highs",
+    solver: Backend | str = "highs",
     options: SolveOptions | None = None,
     limits: FactorLimits = FactorLimits(),
 ) -> LargestFactor:
-    """The largest alpha <= 1 such that alpha times every demand can be served within capacity and side rows.
+    """The largest alpha <= 1 such that alpha times every demand can be served within capacity and side constraints.
 
     Args:
         problem: The problem; prices of unmet demand do not count.
@@ -113,47 +112,47 @@ def largest_factor(
         limits: How much work the search may take.
 
     Raises:
-        InfeasibleError: Nothing of some demand can be served, or the side rows cannot be met; carries an explanation.
+        InfeasibleError: Nothing of some demand can be served, or the side constraints cannot be met; carries an explanation.
         NoSolutionError: A limit passed before any allocation was found.
     """
-    asked, started = options or SolveOptions(), time.perf_counter()
+    options, started = options or SolveOptions(), time.perf_counter()
     backend = require_backend(solver)
     able = Capability.LP_DUALS in backend.capabilities and backend.probe().size_limit is None
     lp_solver = backend if able else get_backend("highs")
-    whole = replace(problem, running=None, shortfall_price=None)
+    whole = replace(problem, running=None, unmet_price=None)
     reduced = reduce_problem(whole)
     small = reduced.problem
     priced = Columns.of(small)
     columns = priced.without_cost()
-    deadline = math.inf if asked.time_limit is None else started + asked.time_limit
-    relaxed = least_common_shortfall(small, columns, lp_solver)
-    prices = reduced_costs(small, columns, relaxed.demand_duals, relaxed.capacity_prices, relaxed.side_prices)
-    root = _relaxation_bound(small, columns, relaxed, prices)
-    whole_rows = _Weights.of(small, columns, relaxed)
-    bound = min(root, whole_rows.largest())
-    if (relaxed.shortfall > SHORTFALL).any() or bound <= SHORTFALL:
-        raise _nothing(problem, backend, asked)
+    deadline = math.inf if options.time_limit is None else started + options.time_limit
+    relaxation = least_unserved_share(small, columns, lp_solver)
+    prices = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, relaxation.side_prices)
+    root = min(1.0, 1.0 - dual_bound(small, columns, relaxation, prices))
+    knapsacks = _Weights.of(small, columns, relaxation)
+    bound = min(root, knapsacks.largest())
+    if (relaxation.shortfall > SHORTFALL).any() or bound <= SHORTFALL:
+        raise _nothing(problem, backend, options)
 
     best: Allocation | None = None
     factor = Fraction(-1)
     # Everything but demand.
     idle = replace(small, demand=np.zeros_like(small.demand))
 
-    def look(chosen: Ints, nodes: int | None, share: float) -> float:
+    def search(chosen: Ints, nodes: int | None, share: float) -> float:
         """Keep a better allocation of the chosen columns; a bound on the factor over these."""
         nonlocal best, factor
         left = deadline - time.perf_counter()
         goal = SolveOptions(
             rel_gap=0.0,
-            abs_gap=max(1e-9, asked.rel_gap * float(max(factor, Fraction(0)) or bound) / 2),
+            abs_gap=max(1e-9, options.rel_gap * float(max(factor, Fraction(0)) or bound) / 2),
             time_limit=None if math.isinf(left) else max(0.5, share * left),
             node_limit=nodes,
-            threads=asked.threads,
-            seed=asked.seed,
+            threads=options.threads,
+            seed=options.seed,
         )
         for margin in (0.0, 4 * TOLERANCE):
-            eased = replace(small, rows=eased_rows(small.rows, -margin))
-            matrix = restricted_matrix(eased, columns, chosen, None, True, common=True)
+            eased = replace(small, side_constraints=eased_limits(small.side_constraints, -margin))
+            matrix = assemble(eased, columns, chosen, unserved="common")
             result = heeded(solve_matrix(matrix, backend, goal))
             limit = math.inf if result.bound is None else 1.0 - result.bound
             if margin == 0.0:
@@ -161,39 +160,33 @@ def largest_factor(
             if result.x is None:
                 break
             counts = np.rint(result.x[: len(chosen)]).astype(np.int64)
-            used = np.flatnonzero(counts)
-            found = Allocation.of(
-                {
-                    (int(columns.template[chosen[k]]), int(columns.region[chosen[k]])): int(counts[k])
-                    for k in used.tolist()
-                }
-            )
-            reached = _served_factor(small, found)
-            if idle.check(found).feasible:
+            allocation = columns.allocation(counts, chosen)
+            if idle.check(allocation).feasible:
+                reached = _served_factor(small, allocation)
                 if reached > factor:
-                    best, factor = found, reached
+                    best, factor = allocation, reached
                 break
         return over
 
     order = np.argsort(prices, kind="stable")
-    first = np.union1d(order[: limits.first_columns], np.flatnonzero(relaxed.x > 1e-9))
-    first = np.union1d(first, _cheapest(small, priced, limits.cheapest))
+    first = np.union1d(order[: limits.first_columns], np.flatnonzero(relaxation.x > 1e-9))
+    first = joined([first, *priced.least(priced.cost, limits.cheapest)])
     survivors = len(columns)
     if len(columns) > limits.first_columns:
-        look(first, limits.first_nodes, 0.3)
+        search(first, limits.first_nodes, 0.3)
     wanted = 2 * limits.first_columns
-    while float(factor) < bound * (1 - asked.rel_gap):
+    while float(factor) < bound * (1 - options.rel_gap):
         goal = float(max(factor, Fraction(0)))
-        alive = (root - np.maximum(prices, 0.0) >= goal) & whole_rows.reachable(goal)
+        alive = (root - np.maximum(prices, 0.0) >= goal) & knapsacks.reachable(goal)
         survivors = int(alive.sum())
         chosen = np.flatnonzero(alive)
         if survivors <= limits.most_columns:
-            bound = min(bound, max(look(chosen, None, 1.0), float(factor)))
+            bound = min(bound, max(search(chosen, None, 1.0), float(factor)))
             break
         if wanted > limits.most_columns or time.perf_counter() > deadline:
             break
         ranked = chosen[np.argsort(prices[chosen], kind="stable")[:wanted]]
-        look(np.union1d(ranked, first), None if math.isfinite(deadline) else 10 * limits.first_nodes, 0.5)
+        search(np.union1d(ranked, first), None if math.isfinite(deadline) else 10 * limits.first_nodes, 0.5)
         wanted *= 2
     if best is None:
         raise NoSolutionError(
@@ -201,8 +194,8 @@ def largest_factor(
         )
     if factor <= 0:
         # Nothing in hand is no proof that nothing exists; only the bound is.
-        if bound <= max(SHORTFALL, asked.rel_gap):
-            raise _nothing(problem, backend, asked)
+        if bound <= max(SHORTFALL, options.rel_gap):
+            raise _nothing(problem, backend, options)
         raise NoSolutionError(
             f"no share of every demand was found to be servable, nor proven that there is none (at most {bound:.4%}); "
             "raise time_limit, or ease a limit",
@@ -222,39 +215,22 @@ def largest_factor(
     )
 
 
-def _cheapest(problem: AllocationProblem, columns: Columns, most: int) -> Ints:
-    """Positions of the cheapest columns of every phase, by the cost of one instance."""
-    phases = problem.phase[columns.template]
-    order = np.argsort(columns.cost, kind="stable")
-    return np.concatenate([order[phases[order] == p][:most] for p in range(len(problem.demand))])
-
-
-def _nothing(problem: AllocationProblem, backend: Any, asked: SolveOptions) -> InfeasibleError:
-    found = explain(replace(problem, shortfall_price=None), backend, asked)
-    return InfeasibleError(f"no common share of the demands can be served\n{found}", found)
+def _nothing(problem: AllocationProblem, backend: Backend, options: SolveOptions) -> InfeasibleError:
+    explanation = explain(replace(problem, unmet_price=None), backend, options)
+    return InfeasibleError(f"no common share of the demands can be served\n{explanation}", explanation)
 
 
 def _served_factor(problem: AllocationProblem, allocation: Allocation) -> Fraction:
     """Least share of a demand that an allocation serves, exactly."""
     items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
-    missing = unmet_demand(problem, items)
-    shares = [1 - missing[p] / Fraction(float(d)) for p, d in enumerate(problem.demand) if d > 0]
+    unmet = unmet_demand(problem, items)
+    shares = [1 - unmet[p] / Fraction(float(d)) for p, d in enumerate(problem.demand) if d > 0]
     return min(shares, default=Fraction(1))
 
 
 def _rounded_down(value: Fraction) -> float:
-    found = float(value)
-    return found if Fraction(found) <= value else math.nextafter(found, -math.inf)
-
-
-def _relaxation_bound(problem: AllocationProblem, columns: Columns, relaxed: Relaxation, prices: Floats) -> float:
-    """Largest factor by weak duality at the relaxation's prices."""
-    side = relaxed.side_prices
-    earned = float(relaxed.demand_duals @ problem.demand) + rows_worth(problem, side)
-    paid = segments(problem).worth(relaxed.capacity_prices, rent_factor(problem, side) - 1)
-    lost = float((np.minimum(prices, 0.0) * columns.upper).sum())
-    lost += min(0.0, 1.0 - float((relaxed.demand_duals + shortfall_worth(problem, side)) @ problem.demand))
-    return min(1.0, 1.0 - (earned - paid + lost) + 1e-9 * (1 + abs(earned) + paid - lost))
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, -math.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,31 +247,30 @@ class _Weights:
     total: Floats
 
     @staticmethod
-    def of(problem: AllocationProblem, columns: Columns, relaxed: Relaxation) -> _Weights:
-        burden = problem.usage.astype(np.float64) @ relaxed.capacity_prices.T
+    def of(problem: AllocationProblem, columns: Columns, relaxation: Relaxation) -> _Weights:
+        burden = problem.usage.astype(np.float64) @ relaxation.capacity_prices.T
         weight = burden[columns.template, columns.region]
-        side = relaxed.side_prices
-        terms = row_terms(problem, columns.template, columns.region, side)
+        side = SidePrices(problem, relaxation.side_prices)
+        terms = side.terms(columns.template, columns.region)
         share = scaled_share(weight, terms)
-        side, weight = share * side, np.maximum(weight + share * terms, 0.0)
-        worth = segments(problem).worth(relaxed.capacity_prices, rent_factor(problem, side) - 1)
-        per_factor = float(shortfall_worth(problem, side) @ problem.demand)
-        # What the rows ask for at factor 0: those of tokens/s ask for nothing then.
-        worth -= rows_worth(problem, side) - per_factor
-        phase = problem.phase[columns.template].astype(np.int64)
-        demand = np.where(problem.demand > 0, problem.demand, 1.0)
-        steps = np.clip(np.ceil(problem.throughput[columns.template] / demand[phase] * GRID * (1 + 1e-12)), 1, GRID)
+        side, weight = SidePrices(problem, share * side.prices), np.maximum(weight + share * terms, 0.0)
+        worth = problem.segments.worth(relaxation.capacity_prices, side.rent_factor() - 1)
+        per_factor = float(side.unmet_worth() @ problem.demand)
+        # What the side constraints ask for at factor 0: those of tokens/s ask for nothing then.
+        worth -= side.worth() - per_factor
+        steps = grid_steps(problem.throughput[columns.template], problem.demand[columns.phase], GRID)
         tables = {}
         for p in np.flatnonzero(problem.demand > 0).tolist():
-            mine = np.flatnonzero(phase == p)
-            tables[p] = covering_table(steps[mine].astype(np.int64), weight[mine], GRID)
+            mine = columns.phase == p
+            tables[p], _ = covering_table(steps[mine], weight[mine], GRID)
         total = sum(tables.values(), np.zeros(GRID + 1))
-        size = float((relaxed.capacity_prices * problem.availability).sum()) + abs(worth) + per_factor
-        return _Weights(worth, per_factor, size, weight, steps.astype(np.int64), phase, tables, total)
+        size = float((relaxation.capacity_prices * problem.availability).sum()) + abs(worth) + per_factor
+        return _Weights(worth, per_factor, size, weight, steps, columns.phase, tables, total)
 
-    def room(self, steps: Ints | int) -> Any:
+    def room(self, steps: Ints) -> Floats:
         """What allocations of a factor above (steps - 1) / GRID may weigh, with a hair for rounding."""
-        return self.worth - self.per_factor * (np.maximum(steps, 1) - 1) / GRID + 1e-9 * (1e-9 + self.size)
+        room: Floats = self.worth - self.per_factor * (np.maximum(steps, 1) - 1) / GRID + 1e-9 * (1e-9 + self.size)
+        return room
 
     def largest(self) -> float:
         """No allocation serves a larger factor."""
@@ -309,4 +284,4 @@ class _Weights:
         for p, table in self.tables.items():
             mine = np.flatnonzero(self.phase == p)
             least[mine] = table[np.maximum(0, steps - self.steps[mine])] + self.weight[mine] - table[steps]
-        return np.asarray(self.total[steps] + least <= self.room(steps))
+        return np.asarray(self.total[steps] + least <= self.room(np.array(steps)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.side_constraints import open_rows
+from coralopt.allocation.side_constraints import open_constraints
 from coralopt.solving import MilpMatrix
 
 _NAME = re.compile(r"(\w+)\[([\d,]+)\](.*)", re.S)
@@ -20,7 +21,7 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
     Templates are told by their nodes, ``2x1xA100`` being two nodes of configuration 1xA100; names that stay alike get the
     template's number.
     """
-    sides, groups = open_rows(problem), problem.unmet_groups()
+    sides, groups = open_constraints(problem), problem.unmet_groups()
     places = (problem.region_names, problem.configuration_names)
 
     def nodes(t: int) -> str:
@@ -28,10 +29,10 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
         return "+".join(name if count == 1 else f"{count}x{name}" for count, name in used)
 
     def named(name: str) -> str:
-        found = _NAME.fullmatch(name)
-        if found is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             return name
-        kind, index, rest = found[1], [int(part) for part in found[2].split(",")], found[3]
+        kind, index, rest = match[1], [int(part) for part in match[2].split(",")], match[3]
         if kind == "capacity":
             return f"capacity[{places[0][index[0]]},{places[1][index[1]]}]{rest}"
         if kind == "demand":
@@ -45,10 +46,10 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
         t, r = index
         return f"{kind}[{problem.phase_names[problem.phase[t]]},{places[0][r]},{nodes(t)}]{rest}"
 
-    columns = [named(name) for name in matrix.column_names]
-    if len(set(columns)) < len(columns):
-        columns = [f"{name}#{plain}" for name, plain in zip(columns, matrix.column_names, strict=True)]
-    rows = [named(name) for name in matrix.row_names]
-    if len(set(rows)) < len(rows):
-        rows = [f"{name}#{plain}" for name, plain in zip(rows, matrix.row_names, strict=True)]
-    return replace(matrix, column_names=columns, row_names=rows)
+    def unique(plain: Sequence[str]) -> list[str]:
+        names = [named(name) for name in plain]
+        if len(set(names)) < len(names):
+            names = [f"{name}#{number}" for name, number in zip(names, plain, strict=True)]
+        return names
+
+    return replace(matrix, column_names=unique(matrix.column_names), row_names=unique(matrix.row_names))

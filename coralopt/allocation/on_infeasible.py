@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from coralopt.allocation.largest_factor import LargestFactor, largest_factor
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
-from coralopt.allocation.search.solve import AllocationResult, solve_allocation
+from coralopt.allocation.search.result import AllocationResult
+from coralopt.allocation.search.solve import solve_allocation
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
-from coralopt.solving import Limit, SolveOptions
+from coralopt.solving import Backend, Limit, SolveOptions
 
 OnInfeasible = Literal["explain", "scale", "shortfall"]
 
@@ -36,14 +37,14 @@ class Served:
 def solve_or_serve_less(
     problem: AllocationProblem,
     on_infeasible: OnInfeasible = "explain",
-    solver: Any = "highs",
+    solver: Backend | str = "highs",
     options: SolveOptions | None = None,
     search: AllocationSearchOptions = AllocationSearchOptions(),
 ) -> Served:
     """Meet every demand at least cost; where that cannot be done, do what ``on_infeasible`` says.
 
     Args:
-        problem: The problem. Its ``shortfall_price`` counts only for ``"shortfall"``, and only where the demand cannot be
+        problem: The problem. Its ``unmet_price`` counts only for ``"shortfall"``, and only where the demand cannot be
             met: demand that can be met is.
         on_infeasible: ``"explain"`` raises with the reasons; ``"scale"`` serves the largest common factor of all demands, at
             least cost; ``"shortfall"`` leaves demand unmet where that is cheapest at its prices.
@@ -57,16 +58,22 @@ def solve_or_serve_less(
     """
     if on_infeasible not in get_args(OnInfeasible):
         raise OptionError(f"on_infeasible is {on_infeasible!r}; choose from: {', '.join(get_args(OnInfeasible))}")
-    prices = problem.shortfall_price
+    prices = problem.unmet_price
     if on_infeasible == "shortfall" and (prices is None or not np.isfinite(prices).any()):
         raise OptionError(
             "shortfall needs a price for unmet demand: give `unmet` for some models in the scenario, or --unmet-price"
         )
-    asked, started = options or DEFAULT_OPTIONS, time.perf_counter()
-    strict = replace(problem, shortfall_price=None)
+    options, started = options or DEFAULT_OPTIONS, time.perf_counter()
+
+    def rest_of_time() -> SolveOptions:
+        if options.time_limit is None:
+            return options
+        return replace(options, time_limit=max(1.0, options.time_limit - (time.perf_counter() - started)))
+
+    strict = replace(problem, unmet_price=None)
     explained = on_infeasible == "explain"
     try:
-        return Served(solve_allocation(strict, solver, asked, replace(search, explained=explained)), strict)
+        return Served(solve_allocation(strict, solver, options, replace(search, explained=explained)), strict)
     except InfeasibleError:
         if explained:
             raise
@@ -75,15 +82,12 @@ def solve_or_serve_less(
         stopped = getattr(getattr(error.result, "termination", None), "limit", None) is Limit.INTERRUPTED
         if explained or stopped:
             raise
-    left = asked
-    if asked.time_limit is not None:
-        left = replace(asked, time_limit=max(1.0, asked.time_limit - (time.perf_counter() - started)))
+    left = rest_of_time()
     if on_infeasible == "shortfall":
         return Served(solve_allocation(problem, solver, left, search), problem)
     # A second programme follows, so the first one gets half of the time.
     half = left if left.time_limit is None else replace(left, time_limit=left.time_limit / 2)
     factor = largest_factor(strict, solver, half)
     scaled = replace(strict, demand=factor.demand)
-    if asked.time_limit is not None:
-        left = replace(asked, time_limit=max(1.0, asked.time_limit - (time.perf_counter() - started)))
-    return Served(solve_allocation(scaled, solver, left, replace(search, start=factor.allocation)), scaled, factor)
+    result = solve_allocation(scaled, solver, rest_of_time(), replace(search, start=factor.allocation))
+    return Served(result, scaled, factor)

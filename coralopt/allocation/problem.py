@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import cached_property
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.side_constraints import SideRow, banned, refuse_bad_rows
-from coralopt.allocation.supply import SupplyClass, refuse_bad_supply
+from coralopt.allocation.side_constraints import SideConstraint, banned, refuse_bad_constraints
+from coralopt.allocation.supply import Segments, SupplyClass, refuse_bad_supply, segments_of
 from coralopt.errors import SolverError
+from coralopt.solving import AttachedProblem
 from coralopt.types import Floats, Ints
 
-if TYPE_CHECKING:
-    from coralopt.solving.problem import Check
+Number = TypeVar("Number", np.int16, np.int32, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +49,10 @@ class Allocation:
 
 
 @dataclass(frozen=True, eq=False)
-class AllocationProblem:
+class AllocationProblem(AttachedProblem[Allocation]):
     """Meet every demand at least cost from what the regions offer (paper section 4.3).
 
-    Beyond the paper: nodes may come in supply classes (:mod:`coralopt.allocation.supply`), named side rows hold
+    Beyond the paper: nodes may come in supply classes (:mod:`coralopt.allocation.supply`), named side constraints hold
     (:mod:`coralopt.allocation.side_constraints`), and demand may go unmet at a price. Requests that are not served need none
     of their phases, so phases that belong together share one column: with sigma_g in [0, 1] the unmet share of group g the
     demand rows are ``sum T nu + T_m sigma_g(m) >= T_m`` and the cost has ``sum_m price_m T_m sigma_g(m)`` on top.
@@ -69,8 +70,8 @@ class AllocationProblem:
         region_names: R names.
         configuration_names: C names.
         supply: Classes of nodes at prices of their own; the rest of the availability is on demand at ``price``.
-        rows: Side rows.
-        shortfall_price: float64 (P,), USD/h for one token/s of unmet demand, infinite where all must be met; or ``None``
+        side_constraints: Side constraints.
+        unmet_price: float64 (P,), USD/h for one token/s of unmet demand, infinite where all must be met; or ``None``
             when all must be met everywhere.
         unmet_together: Groups of model phases whose demand goes unmet in equal shares; others go alone.
 
@@ -90,8 +91,8 @@ class AllocationProblem:
     region_names: tuple[str, ...]
     configuration_names: tuple[str, ...]
     supply: tuple[SupplyClass, ...] = ()
-    rows: tuple[SideRow, ...] = ()
-    shortfall_price: Floats | None = None
+    side_constraints: tuple[SideConstraint, ...] = ()
+    unmet_price: Floats | None = None
     unmet_together: tuple[tuple[int, ...], ...] = ()
 
     kind: ClassVar[str] = "allocation"
@@ -162,21 +163,21 @@ class AllocationProblem:
             )
         if not np.isfinite(self.penalty) or self.penalty < 0:
             raise SolverError(f"penalty K is {self.penalty}; it must be a number of at least 0")
-        if self.shortfall_price is not None:
-            self._set("shortfall_price", np.asarray(self.shortfall_price, dtype=np.float64))
-            if self.shortfall_price.shape != (phases,) or not (self.shortfall_price >= 0).all():
+        if self.unmet_price is not None:
+            self._set("unmet_price", np.asarray(self.unmet_price, dtype=np.float64))
+            if self.unmet_price.shape != (phases,) or not (self.unmet_price >= 0).all():
                 raise SolverError(
-                    f"shortfall_price is {self.shortfall_price.tolist()}; it must be {phases} numbers of at least 0"
+                    f"unmet_price is {self.unmet_price.tolist()}; it must be {phases} numbers of at least 0"
                 )
         together = [p for group in self.unmet_together for p in group]
         if len(set(together)) < len(together) or not all(0 <= p < phases for p in together):
             raise SolverError(f"unmet_together is {self.unmet_together}; each phase of 0..{phases - 1} once at most")
         for group in self.unmet_together:
-            if len({bool(np.isfinite(self.unmet_price()[p])) for p in group}) > 1:
+            if len({bool(np.isfinite(self.unmet_prices()[p])) for p in group}) > 1:
                 names = ", ".join(self.phase_names[p] for p in group)
                 raise SolverError(f"{names} go unmet together, so all or none of them must have a price")
-        refuse_bad_supply(self)
-        refuse_bad_rows(self)
+        refuse_bad_supply(self, self.region_names, self.configuration_names)
+        refuse_bad_constraints(self)
 
     def _set(self, name: str, value: object) -> None:
         # The dataclass is frozen; the arrays it was given only change their dtype.
@@ -189,16 +190,21 @@ class AllocationProblem:
 
     @property
     def plain(self) -> bool:
-        """Whether it is the paper's problem: one class of nodes, no side rows but bans, all demand met."""
-        return not self.supply and self.shortfall_price is None and all(row.is_ban for row in self.rows)
+        """Whether it is the paper's problem: one class of nodes, no side constraints but bans, all demand met."""
+        return not self.supply and self.unmet_price is None and all(row.is_ban for row in self.side_constraints)
 
-    def unmet_price(self) -> Floats:
+    @cached_property
+    def segments(self) -> Segments:
+        """The supply in pieces of one price each."""
+        return segments_of(self)
+
+    def unmet_prices(self) -> Floats:
         """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
-        return np.full(len(self.demand), np.inf) if self.shortfall_price is None else self.shortfall_price
+        return np.full(len(self.demand), np.inf) if self.unmet_price is None else self.unmet_price
 
     def unmet_groups(self) -> tuple[tuple[tuple[int, ...], float], ...]:
         """Groups of model phases whose demand may go unmet, and USD/h of all of it; one column each."""
-        price = self.unmet_price()
+        price = self.unmet_prices()
         grouped = {p for group in self.unmet_together for p in group}
         groups = [*self.unmet_together, *((p,) for p in range(len(self.demand)) if p not in grouped)]
         return tuple(
@@ -223,30 +229,18 @@ class AllocationProblem:
             if len(used):
                 fit = self.availability[:, c][None, :] // self.usage[used, c].astype(np.int64)[:, None]
                 most[used] = np.minimum(most[used], fit)
-        if any(row.is_ban for row in self.rows):
+        if any(row.is_ban for row in self.side_constraints):
             most[banned(self)] = 0
         return most
 
-    def formulations(self) -> Mapping[str, Any]:
-        """Formulations by name."""
-        from coralopt.allocation.model import FORMULATIONS
 
-        return FORMULATIONS
-
-    def check(self, answer: Allocation) -> Check:
-        """Feasibility and cost of ``answer`` from first principles; see :mod:`coralopt.allocation.check`."""
-        from coralopt.allocation.check import check_allocation
-
-        return check_allocation(self, answer)
-
-
-def _whole(name: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
+def _whole(name: str, values: npt.ArrayLike, dtype: type[Number]) -> npt.NDArray[Number]:
     """``values`` as whole numbers of ``dtype``; NaN, fractions and numbers too large are refused by name."""
     array = np.asarray(values)
     if array.dtype == dtype:
         return array
     with np.errstate(invalid="ignore"):
-        whole: npt.NDArray[Any] = array.astype(dtype)
+        whole: npt.NDArray[Number] = array.astype(dtype)
     wrong = np.argwhere(whole != array)
     if len(wrong):
         place = tuple(int(k) for k in wrong[0])

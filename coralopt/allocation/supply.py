@@ -23,16 +23,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.types import Floats, Ints
-
-if TYPE_CHECKING:
-    from coralopt.allocation.problem import AllocationProblem
-
 
 #: What nodes that belong to no other class are called.
 ON_DEMAND = "on-demand"
@@ -51,6 +47,22 @@ class SupplyClass:
     name: str
     nodes: Ints
     price: Floats
+
+
+class Offer(Protocol):
+    """What the regions offer, as :class:`coralopt.allocation.AllocationProblem` says it."""
+
+    @property
+    def availability(self) -> Ints:
+        """int64 (R, C), nodes."""
+
+    @property
+    def price(self) -> Floats:
+        """float64 (R, C), USD per node-hour on demand."""
+
+    @property
+    def supply(self) -> tuple[SupplyClass, ...]:
+        """Classes of nodes at prices of their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,83 +98,72 @@ class Segments:
         return paid
 
 
-def segments(problem: AllocationProblem) -> Segments:
-    """The pieces of a problem's supply; one each where it has no classes."""
+def segments_of(offer: Offer) -> Segments:
+    """The pieces of a supply; one each where it has no classes."""
     none = np.zeros(0, dtype=np.int64)
-    if not problem.supply:
-        return Segments(problem.price, problem.availability, none, none, np.zeros(0))
-    configurations = problem.price.shape[1]
-    base, first = problem.price.copy(), problem.availability.copy()
-    cells: list[tuple[int, int, float]] = []
-    touched = np.zeros(problem.price.shape, dtype=np.bool_)
-    for item in problem.supply:
-        touched |= item.nodes > 0
-    for r, c in np.argwhere(touched).tolist():
-        pieces = pieces_of(problem, r, c)
-        lowest = pieces[0][1]
-        base[r, c] = lowest
+    if not offer.supply:
+        return Segments(offer.price, offer.availability, none, none, np.zeros(0))
+    base, first = offer.price.copy(), offer.availability.copy()
+    dearer: list[tuple[int, int, float]] = []
+    for r, c in np.argwhere(sum(item.nodes for item in offer.supply) > 0).tolist():
+        pieces = pieces_of(offer, r, c)
+        base[r, c] = lowest = pieces[0][1]
         first[r, c] = sum(nodes for _, price, nodes in pieces if price == lowest)
-        cells += [(r * configurations + c, nodes, price - lowest) for _, price, nodes in pieces if price > lowest]
+        dearer += [(r * base.shape[1] + c, nodes, price - lowest) for _, price, nodes in pieces if price > lowest]
     return Segments(
         base,
         first,
-        np.array([cell for cell, _, _ in cells], dtype=np.int64),
-        np.array([nodes for _, nodes, _ in cells], dtype=np.int64),
-        np.array([surcharge for _, _, surcharge in cells], dtype=np.float64),
+        np.array([cell for cell, _, _ in dearer], dtype=np.int64),
+        np.array([nodes for _, nodes, _ in dearer], dtype=np.int64),
+        np.array([surcharge for _, _, surcharge in dearer], dtype=np.float64),
     )
 
 
-def pieces_of(problem: AllocationProblem, region: int, configuration: int) -> list[tuple[str, float, int]]:
+def pieces_of(offer: Offer, region: int, configuration: int) -> list[tuple[str, float, int]]:
     """(class, USD per node-hour, nodes) of one region and configuration, cheapest first; classes without nodes left out."""
-    found = [
-        (item.name, float(item.price[region, configuration]), int(item.nodes[region, configuration]))
-        for item in problem.supply
-    ]
-    rest = int(problem.availability[region, configuration]) - sum(nodes for _, _, nodes in found)
-    found.append((ON_DEMAND, float(problem.price[region, configuration]), rest))
-    return sorted((piece for piece in found if piece[2] > 0), key=lambda piece: piece[1])
+    place = region, configuration
+    pieces = [(item.name, float(item.price[place]), int(item.nodes[place])) for item in offer.supply]
+    rest = int(offer.availability[place]) - sum(nodes for _, _, nodes in pieces)
+    pieces.append((ON_DEMAND, float(offer.price[place]), rest))
+    return sorted((piece for piece in pieces if piece[2] > 0), key=lambda piece: piece[1])
 
 
 def taken(pieces: Sequence[tuple[str, float, int]], used: int) -> list[tuple[str, float, int]]:
     """(class, USD per node-hour, nodes taken) when ``used`` nodes are taken from the pieces, cheapest first."""
-    found = []
+    parts = []
     for name, price, nodes in pieces:
         count = min(used, nodes)
         if count > 0:
-            found.append((name, price, count))
+            parts.append((name, price, count))
             used -= count
-    return found
+    return parts
 
 
-def rent_by_region(problem: AllocationProblem, used: Sequence[Sequence[int]]) -> list[Fraction]:
+def rent_by_region(offer: Offer, used: Sequence[Sequence[int]]) -> list[Fraction]:
     """USD/h of the nodes used in every region, exactly; nodes beyond what is available cost the list price."""
-    _, regions, configurations, _ = problem.shape
     totals = []
-    for r in range(regions):
+    for r, counts in enumerate(used):
         total = Fraction(0)
-        for c in range(configurations):
-            count = used[r][c]
-            if not count:
-                continue
-            for _, price, nodes in taken(pieces_of(problem, r, c), count):
-                total += nodes * Fraction(price)
-                count -= nodes
-            listed = float(problem.price[r, c])
-            total += count * (Fraction(0) if np.isnan(listed) else Fraction(listed))
+        for c, count in enumerate(counts):
+            parts = taken(pieces_of(offer, r, c), count) if count else []
+            total += sum((nodes * Fraction(price) for _, price, nodes in parts), Fraction(0))
+            beyond, listed = count - sum(nodes for _, _, nodes in parts), float(offer.price[r, c])
+            total += beyond * Fraction(0 if np.isnan(listed) else listed)
         totals.append(total)
     return totals
 
 
-def refuse_bad_supply(problem: AllocationProblem) -> None:
-    """Classes that do not fit the problem.
+def refuse_bad_supply(offer: Offer, regions: Sequence[str], configurations: Sequence[str]) -> None:
+    """Classes that do not fit what is offered.
 
     Raises:
         SolverError: Says which value, where.
     """
-    shape = problem.price.shape
+    shape = offer.price.shape
     total = np.zeros(shape, dtype=np.int64)
-    for item in problem.supply:
-        if not item.name or item.name == ON_DEMAND or [other.name for other in problem.supply].count(item.name) > 1:
+    names = [item.name for item in offer.supply]
+    for item in offer.supply:
+        if not item.name or item.name == ON_DEMAND or names.count(item.name) > 1:
             raise SolverError(f"supply class {item.name!r} needs a name of its own, other than {ON_DEMAND!r}")
         if item.nodes.shape != shape or item.price.shape != shape:
             raise SolverError(f"supply class {item.name!r} has shapes {item.nodes.shape} and {item.price.shape}")
@@ -170,13 +171,13 @@ def refuse_bad_supply(problem: AllocationProblem) -> None:
         if bad.any():
             r, c = np.argwhere(bad)[0]
             raise SolverError(
-                f"{item.name} {problem.configuration_names[c]} in {problem.region_names[r]}: {item.nodes[r, c]} nodes at "
+                f"{item.name} {configurations[c]} in {regions[r]}: {item.nodes[r, c]} nodes at "
                 f"{item.price[r, c]} USD/h; both must be numbers of at least 0"
             )
         total += item.nodes
-    if (total > problem.availability).any():
-        r, c = np.argwhere(total > problem.availability)[0]
+    if (total > offer.availability).any():
+        r, c = np.argwhere(total > offer.availability)[0]
         raise SolverError(
-            f"{total[r, c]} nodes of {problem.configuration_names[c]} in {problem.region_names[r]} belong to supply "
-            f"classes, but {problem.availability[r, c]} are available in all"
+            f"{total[r, c]} nodes of {configurations[c]} in {regions[r]} belong to supply "
+            f"classes, but {offer.availability[r, c]} are available in all"
         )

@@ -54,7 +54,7 @@ class CoralPlanner:
         library, reused, warm = request.templates()
         steps.end("library")
         served = solve_or_serve_less(
-            replace(allocation_problem(scenario, library), shortfall_price=unmet_prices(scenario)),
+            replace(allocation_problem(scenario, library), unmet_price=unmet_prices(scenario)),
             request.on_infeasible,
             request.backend,
             request.solve_options,
@@ -178,7 +178,7 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
         # A hair less: what was proven for the demand served holds for a smaller one.
         problem = replace(problem, demand=np.maximum(0.0, np.array(promised) * (1 - 1e-12)))
     elif plan.on_infeasible == "shortfall":
-        problem = replace(problem, shortfall_price=unmet_prices(scenario))
+        problem = replace(problem, unmet_price=unmet_prices(scenario))
     result = solve_allocation(problem, solver=scenario.solver, options=options)
     if plan.lower_bound_usd_h > result.cost_usd_h * (1 + 1e-9):
         violations.append(

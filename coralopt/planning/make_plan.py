@@ -142,13 +142,11 @@ def make_plan(
     classes = planned_classes(problem, allocation)
     unmet = np.array([phase.needed_tokens_s for phase in scenario.model_phases]) - problem.demand
     unmet_usd_h = 0.0
-    if problem.shortfall_price is not None:
+    if problem.unmet_price is not None:
         items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
         missing = unmet_demand(problem, items)
         unmet = np.array([float(lack) for lack in missing])
-        unmet_usd_h = float(
-            sum(Fraction(float(c)) * m for c, m in zip(problem.shortfall_price, missing, strict=True) if m)
-        )
+        unmet_usd_h = float(sum(Fraction(float(c)) * m for c, m in zip(problem.unmet_price, missing, strict=True) if m))
     for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
         templates, local = library.locate(int(row))
         phase = phases[templates.key]
@@ -195,7 +193,7 @@ def make_plan(
     if classes:
         provisioning = sum(item.nodes * item.usd_h for item in classes)
     way: Literal["met", "scale", "shortfall"] = "met"
-    if problem.shortfall_price is not None or factor is not None:
+    if problem.unmet_price is not None or factor is not None:
         way = "shortfall" if factor is None else "scale"
     return Plan(
         planner="coral",

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import Allocation, AllocationProblem, SideRow, SupplyClass, pieces_of, row_uses, taken
+from coralopt.allocation import (
+    Allocation,
+    AllocationProblem,
+    SideConstraint,
+    SupplyClass,
+    pieces_of,
+    side_constraint_uses,
+    taken,
+)
 from coralopt.plan import PlannedNodeClass, PlannedOption
 from coralopt.scenario.resolved import RentLimits, ResolvedScenario
 from coralopt.types import Floats
@@ -27,7 +35,7 @@ def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) ->
     )
     return {
         "supply": _supply(scenario, configurations),
-        "rows": _rows(scenario, configurations),
+        "side_constraints": _rows(scenario, configurations),
         "unmet_together": together,
     }
 
@@ -65,7 +73,7 @@ def _supply(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[
     return tuple(item for item in found.values() if item.nodes.any())
 
 
-def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SideRow, ...]:
+def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SideConstraint, ...]:
     asked = scenario.operations
     keys = scenario.model_keys
     rows = _limits("limits", asked.limits)
@@ -77,26 +85,26 @@ def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[Si
         rows += _limits(f"{place}.limits", rule.limits, phases=mine)
         banned = tuple(c for c, name in enumerate(configurations) if name in rule.forbidden)
         if banned:
-            rows.append(SideRow(f"{place}.forbidden", "most", "instances", 0.0, mine, None, banned))
+            rows.append(SideConstraint(f"{place}.forbidden", "most", "instances", 0.0, mine, None, banned))
         for p in mine:
             phase = scenario.model_phases[p].phase
             if rule.min_replicas:
                 name = f"{place}.min_replicas ({phase})"
-                rows.append(SideRow(name, "least", "instances", float(rule.min_replicas), (p,)))
+                rows.append(SideConstraint(name, "least", "instances", float(rule.min_replicas), (p,)))
             if rule.survive_region_loss > 0:
                 for lost, region in enumerate(scenario.regions):
                     others = tuple(r for r in range(len(scenario.regions)) if r != lost)
                     name = f"{place}.survive_region_loss ({phase} without {region})"
-                    rows.append(SideRow(name, "least", "tokens_s", rule.survive_region_loss, (p,), others))
+                    rows.append(SideConstraint(name, "least", "tokens_s", rule.survive_region_loss, (p,), others))
     return tuple(rows)
 
 
-def _limits(place: str, limits: RentLimits, **scope: Any) -> list[SideRow]:
+def _limits(place: str, limits: RentLimits, **scope: Any) -> list[SideConstraint]:
     rows = []
     if limits.max_nodes is not None:
-        rows.append(SideRow(f"{place}.max_nodes", "most", "nodes", float(limits.max_nodes), **scope))
+        rows.append(SideConstraint(f"{place}.max_nodes", "most", "nodes", float(limits.max_nodes), **scope))
     if limits.max_usd_h is not None:
-        rows.append(SideRow(f"{place}.max_usd_h", "most", "usd_h", limits.max_usd_h, **scope))
+        rows.append(SideConstraint(f"{place}.max_usd_h", "most", "usd_h", limits.max_usd_h, **scope))
     return rows
 
 
@@ -104,14 +112,14 @@ def planned_options(problem: AllocationProblem, allocation: Allocation) -> tuple
     """Every side row as the plan states it."""
     return tuple(
         PlannedOption(
-            option=use.row.name,
-            sense=use.row.sense,
-            unit={"usd_h": "USD/h", "tokens_s": "tokens/s"}.get(use.row.measure, use.row.measure),
+            option=use.constraint.name,
+            sense=use.constraint.sense,
+            unit={"usd_h": "USD/h", "tokens_s": "tokens/s"}.get(use.constraint.measure, use.constraint.measure),
             asked=use.limit,
             planned=use.value,
             binding=use.binding,
         )
-        for use in row_uses(problem, allocation)
+        for use in side_constraint_uses(problem, allocation)
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, SideRow, SupplyClass
+from coralopt.allocation import AllocationProblem, SideConstraint, SupplyClass
 from coralopt.placement import PlacementProblem
 from coralopt.placement.limits import EngineLimits
 
@@ -129,7 +129,7 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
         )
     if kind == "allocation":
         types = {"usage": np.int16, "phase": np.int32, "availability": np.int64, "running": np.int64}
-        for name in ("usage", "throughput", "phase", "demand", "availability", "price", "running", "shortfall_price"):
+        for name in ("usage", "throughput", "phase", "demand", "availability", "price", "running", "unmet_price"):
             if held.get(name) is not None:
                 held[name] = np.array(held[name], dtype=types.get(name, np.float64))
         held["supply"] = tuple(
@@ -138,7 +138,9 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
             )
             for item in held.get("supply", ())
         )
-        held["rows"] = tuple(SideRow(**{k: _tuple(v) for k, v in item.items()}) for item in held.get("rows", ()))
+        held["side_constraints"] = tuple(
+            SideConstraint(**{k: _tuple(v) for k, v in item.items()}) for item in held.get("side_constraints", ())
+        )
         held["unmet_together"] = tuple(map(tuple, held.get("unmet_together", ())))
         for name in ("phase_names", "region_names", "configuration_names"):
             held[name] = tuple(held[name])

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from coralopt.allocation import Allocation, AllocationProblem
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.planning import allocation_problem
 from coralopt.scenario import load_scenario

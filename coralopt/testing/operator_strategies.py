@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, SideRow, SupplyClass
+from coralopt.allocation import AllocationProblem, SideConstraint, SupplyClass
 from coralopt.testing.allocation_strategies import allocation_problems
 
 KINDS = ("supply", "budget", "region", "model", "replicas", "survive", "ban", "shortfall")
@@ -35,7 +35,7 @@ def operated_problems(
     chosen = [kind for kind in kinds if draw(st.booleans())] or [draw(st.sampled_from(kinds))]
     _, regions, configurations, phases = problem.shape
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    rows: list[SideRow] = []
+    rows: list[SideConstraint] = []
     supply: list[SupplyClass] = []
     shape = problem.price.shape
     if "supply" in chosen:
@@ -50,24 +50,24 @@ def operated_problems(
         phase, region = int(rng.integers(phases)), int(rng.integers(regions))
         whole = float(rng.integers(0, 9))
         if name == "budget":
-            rows.append(SideRow("budget", "most", "usd_h", float(rng.integers(0, 160)) / 4.0))
+            rows.append(SideConstraint("budget", "most", "usd_h", float(rng.integers(0, 160)) / 4.0))
         elif name == "region":
-            rows.append(SideRow("nodes of region", "most", "nodes", whole, regions=(region,)))
-            rows.append(SideRow("rent of region", "most", "usd_h", rng.integers(0, 80) / 4.0, regions=(region,)))
+            rows.append(SideConstraint("nodes of region", "most", "nodes", whole, regions=(region,)))
+            rows.append(SideConstraint("rent of region", "most", "usd_h", rng.integers(0, 80) / 4.0, regions=(region,)))
         elif name == "model":
-            rows.append(SideRow("nodes of model", "most", "nodes", whole, phases=(phase,)))
-            rows.append(SideRow("USD/h of model", "most", "usd_h", rng.integers(0, 80) / 4.0, phases=(phase,)))
+            rows.append(SideConstraint("nodes of model", "most", "nodes", whole, phases=(phase,)))
+            rows.append(SideConstraint("USD/h of model", "most", "usd_h", rng.integers(0, 80) / 4.0, phases=(phase,)))
         elif name == "replicas":
-            rows.append(SideRow("replicas", "least", "instances", float(rng.integers(0, 4)), phases=(phase,)))
+            rows.append(SideConstraint("replicas", "least", "instances", float(rng.integers(0, 4)), phases=(phase,)))
         elif name == "survive":
             share = float(rng.choice([0.25, 0.5, 1.0]))
             for lost in range(regions):
                 others = tuple(r for r in range(regions) if r != lost)
-                rows.append(SideRow(f"without region {lost}", "least", "tokens_s", share, (phase,), others))
+                rows.append(SideConstraint(f"without region {lost}", "least", "tokens_s", share, (phase,), others))
         elif name == "ban":
             where = (region,) if rng.random() < 0.3 else None
             kinds_of = (int(rng.integers(configurations)),)
-            rows.append(SideRow("forbidden", "most", "instances", 0.0, (phase,), where, kinds_of))
+            rows.append(SideConstraint("forbidden", "most", "instances", 0.0, (phase,), where, kinds_of))
     unmet = None
     together: tuple[tuple[int, ...], ...] = ()
     if "shortfall" in chosen:
@@ -77,7 +77,12 @@ def operated_problems(
     # Most pools of the plain strategy cannot meet the demand as it is.
     demand = problem.demand / draw(st.sampled_from((1.0, 2.0, 4.0)))
     return replace(
-        problem, demand=demand, supply=tuple(supply), rows=tuple(rows), shortfall_price=unmet, unmet_together=together
+        problem,
+        demand=demand,
+        supply=tuple(supply),
+        side_constraints=tuple(rows),
+        unmet_price=unmet,
+        unmet_together=together,
     )
 
 
@@ -147,25 +152,25 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
             if problem.phase[t] == p:
                 speeds[r] += n * Fraction(float(problem.throughput[t]))
         level, survives = sum(speeds.values(), Fraction(0)), True
-        for row in problem.rows:
+        for row in problem.side_constraints:
             if row.measure == "tokens_s" and row.phases == (p,) and row.regions is not None and row.bound > 0:
                 left = sum((speeds[r] for r in row.regions), Fraction(0))
                 survives = survives and left >= Fraction(row.bound) * Fraction(float(problem.demand[p]))
                 level = min(level, left / Fraction(row.bound))
         unmet = max(Fraction(0), Fraction(float(problem.demand[p])) - level)
         shares.append(unmet / Fraction(float(problem.demand[p])) if problem.demand[p] > 0 else Fraction(0))
-        strict = problem.shortfall_price is None or np.isinf(problem.shortfall_price[p])
+        strict = problem.unmet_price is None or np.isinf(problem.unmet_price[p])
         if strict and (unmet > 0 or not survives):
             return None
-    if problem.shortfall_price is not None:
+    if problem.unmet_price is not None:
         for p in range(phases):
             share = shares[p]
             for group in problem.unmet_together:
                 if p in group:
                     share = max(shares[other] for other in group)
             if share:
-                cost += share * Fraction(float(problem.demand[p])) * Fraction(float(problem.shortfall_price[p]))
-    for row in problem.rows:
+                cost += share * Fraction(float(problem.demand[p])) * Fraction(float(problem.unmet_price[p]))
+    for row in problem.side_constraints:
         inside = [
             (t, r, n)
             for t, r, n in running
@@ -197,7 +202,7 @@ def best_operated_by_enumeration(problem: AllocationProblem) -> Fraction | None:
 def largest_factor_by_enumeration(problem: AllocationProblem) -> Fraction | None:
     """Largest share of all demands, at most 1, that some allocation serves; ``None`` when other rows cannot be met."""
     best: Fraction | None = None
-    free = replace(problem, shortfall_price=None)
+    free = replace(problem, unmet_price=None)
     asked = [p for p in range(len(problem.demand)) if problem.demand[p] > 0]
     for counts in allocations_within(problem):
         levels = []
@@ -207,7 +212,7 @@ def largest_factor_by_enumeration(problem: AllocationProblem) -> Fraction | None
                 if problem.phase[t] == p:
                     speeds[r] = speeds.get(r, Fraction(0)) + n * Fraction(float(problem.throughput[t]))
             level = sum(speeds.values(), Fraction(0))
-            for row in problem.rows:
+            for row in problem.side_constraints:
                 if row.measure == "tokens_s" and row.phases == (p,) and row.regions is not None and row.bound > 0:
                     level = min(
                         level, sum((speeds.get(r, Fraction(0)) for r in row.regions), Fraction(0)) / Fraction(row.bound)

@@ -14,8 +14,9 @@ from coralopt.allocation import (
     reduce_problem,
     solve_allocation,
 )
-from coralopt.allocation.bounds.decomposition import Limit, best_prices
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.bounds.coverings import NodeLimit
+from coralopt.allocation.bounds.decomposition import MasterState, best_prices
+from coralopt.allocation.model.columns import Columns
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 
@@ -51,7 +52,7 @@ def test_limits_only_cut_what_they_say(problem: AllocationProblem, seed: int) ->
     cut = int(rng.integers(0, most + 1))
     every = np.arange(len(columns))
     bounds = [
-        best_prices(small, columns, every, np.zeros(small.price.shape), "highs", limits=[limit]).bound
-        for limit in (Limit(phase, cell, 0, cut), Limit(phase, cell, cut + 1, most))
+        best_prices(small, columns, every, MasterState(np.zeros(small.price.shape)), "highs", limits=[limit]).bound
+        for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most))
     ]
     assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9

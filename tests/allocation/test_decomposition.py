@@ -17,10 +17,10 @@ from coralopt.allocation import (
     reduce_problem,
     solve_allocation,
 )
-from coralopt.allocation.bounds.decomposition import best_prices
+from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
-from coralopt.allocation.bounds.relaxation import Columns
-from coralopt.allocation.search.partition import all_near, choose
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search.coverings import all_near, choose
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
 
@@ -39,9 +39,9 @@ def test_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationProble
     if truth is None or not len(columns):
         return
     every = np.arange(len(columns))
-    found = best_prices(small, columns, every, np.zeros(small.price.shape), "highs")
-    bound = lagrangian_bound(small, columns, found.capacity_prices).bound
-    assert (found.capacity_prices >= 0).all()
+    found = best_prices(small, columns, every, MasterState(np.zeros(small.price.shape)), "highs")
+    bound = lagrangian_bound(small, columns, found.state.capacity_prices).bound
+    assert (found.state.capacity_prices >= 0).all()
     assert bound <= float(truth) + 1e-9
     assert found.bound <= float(truth) * (1 + 1e-9) + 1e-9
     # The coarse grid loses a little to the fine one, never the other way round.
@@ -134,4 +134,5 @@ def test_scarce_supply_is_proven() -> None:
     problem = replace(problem, availability=problem.availability + 1)
     result = solve_allocation(problem, options=SolveOptions(rel_gap=1e-3))
     assert result.gap <= 1e-3
-    assert "partition" in result.seconds
+    assert "coverings" in result.seconds
+    assert result.bound_usd_h > result.lagrangian_usd_h

@@ -19,7 +19,7 @@ from coralopt.allocation import (
     AllocationSearchOptions,
     FactorLimits,
     SearchLimits,
-    SideRow,
+    SideConstraint,
     SupplyClass,
     explain,
     largest_factor,
@@ -29,9 +29,10 @@ from coralopt.allocation import (
     solve_or_serve_less,
 )
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
-from coralopt.allocation.bounds.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model import FORMULATIONS
-from coralopt.allocation.side_constraints import open_rows
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
 from coralopt.solving import Limit, Reason, SolveOptions, Termination, get_backend, matrix_from_pyomo, solve_matrix
 from coralopt.testing.operator_strategies import (
@@ -107,7 +108,7 @@ def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> Non
         relaxation,
         capacity_prices=rng.integers(0, 20, small.price.shape) / 2.0,
         demand_duals=rng.random(len(small.demand)) * 3,
-        side_prices=rng.random(len(open_rows(small))) * rng.choice([0.0, 0.3, 3.0]),
+        side_prices=rng.random(len(open_constraints(small))) * rng.choice([0.0, 0.3, 3.0]),
     )
     for found in (relaxation, random):
         reduced = reduced_costs(small, columns, found.demand_duals, found.capacity_prices, found.side_prices)
@@ -181,21 +182,21 @@ def test_largest_factor_claims_nothing_without_proof(problem: AllocationProblem)
 @given(problem=operated_problems())
 def test_explanation_names_what_conflicts(problem: AllocationProblem) -> None:
     """Without the rows it names, demand can be met; without any single one of them, too; without the others, it cannot."""
-    strict = replace(problem, shortfall_price=None)
+    strict = replace(problem, unmet_price=None)
     if best_operated_by_enumeration(strict) is not None:
         return
     found = explain(strict)
     assert found.shortfalls or found.missed
     assert str(found)
-    free = best_operated_by_enumeration(replace(strict, rows=())) is not None
+    free = best_operated_by_enumeration(replace(strict, side_constraints=())) is not None
     assert bool(found.conflict) == free
-    rows = {row.name: row for row in strict.rows}
+    rows = {row.name: row for row in strict.side_constraints}
     for name in found.conflict:
         rest = tuple(rows[other] for other in found.conflict if other != name)
-        assert best_operated_by_enumeration(replace(strict, rows=rest)) is not None
+        assert best_operated_by_enumeration(replace(strict, side_constraints=rest)) is not None
     if free:
         named = tuple(rows[name] for name in found.conflict)
-        assert best_operated_by_enumeration(replace(strict, rows=named)) is None
+        assert best_operated_by_enumeration(replace(strict, side_constraints=named)) is None
 
 
 # By name: the package holds a function called explain, too.
@@ -248,12 +249,12 @@ def test_other_back_ends_agree(solver: str) -> None:
         region_names=("a", "b"),
         configuration_names=("c", "d"),
         supply=(SupplyClass("reserved", np.array([[2, 0], [0, 1]]), np.zeros((2, 2))),),
-        rows=(
-            SideRow("budget", "most", "usd_h", 40.0),
-            SideRow("replicas", "least", "instances", 2.0, (0,)),
-            SideRow("left", "least", "tokens_s", 0.25, (1,), (1,)),
+        side_constraints=(
+            SideConstraint("budget", "most", "usd_h", 40.0),
+            SideConstraint("replicas", "least", "instances", 2.0, (0,)),
+            SideConstraint("left", "least", "tokens_s", 0.25, (1,), (1,)),
         ),
-        shortfall_price=np.array([1.0, 2.0]),
+        unmet_price=np.array([1.0, 2.0]),
         unmet_together=((0, 1),),
     )
     reference = solve_allocation(problem, options=EXACT)
@@ -266,15 +267,15 @@ def test_other_back_ends_agree(solver: str) -> None:
 @pytest.mark.parametrize(
     ("row", "word"),
     [
-        (SideRow("x", "least", "nodes", 1.0), "measure"),
-        (SideRow("x", "most", "tokens_s", 0.5, (0,)), "measure"),
-        (SideRow("x", "most", "nodes", -1.0), "bound"),
-        (SideRow("x", "least", "tokens_s", 1.5, (0,)), "share"),
-        (SideRow("x", "most", "nodes", 1.0, (7,)), "scope"),
-        (SideRow("x", "least", "instances", 1.0, None, None, (0,)), "configurations"),
+        (SideConstraint("x", "least", "nodes", 1.0), "measure"),
+        (SideConstraint("x", "most", "tokens_s", 0.5, (0,)), "measure"),
+        (SideConstraint("x", "most", "nodes", -1.0), "bound"),
+        (SideConstraint("x", "least", "tokens_s", 1.5, (0,)), "share"),
+        (SideConstraint("x", "most", "nodes", 1.0, (7,)), "scope"),
+        (SideConstraint("x", "least", "instances", 1.0, None, None, (0,)), "configurations"),
     ],
 )
-def test_rows_that_reductions_would_not_keep_are_refused(row: SideRow, word: str) -> None:
+def test_rows_that_reductions_would_not_keep_are_refused(row: SideConstraint, word: str) -> None:
     """A "least" row of nodes, say, would make dominance wrong; it must not be possible to ask for it."""
     with pytest.raises(SolverError, match=word):
         AllocationProblem(
@@ -289,5 +290,5 @@ def test_rows_that_reductions_would_not_keep_are_refused(row: SideRow, word: str
             phase_names=("m/decode",),
             region_names=("r",),
             configuration_names=("c",),
-            rows=(row,),
+            side_constraints=(row,),
         )

@@ -17,7 +17,7 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.prices import GRID, near_templates
 from coralopt.errors import InfeasibleError

@@ -19,7 +19,8 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
-from coralopt.allocation.bounds.relaxation import Columns, dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.rounding import rounded
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
@@ -103,7 +104,7 @@ def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> Non
         lagrangian = lagrangian_bound(small, columns, prices.capacity_prices, grid=97)
         assert within(dual, truth)
         assert within(lagrangian.bound, truth)
-        forced = np.maximum(lagrangian.forced, dual + np.maximum(reduced, 0.0))
+        forced = np.maximum(lagrangian.column_bounds, dual + np.maximum(reduced, 0.0))
         for k in range(len(columns)):
             with_it = cost_with(small, columns, k)
             assert with_it is None or within(float(forced[k]), with_it)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coralopt.allocation import SideRow, SupplyClass
+from coralopt.allocation import SideConstraint, SupplyClass
 from coralopt.errors import CoraloptError
 from coralopt.testing.instances import (
     ALLOCATION_TRAITS,
@@ -90,10 +90,13 @@ def test_operators_terms_survive_json() -> None:
     """So must supply classes, side rows and prices of unmet demand."""
     plain = allocation_instance(0)
     spot = SupplyClass("spot", np.minimum(plain.availability, 1), np.full(plain.price.shape, 0.5))
-    rows = (SideRow("budget", "most", "usd_h", 20.0), SideRow("replicas", "least", "instances", 1.0, (0,)))
+    rows = (
+        SideConstraint("budget", "most", "usd_h", 20.0),
+        SideConstraint("replicas", "least", "instances", 1.0, (0,)),
+    )
     price = np.full(len(plain.demand), np.inf)
     price[0] = 3.0
-    problem = replace(plain, supply=(spot,), rows=rows, shortfall_price=price, unmet_together=((0,),))
+    problem = replace(plain, supply=(spot,), side_constraints=rows, unmet_price=price, unmet_together=((0,),))
     assert_same(problem, problem_from_json(json.loads(json.dumps(problem_to_json(problem)))))
 
 

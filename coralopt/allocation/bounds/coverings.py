@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Bools, Floats, Ints
 
@@ -71,40 +71,96 @@ class Coverings:
         )
 
 
+@dataclass(frozen=True)
+class NodeLimit:
+    """How many nodes of one kind a model phase may use.
+
+    Attributes:
+        phase: Model phase.
+        cell: Region times C plus configuration.
+        least: Nodes.
+        most: Nodes.
+    """
+
+    phase: int
+    cell: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedColumns:
+    """Some columns at capacity prices.
+
+    Attributes:
+        chosen: int64 (k,), the columns.
+        weight: float64 (k,), USD/h.
+        least: One float64 (G + 1,) a model phase: a lower bound on the weight that covers s of G steps of its demand.
+    """
+
+    chosen: Ints
+    weight: Floats
+    least: tuple[Floats, ...]
+
+
 def near_coverings(
     problem: AllocationProblem,
     columns: Columns,
-    chosen: Ints,
-    weight: Floats,
-    phase: int,
-    limit: float,
-    least: Floats,
+    near: WeightedColumns,
+    slack: float,
     most: int,
     deadline: float = np.inf,
-    available: Ints | None = None,
-    needed: Sequence[tuple[int, int]] = (),
+    limits: Sequence[NodeLimit] = (),
 ) -> Coverings | None:
-    """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
-
-    Built instance by instance, breadth first. Of partial coverings on the same nodes and the same kept instances only the
-    one that covers most is kept.
+    """Every covering of weight at most ``slack`` above the least of its phase, but for replaceable ones.
 
     Args:
         problem: The problem.
         columns: Its columns.
-        chosen: int64 (k,), columns of this phase that any wanted covering may use.
-        weight: float64 (k,), their weights.
-        phase: Model phase.
-        limit: Largest weight, USD/h.
-        least: float64 (G + 1,), a lower bound on the weight that covers s of G steps of the demand.
-        most: Largest number of partial coverings of one size to hold.
+        near: Those that any wanted covering may use.
+        slack: USD/h.
+        most: Most coverings of all phases.
         deadline: Value of ``time.perf_counter()`` to stop at.
-        available: int64 (R * C,), nodes that this phase may use; the pool's when ``None``.
-        needed: (cell, nodes) pairs: every wanted covering uses at least so many.
+        limits: Of nodes that coverings may use; at most one a phase and cell.
 
     Returns:
-        The coverings, or ``None`` when there would be too many or time is up.
+        The coverings; none at all where some phase has none; ``None`` when there are more than ``most``, or time is up.
     """
+    parts, count = [], 0
+    phases = columns.phase[near.chosen]
+    for p in np.flatnonzero(problem.demand > 0).tolist():
+        mine = phases == p
+        alone = WeightedColumns(near.chosen[mine], near.weight[mine], (near.least[p],))
+        own = [limit for limit in limits if limit.phase == p]
+        part = _of_phase(problem, columns, p, alone, float(near.least[p][-1]) + slack, 4 * most, deadline, own)
+        if part is None or count + len(part) > most:
+            return None
+        count += len(part)
+        parts.append(part)
+    if any(not len(part) for part in parts):
+        return parts[0].some(np.zeros(0, dtype=np.int64))
+    return Coverings.union(parts)
+
+
+def _of_phase(
+    problem: AllocationProblem,
+    columns: Columns,
+    phase: int,
+    near: WeightedColumns,
+    limit: float,
+    most: int,
+    deadline: float,
+    node_limits: Sequence[NodeLimit],
+) -> Coverings | None:
+    """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
+
+    Built instance by instance, breadth first. Of partial coverings on the same nodes and the same kept instances only the
+    one that covers most is kept. ``None`` when more than ``most`` are of one size, or time is up.
+    """
+    chosen, weight, least = near.chosen, near.weight, near.least[0]
+    pool = problem.availability.ravel().copy()
+    for node_limit in node_limits:
+        pool[node_limit.cell] = min(pool[node_limit.cell], node_limit.most)
     regions, configurations = problem.price.shape
     demand = float(problem.demand[phase])
     speed = problem.throughput[columns.template[chosen]]
@@ -117,7 +173,6 @@ def near_coverings(
     own = np.zeros((len(chosen), len(kept)), dtype=np.int16)
     own[kept, np.arange(len(kept))] = 1
     rows = np.concatenate([use[:, cells], own], axis=1)
-    pool = problem.availability.ravel() if available is None else available
     room = np.concatenate([pool[cells], columns.upper[chosen[kept]].astype(np.int64)])
     mark = np.random.default_rng(0).integers(1, 2**62, rows.shape[1], dtype=np.int64)
     marks = rows.astype(np.int64) @ mark
@@ -129,7 +184,7 @@ def near_coverings(
     label_mark = np.zeros(1, dtype=np.int64)
     label_speed, label_weight = np.zeros(1), np.zeros(1)
     label_members = np.empty((1, 0), dtype=np.int64)
-    done: list[Coverings] = []
+    complete: list[Coverings] = []
     while len(label_mark):
         room_for = 20 * most
         label, item = np.empty(room_for, dtype=np.int64), np.empty(room_for, dtype=np.int64)
@@ -141,25 +196,24 @@ def near_coverings(
         label, item = label[:count], item[:count]
         speeds = label_speed[label] + speed[item]
         weights = label_weight[label] + weight[item]
-        made_marks = label_mark[label] + marks[item]
-        order = np.lexsort((-speeds, made_marks))
+        next_marks = label_mark[label] + marks[item]
+        order = np.lexsort((-speeds, next_marks))
         label, item = label[order], item[order]
-        speeds, weights, made_marks = speeds[order], weights[order], made_marks[order]
-        made = label_use[label] + rows[item]
-        first = np.concatenate([[True], made_marks[1:] != made_marks[:-1]]) if len(label) else np.zeros(0, np.bool_)
+        speeds, weights, next_marks = speeds[order], weights[order], next_marks[order]
+        next_use = label_use[label] + rows[item]
+        first = np.concatenate([[True], next_marks[1:] != next_marks[:-1]]) if len(label) else np.zeros(0, np.bool_)
         # Equal marks almost surely mean equal rows; only rows that are equal may go.
         leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-        stays = first | (made != made[leader]).any(axis=1)
-        label, item, made = label[stays], item[stays], made[stays]
-        label_mark, label_speed, label_weight = made_marks[stays], speeds[stays], weights[stays]
+        stays = first | (next_use != next_use[leader]).any(axis=1)
+        label, item, label_use = label[stays], item[stays], next_use[stays]
+        label_mark, label_speed, label_weight = next_marks[stays], speeds[stays], weights[stays]
         label_members = np.concatenate([label_members[label], chosen[item][:, None]], axis=1)
-        label_use = made
         full = label_speed >= demand * (1 - HAIR)
         tight = full & (label_speed < demand * (1 + HAIR))
         if full.any():
             whole = np.zeros((int(full.sum()), regions * configurations), dtype=np.int16)
-            whole[:, cells] = made[full][:, : len(cells)]
-            done.append(
+            whole[:, cells] = label_use[full][:, : len(cells)]
+            complete.append(
                 Coverings(
                     np.full(int(full.sum()), phase, dtype=np.int64),
                     columns.cost[label_members[full]].sum(axis=1),
@@ -173,20 +227,15 @@ def near_coverings(
         label_speed, label_weight = label_speed[more], label_weight[more]
         if len(label_mark) > most:
             return None
-    if not done:
-        width = np.zeros((0, 1), dtype=np.int64)
-        return Coverings(
-            np.zeros(0, np.int64),
-            np.zeros(0),
-            np.zeros((0, regions * configurations), np.int16),
-            width,
-            np.zeros(0, np.bool_),
-        )
+    if not complete:
+        cells_of_none = np.zeros((0, regions * configurations), np.int16)
+        none = np.zeros(0, np.int64)
+        return Coverings(none, np.zeros(0), cells_of_none, np.zeros((0, 1), np.int64), np.zeros(0, np.bool_))
     # First what another one replaces may go, but only among those that use enough of what is needed.
-    found = Coverings.union(done)
-    for cell, nodes in needed:
-        found = found.some(found.use[:, cell] >= nodes)
-    return _undominated(found)
+    coverings = Coverings.union(complete)
+    for node_limit in node_limits:
+        coverings = coverings.some(coverings.use[:, node_limit.cell] >= node_limit.least)
+    return _undominated(coverings)
 
 
 def _undominated(coverings: Coverings) -> Coverings:

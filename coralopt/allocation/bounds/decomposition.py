@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns
+from coralopt.allocation.bounds.lagrangian import covering_table, grid_steps
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.solving import MilpMatrix, SolveOptions, solve_matrix
+from coralopt.solving import Backend, MilpMatrix, SolveOptions, solve_matrix
 from coralopt.types import Bools, Floats, Ints
 
 #: Steps of the grid of the knapsacks here; the root's bound itself is made on a finer one.
@@ -40,23 +41,6 @@ CLOSE = 2e-5
 MOST_ROUNDS = 150
 #: Price of a node beyond the pool, USD/h, at which nothing fits.
 MOST_EXCESS = 1e9
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How many nodes of one kind a model phase may use.
-
-    Attributes:
-        phase: Model phase.
-        cell: Region times C plus configuration.
-        least: Nodes.
-        most: Nodes.
-    """
-
-    phase: int
-    cell: int
-    least: int
-    most: int
 
 
 @dataclass(frozen=True)
@@ -77,45 +61,59 @@ class Covering:
 
 
 @dataclass(frozen=True, eq=False)
-class Decomposition:
-    """What the decomposition found over some columns.
+class MasterState:
+    """What a decomposition leaves to the next one.
 
     Attributes:
         capacity_prices: float64 (R, C), USD/h per node, of the best bound.
         limit_prices: (phase, cell) -> what that phase pays for a node on top, USD/h; negative where it must use some.
-        bound: Lagrangian bound over these columns within the limits, USD/h; minus infinity where some phase cannot be
-            covered.
-        weight: float64 (k,), weights of the chosen columns at these prices.
-        forced: float64 (k,), what an allocation with that column costs at least.
-        least: float64 (GRID + 1,) a phase: least weight that covers so many steps.
-        master: Value of the last master programme; infinite while it had to exceed the pool.
-        mean_use: float64 (P, R * C), nodes that each phase uses in the last master's solution.
-        coverings: Those of the master.
-        rounds: Rounds made.
+        coverings: Those of the master programme.
     """
 
     capacity_prices: Floats
-    limit_prices: Mapping[tuple[int, int], float]
+    limit_prices: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    coverings: tuple[Covering, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """What the decomposition found over some columns.
+
+    Attributes:
+        state: Prices of the best bound, and the coverings of the master.
+        bound: Lagrangian bound over these columns within the limits, USD/h; minus infinity where some phase cannot be
+            covered.
+        chosen: int64 (k,), the columns.
+        weight: float64 (k,), their weights at these prices.
+        column_bounds: float64 (k,), what an allocation with that column costs at least.
+        least: float64 (GRID + 1,) a phase: least weight that covers so many steps.
+        master: Value of the last master programme; infinite while it had to exceed the pool.
+        mean_use: float64 (P, R * C), nodes that each phase uses in the last master's solution.
+    """
+
+    state: MasterState
     bound: float
+    chosen: Ints
     weight: Floats
-    forced: Floats
+    column_bounds: Floats
     least: tuple[Floats, ...]
     master: float
     mean_use: Floats
-    coverings: tuple[Covering, ...]
-    rounds: int
+
+    def near(self, limit: float) -> WeightedColumns:
+        """The columns whose bound is at most ``limit``."""
+        near = self.column_bounds <= limit
+        return WeightedColumns(self.chosen[near], self.weight[near], self.least)
 
 
 def best_prices(
     problem: AllocationProblem,
     columns: Columns,
     chosen: Ints,
-    start: Floats,
-    solver: Any,
+    start: MasterState,
+    solver: Backend | str,
     deadline: float = np.inf,
-    limits: Sequence[Limit] = (),
-    limit_prices: Mapping[tuple[int, int], float] | None = None,
-    known: Sequence[Covering] = (),
+    limits: Sequence[NodeLimit] = (),
     enough: float = np.inf,
 ) -> Decomposition:
     """Prices that maximise the Lagrangian bound over the chosen columns within the limits, nearly.
@@ -124,37 +122,34 @@ def best_prices(
         problem: The problem.
         columns: Its columns.
         chosen: int64 (k,), those that take part.
-        start: float64 (R, C), capacity prices to begin with.
+        start: Prices and coverings to begin with, as far as known.
         solver: A back end with LP duals.
         deadline: Value of ``time.perf_counter()`` to stop at.
         limits: At most one a phase and cell.
-        limit_prices: Prices of limits to begin with, as far as known.
-        known: Coverings for the master to begin with.
         enough: Bound to stop at, USD/h.
     """
     oracle = _Oracle(problem, columns, chosen, limits)
     available = problem.availability.ravel().astype(np.float64)
     phases = len(problem.demand)
     master = _Master(available, np.flatnonzero(problem.demand > 0), phases, limits, solver)
-    for covering in known:
+    for covering in start.coverings:
         master.add(covering)
-    before = limit_prices or {}
-    best = asked = _Multipliers(
-        np.maximum(start.ravel(), 0.0),
-        np.array([before.get((limit.phase, limit.cell), 0.0) for limit in limits], dtype=np.float64),
+    best = tried = _Multipliers(
+        np.maximum(start.capacity_prices.ravel(), 0.0),
+        np.array([start.limit_prices.get((limit.phase, limit.cell), 0.0) for limit in limits], dtype=np.float64),
     )
     bound, value, rounds, stuck, over = -np.inf, np.inf, 0, 0, True
-    answer: _Answer | None = None
+    highest: _Answer | None = None
     mean_use = np.zeros((phases, len(available)))
     excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
         rounds += 1
-        found = oracle.coverings(asked)
-        if found is None:
+        answer = oracle.coverings(tried)
+        if answer is None:
             break
-        fresh = sum(master.add(covering) for covering in found.coverings)
-        if found.bound > bound:
-            bound, best, answer = found.bound, asked, found
+        fresh = sum(master.add(covering) for covering in answer.coverings)
+        if answer.bound > bound:
+            bound, best, highest = answer.bound, tried, answer
         value, dual, mean_use, over = master.solve(excess)
         close = value - bound <= CLOSE * abs(value)
         if bound >= enough or (close and not over):
@@ -168,25 +163,26 @@ def best_prices(
                 break
         elif stuck > 2:
             break
-        asked = dual if stuck else best.towards(dual)
-    if answer is None:
+        tried = dual if stuck else best.towards(dual)
+    if highest is None:
         least: tuple[Floats, ...] = tuple(np.full(GRID + 1, np.inf) for _ in range(phases))
-        weight, forced = np.zeros(len(chosen)), np.full(len(chosen), -np.inf)
+        weight, column_bounds = np.zeros(len(chosen)), np.full(len(chosen), -np.inf)
     else:
-        least, weight, forced = answer.least, answer.weight, oracle.forced(answer)
+        least, weight, column_bounds = highest.least, highest.weight, oracle.column_bounds(highest)
+    places = [(limit.phase, limit.cell) for limit in limits]
     return Decomposition(
-        capacity_prices=best.capacity.reshape(problem.price.shape),
-        limit_prices={
-            (limit.phase, limit.cell): price for limit, price in zip(limits, best.limits.tolist(), strict=True)
-        },
+        state=MasterState(
+            best.capacity.reshape(problem.price.shape),
+            dict(zip(places, best.limits.tolist(), strict=True)),
+            tuple(master.coverings),
+        ),
         bound=bound,
+        chosen=chosen,
         weight=weight,
-        forced=forced,
+        column_bounds=column_bounds,
         least=least,
         master=np.inf if over else value,
         mean_use=mean_use,
-        coverings=tuple(master.coverings),
-        rounds=rounds,
     )
 
 
@@ -215,17 +211,16 @@ class _Answer:
 class _Oracle:
     """The covering knapsacks of all phases over the chosen columns."""
 
-    def __init__(self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[Limit]) -> None:
+    def __init__(self, problem: AllocationProblem, columns: Columns, chosen: Ints, limits: Sequence[NodeLimit]) -> None:
         configurations = problem.price.shape[1]
         self.problem, self.chosen, self.limits = problem, chosen, limits
         self.shape = problem.price.shape
         template = columns.template[chosen]
-        self.phase = problem.phase[template]
+        self.phase = columns.phase[chosen]
         self.region = columns.region[chosen]
         self.usage = problem.usage[template].astype(np.float64)
         self.cost = columns.cost[chosen]
-        share = problem.throughput[template] / np.where(problem.demand > 0, problem.demand, 1.0)[self.phase]
-        self.steps = np.clip(np.ceil(share * GRID * (1 + 1e-12)), 1, GRID).astype(np.int64)
+        self.steps = grid_steps(problem.throughput[template], problem.demand[self.phase], GRID)
         kept = columns.kept[chosen]
         usable = np.ones(len(chosen), dtype=np.bool_)
         for limit in limits:
@@ -259,7 +254,7 @@ class _Oracle:
         for limit in self.limits:
             price = float(prices[limit.phase, limit.cell] - multipliers.capacity[limit.cell])
             total -= price * (limit.most if price > 0 else limit.least)
-        made = []
+        cheapest = []
         least = [np.zeros(GRID + 1) for _ in self.problem.demand]
         for phase, fresh, kept in self.parts:
             table, counts = _cheapest(self.steps, weight, fresh, kept)
@@ -273,32 +268,25 @@ class _Oracle:
                 use[self.region[k]] += n * self.usage[k]
                 cost += n * float(self.cost[k])
             members = tuple(sorted((int(self.chosen[k]), n) for k, n in counts.items()))
-            made.append(Covering(phase, members, cost, use.ravel()))
+            cheapest.append(Covering(phase, members, cost, use.ravel()))
         slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.problem.availability.ravel()))
-        return _Answer(total - slack, made, weight, tuple(least))
+        return _Answer(total - slack, cheapest, weight, tuple(least))
 
-    def forced(self, answer: _Answer) -> Floats:
+    def column_bounds(self, answer: _Answer) -> Floats:
         """float64 (k,): what an allocation with one instance of each column costs at least, within the limits."""
-        forced = np.full(len(self.chosen), np.inf)
+        bounds = np.full(len(self.chosen), np.inf)
         for phase in range(len(self.problem.demand)):
             mine = np.flatnonzero((self.phase == phase) & self.usable)
             table = answer.least[phase]
-            forced[mine] = answer.bound - table[GRID] + answer.weight[mine] + table[GRID - self.steps[mine]]
-        return forced - 1e-9 * abs(answer.bound)
+            bounds[mine] = answer.bound - table[GRID] + answer.weight[mine] + table[GRID - self.steps[mine]]
+        return bounds - 1e-9 * abs(answer.bound)
 
 
 def _cheapest(
     steps: Ints, weight: Floats, fresh: Ints, kept: list[tuple[int, int]]
 ) -> tuple[Floats, dict[int, int] | None]:
     """Least weights that cover the grid with fresh items and some copies of kept ones, and how to cover all of it."""
-    from coralopt.allocation.bounds.kernels import cheapest_by_size, cover_with_choice
-
-    front = fresh[cheapest_by_size(steps[fresh], weight[fresh], GRID)]
-    table = np.full(GRID + 1, np.inf)
-    table[0] = 0.0
-    choice = np.full(GRID + 1, -1, dtype=np.int64)
-    if len(front):
-        cover_with_choice(steps[front], weight[front], table, choice)
+    table, choice = covering_table(steps[fresh], weight[fresh], GRID)
     layers: list[tuple[int, int, Bools]] = []
     amounts = np.arange(GRID + 1)
     for k, copies in kept:
@@ -320,7 +308,7 @@ def _cheapest(
             counts[k] = counts.get(k, 0) + taken
             amount = max(0, amount - int(steps[k]) * taken)
     while amount > 0:
-        k = int(front[choice[amount]])
+        k = int(fresh[choice[amount]])
         counts[k] = counts.get(k, 0) + 1
         amount -= int(steps[k])
     return table, counts
@@ -329,7 +317,9 @@ def _cheapest(
 class _Master:
     """The master programme; it may exceed the pool and miss limits at a price, so that it always has a solution."""
 
-    def __init__(self, available: Floats, phases: Ints, count: int, limits: Sequence[Limit], solver: Any) -> None:
+    def __init__(
+        self, available: Floats, phases: Ints, count: int, limits: Sequence[NodeLimit], solver: Backend | str
+    ) -> None:
         self.available, self.solver, self.limits, self.count = available, solver, limits, count
         self.row = {int(p): k for k, p in enumerate(phases)}
         self.seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
@@ -348,10 +338,9 @@ class _Master:
         from scipy.sparse import csc_array
 
         cells, phases, extra = len(self.available), len(self.row), len(self.limits)
-        made = self.coverings
-        count = len(made)
-        use = np.array([covering.use for covering in made])
-        phase = np.array([covering.phase for covering in made])
+        count = len(self.coverings)
+        use = np.array([covering.use for covering in self.coverings])
+        phase = np.array([covering.phase for covering in self.coverings])
         a = np.zeros((cells + phases + extra, count + cells + 2 * extra))
         a[:cells, :count] = use.T
         a[cells + np.array([self.row[p] for p in phase.tolist()]), np.arange(count)] = 1.0
@@ -362,7 +351,7 @@ class _Master:
             a[cells + phases + k, count + cells + 2 * k + 1] = -1.0
         width = a.shape[1]
         matrix = MilpMatrix(
-            c=np.concatenate([[covering.cost for covering in made], np.full(width - count, excess)]),
+            c=np.concatenate([[covering.cost for covering in self.coverings], np.full(width - count, excess)]),
             offset=0.0,
             a=csc_array(a),
             row_lower=np.concatenate(

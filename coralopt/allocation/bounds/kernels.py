@@ -10,20 +10,6 @@ from coralopt.types import Bools, Floats, Ints
 
 
 @njit(cache=True)
-def cover(sizes: Ints, weights: Floats, table: Floats) -> Floats:
-    """Unbounded covering knapsack: fill ``table[d]`` with the least weight of items of total size at least d."""
-    for amount in range(1, len(table)):
-        least = np.inf
-        for item in range(len(sizes)):
-            rest = amount - sizes[item]
-            value = weights[item] + (table[rest] if rest > 0 else 0.0)
-            if value < least:
-                least = value
-        table[amount] = least
-    return table
-
-
-@njit(cache=True)
 def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
     """Least weight of one item and what ``table`` says of the rest, for every amount."""
     found = np.full(len(table), np.inf)
@@ -37,8 +23,11 @@ def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
 
 
 @njit(cache=True)
-def cover_with_choice(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
-    """The same, and ``choice[d]``: the item taken last, -1 where none helps."""
+def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
+    """Unbounded covering knapsack: fill ``table[d]`` with the least weight of items of total size at least d.
+
+    ``choice[d]`` is the item taken last, -1 where none helps.
+    """
     for amount in range(1, len(table)):
         least = np.inf
         taken = -1

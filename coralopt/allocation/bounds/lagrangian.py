@@ -15,12 +15,12 @@ rounded up by less than one step of it.
 
 Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
 demand at its price is one more item of the knapsack, one step large and without limit; replicas of a phase stay in its
-knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side rows move into the objective at prices mu >= 0 of
-their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing
-are scaled down until none does.
+knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraints move into the objective at prices
+mu >= 0 of their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing are scaled down
+until none does.
 
-Fixing: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the remaining
-demand covered at best. Where that exceeds the cost one is willing to pay, the column is 0 in every such solution.
+Column bound: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the
+remaining demand covered at best. Where that exceeds the cost one is willing to pay, the column is 0 in every such solution.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.bounds.coverings import WeightedColumns
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.side_constraints import open_rows, rent_factor, row_terms, rows_worth, shortfall_worth
-from coralopt.allocation.supply import segments
+from coralopt.allocation.side_constraints import SidePrices, open_constraints
 from coralopt.types import Floats, Ints
 
 
@@ -42,16 +42,21 @@ class LagrangianBound:
 
     Attributes:
         bound: USD/h; every allocation costs at least this.
-        forced: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
+        column_bounds: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
         weight: float64 (N,), USD/h; cost of a column and its nodes at the capacity prices.
         least: One float64 (G + 1,) a model phase: least weight that covers s of G steps of its demand, and what every
             covering of the whole demand weighs at least.
     """
 
     bound: float
-    forced: Floats
+    column_bounds: Floats
     weight: Floats
     least: tuple[Floats, ...]
+
+    def near(self, limit: float) -> WeightedColumns:
+        """The columns whose bound is at most ``limit``."""
+        near = np.flatnonzero(self.column_bounds <= limit)
+        return WeightedColumns(near, self.weight[near], self.least)
 
 
 def lagrangian_bound(
@@ -68,45 +73,43 @@ def lagrangian_bound(
         columns: Its columns.
         capacity_prices: float64 (R, C), USD/h per node.
         grid: Steps of every demand.
-        side_prices: float64 (S,), of the side rows; 0 when ``None``.
+        side_prices: float64 (S,), of the side constraints; 0 when ``None``.
     """
     prices = np.maximum(capacity_prices, 0.0)
     burden = problem.usage.astype(np.float64) @ prices.T
     weight = columns.cost + burden[columns.template, columns.region]
-    unmet = problem.unmet_price()
-    constant = -segments(problem).worth(prices, np.ones(len(problem.region_names)))
+    unmet = problem.unmet_prices()
+    constant = -problem.segments.worth(prices, np.ones(len(problem.region_names)))
     if side_prices is not None and side_prices.any():
         # Replicas of one phase stay in its knapsack, whole.
-        inside = np.array([row.is_replicas for row in open_rows(problem)], dtype=np.bool_)
-        side = np.where(inside, 0.0, np.maximum(side_prices, 0.0))
-        terms, relief = row_terms(problem, columns.template, columns.region, side), shortfall_worth(problem, side)
+        inside = np.array([item.is_replicas for item in open_constraints(problem)], dtype=np.bool_)
+        outside = SidePrices(problem, np.where(inside, 0.0, np.maximum(side_prices, 0.0)))
+        terms, relief = outside.terms(columns.template, columns.region), outside.unmet_worth()
         share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
-        weight, unmet, side = np.maximum(weight + share * terms, 0.0), unmet - share * relief, share * side
-        constant = rows_worth(problem, side) - segments(problem).worth(prices, rent_factor(problem, side))
+        weight, unmet = np.maximum(weight + share * terms, 0.0), unmet - share * relief
+        side = SidePrices(problem, share * outside.prices)
+        constant = side.worth() - problem.segments.worth(prices, side.rent_factor())
     unmet = np.maximum(unmet, 0.0)
-    phase_of = problem.phase[columns.template]
     steps = np.zeros(len(columns), dtype=np.int64)
     covers: list[Floats] = []
     # What is left to cover once one instance is there.
     rests: list[Floats] = []
     replicas: dict[int, int] = {}
-    for row in open_rows(problem):
-        if row.is_replicas and row.phases is not None:
-            replicas[row.phases[0]] = max(replicas.get(row.phases[0], 0), int(np.ceil(row.bound)))
+    for item in open_constraints(problem):
+        if item.is_replicas and item.phases is not None:
+            replicas[item.phases[0]] = max(replicas.get(item.phases[0], 0), int(np.ceil(item.bound)))
     for p, demand in enumerate(problem.demand):
-        mine = np.flatnonzero(phase_of == p)
+        mine = np.flatnonzero(columns.phase == p)
         if demand <= 0:
             covers.append(np.zeros(grid + 1))
             rests.append(covers[-1])
             continue
-        # The hair of slack keeps rounding up on the safe side of floating-point division.
-        size = np.ceil(problem.throughput[columns.template[mine]] / demand * grid * (1 + 1e-12))
-        steps[mine] = np.clip(size, 1, grid).astype(np.int64)
+        steps[mine] = grid_steps(problem.throughput[columns.template[mine]], demand, grid)
         fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
         sizes, weights = steps[fresh], weight[fresh]
         if np.isfinite(unmet[p]):
             sizes, weights = np.append(sizes, 1), np.append(weights, unmet[p] * demand / grid)
-        cover = covering_table(sizes, weights, grid)
+        cover, _ = covering_table(sizes, weights, grid)
         for k in kept.tolist():
             allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
         rests.append(cover)
@@ -114,17 +117,17 @@ def lagrangian_bound(
             rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
         covers.append(cover)
     total = constant + sum(float(cover[grid]) for cover in covers)
-    forced = np.full(len(columns), -np.inf)
+    column_bounds = np.full(len(columns), -np.inf)
     for p, (cover, rest) in enumerate(zip(covers, rests, strict=True)):
-        mine = np.flatnonzero(phase_of == p)
+        mine = np.flatnonzero(columns.phase == p)
         if np.isfinite(cover[grid]):
-            forced[mine] = total - cover[grid] + weight[mine] + rest[grid - steps[mine]]
+            column_bounds[mine] = total - cover[grid] + weight[mine] + rest[grid - steps[mine]]
     # Rounding of the sums above must never lift the bound over a true cost.
     size = (
         abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())
     )
     slack = 1e-9 * (abs(total) + 2 * size) if np.isfinite(total) else 0.0
-    return LagrangianBound(total - slack, forced - slack, weight, tuple(covers))
+    return LagrangianBound(total - slack, column_bounds - slack, weight, tuple(covers))
 
 
 def _one_more(steps: Ints, weight: Floats, table: Floats) -> Floats:
@@ -145,19 +148,26 @@ def scaled_share(weights: Floats, terms: Floats) -> float:
     return float(min(1.0, (weights[falls] / -terms[falls]).min()))
 
 
-def covering_table(steps: Ints, weight: Floats, grid: int) -> Floats:
-    """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
-    cover = np.full(grid + 1, np.inf)
-    cover[0] = 0.0
-    if not len(steps):
-        return cover
-    # Imported here: compiled code is dear to load and most commands never need it.
-    from coralopt.allocation.bounds.kernels import cheapest_by_size
-    from coralopt.allocation.bounds.kernels import cover as fill
+def grid_steps(throughput: Floats, demand: Floats | float, grid: int) -> Ints:
+    """int64 (n,): grid steps that each throughput covers, rounded up, 1 to ``grid``; no demand counts as 1 token/s."""
+    # The hair of slack keeps rounding up on the safe side of floating-point division.
+    size = np.ceil(throughput / np.where(np.asarray(demand) > 0, demand, 1.0) * grid * (1 + 1e-12))
+    return np.asarray(np.clip(size, 1, grid).astype(np.int64))
 
-    # Only items that no larger one undercuts matter.
-    front = cheapest_by_size(steps, weight, grid)
-    return np.asarray(fill(steps[front], weight[front], cover))
+
+def covering_table(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints]:
+    """Least weight of items whose steps sum to at least each amount, 0 to ``grid``, and the item taken last for it."""
+    table, choice = np.full(grid + 1, np.inf), np.full(grid + 1, -1, dtype=np.int64)
+    table[0] = 0.0
+    if len(steps):
+        # Imported here: compiled code is dear to load and most commands never need it.
+        from coralopt.allocation.bounds.kernels import cheapest_by_size, cover
+
+        # Only items that no larger one undercuts matter.
+        front = cheapest_by_size(steps, weight, grid)
+        cover(steps[front], weight[front], table, choice)
+        choice = np.where(choice < 0, -1, front[choice])
+    return table, choice
 
 
 def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:

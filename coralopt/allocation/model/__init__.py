@@ -8,7 +8,10 @@ from coralopt.allocation.problem import AllocationProblem
 from coralopt.errors import OptionError
 from coralopt.solving import MilpMatrix
 
-FORMULATIONS = {"paper": PaperFormulation(), "split": SplitFormulation()}
+FORMULATIONS: dict[str, PaperFormulation | SplitFormulation] = {
+    "paper": PaperFormulation(),
+    "split": SplitFormulation(),
+}
 
 
 def matrix_from_arrays(problem: AllocationProblem, formulation: str = "split") -> MilpMatrix:

@@ -8,9 +8,9 @@
          I[tau,r] >= (nu[tau,r] - nu'[tau,r]) p_r(tau) K              for every template tau, region r
          nu integer >= 0, I >= 0
 
-``nu[tau,r]``: instances of template tau in region r; ``I``: its initialization penalty in USD/h. Pairs that do not fit
-into the region once, or use a configuration without a price there, have nu = 0 and no column. Supply classes, side rows and
-unmet demand add what :mod:`coralopt.allocation.model.rows` says.
+``nu[tau,r]``: instances of template tau in region r; ``I``: its initialization penalty in USD/h. Pairs that do not
+fit into the region once, or use a configuration without a price there, have nu = 0 and no column. Supply classes,
+side constraints and unmet demand add what :mod:`coralopt.allocation.model.pyomo_rows` says.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from coralopt.allocation.model.rows import add_rows, usable
+from coralopt.allocation.model.columns import usable
+from coralopt.allocation.model.pyomo_rows import add_rows
 from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.solving.problem import VariableIndex
 
 
 class PaperFormulation:
@@ -54,7 +56,7 @@ class PaperFormulation:
         )
         return model
 
-    def read(self, problem: AllocationProblem, value: Callable[[str, Any], float]) -> Allocation:
+    def read(self, problem: AllocationProblem, value: Callable[[str, VariableIndex], float]) -> Allocation:
         """The allocation that ``nu`` says."""
         template, region, _, _ = usable(problem)
         pairs = zip(template.tolist(), region.tolist(), strict=True)

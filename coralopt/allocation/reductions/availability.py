@@ -26,22 +26,24 @@ def with_replica_demand(problem: AllocationProblem) -> AllocationProblem:
     """Phases without demand that must have a replica need what any single replica serves; so no step takes them for idle.
 
     Lossless: an allocation with a replica meets that demand, whichever template it is. Of no demand no share must survive
-    the loss of a region, so such rows go.
+    the loss of a region, so such side constraints go.
     """
     demand, idle = problem.demand.copy(), set()
-    for row in problem.rows:
-        if row.sense != "least" or row.measure != "instances" or row.bound <= 0 or len(row.phases or ()) != 1:
+    for item in problem.side_constraints:
+        if item.sense != "least" or item.measure != "instances" or item.bound <= 0 or len(item.phases or ()) != 1:
             continue
-        phase = (row.phases or ())[0]
+        phase = (item.phases or ())[0]
         if problem.demand[phase] <= 0:
             mine = problem.throughput[(problem.phase == phase) & (problem.throughput > 0)]
             demand[phase] = float(mine.min()) if len(mine) else 1.0
             idle.add(phase)
     if not idle:
         return problem
-    rows = tuple(row for row in problem.rows if not (row.measure == "tokens_s" and set(row.phases or ()) <= idle))
-    price = problem.shortfall_price
+    rest = tuple(
+        item for item in problem.side_constraints if not (item.measure == "tokens_s" and set(item.phases or ()) <= idle)
+    )
+    price = problem.unmet_price
     if price is not None:
         # It is met in any case, so its share of a group's price must stay nothing.
         price = np.where(np.isin(np.arange(len(price)), list(idle)) & np.isfinite(price), 0.0, price)
-    return replace(problem, demand=demand, rows=rows, shortfall_price=price)
+    return replace(problem, demand=demand, side_constraints=rest, unmet_price=price)

@@ -13,7 +13,7 @@ from coralopt.allocation.reductions.availability import reachable, with_replica_
 from coralopt.allocation.reductions.clip import clipped_throughput
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
-from coralopt.allocation.side_constraints import SideRow, banned
+from coralopt.allocation.side_constraints import SideConstraint, banned
 from coralopt.types import Bools, Floats, Ints
 
 
@@ -73,64 +73,55 @@ def reduce_problem(
         keep: int64 (k,), templates of a known allocation, which stay through every step.
         near: How far above the bound at ``capacity_prices`` the target lies, as a share of it, and new columns kept at most.
     """
-    steps = []
+    steps: list[Reduction] = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
-    target = math.inf
+    target, started = math.inf, time.perf_counter()
 
-    if any(row.is_ban for row in problem.rows):
-        started = time.perf_counter()
-        problem, chosen = _select(problem, ~np.asarray(banned(problem).all(axis=1)))
-        problem = replace(problem, rows=_with_effect(problem))
-        steps.append(Reduction("bans", len(kept), len(chosen), time.perf_counter() - started))
-        kept = kept[chosen]
+    def finish(name: str, before: int, after: int) -> None:
+        nonlocal started
+        time_now = time.perf_counter()
+        steps.append(Reduction(name, before, after, time_now - started))
+        started = time_now
+
+    def select(name: str, mask: Bools) -> None:
+        nonlocal problem, kept
+        chosen, before = np.flatnonzero(mask), len(kept)
+        problem, kept = some_templates(problem, chosen), kept[chosen]
+        finish(name, before, len(kept))
+
+    if any(item.is_ban for item in problem.side_constraints):
+        select("bans", ~np.asarray(banned(problem).all(axis=1)))
+        problem = replace(problem, side_constraints=_with_effect(problem))
     problem = with_replica_demand(problem)
-
     if capacity_prices is not None:
-        started = time.perf_counter()
         within = near_templates(problem, capacity_prices, *near)
         for stays in (also, keep):
             if stays is not None:
                 within.mask[np.isin(kept, stays)] = True
-        problem, chosen = _select(problem, within.mask)
-        steps.append(Reduction("prices", len(kept), len(chosen), time.perf_counter() - started))
-        kept, target = kept[chosen], within.target
-
-    started = time.perf_counter()
-    problem, chosen = _select(problem, reachable(problem))
-    steps.append(Reduction("availability", len(kept), len(chosen), time.perf_counter() - started))
-    kept = kept[chosen]
-
-    started = time.perf_counter()
+        target = within.target
+        select("prices", within.mask)
+    select("availability", reachable(problem))
     above = int((problem.throughput > problem.demand[problem.phase]).sum())
     problem = replace(problem, throughput=clipped_throughput(problem))
-    steps.append(Reduction("clip", above, 0, time.perf_counter() - started))
-
-    started = time.perf_counter()
-    problem, chosen = _select(problem, undominated(problem) | np.isin(kept, [] if keep is None else keep))
-    steps.append(Reduction("dominance", len(kept), len(chosen), time.perf_counter() - started))
-    kept = kept[chosen]
+    finish("clip", above, 0)
+    select("dominance", undominated(problem) | np.isin(kept, [] if keep is None else keep))
     return Reduced(problem, kept, tuple(steps), target)
 
 
-def _with_effect(problem: AllocationProblem) -> tuple[SideRow, ...]:
-    """The rows without bans of what is gone."""
-    every, regions = np.arange(len(problem.throughput), dtype=np.int64), range(len(problem.region_names))
+def _with_effect(problem: AllocationProblem) -> tuple[SideConstraint, ...]:
+    """The side constraints without bans of what is gone."""
+    template, region = np.nonzero(np.ones((len(problem.throughput), len(problem.region_names)), dtype=np.bool_))
     return tuple(
-        row
-        for row in problem.rows
-        if not row.is_ban or any(row.covers(problem, every, np.full_like(every, r)).any() for r in regions)
+        item for item in problem.side_constraints if not item.is_ban or item.covers(problem, template, region).any()
     )
 
 
-def _select(problem: AllocationProblem, mask: Bools) -> tuple[AllocationProblem, Ints]:
-    chosen = np.flatnonzero(mask)
-    return (
-        replace(
-            problem,
-            usage=problem.usage[chosen],
-            throughput=problem.throughput[chosen],
-            phase=problem.phase[chosen],
-            running=None if problem.running is None else problem.running[chosen],
-        ),
-        chosen,
+def some_templates(problem: AllocationProblem, chosen: Ints) -> AllocationProblem:
+    """The problem over the chosen templates, which become its templates 0, 1, ..."""
+    return replace(
+        problem,
+        usage=problem.usage[chosen],
+        throughput=problem.throughput[chosen],
+        phase=problem.phase[chosen],
+        running=None if problem.running is None else problem.running[chosen],
     )

@@ -1,9 +1,10 @@
 r"""Drop templates that are too dear at known capacity prices: the reduction behind a quick re-solve.
 
-At any capacity prices lambda >= 0 an allocation with an instance of a column costs at least the column's forced cost (see
-module ``bounds.lagrangian``). So every allocation of cost below t uses columns of forced cost below t only, and
-the rest may go: the least cost stays what it was if it is below t, and is at least t if nothing below t is left. Side rows
-are left out here, which only makes the bound lower; supply classes and unmet demand count as in the Lagrangian bound.
+At any capacity prices lambda >= 0 an allocation with an instance of a column costs at least the column's column bound
+(see module ``bounds.lagrangian``). So every allocation of cost below t uses columns of bound below t only, and the
+rest may go: the least cost stays what it was if it is below t, and is at least t if nothing below t is left. Side
+constraints are left out here, which only makes the bound lower; supply classes and unmet demand count as in the
+Lagrangian bound.
 
 Prices that were good in the last epoch are nearly so in the next. One pass over the whole library, without any
 other reduction before it, then leaves some thousands of a million templates. Those that run already stay.
@@ -15,9 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.lagrangian import allow_copies
+from coralopt.allocation.bounds.lagrangian import allow_copies, covering_table, grid_steps
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.supply import segments
 from coralopt.types import Bools, Floats
 
 #: Steps of the grid of the covering knapsacks: every throughput is rounded up to whole steps, so the bound holds.
@@ -42,7 +42,7 @@ class NearTemplates:
 
 
 def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: float, most: int) -> NearTemplates:
-    """The templates of forced cost at most ``(1 + margin)`` times the bound at these prices, or fewer.
+    """The templates of column bound at most ``(1 + margin)`` times the bound at these prices, or fewer.
 
     Args:
         problem: The whole problem; its throughputs need no clipping.
@@ -50,11 +50,11 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         margin: Dimensionless, how far above the bound the target should be.
         most: Largest number of new columns to keep; the target is lowered where more are below it.
     """
-    from coralopt.allocation.bounds.kernels import cheapest_by_size, cover, node_lists, sweep_best, sweep_forced
+    from coralopt.allocation.bounds.kernels import node_lists, sweep_best, sweep_forced
 
     prices = np.maximum(capacity_prices, 0.0)
     templates, regions, _, phases = problem.shape
-    pieces, unmet = segments(problem), problem.unmet_price()
+    pieces, unmet = problem.segments, problem.unmet_prices()
     known = np.nan_to_num(pieces.base, nan=np.inf)
     weights = known + problem.penalty * np.nan_to_num(problem.price) + prices
     nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
@@ -66,16 +66,11 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     covers = np.zeros((phases, GRID + 1))
     for p in np.flatnonzero(problem.demand > 0).tolist():
         best[p, 1] = min(best[p, 1], unmet[p] * problem.demand[p] / GRID)
-        table = np.full(GRID + 1, np.inf)
-        table[0] = 0.0
         sizes = np.flatnonzero(np.isfinite(best[p]))
-        if len(sizes):
-            front = cheapest_by_size(sizes, best[p][sizes], GRID)
-            table = np.asarray(cover(sizes[front], best[p][sizes][front], table))
+        table, _ = covering_table(sizes, best[p][sizes], GRID)
         for t in np.flatnonzero(runs & (problem.phase == p) & (problem.throughput > 0)).tolist():
             use = problem.usage[t].astype(np.int64)
-            share = min(1.0, float(problem.throughput[t]) / float(problem.demand[p]))
-            steps = int(min(GRID, max(1, np.ceil(share * GRID * (1 + 1e-12)))))
+            steps = int(grid_steps(problem.throughput[t : t + 1], problem.demand[p], GRID)[0])
             for r in range(regions):
                 assert problem.running is not None
                 needed = use > 0

@@ -1,4 +1,4 @@
-"""Branch and bound on how many nodes of a kind a model phase uses.
+"""The step ``branching``: branch and bound on how many nodes of a kind a model phase uses.
 
 Where supply is scarce the Lagrangian bound stays below the optimum, since its master programme splits scarce nodes
 between phases in fractions. So the tree branches on just that: phase m uses at most k nodes of a configuration in a
@@ -19,17 +19,16 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import Coverings, near_coverings
-from coralopt.allocation.bounds.decomposition import Covering, Decomposition, Limit, best_prices
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.bounds.coverings import NodeLimit, near_coverings
+from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.types import Floats, Ints
+from coralopt.allocation.search.context import Root, SearchContext
+from coralopt.allocation.search.coverings import best_choice
+from coralopt.types import Ints
 
 #: Least distance from a whole number of nodes that counts as split.
 SPLIT = 1e-4
@@ -37,168 +36,131 @@ SPLIT = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    limits: tuple[Limit, ...]
+    limits: tuple[NodeLimit, ...]
     alive: Ints
-    prices: Floats
-    limit_prices: Mapping[tuple[int, int], float]
-    known: tuple[Covering, ...]
+    state: MasterState
 
 
-def branch_and_bound(
-    problem: AllocationProblem,
-    columns: Columns,
-    alive: Ints,
-    prices: Floats,
-    bound: float,
-    target: Callable[[], float],
-    choose: Callable[[Coverings], float],
-    solver: Any,
-    deadline: float,
-    most_nodes: int,
-    leaf_coverings: int,
-) -> tuple[float, int]:
-    """A bound on every allocation of the given columns, and the tree nodes it took.
+def branch(search: SearchContext, root: Root) -> None:
+    """A tree below a target, which is raised until an allocation within the gap is found."""
+    lagrangian, rise = root.lagrangian, search.limits.first_rise
+    for _ in range(search.limits.doublings):
+        if not search.open() or search.left() == 0:
+            break
+        tree = _Tree(search, root, lagrangian.bound + rise * abs(lagrangian.bound))
+        bound = tree.bound()
+        search.raise_bound(bound)
+        search.lap("branching")
+        if bound < tree.target():
+            break
+        rise *= 2
+
+
+class _Tree:
+    """One tree below a target.
 
     Args:
-        problem: The problem.
-        columns: Its columns.
-        alive: int64 (k,), columns that an allocation below the target may use.
-        prices: float64 (R, C), capacity prices to begin with.
-        bound: A bound on them, USD/h.
-        target: What is worth proving, USD/h; may fall as better allocations are found.
-        choose: Offers the best choice of some coverings to the caller; a bound on all of them.
-        solver: A back end with LP duals.
-        deadline: Value of ``time.perf_counter()`` to stop at.
-        most_nodes: Tree nodes to look at.
-        leaf_coverings: Most coverings of a tree node that go to the back end at once.
+        search: What is known; better allocations are offered to it.
+        root: The bounds over all columns.
+        guess: Target while no allocation is known that makes a lower one, USD/h.
     """
-    heap: list[tuple[float, int, _Node]] = [(bound, 0, _Node((), alive, prices, {}, ()))]
-    born, looked, closed = 1, 0, np.inf
-    while heap and looked < most_nodes and time.perf_counter() < deadline:
-        if heap[0][0] >= target():
-            break
-        least, _, node = heapq.heappop(heap)
-        looked += 1
-        found = best_prices(
-            problem,
-            columns,
-            node.alive,
-            node.prices,
-            solver,
-            deadline,
-            node.limits,
-            node.limit_prices,
-            node.known,
-            enough=target(),
+
+    def __init__(self, search: SearchContext, root: Root, guess: float) -> None:
+        assert search.capacity_prices is not None
+        self.search, self.guess = search, guess
+        self.deadline = time.perf_counter() + search.share_of_left()
+        alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
+        first = _Node((), alive, MasterState(search.capacity_prices))
+        #: Open nodes by bound, then by age.
+        self.heap: list[tuple[float, int, _Node]] = [(root.lagrangian.bound, 0, first)]
+        self.born, self.closed = 1, np.inf
+
+    def target(self) -> float:
+        """What is worth proving, USD/h; falls as better allocations are found."""
+        search = self.search
+        return min(search.target, search.worth_proving(), max(self.guess, search.bound))
+
+    def bound(self) -> float:
+        """A bound on every allocation of the columns below the target, USD/h."""
+        looked = 0
+        while self.heap and looked < self.search.limits.tree_nodes and time.perf_counter() < self.deadline:
+            if self.heap[0][0] >= self.target():
+                break
+            looked += 1
+            least, _, node = heapq.heappop(self.heap)
+            self.closed = min(self.closed, self.look(least, node))
+        remaining = min((entry[0] for entry in self.heap), default=np.inf)
+        return min(self.closed, remaining, self.target())
+
+    def push(self, bound: float, node: _Node) -> None:
+        """Open a node."""
+        heapq.heappush(self.heap, (bound, self.born, node))
+        self.born += 1
+
+    def look(self, least: float, node: _Node) -> float:
+        """A bound on what is in a node of bound ``least``, infinite where its children or nothing is."""
+        search = self.search
+        small, columns = search.small, search.columns
+        goal = self.target()
+        master = best_prices(
+            small, columns, node.alive, node.state, search.lp_solver, self.deadline, node.limits, enough=goal
         )
-        if time.perf_counter() >= deadline:
+        here = max(least, master.bound)
+        if time.perf_counter() >= self.deadline:
             # Its decomposition may have been cut short; its bound holds, but there is no time to use it.
-            heapq.heappush(heap, (max(least, found.bound), born, node))
-            break
-        if np.isneginf(found.bound):
+            self.push(here, node)
+            return np.inf
+        if np.isneginf(master.bound):
             # Some phase cannot be covered within the limits: nothing is here.
-            continue
-        here = max(least, found.bound)
-        goal = target()
+            return np.inf
         if here >= goal:
-            closed = min(closed, here)
-            continue
-        stays = found.forced <= goal
-        coverings = _few(problem, columns, node, found, stays, goal, deadline, leaf_coverings)
+            return here
+        near = master.near(goal)
+        slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
+        coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
-            inside = choose(coverings) if len(coverings) else np.inf
             # Whatever is not listed costs at least the goal.
-            closed = min(closed, max(here, min(goal, inside)))
-            continue
-        if np.isinf(found.master):
-            # Nothing seems to fit within the limits, though the bound does not show it yet: nothing to branch on.
-            closed = min(closed, here)
-            continue
-        split = _split(problem, node, found)
+            return max(here, min(goal, best_choice(search, coverings)))
+        # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
+        split = None if np.isinf(master.master) else _split(small, node, master)
         if split is None:
-            closed = min(closed, here)
-            continue
+            return here
         phase, cell, value = split
-        # Coverings that the children may still use.
-        for limits in _children(problem, node.limits, phase, cell, value):
-            newest = next(limit for limit in limits if limit.phase == phase and limit.cell == cell)
+        for limits in _children(small, node.limits, phase, cell, value):
+            newest = limits[-1]
+            # Coverings that the child may still use.
             known = tuple(
                 covering
-                for covering in found.coverings
+                for covering in master.state.coverings
                 if covering.phase != phase or newest.least <= covering.use[cell] <= newest.most
             )
-            child = _Node(limits, node.alive[stays], found.capacity_prices, found.limit_prices, known)
-            heapq.heappush(heap, (here, born, child))
-            born += 1
-    remaining = min((entry[0] for entry in heap), default=np.inf)
-    return min(closed, remaining, target()), looked
+            state = MasterState(master.state.capacity_prices, master.state.limit_prices, known)
+            self.push(here, _Node(limits, near.chosen, state))
+        return np.inf
 
 
-def _few(
-    problem: AllocationProblem,
-    columns: Columns,
-    node: _Node,
-    found: Decomposition,
-    stays: Any,
-    goal: float,
-    deadline: float,
-    most: int,
-) -> Coverings | None:
-    """All coverings that an allocation of this tree node below the goal may use; ``None`` when they are too many."""
-    slack = goal - found.bound
-    alive, weight = node.alive[stays], found.weight[stays]
-    phase_of = problem.phase[columns.template[alive]]
-    parts, count = [], 0
-    for p in np.flatnonzero(problem.demand > 0).tolist():
-        mine = np.flatnonzero(phase_of == p)
-        limits = [limit for limit in node.limits if limit.phase == p]
-        room = problem.availability.ravel().copy()
-        for limit in limits:
-            room[limit.cell] = min(room[limit.cell], limit.most)
-        part = near_coverings(
-            problem,
-            columns,
-            alive[mine],
-            weight[mine],
-            p,
-            float(found.least[p][-1]) + slack + 1e-9 * abs(goal),
-            found.least[p],
-            4 * most,
-            deadline,
-            room,
-            [(limit.cell, limit.least) for limit in limits if limit.least > 0],
-        )
-        if part is None or count + len(part) > most:
-            return None
-        count += len(part)
-        parts.append(part)
-    if any(not len(part) for part in parts):
-        return parts[0].some(np.zeros(0, dtype=np.int64))
-    return Coverings.union(parts)
-
-
-def _split(problem: AllocationProblem, node: _Node, found: Decomposition) -> tuple[int, int, float] | None:
+def _split(problem: AllocationProblem, node: _Node, master: Decomposition) -> tuple[int, int, float] | None:
     """The phase and cell whose nodes are split most, by what they are worth, and how many it uses."""
-    part = found.mean_use - np.floor(found.mean_use)
-    worth = np.nan_to_num(problem.price).ravel() + found.capacity_prices.ravel()
+    part = master.mean_use - np.floor(master.mean_use)
+    worth = np.nan_to_num(problem.price).ravel() + master.state.capacity_prices.ravel()
     # Where a limit holds only within rounding there is nothing to split.
     for limit in node.limits:
-        value = found.mean_use[limit.phase, limit.cell]
+        value = master.mean_use[limit.phase, limit.cell]
         if limit.least == limit.most or not limit.least <= value <= limit.most:
             part[limit.phase, limit.cell] = 0.0
     score = np.where((part > SPLIT) & (part < 1 - SPLIT), np.minimum(part, 1 - part) * worth, 0.0)
     phase, cell = np.unravel_index(int(np.argmax(score)), score.shape)
     if score[phase, cell] <= 0:
         return None
-    return int(phase), int(cell), float(found.mean_use[phase, cell])
+    return int(phase), int(cell), float(master.mean_use[phase, cell])
 
 
 def _children(
-    problem: AllocationProblem, limits: tuple[Limit, ...], phase: int, cell: int, value: float
-) -> list[tuple[Limit, ...]]:
+    problem: AllocationProblem, limits: tuple[NodeLimit, ...], phase: int, cell: int, value: float
+) -> list[tuple[NodeLimit, ...]]:
     """The limits of the two children."""
     old = next((limit for limit in limits if limit.phase == phase and limit.cell == cell), None)
     least, most = (0, int(problem.availability.ravel()[cell])) if old is None else (old.least, old.most)
     rest = tuple(limit for limit in limits if limit is not old)
     low = int(np.floor(value))
-    return [(*rest, Limit(phase, cell, least, low)), (*rest, Limit(phase, cell, low + 1, most))]
+    return [(*rest, NodeLimit(phase, cell, least, low)), (*rest, NodeLimit(phase, cell, low + 1, most))]

@@ -14,15 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coralopt.allocation.check import check_allocation
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.side_constraints import SideRow
-from coralopt.solving import Check
+from coralopt.allocation.reductions.chain import some_templates
+from coralopt.allocation.side_constraints import SideConstraint
+from coralopt.solving import Check, Formulation
+from coralopt.solving.problem import VariableIndex
 from coralopt.types import Ints
+
+if TYPE_CHECKING:
+    from pyomo.environ import ConcreteModel
 
 #: Largest share of a demand that back ends may miss within their feasibility tolerances.
 TOLERANCE = 1e-6
@@ -43,14 +48,10 @@ class Part(AllocationProblem):
     @staticmethod
     def of(problem: AllocationProblem, templates: Ints, floor: float = 0.0, margin: float = 0.0) -> Part:
         """The part over the given templates, which become its templates 0, 1, ..."""
-        whole = {item.name: getattr(problem, item.name) for item in fields(AllocationProblem)}
-        whole.update(
-            usage=problem.usage[templates],
-            throughput=problem.throughput[templates],
-            phase=problem.phase[templates],
-            running=None if problem.running is None else problem.running[templates],
+        some = some_templates(problem, templates)
+        return Part(
+            **{item.name: getattr(some, item.name) for item in fields(AllocationProblem)}, floor=floor, margin=margin
         )
-        return Part(**whole, floor=floor, margin=margin)
 
     def raised(self) -> AllocationProblem:
         """The plain problem with its demand raised by the margin."""
@@ -60,34 +61,41 @@ class Part(AllocationProblem):
         demand = plain.demand * (1 + self.margin)
         alone = plain.throughput >= plain.demand[plain.phase]
         throughput = np.where(alone, np.maximum(plain.throughput, demand[plain.phase]), plain.throughput)
-        return replace(plain, demand=demand, throughput=throughput, rows=eased_rows(plain.rows, -self.margin))
+        return replace(
+            plain,
+            demand=demand,
+            throughput=throughput,
+            side_constraints=eased_limits(plain.side_constraints, -self.margin),
+        )
 
-    def formulations(self) -> Mapping[str, Any]:
+    # Its own formulations take parts, not the problems of the base class.
+    def formulations(self) -> Mapping[str, Formulation[Any, Allocation]]:
         """The formulations of the plain problem, with the floor as one more row."""
         return {name: _Floored(name, inner) for name, inner in super().formulations().items()}
 
     def check(self, answer: Allocation) -> Check:
         """Feasibility with every demand and limit on USD/h eased by ``TOLERANCE``; the true cost."""
-        eased = replace(self, demand=self.demand * (1 - TOLERANCE), rows=eased_rows(self.rows, TOLERANCE))
-        found = check_allocation(eased, answer)
-        return (
-            found
-            if self.shortfall_price is None
-            else replace(found, objective=check_allocation(self, answer).objective)
-        )
+        limits = eased_limits(self.side_constraints, TOLERANCE)
+        eased = replace(self, demand=self.demand * (1 - TOLERANCE), side_constraints=limits)
+        check = check_allocation(eased, answer)
+        if self.unmet_price is None:
+            return check
+        return replace(check, objective=check_allocation(self, answer).objective)
 
 
-def eased_rows(rows: tuple[SideRow, ...], share: float) -> tuple[SideRow, ...]:
+def eased_limits(constraints: tuple[SideConstraint, ...], share: float) -> tuple[SideConstraint, ...]:
     """Limits on USD/h moved by a share; nodes and instances are whole numbers, tokens/s move with the demand."""
-    return tuple(replace(row, bound=row.bound * (1 + share)) if row.measure == "usd_h" else row for row in rows)
+    return tuple(
+        replace(item, bound=item.bound * (1 + share)) if item.measure == "usd_h" else item for item in constraints
+    )
 
 
 @dataclass(frozen=True)
 class _Floored:
     name: str
-    inner: Any
+    inner: Formulation[AllocationProblem, Allocation]
 
-    def build(self, problem: Part) -> Any:
+    def build(self, problem: Part) -> ConcreteModel:
         import pyomo.environ as pyo
 
         model = self.inner.build(problem.raised())
@@ -95,6 +103,5 @@ class _Floored:
             model.floor = pyo.Constraint(expr=model.objective.expr >= problem.floor)
         return model
 
-    def read(self, problem: Part, value: Callable[[str, Any], float]) -> Allocation:
-        answer: Allocation = self.inner.read(problem.raised(), value)
-        return answer
+    def read(self, problem: Part, value: Callable[[str, VariableIndex], float]) -> Allocation:
+        return self.inner.read(problem.raised(), value)

@@ -1,4 +1,4 @@
-"""Fewer columns for back ends that take no more: those of least forced cost.
+"""Fewer columns for back ends that take no more: those of least column bound.
 
 A model of some templates holds all their columns, in every region, kept and new. Templates are ranked by the least forced
 cost of their columns, so a restricted model holds the columns that a cheap allocation most likely uses. What it finds is
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.model.columns import Columns
 from coralopt.types import Floats, Ints
 
 
@@ -22,7 +22,7 @@ class Restriction:
     Attributes:
         most: Columns, ``None`` for any number.
         size: int64 (T,), columns of each template.
-        least: float64 (T,), least forced cost of each template's columns, USD/h.
+        least: float64 (T,), least column bound of each template's columns, USD/h.
         full: Whether a model has been cut to ``most`` columns: larger ones would be cut to the same.
     """
 
@@ -32,11 +32,11 @@ class Restriction:
     full: bool = False
 
     @staticmethod
-    def of(columns: Columns, forced: Floats, most: int | None) -> Restriction:
+    def of(columns: Columns, column_bounds: Floats, most: int | None) -> Restriction:
         """Sizes and ranks of all templates."""
         templates = int(columns.template.max(initial=-1)) + 1
         least = np.full(templates, np.inf)
-        np.minimum.at(least, columns.template, forced)
+        np.minimum.at(least, columns.template, column_bounds)
         return Restriction(most, np.bincount(columns.template, minlength=templates).astype(np.int64), least)
 
     def admits(self, templates: Ints) -> bool:
@@ -44,7 +44,7 @@ class Restriction:
         return self.most is None or int(self.size[templates].sum()) <= self.most
 
     def cut(self, templates: Ints) -> Ints:
-        """The templates of least forced cost that fit, ascending; all of them when they do."""
+        """The templates of least column bound that fit, ascending; all of them when they do."""
         if self.most is None or self.admits(templates):
             return templates
         self.full = True

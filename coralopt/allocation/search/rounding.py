@@ -1,16 +1,17 @@
 """A first allocation out of the linear relaxation: round down, fill up, tidy up.
 
-It costs milliseconds, gives the fixing step something to compare with, and is the answer when no time is left for more.
-Filling up goes by demand first, then by side rows that ask for "least"; no step passes a side row that allows at most.
+It costs milliseconds, gives the fixing step something to compare with, and is the answer when no time is left for
+more. Filling up goes by demand first, then by side constraints that ask for "least"; no step passes a side constraint
+that allows at most.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from coralopt.allocation.bounds.relaxation import Columns
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.side_constraints import open_rows
+from coralopt.allocation.side_constraints import open_constraints
 from coralopt.types import Floats, Ints
 
 #: Columns of least reduced cost looked at for every model phase.
@@ -27,71 +28,67 @@ def rounded(problem: AllocationProblem, columns: Columns, x: Floats, reduced: Fl
         reduced: float64 (N,), reduced costs at its duals.
     """
     state = _State(problem, columns, np.floor(x + 1e-9).astype(np.int64))
-    if (state.left < 0).any() or not state.meet_demand(reduced) or not state.meet_rows(reduced):
+    if (state.left < 0).any() or not state.meet_demand(reduced) or not state.meet_constraints(reduced):
         return None
     state.tidy()
-    total: dict[tuple[int, int], int] = {}
-    for k in np.flatnonzero(state.counts).tolist():
-        place = (int(columns.template[k]), int(columns.region[k]))
-        total[place] = total.get(place, 0) + int(state.counts[k])
-    answer = Allocation.of(total)
+    answer = columns.allocation(state.counts)
     return answer if problem.check(answer).feasible else None
 
 
 class _State:
-    """Counts so far, nodes left, demand missing, and what the side rows add up to.
+    """Counts so far, nodes left, demand unmet, and what the side constraints add up to.
 
     Floating-point sums are good enough to steer by; the exact check at the end has the last word.
     """
 
     def __init__(self, problem: AllocationProblem, columns: Columns, counts: Ints) -> None:
         self.problem, self.columns, self.counts = problem, columns, counts
-        self.phase = problem.phase[columns.template]
+        self.phase = columns.phase
         self.usage = problem.usage.astype(np.int64)
         self.speed = problem.throughput[columns.template]
         self.left = problem.availability.copy()
         used = np.flatnonzero(counts)
         np.subtract.at(self.left, columns.region[used], self.usage[columns.template[used]] * counts[used, None])
-        self.missing = problem.demand - np.bincount(
+        self.unmet = problem.demand - np.bincount(
             self.phase, weights=self.speed * counts, minlength=len(problem.demand)
         )
-        self.rows = open_rows(problem)
-        self.adds = [row.coefficients(problem, columns.template, columns.region) for row in self.rows]
-        self.limits = np.array([row.limit(problem) for row in self.rows])
+        self.constraints = open_constraints(problem)
+        self.adds = [item.coefficients(problem, columns.template, columns.region) for item in self.constraints]
+        self.limits = np.array([item.limit(problem) for item in self.constraints])
         self.sums = np.array([float(adds @ counts) for adds in self.adds])
 
     def fitting(self, candidates: Ints) -> Ints:
-        """Those of which one more passes neither the nodes nor a side row."""
+        """Those of which one more passes neither the nodes nor a side constraint."""
         columns = self.columns
         fits = (self.usage[columns.template[candidates]] <= self.left[columns.region[candidates]]).all(axis=1)
         fits &= self.counts[candidates] < columns.upper[candidates]
-        for row, adds, limit, total in zip(self.rows, self.adds, self.limits, self.sums, strict=True):
-            if row.sense == "most":
+        for item, adds, limit, total in zip(self.constraints, self.adds, self.limits, self.sums, strict=True):
+            if item.sense == "most":
                 fits &= total + adds[candidates] <= limit
         return candidates[fits]
 
     def move(self, k: int, count: int) -> None:
         self.counts[k] += count
         self.left[self.columns.region[k]] -= count * self.usage[self.columns.template[k]]
-        self.missing[self.phase[k]] -= count * self.speed[k]
+        self.unmet[self.phase[k]] -= count * self.speed[k]
         for i, adds in enumerate(self.adds):
             self.sums[i] += count * adds[k]
 
     def meet_demand(self, reduced: Floats) -> bool:
         """Add instances until every demand is met, or costs less unmet; whether that worked."""
         problem, columns = self.problem, self.columns
-        near = [_least(np.flatnonzero(self.phase == p), reduced) for p in range(len(problem.demand))]
+        near = columns.least(reduced, CANDIDATES)
         demand = np.where(problem.demand > 0, problem.demand, np.inf)
-        unmet = problem.unmet_price()
+        unmet = problem.unmet_prices()
         open_phases = np.ones(len(demand), dtype=np.bool_)
         while True:
-            p = int(np.argmax(np.where(open_phases, self.missing / demand, -np.inf)))
-            if self.missing[p] <= 0 or not open_phases[p]:
+            p = int(np.argmax(np.where(open_phases, self.unmet / demand, -np.inf)))
+            if self.unmet[p] <= 0 or not open_phases[p]:
                 return True
             mine = self.fitting(near[p])
             if not len(mine) and np.isinf(unmet[p]):
                 return False
-            value = np.minimum(self.speed[mine], self.missing[p])
+            value = np.minimum(self.speed[mine], self.unmet[p])
             # Dearer by the capacity it takes from others: reduced cost plus what the served tokens are worth.
             dear = (columns.cost[mine] + np.maximum(reduced[mine], 0.0)) / value
             if dear.min(initial=np.inf) >= unmet[p]:
@@ -100,10 +97,10 @@ class _State:
                 continue
             self.move(int(mine[np.argmin(dear)]), 1)
 
-    def meet_rows(self, reduced: Floats) -> bool:
-        """Add instances until every "least" row holds; whether that worked."""
-        for i, row in enumerate(self.rows):
-            if row.sense != "least" or self.sums[i] >= self.limits[i]:
+    def meet_constraints(self, reduced: Floats) -> bool:
+        """Add instances until every "least" constraint holds; whether that worked."""
+        for i, item in enumerate(self.constraints):
+            if item.sense != "least" or self.sums[i] >= self.limits[i]:
                 continue
             useful = np.flatnonzero(self.adds[i] > 0)
             dear = (self.columns.cost[useful] + np.maximum(reduced[useful], 0.0)) / self.adds[i][useful]
@@ -112,7 +109,7 @@ class _State:
                 mine = self.fitting(near)
                 if not len(mine):
                     # Where demand may go unmet, less of it must survive; the check decides.
-                    return row.measure == "tokens_s" and self.problem.shortfall_price is not None
+                    return item.measure == "tokens_s" and self.problem.unmet_price is not None
                 value = np.minimum(self.adds[i][mine], self.limits[i] - self.sums[i])
                 cost = self.columns.cost[mine] + np.maximum(reduced[mine], 0.0)
                 self.move(int(mine[np.argmin(cost / value)]), 1)
@@ -121,15 +118,11 @@ class _State:
     def tidy(self) -> None:
         """Take away what nothing needs, the dearest first."""
         for k in sorted(np.flatnonzero(self.counts).tolist(), key=lambda k: -self.columns.cost[k]):
-            while self.counts[k] and self.missing[self.phase[k]] + self.speed[k] <= 0 and self._spare(k):
+            while self.counts[k] and self.unmet[self.phase[k]] + self.speed[k] <= 0 and self._spare(k):
                 self.move(k, -1)
 
     def _spare(self, k: int) -> bool:
         return all(
-            row.sense == "most" or adds[k] == 0 or total - adds[k] >= limit
-            for row, adds, limit, total in zip(self.rows, self.adds, self.limits, self.sums, strict=True)
+            item.sense == "most" or adds[k] == 0 or total - adds[k] >= limit
+            for item, adds, limit, total in zip(self.constraints, self.adds, self.limits, self.sums, strict=True)
         )
-
-
-def _least(rows: Ints, values: Floats) -> Ints:
-    return rows[np.argsort(values[rows], kind="stable")[:CANDIDATES]]

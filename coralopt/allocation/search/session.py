@@ -10,16 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation.model import FORMULATIONS
+from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.errors import UnsupportedError
-from coralopt.solving import Compiled, Solution, SolveOptions, compile_problem, solve_compiled
-from coralopt.types import Bools, Floats, Ints
+from coralopt.solving import Backend, Compiled, Solution, SolveOptions, compile_problem, solve_compiled
+from coralopt.types import Floats
 
 
 class AllocationSession:
@@ -35,8 +34,8 @@ class AllocationSession:
     def __init__(
         self,
         problem: AllocationProblem,
-        solver: Any = "highs",
-        options: SolveOptions | Mapping[str, Any] | None = None,
+        solver: Backend | str = "highs",
+        options: SolveOptions | Mapping[str, object] | None = None,
     ) -> None:
         if not problem.plain:
             raise UnsupportedError(
@@ -66,17 +65,17 @@ class AllocationSession:
             SolverError: The changes do not fit the problem.
         """
         changes = {"demand": demand, "price": price, "availability": availability}
-        given = {name: np.asarray(value) for name, value in changes.items() if value is not None}
-        self.problem = replace(self.problem, **given)  # type: ignore[arg-type]
+        values = {name: np.asarray(value) for name, value in changes.items() if value is not None}
+        self.problem = replace(self.problem, **values)  # type: ignore[arg-type]
         started = time.perf_counter()
         compiled = self._rebuilt() if self._outgrown() else self._moved()
         compiled = replace(compiled, seconds=time.perf_counter() - started)
-        found: Solution[Allocation] = solve_compiled(
+        solution: Solution[Allocation] = solve_compiled(
             self.problem, compiled, self._solver, self._options, start=self._last
         )
-        if found.answer is not None:
-            self._last = self._columns_of(found.answer)
-        return found
+        if solution.answer is not None:
+            self._last = Columns.of(self._wide).counts(solution.answer).astype(np.float64)
+        return solution
 
     def _outgrown(self) -> bool:
         return self._compiled is None or bool((np.isnan(self._wide.price) & ~np.isnan(self.problem.price)).any())
@@ -84,7 +83,8 @@ class AllocationSession:
     def _rebuilt(self) -> Compiled[Allocation]:
         """A matrix wide enough for any demand, and any availability of what has a price."""
         priced = ~np.isnan(self.problem.price)
-        plenty = int(self.problem.usage.max(initial=1))
+        running = 0 if self.problem.running is None else int(self.problem.running.max(initial=0))
+        plenty = int(self.problem.usage.max(initial=1)) * max(1, running)
         # Some demand everywhere: a row for every phase, even where nothing can serve it.
         self._wide = replace(
             self.problem, availability=np.where(priced, plenty, 0), demand=np.ones_like(self.problem.demand)
@@ -98,53 +98,21 @@ class AllocationSession:
         """The matrix with the right-hand sides, costs and bounds of the problem as it stands."""
         assert self._compiled is not None
         matrix, problem = self._compiled.matrix, self.problem
-        template, region, kept = self._pairs()
-        price = problem.template_price()[template, region]
+        columns = Columns.of(self._wide)
+        price = problem.template_price()[columns.template, columns.region]
         sold = ~np.isnan(price)
-        factor = np.where(kept, 1.0, 1.0 + problem.penalty)
-        upper = np.where(sold, self._upper(), 0.0)
-        lower_sides, upper_sides = matrix.row_lower.copy(), matrix.row_upper.copy()
+        lower, upper = matrix.row_lower.copy(), matrix.row_upper.copy()
         for i, name in enumerate(matrix.row_names):
             place = [int(part) for part in name[name.index("[") + 1 : -1].split(",")]
             if name.startswith("capacity"):
-                upper_sides[i] = float(problem.availability[place[0], place[1]])
+                upper[i] = float(problem.availability[place[0], place[1]])
             else:
-                lower_sides[i] = float(problem.demand[place[0]])
+                lower[i] = float(problem.demand[place[0]])
         changed = replace(
             matrix,
-            c=np.where(sold, factor * np.nan_to_num(price), 0.0),
-            row_lower=lower_sides,
-            row_upper=upper_sides,
-            upper=upper,
+            c=np.where(sold, np.where(columns.kept, 1.0, 1.0 + problem.penalty) * np.nan_to_num(price), 0.0),
+            row_lower=lower,
+            row_upper=upper,
+            upper=np.where(sold, matrix.upper, 0.0),
         )
-        formulation, wide = FORMULATIONS["split"], self._wide
-        return replace(self._compiled, matrix=changed, read=lambda x: formulation.read_columns(wide, x))  # type: ignore[attr-defined]
-
-    def _pairs(self) -> tuple[Ints, Ints, Bools]:
-        """Template, region and whether it is a kept one, of every column."""
-        from coralopt.allocation.model.rows import usable
-
-        template, region, _, _ = usable(self._wide)
-        kept = np.flatnonzero(self._running(template, region) > 0)
-        return (
-            np.concatenate([template, template[kept]]),
-            np.concatenate([region, region[kept]]),
-            np.concatenate([np.zeros(len(template), dtype=np.bool_), np.ones(len(kept), dtype=np.bool_)]),
-        )
-
-    def _upper(self) -> Floats:
-        assert self._compiled is not None
-        return np.asarray(self._compiled.matrix.upper)
-
-    def _running(self, template: Ints, region: Ints) -> Ints:
-        running = self.problem.running
-        return np.zeros(len(template), dtype=np.int64) if running is None else running[template, region]
-
-    def _columns_of(self, answer: Allocation) -> Floats:
-        """An answer as column values: kept as far as instances run, the rest new."""
-        template, region, kept = self._pairs()
-        counts = np.zeros((len(self.problem.throughput), len(self.problem.region_names)), dtype=np.int64)
-        counts[answer.template, answer.region] = answer.count
-        total = counts[template, region]
-        held = np.minimum(total, self._running(template, region))
-        return np.where(kept, held, total - held).astype(np.float64)
+        return replace(self._compiled, matrix=changed)

@@ -1,15 +1,15 @@
-r"""Rows that both Pyomo formulations share: capacity, demand, side rows; columns of supply classes and unmet demand.
+r"""Rows that both Pyomo formulations share: capacity, demand, side constraints; columns of supply classes and unmet demand.
 
 ::
 
     sum U_c nu - sum_k extra[r,c,k] <= A_r,1(c)             every region r, configuration c
     sum T nu + T_m s[g(m)] >= T_m                            every model phase m
-    sum a nu (+ a_k extra[r,c,k]) (+ b s[g])  <= or >= b     every side row
+    sum a nu (+ a_k extra[r,c,k]) (+ b s[g])  <= or >= b     every side constraint
     0 <= extra[r,c,k] <= A_r,k(c),  0 <= s[g] <= 1
 
 ``extra``: nodes of the dearer supply classes (:mod:`coralopt.allocation.supply`), in rent limits at their surcharge.
 ``shortfall``, s: unmet share of the phases of a group, only where it has a price; in rows of tokens/s with their bound.
-Side rows: :mod:`coralopt.allocation.side_constraints`.
+Side constraints: :mod:`coralopt.allocation.side_constraints`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.side_constraints import open_rows
-from coralopt.allocation.supply import segments
+from coralopt.allocation.side_constraints import open_constraints
 
 #: One column as formulations see it: template, region, Pyomo variable.
 Column = tuple[int, int, Any]
@@ -48,7 +47,7 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
         coefficients, variables = serve.setdefault(int(problem.phase[t]), ([], []))
         coefficients.append(float(problem.throughput[t]))
         variables.append(variable)
-    pieces = segments(problem)
+    pieces = problem.segments
     cells = [divmod(cell, configurations) for cell in pieces.cell.tolist()]
     costs: list[float] = pieces.surcharge.tolist()
     paid: list[Any] = []
@@ -60,7 +59,7 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
         coefficients, variables = usage.setdefault((r, c), ([], []))
         coefficients.append(-1.0)
         variables.append(paid[k])
-    missing: dict[int, Any] = {}
+    unmet: dict[int, Any] = {}
     groups = problem.unmet_groups()
     if groups:
         model.shortfall = pyo.Var(range(len(groups)), bounds=(0, 1))
@@ -68,10 +67,10 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
         costs.append(price)
         paid.append(model.shortfall[g])
         for p in together:
-            missing[p] = model.shortfall[g]
+            unmet[p] = model.shortfall[g]
             coefficients, variables = serve.setdefault(p, ([], []))
             coefficients.append(float(problem.demand[p]))
-            variables.append(missing[p])
+            variables.append(unmet[p])
     model.capacity = pyo.Constraint(range(regions), range(configurations))
     for (r, c), (coefficients, variables) in sorted(usage.items()):
         body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
@@ -85,46 +84,29 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
             model.nothing_serves = pyo.Var(bounds=(0, 0))
             model.demand[p] = float(problem.demand[p]) * model.nothing_serves >= float(problem.demand[p])
             break
-    rows = open_rows(problem)
-    model.side = pyo.Constraint(range(len(rows)))
+    constraints = open_constraints(problem)
+    model.side = pyo.Constraint(range(len(constraints)))
     template = np.array([t for t, _, _ in columns], dtype=np.int64)
     region = np.array([r for _, r, _ in columns], dtype=np.int64)
-    for i, row in enumerate(rows):
-        values = row.coefficients(problem, template, region)
+    for i, item in enumerate(constraints):
+        values = item.coefficients(problem, template, region)
         used = np.flatnonzero(values)
         coefficients = values[used].tolist()
         variables = [columns[k][2] for k in used.tolist()]
-        if row.is_rent:
+        if item.is_rent:
             for k, (r, _) in enumerate(cells):
-                if row.regions is None or r in row.regions:
+                if item.regions is None or r in item.regions:
                     coefficients.append(float(pieces.surcharge[k]))
                     variables.append(paid[k])
-        if row.measure == "tokens_s" and row.phases is not None and row.phases[0] in missing and row.bound > 0:
-            coefficients.append(row.limit(problem))
-            variables.append(missing[row.phases[0]])
-        limit = row.limit(problem)
+        if item.measure == "tokens_s" and item.phases is not None and item.phases[0] in unmet and item.bound > 0:
+            coefficients.append(item.limit(problem))
+            variables.append(unmet[item.phases[0]])
+        limit = item.limit(problem)
         if variables:
             body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
-            model.side[i] = body <= limit if row.sense == "most" else body >= limit
-        elif row.sense == "least" and limit > 0:
+            model.side[i] = body <= limit if item.sense == "most" else body >= limit
+        elif item.sense == "least" and limit > 0:
             model.nothing_counts = pyo.Var(bounds=(0, 0))
             model.side[i] = limit * model.nothing_counts >= limit
             break
     return costs, paid
-
-
-def usable(problem: AllocationProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(template, region) pairs that have a price, fit at least once and are not banned, and what they cost.
-
-    Returns:
-        Template and region of every pair; USD/h of an instance that runs already, at the lowest price of its nodes;
-        and of a new one, K times the list price on top.
-    """
-    price = problem.template_price()
-    fits = (problem.most_instances() > 0) & ~np.isnan(price)
-    template, region = np.nonzero(fits)
-    listed = price[template, region]
-    if not problem.supply:
-        return template, region, listed, (1 + problem.penalty) * listed
-    rent = (problem.usage.astype(np.float64) @ np.nan_to_num(segments(problem).base).T)[template, region]
-    return template, region, rent, rent + problem.penalty * listed

@@ -1,0 +1,178 @@
+r"""The one assembler of allocation matrices: full, restricted to some columns, elastic, or with one common share unserved.
+
+::
+
+    sum U_c nu - sum_k extra[r,c,k]                        <= A_r,1(c)       capacity of every region r, configuration c
+    sum T nu + T_m sigma[g(m)] (+ T_m omega) + e[m]        >= T_m            demand of every model phase m
+    sum a nu (+ s_k extra) (+ b sigma) (+ b omega) (+ e)   <= or >= b        every side constraint
+
+Columns, in this order: instances nu; ``extra``, nodes of the dearer supply classes at their surcharge; ``shortfall``
+sigma, the unmet share of a group of phases at its price; ``omega``, one share of *every* demand that is not served;
+the elastic slack e, what is missing of a demand or of a side constraint that asks for "least".
+
+:mod:`coralopt.allocation.model.pyomo_rows` says the same to Pyomo, in code of its own; tests hold both equal.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.side_constraints import open_constraints
+from coralopt.solving import MilpMatrix
+from coralopt.types import Floats, Ints
+
+
+def assemble(
+    problem: AllocationProblem,
+    columns: Columns,
+    chosen: Ints | None = None,
+    *,
+    integer: bool = True,
+    slack: Floats | None = None,
+    unserved: Literal["by group", "common"] = "by group",
+) -> MilpMatrix:
+    """The matrix over the chosen columns, which become columns 0..k-1; R * C capacities, P demands, S side constraints.
+
+    Args:
+        problem: The problem.
+        columns: Its columns.
+        chosen: int64 (k,), those that take part; all when ``None``.
+        integer: Whether instances are whole.
+        slack: float64 (P + L,), price of missing the whole of a demand or of a "least" side constraint; nothing may be
+            missed when ``None``. Unmet demand with a price of its own may be, at that price, in any case.
+        unserved: ``"common"`` leaves the same share of every demand unserved, at cost 1 for all of it, instead of what
+            the problem allows.
+    """
+    chosen = np.arange(len(columns), dtype=np.int64) if chosen is None else chosen
+    rows = _Rows(problem)
+    t, r, kept = columns.template[chosen], columns.region[chosen], columns.kept[chosen]
+    usage = problem.usage[t]
+    k, c = np.nonzero(usage)
+    upper = np.full(len(t), np.inf)
+    if problem.running is not None:
+        # A new column's own capacity rows bound it; only kept ones need their running count.
+        upper[kept] = problem.running[t[kept], r[kept]]
+    names = [
+        f"{kind}[{i},{j}]"
+        for kind, i, j in zip(np.where(kept, "kept", "new").tolist(), t.tolist(), r.tolist(), strict=True)
+    ]
+    first = rows.add(columns.cost[chosen], upper, names)
+    rows.enter(r[k] * rows.configurations + c, first + k, usage[k, c].astype(np.float64))
+    rows.enter(rows.demand + columns.phase[chosen], first + np.arange(len(t)), problem.throughput[t])
+    for row, item in rows.sides:
+        values = item.coefficients(problem, t, r)
+        used = np.flatnonzero(values)
+        rows.enter(np.full(len(used), row), first + used, values[used])
+    _add_supply(rows, columns.paid)
+    groups = problem.unmet_groups() if unserved == "by group" else ((tuple(range(len(problem.demand))), 1.0),)
+    for g, (phases, price) in enumerate(groups):
+        paid = price if columns.paid or unserved == "common" else 0.0
+        name = f"shortfall[{g}]" if unserved == "by group" else "unserved_share"
+        place = rows.add(np.array([paid]), np.ones(1), [name])
+        for p in phases:
+            rows.enter([rows.demand + p], [place], [problem.demand[p]])
+        for row, item in rows.sides:
+            if (
+                item.measure == "tokens_s"
+                and item.limit(problem)
+                and item.phases is not None
+                and item.phases[0] in phases
+            ):
+                rows.enter([row], [place], [item.limit(problem)])
+    if slack is not None:
+        _add_slack(rows, slack)
+    return rows.matrix(integer_columns=len(t) if integer else 0)
+
+
+def shortfall_units(problem: AllocationProblem) -> Floats:
+    """float64 (P + L,): the whole of every demand, then of every "least" side constraint: what a share of 1 stands for."""
+    limits = [item.limit(problem) for item in open_constraints(problem) if item.sense == "least"]
+    units = np.concatenate([problem.demand, limits])
+    return np.where(units > 0, units, 1.0)
+
+
+class _Rows:
+    """Rows of the problem, and the columns and entries given so far."""
+
+    def __init__(self, problem: AllocationProblem) -> None:
+        _, regions, self.configurations, phases = problem.shape
+        self.problem = problem
+        #: Number of the first demand row, and (row, side constraint).
+        self.demand = regions * self.configurations
+        self.sides = list(enumerate(open_constraints(problem), self.demand + phases))
+        limits = np.array([item.limit(problem) for _, item in self.sides], dtype=np.float64)
+        most = np.array([item.sense == "most" for _, item in self.sides], dtype=np.bool_)
+        capacity = problem.segments.first.ravel().astype(np.float64)
+        self.lower = np.concatenate([np.full(self.demand, -np.inf), problem.demand, np.where(most, -np.inf, limits)])
+        self.upper = np.concatenate([capacity, np.full(phases, np.inf), np.where(most, limits, np.inf)])
+        self.names = [f"capacity[{r},{c}]" for r in range(regions) for c in range(self.configurations)]
+        self.names += [f"demand[{p}]" for p in range(phases)] + [f"side[{i}]" for i in range(len(self.sides))]
+        self._costs: list[Floats] = []
+        self._uppers: list[Floats] = []
+        self._columns: list[str] = []
+        self._entries: list[tuple[Ints | list[int], Ints | list[int], Floats | list[float]]] = []
+
+    def add(self, costs: Floats, uppers: Floats, names: list[str]) -> int:
+        """Add columns from 0 to their upper bounds; the number of the first one."""
+        self._costs.append(costs)
+        self._uppers.append(uppers)
+        self._columns += names
+        return len(self._columns) - len(names)
+
+    def enter(self, rows: Ints | list[int], columns: Ints | list[int], values: Floats | list[float]) -> None:
+        self._entries.append((rows, columns, values))
+
+    def matrix(self, integer_columns: int) -> MilpMatrix:
+        from scipy.sparse import csc_array
+
+        rows, columns, values = (np.concatenate(part) for part in zip(*self._entries, strict=True))
+        count = len(self._columns)
+        return MilpMatrix(
+            c=np.concatenate(self._costs),
+            offset=0.0,
+            a=csc_array((values, (rows, columns)), shape=(len(self.names), count)),
+            row_lower=self.lower,
+            row_upper=self.upper,
+            lower=np.zeros(count),
+            upper=np.concatenate(self._uppers),
+            integer=np.arange(count) < integer_columns,
+            maximize=False,
+            column_names=self._columns,
+            row_names=self.names,
+        )
+
+
+def _add_supply(rows: _Rows, paid: bool) -> None:
+    """Nodes of the dearer supply classes: more capacity, dearer, in limits on rent at their surcharge."""
+    pieces = rows.problem.segments
+    names = [
+        f"extra[{cell // rows.configurations},{cell % rows.configurations},{k}]" for k, cell in enumerate(pieces.cell)
+    ]
+    costs = pieces.surcharge if paid else np.zeros(len(names))
+    places = rows.add(costs, pieces.nodes.astype(np.float64), names) + np.arange(len(names))
+    rows.enter(pieces.cell, places, -np.ones(len(names)))
+    for row, item in rows.sides:
+        if item.is_rent:
+            inside = np.isin(pieces.cell // rows.configurations, item.regions) if item.regions is not None else True
+            used = np.flatnonzero((pieces.surcharge > 0) & inside)
+            rows.enter(np.full(len(used), row), places[used], pieces.surcharge[used])
+
+
+def _add_slack(rows: _Rows, prices: Floats) -> None:
+    """What may be missing, in units of its row; of demand that may go unmet at a price nothing is."""
+    problem = rows.problem
+    phases = len(problem.demand)
+    upper = np.full(len(prices), np.inf)
+    upper[:phases][np.isfinite(problem.unmet_prices())] = 0.0
+    names = [f"missing[{k}]" for k in range(len(prices))]
+    places = rows.add(prices / shortfall_units(problem), upper, names) + np.arange(len(prices))
+    missed = [*range(rows.demand, rows.demand + phases), *(row for row, item in rows.sides if item.sense == "least")]
+    rows.enter(missed, places, np.ones(len(prices)))
+    for row, item in rows.sides:
+        if item.measure == "tokens_s" and item.bound and item.phases is not None:
+            # Of what is missing nothing must survive the loss of a region.
+            rows.enter([row], [int(places[item.phases[0]])], [item.bound])

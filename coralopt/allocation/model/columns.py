@@ -1,0 +1,114 @@
+"""The columns of the split formulation: new and kept instances of (template, region) pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.types import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """All columns of the split formulation, the new ones first.
+
+    Attributes:
+        template: int64 (N,).
+        region: int64 (N,).
+        phase: int32 (N,), model phase of the template.
+        cost: float64 (N,), USD/h of one instance, the penalty included.
+        upper: float64 (N,), running instances for a kept column, what the region's availability allows for a new one.
+        kept: bool (N,).
+        phases: P.
+        paid: Whether money counts; surcharges of supply classes and prices of unmet demand are 0 otherwise.
+    """
+
+    template: Ints
+    region: Ints
+    phase: Ints
+    cost: Floats
+    upper: Floats
+    kept: Bools
+    phases: int
+    paid: bool = True
+
+    def __len__(self) -> int:
+        return len(self.template)
+
+    @staticmethod
+    def of(problem: AllocationProblem) -> Columns:
+        """The usable columns of a problem."""
+        template, region, rent, fresh = usable(problem)
+        runs = np.zeros(len(template), dtype=np.int64) if problem.running is None else problem.running[template, region]
+        kept = np.flatnonzero(runs > 0)
+        most = problem.most_instances()[template, region].astype(np.float64)
+        template = np.concatenate([template, template[kept]])
+        return Columns(
+            template=template,
+            region=np.concatenate([region, region[kept]]),
+            phase=problem.phase[template].astype(np.int64),
+            cost=np.concatenate([fresh, rent[kept]]),
+            upper=np.concatenate([most, np.minimum(runs[kept].astype(np.float64), most[kept])]),
+            kept=np.arange(len(template)) >= len(most),
+            phases=len(problem.demand),
+        )
+
+    def without_cost(self) -> Columns:
+        """The same columns, all for free: what is left to minimise is shortfall."""
+        return replace(self, cost=np.zeros(len(self)), paid=False)
+
+    def least(self, values: Floats, most: int, among: Bools | None = None) -> list[Ints]:
+        """Of every model phase the ``most`` columns of least value, in that order; only those of ``among`` if given."""
+        wanted = np.ones(len(self), dtype=np.bool_) if among is None else among
+        parts = (np.flatnonzero((self.phase == p) & wanted) for p in range(self.phases))
+        return [mine[np.argsort(values[mine], kind="stable")[:most]] for mine in parts]
+
+    def allocation(self, counts: Ints, chosen: Ints | None = None) -> Allocation:
+        """The allocation of so many instances by column, or by chosen column."""
+        total: dict[tuple[int, int], int] = {}
+        for k in np.flatnonzero(counts).tolist():
+            column = k if chosen is None else chosen[k]
+            place = int(self.template[column]), int(self.region[column])
+            total[place] = total.get(place, 0) + int(counts[k])
+        return Allocation.of(total)
+
+    def of_pairs(self, allocation: Allocation | None) -> Bools:
+        """bool (N,): columns of the (template, region) pairs of an allocation."""
+        mask = np.zeros(len(self), dtype=np.bool_)
+        for t, r in allocation.to_mapping() if allocation is not None else ():
+            mask |= (self.template == t) & (self.region == r)
+        return mask
+
+    def counts(self, allocation: Allocation) -> Ints:
+        """int64 (N,): an allocation by column: kept ones as far as instances run, the rest new."""
+        counts = np.zeros(len(self), dtype=np.int64)
+        for (t, r), count in allocation.to_mapping().items():
+            # The new column stands ahead of the kept one.
+            for k in np.flatnonzero((self.template == t) & (self.region == r))[::-1].tolist():
+                counts[k] = min(count, int(self.upper[k])) if self.kept[k] else count
+                count -= int(counts[k])
+        return counts
+
+
+def usable(problem: AllocationProblem) -> tuple[Ints, Ints, Floats, Floats]:
+    """(template, region) pairs that have a price, fit at least once and are not banned, and what they cost.
+
+    Returns:
+        Template and region of every pair; USD/h of an instance that runs already, at the lowest price of its nodes;
+        and of a new one, K times the list price on top.
+    """
+    price = problem.template_price()
+    template, region = np.nonzero((problem.most_instances() > 0) & ~np.isnan(price))
+    listed = price[template, region]
+    if not problem.supply:
+        return template, region, listed, (1 + problem.penalty) * listed
+    rent = (problem.usage.astype(np.float64) @ np.nan_to_num(problem.segments.base).T)[template, region]
+    return template, region, rent, rent + problem.penalty * listed
+
+
+def joined(parts: Sequence[Ints]) -> Ints:
+    """All positions of several parts, sorted, each once."""
+    return np.unique(np.concatenate(list(parts)))

@@ -1,0 +1,190 @@
+"""What one search for an allocation works with: the question, the clock, and what is known so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from coralopt.allocation.bounds.lagrangian import LagrangianBound
+from coralopt.allocation.bounds.relaxation import Relaxation
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.allocation.reductions import Reduced, reduce_problem
+from coralopt.allocation.search.options import AllocationSearchOptions, SearchLimits
+from coralopt.solving import (
+    Backend,
+    Capability,
+    Limit,
+    Solution,
+    SolveOptions,
+    Termination,
+    gap_reached,
+    get_backend,
+)
+from coralopt.types import Floats, Ints
+
+
+class TooFarError(Exception):
+    """What is near some capacity prices costs more than the target below which nothing else matters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """The bounds over all columns.
+
+    Attributes:
+        relaxation: The linear relaxation.
+        reduced_costs: float64 (N,), at its duals.
+        lagrangian: The highest Lagrangian bound.
+        column_bounds: float64 (N,), USD/h; every allocation with an instance of this column costs at least this, by the
+            relaxation or any Lagrangian bound.
+    """
+
+    relaxation: Relaxation
+    reduced_costs: Floats
+    lagrangian: LagrangianBound
+    column_bounds: Floats
+
+
+@dataclass(eq=False)
+class SearchContext:
+    """One pass of :func:`coralopt.allocation.solve_allocation`.
+
+    Attributes:
+        problem: The whole problem.
+        backend: The back end.
+        options: How to search.
+        solve_options: Gaps, and what goes to the back end.
+        deadline: Value of ``time.perf_counter()`` to stop at.
+        seconds: Seconds by step, passes before this one included.
+        looked_at: int64 (k,), templates that once looked good; they stay in the next pass, so that its prices can only
+            be better.
+        reduced: The problem that is searched; what follows is in its terms.
+        columns: Its columns.
+        allocation: The best allocation so far.
+        cost: Its cost, USD/h, exactly.
+        bound: USD/h; no allocation of the reduced problem costs less, unless it costs the target or more.
+        survivors: Columns that may still matter.
+        capacity_prices: float64 (R, C), USD/h per node, of the best Lagrangian bound.
+        relaxation_usd_h: Optimum of the linear relaxation, USD/h.
+        lagrangian_usd_h: Highest Lagrangian bound, USD/h.
+        solutions: What the back end said each time.
+        interrupted: Whether Ctrl-C cut the search short.
+    """
+
+    problem: AllocationProblem
+    backend: Backend
+    options: AllocationSearchOptions
+    solve_options: SolveOptions
+    deadline: float
+    seconds: dict[str, float] = field(default_factory=dict)
+    looked_at: Ints | None = None
+    reduced: Reduced = field(init=False)
+    columns: Columns = field(init=False)
+    allocation: Allocation | None = None
+    cost: float = math.inf
+    bound: float = 0.0
+    survivors: int = 0
+    capacity_prices: Floats | None = None
+    relaxation_usd_h: float = math.nan
+    lagrangian_usd_h: float = math.nan
+    solutions: list[Solution[Allocation]] = field(default_factory=list)
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self._clock = time.perf_counter()
+        everything = np.arange(len(self.problem.throughput), dtype=np.int64)
+        self.reduced = Reduced(self.problem, everything, ())
+
+    @property
+    def limits(self) -> SearchLimits:
+        """How much work each step may take."""
+        return self.options.limits
+
+    @property
+    def small(self) -> AllocationProblem:
+        """The reduced problem."""
+        return self.reduced.problem
+
+    @property
+    def target(self) -> float:
+        """What the reductions left says nothing about costs from here on, USD/h."""
+        return self.reduced.target
+
+    @property
+    def lp_solver(self) -> Backend:
+        """A back end with LP duals and no size limit."""
+        able = Capability.LP_DUALS in self.backend.capabilities and self.backend.probe().size_limit is None
+        return self.backend if able else get_backend("highs")
+
+    def again(self) -> SearchContext:
+        """A pass that knows nothing yet, within what is left of the time."""
+        return SearchContext(
+            self.problem, self.backend, self.options, self.solve_options, self.deadline, self.seconds, self.looked_at
+        )
+
+    def reduce(self, known: Floats | None) -> None:
+        """Reduce the problem, and look at its columns only; ``known`` are capacity prices that were good before."""
+        start = self.options.start
+        near = self.limits.near_margin, self.limits.near_templates
+        keep = None if start is None else start.template
+        self.reduced = reduce_problem(self.problem, known, self.looked_at, keep, near)
+        self.looked_at = self.reduced.kept
+
+    def lap(self, step: str) -> None:
+        """Count the time since the last lap for this step."""
+        time_now = time.perf_counter()
+        self.seconds[step] = self.seconds.get(step, 0.0) + time_now - self._clock
+        self._clock = time_now
+
+    def left(self) -> float:
+        """Seconds left."""
+        return max(0.0, self.deadline - time.perf_counter())
+
+    def share_of_left(self) -> float:
+        """Seconds that a step may take when it does not prove anything."""
+        return self.limits.share * self.left()
+
+    def heed(self, termination: Termination) -> None:
+        """Ctrl-C reaches the back end first; the rest of the search must not go on as if nothing happened."""
+        if termination.limit is Limit.INTERRUPTED:
+            self.interrupted, self.deadline = True, 0.0
+
+    def good_enough(self, cost: float, bound: float) -> bool:
+        """Whether these two are within the gap asked for."""
+        return gap_reached(cost, bound, self.solve_options.rel_gap, self.solve_options.abs_gap)
+
+    def done(self) -> bool:
+        """Whether the best allocation is proven to be good enough."""
+        return self.allocation is not None and self.good_enough(self.cost, min(self.bound, self.target))
+
+    def settled(self) -> bool:
+        """Whether going on with what the reductions left cannot narrow the gap to the one asked for."""
+        return self.bound >= self.target
+
+    def open(self) -> bool:
+        """Whether there is more to do here."""
+        return not self.done() and not self.settled()
+
+    def worth_proving(self) -> float:
+        """USD/h; no allocation below this would be too good to miss. A hair above cost (1 - gap), against rounding."""
+        return self.cost * (1 - self.solve_options.rel_gap * (1 - 1e-12))
+
+    def raise_bound(self, bound: float) -> None:
+        """Keep the higher bound; one on the whole problem is at most the cost of the best allocation."""
+        self.bound = max(self.bound, min(bound, self.cost))
+
+    def offer(self, allocation: Allocation) -> bool:
+        """Whether an allocation passes the exact check; the best one is kept."""
+        check = self.small.check(allocation)
+        if check.feasible and check.objective < self.cost:
+            self.allocation, self.cost = allocation, check.objective
+        return check.feasible
+
+    def with_gap(self, share: float, time_limit: float) -> SolveOptions:
+        """The options with a share of the gap and another time limit; an infinite one is none."""
+        limit = None if math.isinf(time_limit) else time_limit
+        return replace(self.solve_options, rel_gap=share * self.solve_options.rel_gap, time_limit=limit)

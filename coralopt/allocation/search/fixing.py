@@ -1,0 +1,99 @@
+"""The step ``fixing``: columns that no allocation worth finding uses are ruled out, what survives goes to the back end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.problem import Allocation
+from coralopt.allocation.search.context import Root, SearchContext
+from coralopt.allocation.search.neighbourhood import search_neighbourhoods
+from coralopt.allocation.search.part import TOLERANCE, Part
+from coralopt.allocation.search.restriction import Restriction
+from coralopt.allocation.search.result import infeasible
+from coralopt.errors import LicenseLimitError
+from coralopt.solving import Reason, Solution, solve
+from coralopt.types import Ints
+
+
+def solve_full_model(search: SearchContext) -> None:
+    """Everything in one integer programme: the step ``full model``, in place of all others.
+
+    Raises:
+        InfeasibleError: No allocation meets every demand.
+        LicenseLimitError: The back end's licence does not cover so many columns; said before anything is built.
+    """
+    limit, wanted = search.backend.probe().size_limit, len(Columns.of(search.problem))
+    if limit is not None and wanted > limit[1]:
+        raise LicenseLimitError(
+            f"solver {search.backend.name!r} is size-limited here ({limit[1]} columns x {limit[0]} rows); the full "
+            f"model has {wanted:,} columns; use solver 'highs' or 'scip', the reductions with restrict={limit[1]}, "
+            "or a full licence"
+        )
+    solution = _solve_part(search, search.reduced.kept, math.inf)
+    search.lap("full model")
+    if search.allocation is None and solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
+        raise infeasible(search)
+    search.bound = max(0.0, solution.bound or 0.0)
+    search.survivors = solution.shape[1] if solution.shape else 0
+
+
+def close_gap(search: SearchContext, root: Root) -> None:
+    """Fix, and hand over what survives or the best of it, until the gap is reached or time is up.
+
+    Raises:
+        InfeasibleError: No allocation meets every demand.
+    """
+    columns, limits = search.columns, search.limits
+    bounds, wanted = root.column_bounds, min(limits.first_columns, limits.most_columns)
+    floor = search.bound
+    restricted = Restriction.of(columns, bounds, search.options.restrict)
+    while not search.done() and (search.allocation is None or search.left() > 0):
+        known, target = search.allocation, search.worth_proving()
+        alive = columns.kept | ((bounds <= target) & np.isfinite(bounds)) | columns.of_pairs(known)
+        search.survivors = int(alive.sum())
+        templates = np.unique(columns.template[alive])
+        if search.survivors <= limits.most_columns and restricted.admits(templates):
+            solution = _solve_part(search, templates, search.left(), floor)
+            # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
+            search.raise_bound(min(math.inf if solution.bound is None else solution.bound, target))
+            search.lap("fixing")
+            if search.allocation is None and solution.termination.reason is Reason.INFEASIBLE:
+                raise infeasible(search)
+            break
+        if known is not None and math.isinf(search.left()):
+            # Without a time limit, an integer programme that proves nothing might run for ever.
+            break
+        chosen = np.flatnonzero(alive)
+        ranked = chosen[np.argsort(bounds[chosen], kind="stable")[:wanted]]
+        always = np.flatnonzero(columns.kept | (root.relaxation.x > 1e-9) | columns.of_pairs(known))
+        templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
+        _solve_part(search, templates, search.share_of_left(), floor)
+        search.lap("fixing")
+        if known is None:
+            search_neighbourhoods(search, root.reduced_costs)
+        if wanted >= min(limits.most_columns, search.survivors) or restricted.full:
+            break
+        wanted = min(2 * wanted, limits.most_columns)
+
+
+def _solve_part(search: SearchContext, templates: Ints, time_limit: float, floor: float = 0.0) -> Solution[Allocation]:
+    """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin."""
+    options, formulation = search.with_gap(1.0, time_limit), search.options.formulation
+
+    def solve_with(margin: float) -> tuple[Solution[Allocation], bool]:
+        part = Part.of(search.small, templates, floor, margin)
+        solution: Solution[Allocation] = solve(part, search.backend, formulation, options)
+        search.solutions.append(solution)
+        answer = solution.answer
+        whole = None if answer is None else Allocation(templates[answer.template], answer.region, answer.count)
+        return solution, whole is None or search.offer(whole)
+
+    solution, holds = solve_with(0.0)
+    search.heed(solution.termination)
+    if not holds:
+        # The answer lives on the back end's tolerances: ask again with a demand that leaves room for them.
+        solve_with(4 * TOLERANCE)
+    return solution
