@@ -37,7 +37,7 @@ from coralopt.errors import (
 )
 from coralopt.placement import PlacementProblem, best_placement
 from coralopt.replacing import replacing
-from coralopt.solving import Reason, Solution, SolveOptions, gap_reached, require_backend, solve
+from coralopt.solving import Problem, Reason, Solution, SolveOptions, gap_reached, require_backend, solve
 
 #: First line of the events: the clock runs.
 STARTED = {"started": True}
@@ -142,7 +142,9 @@ def _solve(job: Job, problem: BenchProblem, options: SolveOptions, watch: Watch)
     arm, backend = job.arm, require_backend(job.arm.solver)
     if backend.kind != "matrix":
         watch.called()
-        solution = solve(problem, backend, options=options)
+        # Any: either kind of problem, and of answer.
+        either: Problem[Any] = problem
+        solution = solve(either, backend, options=options)
         watch.steps.update(solution.seconds)
         return _solution_data(solution)
     permute = job.seed if job.permute and job.seed > 0 else None
