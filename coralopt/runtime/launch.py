@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from coralopt.errors import LaunchError
+from coralopt.types import JsonObject
 
 Phase = Literal["prefill", "decode", "mixed"]
 
@@ -229,7 +230,7 @@ class Launch:
             count = f"{len(self.refused)} of {len(self.verdicts)}"
             raise LaunchError("\n".join([f"{self.engine} cannot run {count} instances of this plan:", *lines]) + hint)
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self) -> JsonObject:
         """The launch as plain JSON data."""
         return {
             "format": "coralopt-launch",

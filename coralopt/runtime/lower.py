@@ -94,7 +94,7 @@ def lower(
                 name = dns_label(instance.name, *suffix)
                 names[name] += 1
                 if only(name):
-                    phase = phases[f"{instance.model}/{instance.phase}"]
+                    phase = phases[instance.key]
                     pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places, kinds))
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:

@@ -6,15 +6,17 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coralopt.errors import LaunchError
-from coralopt.types import Floats, Ints
+from coralopt.types import Floats, Ints, Progress
 from coralopt.workload import Trace
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ async def replay(
     seed: int = 0,
     api_key: str | None = None,
     timeout_s: float = 600.0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Replay:
     """Send every request of ``trace`` at its time, with random token numbers as prompt, and read the answer as a stream.
 
@@ -76,10 +78,10 @@ async def replay(
     errors: dict[int, str] = {}
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     limits = aiohttp.ClientTimeout(total=timeout_s)
-    done = 0
+    answered = 0
 
     async def one(session: aiohttp.ClientSession, number: int, start: float) -> None:
-        nonlocal done
+        nonlocal answered
         await asyncio.sleep(max(0.0, start + float(trace.arrival_s[number]) - time.perf_counter()))
         body = {"model": model, "prompt": prompts[number], "max_tokens": int(trace.output_tokens[number])}
         body |= {"temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
@@ -90,20 +92,20 @@ async def replay(
                 if answer.status != 200:
                     errors[number] = f"status {answer.status}: {(await answer.text())[:200]}"
                     return
-                first, last, got = await _read(answer.content)
+                first, last, received = await _read(answer.content)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             errors[number] = f"{type(error).__name__}: {error}"
             return
         finally:
-            done += 1
+            answered += 1
             if progress is not None:
-                progress("requests answered", done, count)
-        if got < 1:
+                progress("requests answered", answered, count)
+        if received < 1:
             errors[number] = "the stream ended without a token"
             return
-        tokens[number], ttft[number] = got, 1e3 * (first - begun)
-        if got > 1:
-            tpot[number] = 1e3 * (last - first) / (got - 1)
+        tokens[number], ttft[number] = received, 1e3 * (first - begun)
+        if received > 1:
+            tpot[number] = 1e3 * (last - first) / (received - 1)
 
     async with aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(limit=0)) as session:
         start = time.perf_counter() + 0.5
@@ -111,7 +113,7 @@ async def replay(
     return Replay(sent, ttft, tpot, tokens, errors)
 
 
-async def _read(stream: Any) -> tuple[float, float, int]:
+async def _read(stream: aiohttp.StreamReader) -> tuple[float, float, int]:
     """(time of the first token, of the last, tokens) of a stream of server-sent events."""
     first = last = 0.0
     tokens = 0

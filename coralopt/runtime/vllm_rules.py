@@ -52,10 +52,10 @@ def judge(plan: Plan, scenario: ResolvedScenario, rules: Rules) -> tuple[Verdict
     configurations = {configuration.name: configuration for configuration in scenario.configurations}
     verdicts: list[Verdict] = []
     for instance in plan.instances:
-        phase = phases.get(f"{instance.model}/{instance.phase}")
+        phase = phases.get(instance.key)
         unknown = sorted(set(instance.nodes()) - set(configurations))
         if phase is None or unknown:
-            what = f"model phase {instance.model}/{instance.phase}" if phase is None else f"configuration {unknown[0]}"
+            what = f"model phase {instance.key}" if phase is None else f"configuration {unknown[0]}"
             raise PlanError(f"{instance.name}: the plan's scenario has no {what}; make the plan again")
         verdicts.append(_judge_alone(instance, phase, configurations, rules))
     pairs = list(zip(plan.instances, verdicts, strict=True))

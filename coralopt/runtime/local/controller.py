@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,6 +16,7 @@ from coralopt.runtime.launch import Launch
 from coralopt.runtime.local.cluster import LocalCluster, RunningPipeline
 from coralopt.runtime.local.reconcile import Changes, Pace, plain_name, reconcile, wanted
 from coralopt.runtime.router.router import Router
+from coralopt.types import JsonObject
 
 #: The plan that is followed at the moment, below the directory; `coralopt launch` takes it up again.
 PLAN_FILE = "plan.json"
@@ -83,7 +83,7 @@ class Controller:
             plan.save(self.cluster.directory / PLAN_FILE)
             return changes
 
-    async def apply(self, text: str) -> dict[str, Any]:
+    async def apply(self, text: str) -> JsonObject:
         """Behind ``POST /router/plan``.
 
         Raises:
@@ -114,7 +114,7 @@ class Controller:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Behind ``GET /router/plan``: the plan, how many whole instances of it run, and what was given up."""
         return {
             "plan": None if self.plan is None else self.plan.model_dump(mode="json"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -38,7 +37,6 @@ class LocalOptions:
         backend_key: API key of the servers themselves, if they have one.
         pace: How servers start and stop.
         restarts: What happens to servers that die.
-        limits: Fields of :class:`coralopt.runtime.router.RouterConfig`.
     """
 
     directory: Path
@@ -48,7 +46,6 @@ class LocalOptions:
     backend_key: str | None = None
     pace: Pace = field(default_factory=Pace)
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
-    limits: Mapping[str, Any] = field(default_factory=dict)  # Any: each field of the configuration has its own type
 
 
 async def serve_locally(
@@ -90,7 +87,7 @@ async def serve_locally(
         cluster = LocalCluster(options.directory, on_event)
         for name, pipeline in cluster.running.items():
             on_event(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
-        router = Router(RouterConfig(**options.limits), options.backend_key)
+        router = Router(RouterConfig(), options.backend_key)
         controller = Controller(engine, cluster, router, options.pace, options.restarts)
         signals = _Signals()
         try:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -72,12 +72,11 @@ class Pool:
     """Backends of one model phase and the queue in front of them, first come first served.
 
     Args:
-        backends: May change later through :meth:`add` and :meth:`remove`.
         on_change: Called after every change of queue or load, for metrics.
     """
 
-    def __init__(self, backends: Iterable[Backend] = (), on_change: Callable[[Pool], None] = lambda pool: None) -> None:
-        self.backends: list[Backend] = list(backends)
+    def __init__(self, on_change: Callable[[Pool], None] = lambda pool: None) -> None:
+        self.backends: list[Backend] = []
         self._waiting: deque[tuple[asyncio.Future[Backend], frozenset[str]]] = deque()
         self._on_change = on_change
         #: Mean seconds a request holds a slot, exponentially forgotten; for Retry-After.
@@ -91,20 +90,24 @@ class Pool:
     def slots(self) -> int:
         return sum(backend.config.max_in_flight for backend in self.backends if backend.usable)
 
+    def up(self, avoid: frozenset[str] = frozenset()) -> bool:
+        """Whether any backend but those to ``avoid`` may get requests."""
+        return any(backend.usable and backend.config.name not in avoid for backend in self.backends)
+
     def retry_after_s(self) -> int:
         """Seconds until the queue should have moved: its length times the time a slot is held, over the slots."""
         return min(60, max(1, math.ceil(self._hold_s * (self.waiting + 1) / max(1, self.slots))))
 
     def add(self, backend: Backend) -> None:
-        for other in self.backends:
-            other.credit = 0.0
-        self.backends.append(backend)
-        self.wake()
+        self._become([*self.backends, backend])
 
     def remove(self, backend: Backend) -> None:
-        self.backends.remove(backend)
-        for other in self.backends:
-            other.credit = 0.0
+        self._become([other for other in self.backends if other is not backend])
+
+    def _become(self, backends: list[Backend]) -> None:
+        self.backends = backends
+        for backend in backends:
+            backend.credit = 0.0
         self.wake()
 
     def _pick(self, avoid: frozenset[str]) -> Backend | None:
@@ -130,7 +133,7 @@ class Pool:
             self._give_back(backend)
 
     async def _acquire(self, avoid: frozenset[str], timeout_s: float) -> Backend:
-        if not any(b.usable and b.config.name not in avoid for b in self.backends):
+        if not self.up(avoid):
             raise Busy("no instance of this model is up", self.retry_after_s(), 503)
         # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free.
         if (picked := None if self._waiting else self._pick(avoid)) is None:
@@ -166,7 +169,7 @@ class Pool:
             future, avoid = entry
             if future.done():
                 self._waiting.remove(entry)
-            elif not any(b.usable and b.config.name not in avoid for b in self.backends):
+            elif not self.up(avoid):
                 self._waiting.remove(entry)
                 future.set_exception(Busy("no instance of this model is up", self.retry_after_s(), 503))
             elif (picked := self._pick(avoid)) is not None:

@@ -103,7 +103,7 @@ class _Journey:
                 failed |= {lost.backend.config.name}
                 attempt += 1
                 pool = self.router.pools(self.model).get(lost.backend.config.phase)
-                others = pool is not None and any(b.usable and b.config.name not in failed for b in pool.backends)
+                others = pool is not None and pool.up(failed)
                 if attempt > self.router.config.retries or not others:
                     raise
                 self.router.metrics.retries.labels(self.model).inc()
@@ -126,7 +126,7 @@ class _Journey:
     def _need_halves(self, pools: Mapping[str, Pool]) -> None:
         for phase in ("prefill", "decode"):
             pool = pools.get(phase)
-            if pool is None or not any(backend.usable for backend in pool.backends):
+            if pool is None or not pool.up():
                 raise Busy(f"no {phase} instance of this model is up", pool.retry_after_s() if pool else 5, 503)
 
     async def _prefill(self, backend: Backend, body: JsonObject) -> JsonObject:

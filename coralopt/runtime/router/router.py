@@ -68,7 +68,7 @@ class Router:
 
     def serves(self, model: str) -> bool:
         """Whether a request for ``model`` could be answered now."""
-        usable = {phase for phase, pool in self.pools(model).items() if any(b.usable for b in pool.backends)}
+        usable = {phase for phase, pool in self.pools(model).items() if pool.up()}
         return "mixed" in usable or {"prefill", "decode"} <= usable
 
     def admit(self, model: str) -> None:

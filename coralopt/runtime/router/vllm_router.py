@@ -55,8 +55,8 @@ def _unfit(model: str, backends: list[BackendConfig]) -> list[str]:
         weights = [backend.weight for backend in backends if backend.phase == phase]
         mean = sum(weights) / len(weights)
         if max(abs(weight - mean) for weight in weights) > TOLERANCE * mean:
-            found = ", ".join(f"{weight:.0f}" for weight in weights)
-            wrong.append(f"{model}: its {phase} instances need weights ({found} tokens/s), and it knows none")
+            speeds = ", ".join(f"{weight:.0f}" for weight in weights)
+            wrong.append(f"{model}: its {phase} instances need weights ({speeds} tokens/s), and it knows none")
     if "mixed" not in phases and phases != {"prefill", "decode"}:
         wrong.append(f"{model}: has only {', '.join(sorted(phases))} instances")
     strange = sorted({b.connector for b in backends if b.connector is not None} - set(CONNECTORS))

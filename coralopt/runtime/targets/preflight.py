@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 
 def main() -> int:
@@ -33,7 +32,7 @@ def main() -> int:
     elements = arguments.megabytes * 2**20 // 4
     wrong: list[str] = []
 
-    def timed(action: Callable[[], Any]) -> float:
+    def timed(action: Callable[[], object]) -> float:
         action()
         dist.barrier()
         started = time.perf_counter()
