@@ -103,6 +103,23 @@ def test_kv_room_counts_the_embedding_at_the_ends(layers: tuple[int, ...], posit
     assert 256_000 * 4096 * 2.0 / room > 0.01
 
 
+def test_the_smallest_planned_micro_batch_goes_through_all_stages() -> None:
+    """Stages planned with 20 and 60 prompts of 100 tokens: vLLM is told to take 2000 tokens a step, and a remark says so."""
+    planned = instance("prefill", (3, L4), (5, L40S), batch=20)
+    first, second = planned.stages
+    larger = second.model_copy(update={"nodes": (second.nodes[0].model_copy(update={"batch": 60}),)})
+    for stages in ((first, larger), (larger, first)):
+        slices = ((0, 2), (3, 7)) if stages[0] is first else ((0, 4), (5, 7))
+        cut = tuple(
+            stage.model_copy(update={"first_layer": a, "last_layer": b})
+            for stage, (a, b) in zip(stages, slices, strict=True)
+        )
+        halves = plan(planned.model_copy(update={"stages": cut}), instance("decode", (8, L40S)))
+        prefill = lower(halves, VllmEngine()).pipelines[0]
+        assert {value_of(node.argv, "--max-num-batched-tokens") for node in prefill.nodes} == {"2000"}
+        assert "common-batch" in [remark.code for remark in check(halves, VllmEngine()).verdicts[0].remarks]
+
+
 def test_a_half_without_its_other_half_is_pointed_out() -> None:
     """Prefill alone serves nobody; a user should learn that before renting it."""
     document = plan(instance("prefill", (8, L4)), instance("decode", (3, L4), (5, L40S)))
