@@ -17,6 +17,7 @@ from coralopt.simulation.state import (
     GONE,
     INSTANCE,
     MIXED,
+    NIL,
     NODE,
     PREFILL,
     READY,
@@ -26,7 +27,7 @@ from coralopt.simulation.state import (
     empty_lists,
 )
 from coralopt.simulation.times import TimeTables
-from coralopt.types import Ints
+from coralopt.types import Floats, Ints
 
 
 def empty_state(
@@ -200,23 +201,22 @@ class Fleet:
         nodes["instance"] = i
         first = np.full((1, state.stage_first.shape[1]), len(state.nodes) + len(nodes), dtype=np.int64)
         first[0, : len(blueprint.stage_sizes)] = len(state.nodes) + np.cumsum((0, *blueprint.stage_sizes[:-1]))
-        width = len(state.members)
-        self.state = state._replace(
-            instances=np.concatenate([state.instances, instance]),
-            stage_first=np.concatenate([state.stage_first, first]),
-            nodes=np.concatenate([state.nodes, nodes]),
-            members=np.concatenate([state.members, np.full((width, 1), -1, dtype=np.int64)], axis=1),
-            instance_list=np.concatenate([state.instance_list, empty_lists(1)]),
-            arrived_list=np.concatenate([state.arrived_list, empty_lists(1)]),
-            decode_list=np.concatenate([state.decode_list, empty_lists(len(nodes))]),
-            prompt_list=np.concatenate([state.prompt_list, empty_lists(len(nodes))]),
-            batch_list=np.concatenate([state.batch_list, empty_lists(len(nodes))]),
-            slots=np.concatenate([state.slots, np.zeros((len(nodes), state.slots.shape[1]), dtype=np.int64)]),
-            heap_time=np.concatenate([state.heap_time, np.zeros(len(nodes))]),
-            heap_what=np.concatenate([state.heap_what, np.zeros((len(nodes), 3), dtype=np.int64)]),
-            touched_instances=np.zeros(i + 1, dtype=np.int64),
-            touched_nodes=np.zeros(len(state.nodes) + len(nodes), dtype=np.int64),
-        )
+        more: dict[str, Records | Ints | Floats] = {
+            "instances": instance,
+            "stage_first": first,
+            "nodes": nodes,
+            **dict.fromkeys(("instance_list", "arrived_list"), empty_lists(1)),
+            **dict.fromkeys(("decode_list", "prompt_list", "batch_list"), empty_lists(len(nodes))),
+            "slots": np.zeros((len(nodes), state.slots.shape[1]), dtype=np.int64),
+            # One event a busy node.
+            "heap_time": np.zeros(len(nodes)),
+            "heap_what": np.zeros((len(nodes), 3), dtype=np.int64),
+            "touched_instances": np.zeros(1, dtype=np.int64),
+            "touched_nodes": np.zeros(len(nodes), dtype=np.int64),
+        }
+        grown = {name: np.concatenate([getattr(state, name), rows]) for name, rows in more.items()}
+        members = np.pad(state.members, ((0, 0), (0, 1)), constant_values=NIL)
+        self.state = state._replace(members=members, **grown)
         self.blueprints.append(blueprint)
         return i
 

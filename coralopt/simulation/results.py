@@ -144,18 +144,13 @@ def collect(fleet: Fleet, schedule: Schedule, samples: Samples) -> SimulationRes
     busy = np.zeros((len(epochs), len(owner)))
     for e, column in enumerate(samples.busy):
         busy[e, : len(column)] = column
-    records = state.nodes
     nodes = {
         "instance": owner,
-        "stage": records["stage"].copy(),
         "label": names,
         "configuration": configurations,
-        "busy_s": records["busy_s"].copy(),
-        "batches": records["batches"].copy(),
-        "prompt_tokens": records["prompt_tokens"].copy(),
-        "decode_tokens": records["decode_tokens"].copy(),
-        "kv_capacity_bytes": records["capacity"].copy(),
-        "kv_peak_bytes": records["peak"].copy(),
+        **{name: state.nodes[name].copy() for name in ("stage", "busy_s", "batches", "prompt_tokens", "decode_tokens")},
+        "kv_capacity_bytes": state.nodes["capacity"].copy(),
+        "kv_peak_bytes": state.nodes["peak"].copy(),
         "utilisation": np.divide(busy[-1], rented, out=np.zeros(len(owner)), where=rented > 0),
     }
     queues: Columns = {"time_s": samples.time_s}
@@ -215,10 +210,8 @@ def _request_columns(state: State, schedule: Schedule) -> Columns:
         "step_ms": step,
         "idle_ttft_ms": idle_ttft,
         "idle_tpot_ms": idle_tpot,
-        "prefill_instance": records["prefill_instance"].copy(),
-        "decode_instance": records["decode_instance"].copy(),
-        "blocked_prefill": records["blocked_prefill"].copy(),
-        "blocked_decode": records["blocked_decode"].copy(),
+        **{f"{phase}_instance": records[f"{phase}_instance"].copy() for phase in PHASES[:2]},
+        **{f"blocked_{phase}": records[f"blocked_{phase}"].copy() for phase in PHASES[:2]},
         "epoch": (np.searchsorted(schedule.epochs_s, records["arrival"], side="right") - 1).astype(np.int32),
         "met_ttft": met_ttft,
         "met_tpot": met_tpot,

@@ -88,8 +88,10 @@ def fit_arrivals(arrival_s: Floats, progress: Progress | None = None) -> Arrival
                 break
     assert best is not None
     report("comparing burstiness", steps - 1, steps)
-    chain = _chain_model(best[1], best[2], even, counts, window, tick, shape)
-    return _choose(gamma, chain, times, rate_s, even, counts)
+    chain = _chain_model(gamma, best[1], best[2], even, counts)
+    model = _choose(gamma, chain, times, rate_s, len(counts))
+    row = np.minimum((even / window).astype(np.int64), len(counts) - 1)
+    return ArrivalFit(model, _smoothed(model, counts)[row])
 
 
 def daily_shape(times: Floats) -> Floats | None:
@@ -147,18 +149,12 @@ def fit_chain(counts: Floats, states: int) -> tuple[Floats, Floats, float]:
 
 
 def _chain_model(
-    counts_a_window: Floats,
-    transitions: Floats,
-    even: Floats,
-    counts: Floats,
-    window: float,
-    tick: float | None,
-    shape: Floats | None,
+    plain: ArrivalModel, counts_a_window: Floats, transitions: Floats, even: Floats, counts: Floats
 ) -> ArrivalModel:
     """The chain with mean rate 1, and the gamma intervals of own time that explain what it leaves unexplained."""
     rates = counts_a_window / float(stationary_law(transitions) @ counts_a_window)
-    model = ArrivalModel(1.0, window, rates, transitions, tick, shape)
-    if tick is not None:
+    model = replace(plain, interval_cv=1.0, rates=rates, transitions=transitions)
+    if model.tick is not None:
         return model
     # Smoothed rates follow each trace a little too closely, which shortens long intervals; a trace of the model itself
     # with exponential intervals shows by how much.
@@ -168,7 +164,7 @@ def _chain_model(
     for _ in range(5):
         times, _ = flat.sample(1.0, float(even[-1]), random)
         if len(times) > 100:
-            own.append(_own_cv(model, times, per_window(times, window)))
+            own.append(_own_cv(model, times, per_window(times, model.window)))
     measured = _own_cv(model, even, counts)
     ratio = measured / float(np.median(own)) if own else 1.0
     return replace(model, interval_cv=ratio if np.isfinite(ratio) and ratio > 0 else 1.0)
@@ -190,14 +186,8 @@ def _own_cv(model: ArrivalModel, even: Floats, counts: Floats) -> float:
     return interval_cv(own)
 
 
-def _choose(
-    gamma: ArrivalModel,
-    chain: ArrivalModel,
-    times: Floats,
-    rate_s: float,
-    even: Floats,
-    counts: Floats,
-) -> ArrivalFit:
+def _choose(gamma: ArrivalModel, chain: ArrivalModel, times: Floats, rate_s: float, windows: int) -> ArrivalModel:
+    """The one nearer to the trace in burstiness; the simpler one where they are nearly as near."""
     errors = {
         "gamma renewal": burstiness_error(gamma, times, rate_s),
         f"{chain.states}-state chain": burstiness_error(chain, times, rate_s),
@@ -207,11 +197,9 @@ def _choose(
     why = (
         f"{name}: mean |ln ratio| of interval CV and of dispersion per window to the trace: "
         + ", ".join(f"{what} {error:.3f}" for what, error in errors.items())
-        + f"; {chain.states} states have the least BIC over {len(counts):,} windows"
+        + f"; {chain.states} states have the least BIC over {windows:,} windows"
     )
-    weights = _smoothed(model, counts)
-    row = np.minimum((even / model.window).astype(np.int64), len(counts) - 1)
-    return ArrivalFit(replace(model, why=why), weights[row])
+    return replace(model, why=why)
 
 
 def burstiness_error(model: ArrivalModel, times: Floats, rate_s: float) -> float:
