@@ -27,8 +27,16 @@ from coralopt.placement import (
     engine_limits,
 )
 from coralopt.plan.document import Plan, PlannedInstance
-from coralopt.plan.verify_operations import operations, rent, served, unmet_usd_h
-from coralopt.scenario import scenario_from_mapping
+from coralopt.plan.verify_operations import (
+    TOLERANCE,
+    Known,
+    differs,
+    operations,
+    rent,
+    served,
+    unmet_usd_h,
+    used_nodes,
+)
 from coralopt.scenario.resolved import ModelPhase, ModelRules, ResolvedScenario
 from coralopt.solving.problem import Violation
 from coralopt.throughput import (
@@ -45,8 +53,6 @@ from coralopt.throughput import (
 
 #: Planners whose placements are not meant to be the best of their nodes; they must still not claim more than the best.
 OTHER_PLACEMENTS = ("hexgen",)
-#: Relative difference up to which two figures computed in a different order count as equal.
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -80,24 +86,30 @@ def verify_plan(plan: Plan) -> Verification:
     re-derives it.
     """
     try:
-        scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
-        source = throughput_source(scenario.throughput_source)
-        tables = _Tables(scenario, source)
+        scenario = plan.resolved
+        tables = _Tables(scenario, throughput_source(scenario.throughput_source))
     except CoraloptError as error:
         return Verification((("scenario", 1),), (Violation("scenario", "scenario", str(error)),))
+    names = {configuration.name for configuration in scenario.configurations}
+    # Instances whose every name the scenario knows; the others are reported by the scenario check.
+    known = [
+        (instance, tables.phases[instance.key])
+        for instance in plan.instances
+        if instance.key in tables.phases and set(instance.nodes()) <= names and instance.region in scenario.regions
+    ]
     checks: list[tuple[str, int]] = []
     violations: list[Violation] = []
-    for name, count, found in (
-        ("scenario", 1, _scenario(plan, scenario)),
-        ("placements", len(plan.instances), _placements(plan, scenario, tables)),
-        ("optimality of placements", len(plan.instances), _optimality(plan, scenario, tables)),
-        ("prices", len(plan.instances), _prices(plan, scenario)),
-        ("capacity", scenario.availability.size, _capacity(plan, scenario)),
-        ("demand", len(scenario.model_phases), _demand(plan, scenario)),
-        ("options", len(plan.options), operations(plan, scenario, list(_known(plan, scenario)))),
-        ("cost and gap", 5, _money(plan, scenario)),
+    for name, count, sentences in (
+        ("scenario", 1, _scenario(plan, scenario, known)),
+        ("placements", len(plan.instances), _placements(plan, scenario, known, tables)),
+        ("optimality of placements", len(plan.instances), _optimality(plan, scenario, known, tables)),
+        ("prices", len(plan.instances), _prices(plan, scenario, known)),
+        ("capacity", scenario.availability.size, _capacity(plan, scenario, known)),
+        ("demand", len(scenario.model_phases), _demand(plan, scenario, known)),
+        ("options", len(plan.options), operations(plan, scenario, known)),
+        ("cost and gap", 5, _money(plan, scenario, known)),
     ):
-        violations.extend(found)
+        violations.extend(sentences)
         checks.append((name, count))
     return Verification(tuple(checks), tuple(violations))
 
@@ -136,7 +148,7 @@ class _Tables:
         unit_ms = phase.budget_ms / (rules.budget_units * len(instance.stages))
         given = unit_ms * rules.budget_units if stage.latency_budget_ms is None else stage.latency_budget_ms
         units = round(given / unit_ms)
-        if units < 1 or _differs(units * unit_ms, given):
+        if units < 1 or differs(units * unit_ms, given):
             return f"has a latency budget of {given!r} ms, no whole number of units of {unit_ms!r} ms"
         return self.plain(phase.key, budget_units=(units, rules.budget_units))
 
@@ -175,25 +187,7 @@ class _Tables:
         return values, coupling
 
 
-def _differs(first: float, second: float) -> bool:
-    return abs(first - second) > TOLERANCE * max(1.0, abs(first), abs(second))
-
-
-def _phase_of(scenario: ResolvedScenario, instance: PlannedInstance) -> ModelPhase | None:
-    key = f"{instance.model}/{instance.phase}"
-    return next((phase for phase in scenario.model_phases if phase.key == key), None)
-
-
-def _known(plan: Plan, scenario: ResolvedScenario) -> Iterator[tuple[PlannedInstance, ModelPhase]]:
-    """Instances whose every name the scenario knows; the others are reported by the scenario check."""
-    names = {configuration.name for configuration in scenario.configurations}
-    for instance in plan.instances:
-        phase = _phase_of(scenario, instance)
-        if phase is not None and set(instance.nodes()) <= names and instance.region in scenario.regions:
-            yield instance, phase
-
-
-def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
+def _scenario(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
     off = partial(Violation, "scenario")
     if scenario.digest != plan.scenario_digest:
         yield off(
@@ -201,9 +195,9 @@ def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
             f"scenario_digest is {plan.scenario_digest[:12]} but the scenario in the plan has {scenario.digest[:12]}: "
             "the scenario or the catalog changed since the plan was made",
         )
-    known = {id(instance) for instance, _ in _known(plan, scenario)}
+    names_known = {id(instance) for instance, _ in known}
     for instance in plan.instances:
-        if id(instance) not in known:
+        if id(instance) not in names_known:
             text = f"{instance.name}: its model phase, region or a node configuration is not part of the scenario"
             yield off(instance.name, text)
     names = [instance.name for instance in plan.instances]
@@ -211,9 +205,9 @@ def _scenario(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
         yield off(name, f"{name}: the name occurs more than once")
 
 
-def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[Violation]:
+def _placements(plan: Plan, scenario: ResolvedScenario, known: Known, tables: _Tables) -> Iterator[Violation]:
     index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
-    for instance, phase in _known(plan, scenario):
+    for instance, phase in known:
         table = tables.plain(phase.key)
         count = len(instance.stages)
         off = partial(Violation, "figure", instance.name)
@@ -259,7 +253,7 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iter
                 if speed <= 0:
                     text = f"{where}: {name} cannot hold {stage.layers} layers within its latency budget"
                     yield Violation("memory", instance.name, text)
-                elif _differs(speed, node.tokens_s):
+                elif differs(speed, node.tokens_s):
                     yield off(f"{where}: {name} is given {node.tokens_s!r} tokens/s, recomputed {speed!r}")
                 if node.batch != int(stage_table.batch[count - 1, role, c, stage.layers]):
                     yield off(f"{where}: {name} is given batch {node.batch}, recomputed another")
@@ -269,17 +263,17 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iter
                 total += node.count * speed
                 stage_ms = max(stage_ms, float(stage_table.stage_ms[count - 1, role, c, stage.layers]))
             for node in stage.nodes:
-                if total > 0 and _differs(node.traffic_share, node.tokens_s / total):
+                if total > 0 and differs(node.traffic_share, node.tokens_s / total):
                     text = f"{where}: {node.configuration} has traffic share {node.traffic_share!r}, not its share of T"
                     yield off(text)
-            if _differs(total, stage.tokens_s):
+            if differs(total, stage.tokens_s):
                 yield off(f"{where} is given {stage.tokens_s!r} tokens/s, its nodes sum to {total!r}")
             slowest, latency_ms = min(slowest, total), latency_ms + stage_ms
         if expected_first != phase.model.layers:
             yield broken(
                 f"{instance.name}: the stages hold {expected_first} layers, the model has {phase.model.layers}"
             )
-        if _differs(slowest, instance.tokens_s):
+        if differs(slowest, instance.tokens_s):
             yield off(f"{instance.name} is given {instance.tokens_s!r} tokens/s, its slowest stage has {slowest!r}")
         room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
         budgets = [stage.latency_budget_ms for stage in instance.stages]
@@ -290,34 +284,31 @@ def _placements(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iter
                 yield Violation("latency", instance.name, text)
 
 
-def _optimality(plan: Plan, scenario: ResolvedScenario, tables: _Tables) -> Iterator[Violation]:
-    for instance, phase in _known(plan, scenario):
+def _optimality(plan: Plan, scenario: ResolvedScenario, known: Known, tables: _Tables) -> Iterator[Violation]:
+    for instance, phase in known:
         nodes = instance.nodes()
         if sum(nodes.values()) > scenario.max_nodes:
             continue
         best = best_placement(tables.problem(phase, nodes), solver="dp").objective
         if plan.planner in OTHER_PLACEMENTS and instance.tokens_s <= best * (1 + TOLERANCE):
             continue
-        if _differs(best, instance.tokens_s):
+        if differs(best, instance.tokens_s):
             text = f"{instance.name}: a placement of these nodes reaches {best!r} tokens/s, not {instance.tokens_s!r}"
             yield Violation("optimality", instance.name, text)
 
 
-def _prices(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
+def _prices(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
     index = {configuration.name: c for c, configuration in enumerate(scenario.configurations)}
-    for instance, _ in _known(plan, scenario):
+    for instance, _ in known:
         r = scenario.regions.index(instance.region)
         price = sum(n * Fraction(float(scenario.price_usd_h[r, index[name]])) for name, n in instance.nodes().items())
-        if _differs(float(price), instance.price_usd_h):
+        if differs(float(price), instance.price_usd_h):
             text = f"{instance.name} is priced {instance.price_usd_h!r} USD/h, its nodes sum to {float(price)!r}"
             yield Violation("price", instance.name, text)
 
 
-def _capacity(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
-    used: dict[tuple[str, str], int] = {}
-    for instance, _ in _known(plan, scenario):
-        for name, n in instance.nodes().items():
-            used[instance.region, name] = used.get((instance.region, name), 0) + n * instance.count
+def _capacity(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
+    used = used_nodes(known)
     for c, configuration in enumerate(scenario.configurations):
         for r, region in enumerate(scenario.regions):
             have, take = int(scenario.availability[r, c]), used.get((region, configuration.name), 0)
@@ -326,19 +317,19 @@ def _capacity(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
                 yield Violation("capacity", f"{configuration.name} in {region}", text)
 
 
-def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
-    listed = {f"{item.model}/{item.phase}": item for item in plan.demands}
+def _demand(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
+    listed = {item.key: item for item in plan.demands}
     if set(listed) != {phase.key for phase in scenario.model_phases}:
         yield Violation("figure", "demands", "demands: the list of model phases is not that of the scenario")
         return
     for phase in scenario.model_phases:
         off = partial(Violation, "figure", phase.key)
-        instances = [i for i, p in _known(plan, scenario) if p.key == phase.key]
+        instances = [i for i, p in known if p.key == phase.key]
         planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
         item = listed[phase.key]
         rule = dict(scenario.operations.models).get(phase.model.name, ModelRules())
         demand = Fraction(phase.needed_tokens_s)
-        level = served(rule, scenario, list(_known(plan, scenario)), phase)
+        level = served(rule, scenario, known, phase)
         # What is not promised is a rounded figure; what must be met in full is met to the last bit.
         hair = demand * Fraction(TOLERANCE) if item.unmet_tokens_s else Fraction(0)
         if level < demand - Fraction(item.unmet_tokens_s) - hair:
@@ -353,14 +344,14 @@ def _demand(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
         for other in scenario.model_phases:
             if other.model.name == phase.model.name and other.needed_tokens_s > 0:
                 # A request that is not served needs none of its model's phases.
-                level = served(rule, scenario, list(_known(plan, scenario)), other)
+                level = served(rule, scenario, known, other)
                 share = max(share, 1 - level / Fraction(other.needed_tokens_s))
         yield from _unmet(plan, item.unmet_tokens_s, phase, share)
-        if _differs(item.demand_tokens_s, phase.demand_tokens_s) or _differs(item.planned_tokens_s, float(planned)):
+        if differs(item.demand_tokens_s, phase.demand_tokens_s) or differs(item.planned_tokens_s, float(planned)):
             yield off(f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed")
-        if _differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
+        if differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
             yield off(f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances")
-        if _differs(item.slo_ms, phase.slo_ms):
+        if differs(item.slo_ms, phase.slo_ms):
             yield off(f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}")
 
 
@@ -377,19 +368,19 @@ def _unmet(plan: Plan, stated: float, phase: ModelPhase, share: Fraction) -> Ite
         yield Violation("figure", phase.key, text)
 
 
-def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
+def _money(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
     off = partial(Violation, "figure")
     running: dict[tuple[str, str, tuple[tuple[str, int], ...]], int] = {}
     for entry in scenario.running:
         place = (entry.key, entry.region, tuple(sorted((k, v) for k, v in entry.nodes.items() if v)))
         running[place] = running.get(place, 0) + entry.count
     provisioning, initialization, unmet = Fraction(0), Fraction(0), Fraction(0)
-    provisioning = sum(rent(scenario, list(_known(plan, scenario))).values(), Fraction(0))
+    provisioning = sum(rent(scenario, known).values(), Fraction(0))
     rules = dict(scenario.operations.models)
     for item in plan.demands if plan.on_infeasible == "shortfall" else ():
         missing = Fraction(item.unmet_tokens_s)
         for phase in scenario.model_phases:
-            if phase.key == f"{item.model}/{item.phase}" and missing:
+            if phase.key == item.key and missing:
                 price = unmet_usd_h(rules.get(phase.model.name, ModelRules()), phase, missing)
                 if price is None:
                     yield Violation(
@@ -398,7 +389,7 @@ def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
                         f"{phase.key}: {item.unmet_tokens_s!r} tokens/s are unmet, but the scenario gives them no price",
                     )
                 unmet += price or 0
-    for instance, phase in _known(plan, scenario):
+    for instance, phase in known:
         before = running.get((phase.key, instance.region, tuple(sorted(instance.nodes().items()))), 0)
         if instance.kept != min(before, instance.count):
             text = (
@@ -413,7 +404,7 @@ def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
         ("unmet_usd_h", plan.unmet_usd_h, unmet),
         ("cost_usd_h", plan.cost_usd_h, provisioning + initialization + unmet),
     ):
-        if _differs(stored, float(computed)):
+        if differs(stored, float(computed)):
             yield off(name, f"{name} is {stored!r}, the instances sum to {float(computed)!r}")
     if plan.served_factor > plan.served_factor_bound * (1 + TOLERANCE):
         text = f"served_factor {plan.served_factor!r} is above served_factor_bound {plan.served_factor_bound!r}"
@@ -424,7 +415,7 @@ def _money(plan: Plan, scenario: ResolvedScenario) -> Iterator[Violation]:
         text = f"lower_bound_usd_h {plan.lower_bound_usd_h!r} is above cost_usd_h {plan.cost_usd_h!r}"
         yield off("lower_bound_usd_h", text)
     gap = abs(plan.cost_usd_h - plan.lower_bound_usd_h) / max(abs(plan.cost_usd_h), 1e-9)
-    if _differs(gap, plan.gap):
+    if differs(gap, plan.gap):
         yield off("gap", f"gap is {plan.gap!r}, cost and lower bound give {gap!r}")
     if (plan.status == "optimal") != (plan.gap <= plan.requested_gap):
         text = f"status is {plan.status!r} with a gap of {plan.gap:.2e} against {plan.requested_gap:.2e} asked for"

@@ -5,6 +5,7 @@ Shares no code with the side rows and supply classes of the allocation floor. Su
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
@@ -19,6 +20,11 @@ Known = Sequence[tuple[PlannedInstance, ModelPhase]]
 TOLERANCE = 1e-9
 
 
+def differs(first: float, second: float) -> bool:
+    """Whether two figures are not the same, rounding apart."""
+    return abs(first - second) > TOLERANCE * max(1.0, abs(first), abs(second))
+
+
 def node_prices(scenario: ResolvedScenario, region: str, configuration: str) -> list[float]:
     """USD per hour of every single available node of one kind, cheapest first."""
     r = scenario.regions.index(region)
@@ -31,14 +37,19 @@ def node_prices(scenario: ResolvedScenario, region: str, configuration: str) -> 
     return sorted(prices + [float(scenario.price_usd_h[r, c])] * max(0, rest))
 
 
-def rent(scenario: ResolvedScenario, known: Known) -> dict[str, Fraction]:
-    """USD/h that the nodes of every region cost, each at the price of its class."""
-    used: dict[tuple[str, str], int] = {}
+def used_nodes(known: Known) -> Counter[tuple[str, str]]:
+    """(region, node configuration) -> how many nodes of it the instances take."""
+    used: Counter[tuple[str, str]] = Counter()
     for instance, _ in known:
         for name, n in instance.nodes().items():
-            used[instance.region, name] = used.get((instance.region, name), 0) + n * instance.count
+            used[instance.region, name] += n * instance.count
+    return used
+
+
+def rent(scenario: ResolvedScenario, known: Known) -> dict[str, Fraction]:
+    """USD/h that the nodes of every region cost, each at the price of its class."""
     total = dict.fromkeys(scenario.regions, Fraction(0))
-    for (region, name), count in used.items():
+    for (region, name), count in used_nodes(known).items():
         prices = node_prices(scenario, region, name)
         # Nodes that do not exist are reported by the capacity check; here they cost what the dearest does.
         prices += prices[-1:] * max(0, count - len(prices))
@@ -91,7 +102,7 @@ def operations(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator
         item = stated.get(place)
         if item is None:
             yield Violation("figure", place, f"options: {place} is missing")
-        elif _differs(item.planned, float(value)) or _differs(item.asked, float(asked)) or item.unit != unit:
+        elif differs(item.planned, float(value)) or differs(item.asked, float(asked)) or item.unit != unit:
             text = f"options: {place} is stated as {item.planned!r} of {item.asked!r} {item.unit}, not as recomputed"
             yield Violation("figure", place, text)
 
@@ -149,10 +160,7 @@ def _survives(
 
 
 def _unmet(plan: Plan, phase: ModelPhase) -> Fraction:
-    for item in plan.demands:
-        if f"{item.model}/{item.phase}" == phase.key:
-            return Fraction(item.unmet_tokens_s)
-    return Fraction(0)
+    return sum((Fraction(item.unmet_tokens_s) for item in plan.demands if item.key == phase.key), Fraction(0))
 
 
 def _classes(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[Violation]:
@@ -161,27 +169,19 @@ def _classes(plan: Plan, scenario: ResolvedScenario, known: Known) -> Iterator[V
         if plan.node_classes:
             yield off("node_classes: the scenario has no reserved or spot nodes")
         return
-    used: dict[tuple[str, str], int] = {}
-    for instance, _ in known:
-        for name, n in instance.nodes().items():
-            used[instance.region, name] = used.get((instance.region, name), 0) + n * instance.count
     stated: dict[tuple[str, str], list[float]] = {}
     offered = {(str(item.name), item.region, item.configuration): item for item in scenario.operations.classes}
     for item in plan.node_classes:
         stated.setdefault((item.region, item.configuration), []).extend([item.usd_h] * item.nodes)
         if item.node_class != "on-demand":
-            there = offered.get((item.node_class, item.region, item.configuration))
-            if there is None or item.nodes > there.nodes:
+            offer = offered.get((item.node_class, item.region, item.configuration))
+            if offer is None or item.nodes > offer.nodes:
                 yield off(
                     f"node_classes: {item.nodes} {item.node_class} nodes of {item.configuration} in {item.region}, "
-                    f"{0 if there is None else there.nodes} exist"
+                    f"{0 if offer is None else offer.nodes} exist"
                 )
-    for (region, name), count in used.items():
+    for (region, name), count in used_nodes(known).items():
         if sorted(stated.pop((region, name), [])) != node_prices(scenario, region, name)[:count]:
             yield off(f"node_classes: {name} in {region} are not {count} nodes taken from the cheapest class first")
     for region, name in stated:
         yield off(f"node_classes: {name} in {region} are listed but no instance uses them")
-
-
-def _differs(first: float, second: float) -> bool:
-    return abs(first - second) > TOLERANCE * max(1.0, abs(first), abs(second))

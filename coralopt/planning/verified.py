@@ -253,7 +253,7 @@ class _Search:
         """Add what a round said about every phase that had requests."""
         demands = {item.key: item for item in plan.demands}
         for key, value in attainment.items():
-            rows = [row for row in result.outcomes if f"{row.model}/{row.phase}" == key]
+            rows = [row for row in result.outcomes if row.key == key]
             item = demands[key]
             self.trials[key].append(
                 Trial(
@@ -294,7 +294,7 @@ class _Search:
                     causes=row.causes,
                 )
                 for row in result.outcomes
-                if f"{row.model}/{row.phase}" in attainment and not math.isnan(row.attainment)
+                if row.key in attainment and not math.isnan(row.attainment)
             ),
         )
 
@@ -368,6 +368,6 @@ def _attainment(
             # The simulation plays the requests inside its window only: the first ones.
             met = met[possible[row.model, row.kind][: len(met)]]
         if len(met):
-            key = f"{row.model}/{row.phase}"
+            key = row.key
             attainment[key] = min(attainment.get(key, 1.0), float(met.mean()))
     return attainment

@@ -191,7 +191,7 @@ def simulation_view(result: SimulationResult, nodes: bool = True) -> RenderableT
 
 def outcome_name(row: PhaseOutcome) -> str:
     """Model phase, and which of its two latencies for mixed ones."""
-    return f"{row.model}/{row.phase}" + (f" ({row.kind})" if row.phase == "mixed" else "")
+    return row.key + (f" ({row.kind})" if row.phase == "mixed" else "")
 
 
 def _mean(values: np.ndarray) -> float:

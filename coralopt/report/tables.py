@@ -53,7 +53,7 @@ def demand_table(plan: Plan) -> Table:
         ],
         [
             (
-                *(f"{item.model}/{item.phase}", item.slo_ms, item.demand_tokens_s, item.planned_tokens_s),
+                *(item.key, item.slo_ms, item.demand_tokens_s, item.planned_tokens_s),
                 *(item.cost_usd_h, *([item.unmet_tokens_s] * unmet)),
             )
             for item in plan.demands
@@ -94,7 +94,7 @@ def instance_table(plan: Plan) -> Table:
     ]
     rows = [
         (
-            f"{instance.model}/{instance.phase}",
+            instance.key,
             instance.region,
             f"{instance.count} ({instance.kept} kept)" if instance.kept else instance.count,
             " + ".join(_nodes(name, count) for name, count in instance.nodes().items()),

@@ -35,7 +35,7 @@ def simulated_table(plan: Plan) -> Table | None:
     for row in mark.phases:
         causes = sorted(row.causes.items(), key=lambda item: -item[1])
         table.add_row(
-            f"{row.model}/{row.phase}" + (f" ({row.kind})" if row.phase == "mixed" else ""),
+            row.key + (f" ({row.kind})" if row.phase == "mixed" else ""),
             f"{row.attainment:.2%}",
             "-" if row.attainment_feasible is None else f"{row.attainment_feasible:.2%}",
             "-" if row.p99_ms is None else f"{row.p99_ms:,.1f}",

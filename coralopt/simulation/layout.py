@@ -11,7 +11,6 @@ import numpy as np
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
-from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
@@ -122,14 +121,14 @@ def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: Ti
         CoraloptError: The plan's scenario is not valid, or the plan names a model phase or node that it does not hold,
             or a micro-batch is larger than the layer times reach.
     """
-    scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
+    scenario = plan.resolved
     times: TimesOf = throughput_source(scenario.throughput_source) if source is None else source
     phases = {phase.key: phase for phase in scenario.model_phases}
     nodes = {configuration.name: configuration for configuration in scenario.configurations}
     sources = _Sources(nodes, tables, config, times)
     wanted = []
     for instance in plan.instances:
-        key = f"{instance.model}/{instance.phase}"
+        key = instance.key
         if key not in phases:
             raise CoraloptError(f"{instance.name}: {key} is not part of the plan's scenario")
         unknown = sorted(set(instance.nodes()) - set(nodes))

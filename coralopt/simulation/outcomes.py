@@ -70,6 +70,11 @@ class PhaseOutcome:
     worst_from_s: float
     worst_attainment: float
 
+    @property
+    def key(self) -> str:
+        """``"qwen3-32b/prefill"``, as :attr:`ModelPhase.key`."""
+        return f"{self.model}/{self.phase}"
+
 
 def slos(arrival_s: Floats, model: Ints, schedule: Schedule) -> tuple[Floats, Floats]:
     """SLOs of every request on the time to first token and per output token, float64 (N,) each, ms."""
@@ -105,9 +110,7 @@ def _outcome(requests: Columns, instances: Table, schedule: Schedule, key: str, 
     first, mixed, window = kind == "prefill", phase == "mixed", schedule.window_s
     model_phase = next(p for layout in schedule.layouts for p in layout.scenario.model_phases if p.key == key)
     slo_ms = model_phase.prefill_ms if first else model_phase.decode_ms
-    listed = [
-        [item for item in layout.plan.demands if f"{item.model}/{item.phase}" == key] for layout in schedule.layouts
-    ]
+    listed = [[item for item in layout.plan.demands if item.key == key] for layout in schedule.layouts]
     promised = [sum(item.planned_tokens_s for item in items) for items in listed]
     needed = [sum(item.demand_tokens_s for item in items) for items in listed]
     tokens = requests["input_tokens" if first else "output_tokens"][mine]
