@@ -76,12 +76,12 @@ def node_configurations() -> Mapping[str, NodeConfiguration]:
     ``network_gb_s`` is the figure of the slowest instance on sale, one direction. For ``1xL40S``, ``1xL4`` and
     ``1xA10G`` that is a burst figure; for counts that no cloud sells it is a share of the larger instance.
     """
-    found = {}
+    nodes = {}
     for row in _rows("nodes.csv"):
         gpu, count = gpus()[row["gpu"]], int(row["count"])
         name = configuration_name(count, gpu.name)
-        found[name] = NodeConfiguration(name, gpu, count, float(row["network_gbit_s"]) / 8)
-    return MappingProxyType(found)
+        nodes[name] = NodeConfiguration(name, gpu, count, float(row["network_gbit_s"]) / 8)
+    return MappingProxyType(nodes)
 
 
 @cache

@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement
 from coralopt.solving import (
+    Backend,
     Limit,
     Reason,
     Solution,
@@ -25,9 +25,9 @@ from coralopt.solving import (
 
 def best_placement(
     problem: PlacementProblem,
-    solver: Any = "dp",
+    solver: str | Backend = "dp",
     formulation: str | None = None,
-    options: SolveOptions | Mapping[str, Any] | None = None,
+    options: SolveOptions | Mapping[str, object] | None = None,
 ) -> Solution[Placement]:
     """Solve a placement problem over all its stage counts, one model a stage count where the solver takes matrices.
 
@@ -44,19 +44,19 @@ def best_placement(
     Raises:
         SolverError: As :func:`coralopt.solving.solve`.
     """
-    asked = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
+    wanted = options if isinstance(options, SolveOptions) else SolveOptions.from_mapping(options or {})
     backend = require_backend(solver)
     if backend.kind != "matrix":
-        return solve(problem, backend, formulation, asked)
-    deadline = math.inf if asked.time_limit is None else time.perf_counter() + asked.time_limit
+        return solve(problem, backend, formulation, wanted)
+    deadline = math.inf if wanted.time_limit is None else time.perf_counter() + wanted.time_limit
     parts: list[Solution[Placement]] = []
     for stages in problem.stage_counts:
         left = deadline - time.perf_counter()
         if left <= 0:
             break
-        limited = asked if asked.time_limit is None else replace(asked, time_limit=left)
+        limited = wanted if wanted.time_limit is None else replace(wanted, time_limit=left)
         parts.append(solve(replace(problem, stages=stages), backend, formulation, limited))
-    return _combined(problem, parts, len(parts) == len(problem.stage_counts), backend.name, formulation, asked)
+    return _combined(problem, parts, len(parts) == len(problem.stage_counts), backend.name, formulation, wanted)
 
 
 def _combined(
@@ -65,7 +65,7 @@ def _combined(
     complete: bool,
     solver: str,
     formulation: str | None,
-    asked: SolveOptions,
+    wanted: SolveOptions,
 ) -> Solution[Placement]:
     """One solution out of those of the single stage counts."""
     hopeless = (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED)  # throughput is bounded by its stages
@@ -83,8 +83,8 @@ def _combined(
         objective, gap = best.objective, relative_gap(best.objective, bound)
         # Proven one by one, the exact re-evaluations still differ from the solver's objectives by its tolerances.
         proven = all(part.termination.reason is Reason.OPTIMAL for part in open_parts) and complete
-        optimal = gap_reached(objective, bound, asked.rel_gap, asked.abs_gap) or (
-            proven and gap <= asked.rel_gap + 1e-7
+        optimal = gap_reached(objective, bound, wanted.rel_gap, wanted.abs_gap) or (
+            proven and gap <= wanted.rel_gap + 1e-7
         )
         reason = Reason.OPTIMAL if optimal else Reason.FEASIBLE
     elif not bounds:
@@ -99,13 +99,13 @@ def _combined(
         objective=objective,
         bound=bound,
         gap=gap,
-        requested_gap=asked.rel_gap,
+        requested_gap=wanted.rel_gap,
         solver=solver,
         formulation=formulation or problem.default_formulation,
         seconds={step: sum(part.seconds.get(step, 0.0) for part in parts) for step in steps},
         nodes=sum(part.nodes for part in parts),
         iterations=sum(part.iterations for part in parts),
-        requested=asked.to_mapping(),
+        requested=wanted.to_mapping(),
         effective=parts[0].effective if parts else {},
         shape=best.shape if best is not None else None,
     )

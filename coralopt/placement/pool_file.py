@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import yaml
@@ -84,7 +84,7 @@ def _mistake(source: str, place: str, problem: str, hint: str = "") -> ScenarioE
 
 def _pool(text: str, source: str, name: str) -> PlacementPool:
     try:
-        data: Any = yaml.safe_load(text)
+        data: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise _mistake(source, "pool", f"not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(data, dict):

@@ -24,15 +24,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.problem_parts import Placement, Stage
-from coralopt.solving import MatrixResult, MilpMatrix, Reason, heeded, solve_matrix
-from coralopt.throughput.tables import FIRST, LAST, MIDDLE
+from coralopt.solving import Backend, MatrixResult, MilpMatrix, Reason, heeded, solve_matrix
+from coralopt.throughput import FIRST, LAST, MIDDLE, falls_in_layers
 from coralopt.types import Floats
 
 #: Most columns that one target may have.
@@ -83,7 +82,7 @@ def place_pool(
     *,
     max_stages: int | None = None,
     stages: int | None = None,
-    solver: Any = "highs",
+    solver: str | Backend = "highs",
     time_limit: float | None = None,
     on_progress: Callable[[float, float], None] | None = None,
 ) -> PoolSolution:
@@ -140,7 +139,11 @@ class _Search:
     """State of one search over targets."""
 
     def __init__(
-        self, pool: PlacementPool, solver: Any, limit: float | None, told: Callable[[float, float], None] | None
+        self,
+        pool: PlacementPool,
+        solver: str | Backend,
+        limit: float | None,
+        told: Callable[[float, float], None] | None,
     ) -> None:
         self.pool, self.solver, self.told = pool, solver, told
         self.started = time.perf_counter()
@@ -154,7 +157,7 @@ class _Search:
     def run(self, stages: int, at_most: bool) -> None:
         """Improve on the plan in hand with ``stages`` stages, until it is proven that they cannot."""
         upper = _layer_bound(self.pool, stages)
-        falling = bool((self.pool.values[stages - 1, ..., 2:] <= self.pool.values[stages - 1, ..., 1:-1]).all())
+        falling = falls_in_layers(self.pool.values[stages - 1])
         try:
             while upper > self.value:
                 close = self.value > 0 and upper <= self.value * (1 + CLOSE)
@@ -165,11 +168,11 @@ class _Search:
                 else:
                     # Upwards by half: high targets have the most multisets, and most of them are impossible.
                     target = min((self.value + upper) / 2, 1.5 * self.value)
-                found = self._decide(target, stages, at_most, falling)
-                if found is None:
+                better = self._decide(target, stages, at_most, falling)
+                if better is None:
                     upper = self.value if close or self.value == 0 else math.nextafter(target, 0.0)
                 else:
-                    self.best, self.value = found
+                    self.best, self.value = better
                 if self.told is not None:
                     self.told(self.value, max(self.bound, upper, self.value))
         except _Undecided:
@@ -194,8 +197,6 @@ class _Search:
         x[r,j] such stages with n[r,j,c] nodes need sum_c min(T_j(c) / target, 1) n[r,j,c] >= x[r,j]: what a node gives
         beyond the target is of no use to its stage.
         """
-        from scipy.sparse import csc_matrix
-
         pool, roles = self.pool, self._roles(stages, at_most)
         kinds, layers = len(pool.counts), pool.layers
         cells = [(role, j) for role in roles for j in range(1, layers + 1)]
@@ -214,23 +215,8 @@ class _Search:
             dense[c, position] = 1
             # A hair more than it gives, so that a solver's tolerance never makes a possible target impossible.
             dense[cover + i, position] = min(float(pool.values[stages - 1, role, c, j]) / target, 1.0) * (1 + 1e-6)
-        needed = {FIRST: 1.0, MIDDLE: float(stages - 2), LAST: 1.0}
-        high = [float(stages)] if roles == [FIRST] else [needed[role] for role in roles]
-        low = [1.0] if at_most else high
-        counts = [float(n) for n in pool.counts]
-        matrix = MilpMatrix(
-            c=np.zeros(columns),
-            offset=0.0,
-            a=csc_matrix(dense),
-            row_lower=np.array([*[-math.inf] * kinds, float(layers), *low, *[0.0] * len(cells)]),
-            row_upper=np.array([*counts, math.inf if falling else float(layers), *high, *[math.inf] * len(cells)]),
-            lower=np.zeros(columns),
-            upper=np.array([*[float(stages)] * len(cells), *(counts[c] for _, c in nodes)]),
-            integer=np.ones(columns, dtype=bool),
-            maximize=False,
-            column_names=[f"x{position}" for position in range(columns)],
-            row_names=[f"r{position}" for position in range(rows)],
-        )
+        columns_of = np.array([*[float(stages)] * len(cells), *(float(pool.counts[c]) for _, c in nodes)])
+        matrix = self._integer_programme(dense, np.zeros(columns), columns_of, stages, at_most, falling)
         result = self._solved(matrix, {"time_limit": 3.0})
         return result.termination.reason is Reason.INFEASIBLE
 
@@ -293,40 +279,45 @@ class _Search:
         return columns
 
     def _matrix(self, columns: list[_Column], stages: int, at_most: bool, falling: bool) -> MilpMatrix:
-        from scipy.sparse import csc_matrix
-
         pool = self.pool
-        kinds = len(pool.counts)
-        roles = self._roles(stages, at_most)
+        kinds, roles = len(pool.counts), self._roles(stages, at_most)
         dense = np.zeros((kinds + 1 + len(roles), len(columns)))
         for position, column in enumerate(columns):
             dense[:kinds, position] = column.nodes
             dense[kinds, position] = column.layers
             dense[kinds + 1 + roles.index(column.role), position] = 1
-        # One table for all roles: the stages are counted together.
-        together = roles == [FIRST]
-        needed = {FIRST: 1.0, MIDDLE: float(stages - 2), LAST: 1.0}
-        low = [float(stages) if together else needed[role] for role in roles]
-        high = list(low)
-        if at_most:
-            low = [1.0]
-        capacity = np.asarray(pool.counts, dtype=np.float64)
         most = [
             min((n // k for n, k in zip(pool.counts, column.nodes, strict=True) if k), default=0) for column in columns
         ]
+        # Fewest stages where they are free; else any solution will do.
+        cost = np.full(len(columns), 1.0 if at_most else 0.0)
+        return self._integer_programme(dense, cost, np.asarray(most, dtype=np.float64), stages, at_most, falling)
+
+    def _integer_programme(
+        self, dense: Floats, cost: Floats, upper: Floats, stages: int, at_most: bool, falling: bool
+    ) -> MilpMatrix:
+        """Least cost of whole columns; rows: nodes of each kind, layers, stages of each role, and more that are >= 0."""
+        from scipy.sparse import csc_matrix
+
+        pool, roles = self.pool, self._roles(stages, at_most)
+        needed = {FIRST: 1.0, MIDDLE: float(stages - 2), LAST: 1.0}
+        # One table for all roles: the stages are counted together.
+        high = [float(stages)] if roles == [FIRST] else [needed[role] for role in roles]
+        low = [1.0] if at_most else high
+        more = len(dense) - len(pool.counts) - 1 - len(roles)
+        nodes = [float(n) for n in pool.counts]
         return MilpMatrix(
-            # Fewest stages where they are free; else any solution will do.
-            c=np.ones(len(columns)) if at_most else np.zeros(len(columns)),
+            c=cost,
             offset=0.0,
             a=csc_matrix(dense),
-            row_lower=np.array([*[-math.inf] * kinds, float(pool.layers), *low]),
-            row_upper=np.array([*capacity, math.inf if falling else float(pool.layers), *high]),
-            lower=np.zeros(len(columns)),
-            upper=np.asarray(most, dtype=np.float64),
-            integer=np.ones(len(columns), dtype=bool),
+            row_lower=np.array([*[-math.inf] * len(nodes), float(pool.layers), *low, *[0.0] * more]),
+            row_upper=np.array([*nodes, math.inf if falling else float(pool.layers), *high, *[math.inf] * more]),
+            lower=np.zeros(len(cost)),
+            upper=upper,
+            integer=np.ones(len(cost), dtype=bool),
             maximize=False,
-            column_names=[f"x{position}" for position in range(len(columns))],
-            row_names=[*(f"nodes[{n}]" for n in range(kinds)), "layers", *(f"stages[{r}]" for r in roles)],
+            column_names=[f"x{position}" for position in range(len(cost))],
+            row_names=[f"r{position}" for position in range(len(dense))],
         )
 
     def _placement(self, taken: list[_Column]) -> Placement:

@@ -108,6 +108,7 @@ class PlacementProblem(AttachedProblem[Placement]):
         wanted = range(1, most + 1) if self.stages is None else (self.stages,)
         return tuple(count for count in wanted if count <= most)
 
+    # Any: as in the base class, whose formulations take this very class.
     def formulations(self) -> Mapping[str, Formulation[Any, Placement]]:
         """The formulations of this problem by name; the paper's knows no cells."""
         every = super().formulations()

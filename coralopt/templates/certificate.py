@@ -120,14 +120,14 @@ def _split(cost: Floats, kind: npt.NDArray[np.intp], count: int, layers: int) ->
     ahead[0][0] = 0.0
     for role in roles:
         ahead.append(_product(ahead[-1], cost[role]))
-    found: list[tuple[int, int]] = []
+    stages: list[tuple[int, int]] = []
     left = layers
     for position in range(count - 1, -1, -1):
         options = ahead[position][: left + 1][::-1] + cost[roles[position], : left + 1]
         held = int(options.argmin())
-        found.append((held, int(kind[roles[position], held])))
+        stages.append((held, int(kind[roles[position], held])))
         left -= held
-    return tuple(reversed(found))
+    return tuple(reversed(stages))
 
 
 def whole_nodes_bound(
@@ -241,11 +241,11 @@ def allocation_certificate(
         least = np.full(len(demand), math.inf)
         for m, table in enumerate(tables):
             for r in range(regions):
-                found = cheapest_token(table.values, price[r] + mu[r])
-                if not found.stages:
+                token = cheapest_token(table.values, price[r] + mu[r])
+                if not token.stages:
                     continue
-                least[m] = min(least[m], found.usd_h)
-                usage = found.usage(table.values)
+                least[m] = min(least[m], token.usd_h)
+                usage = token.usage(table.values)
                 if (m, r, usage.tobytes()) not in known:
                     known.add((m, r, usage.tobytes()))
                     columns.append((m, r, usage, float(usage @ np.where(usage > 0, price[r], 0.0))))
@@ -325,7 +325,7 @@ def phase_bounds(
     At catalog prices without initialization penalty, in the cheapest region.
     """
     tables = unlimited_tables(scenario) if tables is None else tables
-    found = []
+    bounds = []
     for phase, table in zip(scenario.model_phases, tables, strict=True):
         best = CheapestToken(math.inf, ())
         where = ""
@@ -334,5 +334,5 @@ def phase_bounds(
             here = cheapest_token(table.values, np.where(sold, scenario.price_usd_h[r], math.inf))
             if here.usd_h < best.usd_h:
                 best, where = here, region
-        found.append((phase.key, (1 + _SAFE) / best.usd_h if best.stages else 0.0, where))
-    return found
+        bounds.append((phase.key, (1 + _SAFE) / best.usd_h if best.stages else 0.0, where))
+    return bounds

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
+from numba import njit, prange
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-Array = Any
-
-
-def _parallel(function: _F) -> _F:
-    return cast("_F", numba.njit(cache=True, parallel=True)(function))
+from coralopt.types import Floats, Ints
 
 
-def _compiled(function: _F) -> _F:
-    return cast("_F", numba.njit(cache=True)(function))
-
-
-@_parallel
-def cover_costs(steps: Array, price: Array, grid: int, out: Array) -> None:
+@njit(cache=True, parallel=True)
+def cover_costs(steps: Ints, price: Floats, grid: int, out: Floats) -> None:
     """``out[j, t]`` = least price of whole nodes with at least t steps together, for t = 0..``grid``.
 
     ``steps[c, j]`` (int64): steps of one node of configuration c with j layers, 0: it cannot; ``price[c]`` may be infinite.
     """
-    for j in numba.prange(steps.shape[1]):
+    for j in prange(steps.shape[1]):
         out[j, 0] = 0.0
         for t in range(1, grid + 1):
             least = np.inf
@@ -38,8 +26,8 @@ def cover_costs(steps: Array, price: Array, grid: int, out: Array) -> None:
             out[j, t] = least
 
 
-@_compiled
-def _times(left: Array, right: Array, out: Array) -> None:
+@njit(cache=True)
+def _times(left: Floats, right: Floats, out: Floats) -> None:
     for total in range(out.shape[0]):
         least = np.inf
         for j in range(total + 1):
@@ -48,14 +36,14 @@ def _times(left: Array, right: Array, out: Array) -> None:
         out[total] = least
 
 
-@_parallel
-def split_layers(first: Array, middle: Array, last: Array, inner: int, best: Array) -> None:
+@njit(cache=True, parallel=True)
+def split_layers(first: Floats, middle: Floats, last: Floats, inner: int, best: Floats) -> None:
     """``best[t]`` = min(best[t], least price of a first stage, ``inner`` middle ones and a last one, of t steps each).
 
     Tables are (L + 1, T + 1); 0 layers are no stage.
     """
     layers = first.shape[0] - 1
-    for t in numba.prange(1, best.shape[0]):
+    for t in prange(1, best.shape[0]):
         line, stage, spare = np.empty(layers + 1), np.empty(layers + 1), np.empty(layers + 1)
         stage[0] = np.inf
         line[0] = np.inf
@@ -77,8 +65,8 @@ def split_layers(first: Array, middle: Array, last: Array, inner: int, best: Arr
                 best[t] = cost
 
 
-@_compiled
-def cover_demand(one: Array, out: Array) -> None:
+@njit(cache=True)
+def cover_demand(one: Floats, out: Floats) -> None:
     """``out[t]`` = least price of any number of instances with at least t steps together; ``one[t]`` of one instance."""
     out[0] = 0.0
     for t in range(1, out.shape[0]):

@@ -18,6 +18,9 @@ from typing import Any
 
 from coralopt.errors import CoraloptError
 
+#: Anything of aiconfigurator-core, which has no types.
+_External = Any
+
 MISSING = "aiconfigurator-core is not installed; install the extra: pip install 'coralopt[silicon]', or pass --from-csv"
 
 _PREFILL_TOKENS = (64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
@@ -113,11 +116,11 @@ def _tables_for(model: _Model, system: str) -> _Tables:
 class _Sdk:
     """The parts of aiconfigurator-core that are used."""
 
-    get_backend: Any
-    get_database_view: Any
-    get_model: Any
-    model_config: Any
-    runtime_config: Any
+    get_backend: _External
+    get_database_view: _External
+    get_model: _External
+    model_config: _External
+    runtime_config: _External
 
 
 def _load_sdk() -> _Sdk:
@@ -180,7 +183,7 @@ def _rows(sdk: _Sdk, model: _Model, system: str) -> Iterator[dict[str, str | int
         raise CoraloptError(f"aiconfigurator-core fails for {what}: {error!r}") from error
 
 
-def _build(sdk: _Sdk, model: _Model, backend: str, tp: int) -> Any:
+def _build(sdk: _Sdk, model: _Model, backend: str, tp: int) -> _External:
     config = sdk.model_config(tp_size=tp, moe_tp_size=tp, moe_ep_size=1)
     if model.config is None:
         return sdk.get_model(model.path or model.name, config, backend)
@@ -190,7 +193,7 @@ def _build(sdk: _Sdk, model: _Model, backend: str, tp: int) -> Any:
 
 
 def _times(
-    sdk: _Sdk, backend: Any, built: Any, database: Any, phase: str, tokens: int, batch: int
+    sdk: _Sdk, backend: _External, built: _External, database: _External, phase: str, tokens: int, batch: int
 ) -> tuple[float, float]:
     """Milliseconds outside the layers and in all layers together."""
     if phase == "prefill":

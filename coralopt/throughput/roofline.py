@@ -61,15 +61,19 @@ class Efficiency:
         return self.links[min((n for n in self.links if n >= count), default=max(self.links))]
 
 
+#: One entry of data/efficiency.json: numbers, a text and the links, named like the fields of :class:`Efficiency`.
+_Figures = dict[str, Any]
+
+
 @lru_cache(maxsize=1)
 def efficiencies() -> Mapping[str, Mapping[str, Efficiency]]:
     """GPU name -> phase (``prefill``, ``decode``) -> efficiency; fitted figures and stated guesses."""
     text = resources.files("coralopt.throughput").joinpath("data/efficiency.json").read_text(encoding="utf-8")
-    data: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
+    data: dict[str, dict[str, _Figures]] = json.loads(text)
     return {gpu: {phase: _efficiency(values) for phase, values in phases.items()} for gpu, phases in data.items()}
 
 
-def _efficiency(values: dict[str, Any]) -> Efficiency:
+def _efficiency(values: _Figures) -> Efficiency:
     links = {int(count): Link(**link) for count, link in sorted(values.pop("links").items(), key=lambda i: int(i[0]))}
     return Efficiency(links=links, **values)
 

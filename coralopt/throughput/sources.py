@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -38,7 +37,11 @@ class AutoSource:
         return self._roofline.times(model, configuration)
 
 
-SOURCES: dict[str, Any] = {"auto": AutoSource, "silicon": SiliconSource, "roofline": RooflineSource}
+SOURCES: dict[str, Callable[[], LayerTimeSource]] = {
+    "auto": AutoSource,
+    "silicon": SiliconSource,
+    "roofline": RooflineSource,
+}
 
 
 def throughput_source(name: str | MeasuredSourceChoice) -> LayerTimeSource:
@@ -51,8 +54,7 @@ def throughput_source(name: str | MeasuredSourceChoice) -> LayerTimeSource:
         return MeasuredSource(name.nodes, AutoSource() if name.name == "auto" else None)
     if name not in SOURCES:
         raise CoraloptError(f"unknown throughput source {name!r}; choose one of: {', '.join(SOURCES)}")
-    source: LayerTimeSource = SOURCES[name]()
-    return source
+    return SOURCES[name]()
 
 
 def build_tables(
@@ -83,16 +85,6 @@ def build_tables(
             f"throughput source {source.name!r} has no figures for {phase.model.name} on {', '.join(missing)}; "
             "use source 'auto' or 'roofline', measure them with `coralopt profile`, or leave these configurations out"
         )
-    return _filled(source, phase, configurations, max_stages, budget_units=budget_units, receiver_gb_s=receiver_gb_s)
-
-
-def _filled(
-    source: LayerTimeSource,
-    phase: ModelPhase,
-    configurations: Sequence[NodeConfiguration],
-    max_stages: int,
-    **how: Any,
-) -> ThroughputTables:
     layers = phase.model.layers
     shape = (max_stages, 3, len(configurations), layers + 1)
     values, stage_ms = np.zeros(shape), np.zeros(shape)
@@ -100,7 +92,9 @@ def _filled(
     provenance = []
     for c, configuration in enumerate(configurations):
         times = source.times(phase.model, configuration)
-        cells = node_throughput(phase, configuration, times, max_stages, **how)
+        cells = node_throughput(
+            phase, configuration, times, max_stages, budget_units=budget_units, receiver_gb_s=receiver_gb_s
+        )
         values[:, :, c], batch[:, :, c], stage_ms[:, :, c] = cells
         provenance.append(times.provenance)
     return ThroughputTables(
@@ -131,11 +125,11 @@ def budget_tables(
     """
     most = max_stages * units
     values = np.zeros((max_stages, 3, len(configurations), most + 1, phase.model.layers + 1))
-    for given in range(1, most + 1):
-        filled = _filled(source, phase, configurations, max_stages, budget_units=(given, units)).values
+    for own in range(1, most + 1):
+        tables = build_tables(source, phase, configurations, max_stages, budget_units=(own, units)).values
         for stages in range(1, max_stages + 1):
-            if given <= stages * units - (stages - 1):
-                values[stages - 1, :, :, given] = filled[stages - 1]
+            if own <= stages * units - (stages - 1):
+                values[stages - 1, :, :, own] = tables[stages - 1]
     return values
 
 
@@ -149,5 +143,5 @@ def link_tables(
         of its bandwidth among the Q different ones. The last stage sends token numbers only and does not depend on q.
     """
     speeds = sorted({c.network_gb_s for c in configurations})
-    tables = [_filled(source, phase, configurations, max_stages, receiver_gb_s=speed).values for speed in speeds]
+    tables = [build_tables(source, phase, configurations, max_stages, receiver_gb_s=speed).values for speed in speeds]
     return np.stack(tables, axis=3), tuple(speeds.index(c.network_gb_s) for c in configurations)

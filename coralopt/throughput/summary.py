@@ -114,8 +114,7 @@ def _least(
             high = middle
     digits = 2 - int(np.floor(log10(high)))
     told = round(ceil(high * 10.0**digits) / 10.0**digits, max(digits, 0))
-    found = _pipeline(_with_slo(phase, field, told), nodes, max_stages)
-    return told, str(found)
+    return told, str(_pipeline(_with_slo(phase, field, told), nodes, max_stages))
 
 
 def _pipeline(phase: ModelPhase, nodes: Sequence[tuple[NodeConfiguration, LayerTimes]], max_stages: int) -> str | None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.catalog.types import NodeConfiguration
-from coralopt.scenario.resolved import ModelPhase
 from coralopt.types import Floats
 
 #: Roles of a stage: the first one holds the embedding, the last one the output head. A pipeline of one
@@ -54,19 +50,3 @@ class ThroughputTables:
     @property
     def max_stages(self) -> int:
         return int(self.values.shape[0])
-
-
-class ThroughputSource(Protocol):
-    """Anything that can fill throughput tables."""
-
-    name: str
-
-    def covers(self, phase: ModelPhase, configuration: NodeConfiguration) -> bool:
-        """Whether this source knows the model on this node configuration."""
-        ...
-
-    def tables(
-        self, phase: ModelPhase, configurations: Sequence[NodeConfiguration], max_stages: int
-    ) -> ThroughputTables:
-        """Tables for 1..``max_stages`` stages; raises ``CoraloptError`` naming the pairs it does not cover."""
-        ...

@@ -101,7 +101,7 @@ def removal_links(sets: Array, sizes: Array, start: Array, links: Array) -> None
 
 
 @_compiled
-def _sublattice(row: Array, links: Array, m: int) -> Any:
+def _sublattice(row: Array, links: Array, m: int) -> tuple[Array, int]:
     """Rows of all sub-multisets of node set m by code (code 0, the empty one, is -1), and ``top``."""
     present = np.flatnonzero(row)
     kinds = present.shape[0]

@@ -25,12 +25,16 @@ engine, where asked for, are rows on y alone. A problem without a placement is t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coralopt.placement.formulations.stages import fixed_stages, nodes_in_order
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement, Stage
+from coralopt.solving.problem import VariableIndex
 from coralopt.throughput.tables import stage_role
+
+if TYPE_CHECKING:
+    from pyomo.environ import ConcreteModel
 
 
 class PaperFormulation:
@@ -38,7 +42,7 @@ class PaperFormulation:
 
     name: str = "paper"
 
-    def build(self, problem: PlacementProblem) -> Any:
+    def build(self, problem: PlacementProblem) -> ConcreteModel:
         """Pyomo model with ``x``, ``y``, ``z`` and ``throughput``.
 
         Raises:
@@ -87,7 +91,7 @@ class PaperFormulation:
         model.objective = pyo.Objective(expr=model.throughput, sense=pyo.maximize)
         return model
 
-    def read(self, problem: PlacementProblem, value: Callable[[str, Any], float]) -> Placement:
+    def read(self, problem: PlacementProblem, value: Callable[[str, VariableIndex], float]) -> Placement:
         """The placement that ``x`` and ``y`` say; ``value(name, index)`` gives a variable's value."""
         stages, nodes = fixed_stages(problem), nodes_in_order(problem)
         pipeline = []

@@ -39,13 +39,17 @@ n[s,c] <= N_c b[s,c], sum_c b[s,c] = 1, b binary: as many nodes of one configura
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coralopt.placement.cells import Budgets
 from coralopt.placement.formulations.stages import fixed_stages
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement, Stage
+from coralopt.solving.problem import VariableIndex
 from coralopt.throughput.tables import stage_role
+
+if TYPE_CHECKING:
+    from pyomo.environ import ConcreteModel
 
 
 def _cells_of_stages(problem: PlacementProblem, stages: int) -> list[range]:
@@ -62,7 +66,7 @@ class TightFormulation:
 
     name: str = "tight"
 
-    def build(self, problem: PlacementProblem) -> Any:
+    def build(self, problem: PlacementProblem) -> ConcreteModel:
         """Pyomo model with ``x``, ``n``, ``w`` and ``throughput``, in units of U.
 
         Raises:
@@ -134,7 +138,7 @@ class TightFormulation:
         model.objective = pyo.Objective(expr=most * model.throughput, sense=pyo.maximize)
         return model
 
-    def read(self, problem: PlacementProblem, value: Callable[[str, Any], float]) -> Placement:
+    def read(self, problem: PlacementProblem, value: Callable[[str, VariableIndex], float]) -> Placement:
         """The placement that ``x`` and ``n`` say; ``value(name, index)`` gives a variable's value."""
         stages = fixed_stages(problem)
         J, K = range(1, problem.layers - stages + 2), _cells_of_stages(problem, stages)
