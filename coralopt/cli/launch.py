@@ -14,12 +14,11 @@ from coralopt.cli.console import JsonFlag, print_json, say
 from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED, OK
 from coralopt.cli.launch_options import (
     RUN_FOLDER,
-    DryRun,
     EngineOptions,
     Host,
+    LaunchMode,
     ManifestOptions,
     NodeOptions,
-    Partial,
     PlanArgument,
     Port,
     RunFolder,
@@ -97,13 +96,12 @@ app = typer.Typer(
 @takes_groups
 def start(
     plan: PlanArgument,
+    mode: LaunchMode,
     servers: ServerOptions,
     options: EngineOptions,
     output: RunFolder = RUN_FOLDER,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    partial: Partial = False,
-    dry_run: DryRun = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Start the servers of PLAN on this machine behind a router; Ctrl-C drains and stops them."""
@@ -114,21 +112,21 @@ def start(
 
     document = Plan.load(plan)
     engine = options.engine(document)
-    require_runnable(lower(document, engine), partial)
+    require_runnable(lower(document, engine), mode.partial)
     need_runtime_extra()
     from coralopt.runtime.local import LocalAddresses, serve_locally
 
     for model, path in engine.model_paths.items():
         if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
             raise LaunchError(f"--model-path {model}={path}: no such directory")
-    if dry_run:
+    if mode.dry_run:
         addresses = LocalAddresses()
         launch = lower(document, engine, addresses)
         addresses.release()
         present(Answer(launch.to_document(), [_verdict_table(document, launch), _commands(launch)]), json_output)
         return
     warn_open(host)
-    local = servers.local(output, host, port, needs_gpus=not engine.cpu, partial=partial)
+    local = servers.local(output, host, port, needs_gpus=not engine.cpu, partial=mode.partial)
 
     def ready(url: str, cluster: LocalCluster, router: Router) -> None:
         if json_output:
@@ -144,6 +142,7 @@ def start(
 @takes_groups
 def render(
     plan: PlanArgument,
+    mode: LaunchMode,
     options: EngineOptions,
     nodes: NodeOptions,
     manifests: ManifestOptions,
@@ -151,8 +150,6 @@ def render(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files; printed without it.")
     ] = None,
-    partial: Partial = False,
-    dry_run: DryRun = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Write the files that start the servers of PLAN elsewhere."""
@@ -163,9 +160,9 @@ def render(
     document = Plan.load(plan)
     engine = options.engine(document)
     verdicts = lower(document, engine)
-    require_runnable(verdicts, partial)
+    require_runnable(verdicts, mode.partial)
     files = target_files(target, document, engine, nodes, manifests)
-    if dry_run or output is None:
+    if mode.dry_run or output is None:
         hidden = ("launch.json", "preflight/preflight.py")
         texts = [f"# ---- {name}\n{text}" for name, text in files.items() if name not in hidden]
         present(Answer(files, texts), json_output)

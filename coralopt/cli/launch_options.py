@@ -28,8 +28,6 @@ RUN_FOLDER = Path("coralopt-run")
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")]
 UrlArgument = Annotated[str, typer.Argument(metavar="URL", help="The router of a running `coralopt launch start`.")]
 RunFolder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of logs and state.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be started or written, and stop.")]
-Partial = Annotated[bool, typer.Option(help="Go on when some instances cannot run.")]
 Host = Annotated[str, typer.Option(help="Address that the router listens on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the router; 0 for a free one.")]
 
@@ -40,6 +38,16 @@ class Target(StrEnum):
     SHELL = "shell"
     SKYPILOT = "skypilot"
     KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True)
+class LaunchMode(OptionGroup):
+    """How much of it is done."""
+
+    partial: Annotated[bool, typer.Option(help="Go on when some instances cannot run.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started or written, and stop.")] = (
+        False
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from coralopt import catalog
+from coralopt.catalog import gpus
 from coralopt.processes import output_of
 from coralopt.runtime.lower import OneNodeEach
 
@@ -75,11 +75,11 @@ class LocalAddresses(OneNodeEach):
 def gpu_kind(product: str) -> str | None:
     """Our name of a GPU that its driver calls ``product``: ``NVIDIA A100-SXM4-40GB`` is ``A100-40``; else ``None``."""
     words = re.split(r"[\s-]+", product)
-    known = {name.split("-")[0] for name in catalog.gpus()}
+    known = {name.split("-")[0] for name in gpus()}
     kind = next((word for word in words if word in known), None)
     memory = next((word.removesuffix("GB") for word in words if re.fullmatch(r"\d+GB", word)), None)
     # A100 alone is the one with 80 GB.
-    return f"{kind}-{memory}" if f"{kind}-{memory}" in catalog.gpus() else kind
+    return f"{kind}-{memory}" if f"{kind}-{memory}" in gpus() else kind
 
 
 def gpus_here() -> tuple[str, ...]:
