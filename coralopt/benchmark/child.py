@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,7 +38,16 @@ from coralopt.errors import (
 )
 from coralopt.placement import PlacementProblem, best_placement
 from coralopt.replacing import replacing
-from coralopt.solving import Problem, Reason, Solution, SolveOptions, gap_reached, require_backend, solve
+from coralopt.solving import (
+    Problem,
+    Reason,
+    Solution,
+    SolveOptions,
+    gap_reached,
+    is_matrix_backend,
+    require_backend,
+    solve,
+)
 
 #: First line of the events: the clock runs.
 STARTED = {"started": True}
@@ -140,7 +150,7 @@ def run(job: Job, problem: BenchProblem, stream: TextIO) -> Row:
 def _solve(job: Job, problem: BenchProblem, options: SolveOptions, watch: Watch) -> Row:
     """The outcome; the watch's steps are filled even when an error ends the run."""
     arm, backend = job.arm, require_backend(job.arm.solver)
-    if backend.kind != "matrix":
+    if not is_matrix_backend(backend):
         watch.called()
         # Any: either kind of problem, and of answer.
         either: Problem[Any] = problem
@@ -170,43 +180,40 @@ def _solve(job: Job, problem: BenchProblem, options: SolveOptions, watch: Watch)
 def _solution_data(solution: Solution[Any]) -> Row:
     end = solution.termination
     outcome = _REASONS.get(end.reason, Outcome.ERROR)
-    rows, columns = solution.shape or (None, None)
     return {
-        "outcome": outcome.value,
+        **_figures(outcome, (solution.objective, solution.bound, solution.gap), [solution]),
         "message": end.reason.value if outcome is Outcome.ERROR else "",
         "limit": end.limit.value if end.limit else "",
-        "raw": end.raw[:200],
-        "objective": _finite(solution.objective),
-        "bound": _finite(solution.bound),
-        "gap": _finite(solution.gap),
-        "nodes": solution.nodes,
-        "iterations": solution.iterations,
-        "matrix_rows": rows,
-        "matrix_columns": columns,
         "answer": answer_to_plain(solution.answer),
     }
 
 
 def _allocation_data(result: AllocationResult, options: SolveOptions, watch: Watch) -> Row:
     proven = gap_reached(result.cost_usd_h, result.bound_usd_h, options.rel_gap, options.abs_gap)
-    parts = result.solutions
-    watch.steps["build"] = sum(part.seconds.get("build", 0.0) for part in parts)
-    watch.steps["check"] = result.seconds.get("check", 0.0) + sum(part.seconds.get("check", 0.0) for part in parts)
-    rows, columns = (parts[-1].shape if parts else None) or (None, None)
+    outcome = Outcome.OPTIMAL if proven else Outcome.FEASIBLE
+    build, check = (sum(part.seconds.get(step, 0.0) for part in result.solutions) for step in ("build", "check"))
+    watch.steps |= {"build": build, "check": result.seconds.get("check", 0.0) + check}
     return {
-        "outcome": (Outcome.OPTIMAL if proven else Outcome.FEASIBLE).value,
+        **_figures(outcome, (result.cost_usd_h, result.bound_usd_h, result.gap), result.solutions),
+        "steps": {name: round(value, 4) for name, value in result.seconds.items()},
+        "answer": answer_to_plain(result.allocation),
+    }
+
+
+def _figures(outcome: Outcome, figures: tuple[float, float | None, float], parts: Sequence[Solution[Any]]) -> Row:
+    """What a solve of several integer programmes, or one, or none, has to tell."""
+    last = parts[-1] if parts else None
+    rows, columns = (last.shape if last else None) or (None, None)
+    return {
+        "outcome": outcome.value,
         "message": "",
         "limit": "",
-        "raw": (parts[-1].termination.raw if parts else "closed without an integer programme")[:200],
-        "objective": _finite(result.cost_usd_h),
-        "bound": _finite(result.bound_usd_h),
-        "gap": _finite(result.gap),
+        "raw": (last.termination.raw if last else "closed without an integer programme")[:200],
+        **{name: _finite(value) for name, value in zip(("objective", "bound", "gap"), figures, strict=True)},
         "nodes": sum(part.nodes for part in parts),
         "iterations": sum(part.iterations for part in parts),
         "matrix_rows": rows,
         "matrix_columns": columns,
-        "steps": {name: round(value, 4) for name, value in result.seconds.items()},
-        "answer": answer_to_plain(result.allocation),
     }
 
 

@@ -11,12 +11,20 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem
-from coralopt.solving import Capability, Check, MilpMatrix, RawResult, SolveOptions, SolveProgress
+from coralopt.allocation import Allocation, AllocationProblem
+from coralopt.solving import (
+    Availability,
+    Capability,
+    Check,
+    MatrixBackend,
+    MilpMatrix,
+    RawResult,
+    SolveOptions,
+    SolveProgress,
+)
 from coralopt.types import Floats
 
 #: Told the objective of every better incumbent.
@@ -35,17 +43,13 @@ class ObservedBackend:
     kind = "matrix"
 
     def __init__(
-        self, inner: Any, permute: int | None, tell: Tell | None, begins: Callable[[], None] | None = None
+        self, inner: MatrixBackend, permute: int | None, tell: Tell | None, begins: Callable[[], None] = lambda: None
     ) -> None:
         self._inner, self._permute, self._tell, self._begins = inner, permute, tell, begins
-        self.name: str = inner.name
-        self.capabilities: frozenset[Capability] = inner.capabilities
+        self.name, self.capabilities = inner.name, inner.capabilities
         self.seconds = {"handover": 0.0, "solve": 0.0, "permute": 0.0}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def probe(self) -> Any:
+    def probe(self) -> Availability:
         """What the back end itself says."""
         return self._inner.probe()
 
@@ -60,15 +64,14 @@ class ObservedBackend:
         """Solve as the back end does, in permuted order."""
         begun = time.perf_counter()
         order = None if self._permute is None else Permutation.of(matrix, self._permute)
-        given = matrix if order is None else order.apply(matrix)
-        given_start = start if order is None or start is None else start[order.columns]
+        permuted = matrix if order is None else order.apply(matrix)
+        permuted_start = start if order is None or start is None else start[order.columns]
         self.seconds["permute"] += time.perf_counter() - begun
         listen = on_progress if self._tell is None or not matrix.integer.any() else self._heard(on_progress)
-        if listen is not None and Capability.PROGRESS not in self.capabilities:
+        if Capability.PROGRESS not in self.capabilities:
             listen = None
-        if self._begins is not None:
-            self._begins()
-        raw: RawResult = self._inner.solve(given, options, start=given_start, on_progress=listen)
+        self._begins()
+        raw = self._inner.solve(permuted, options, start=permuted_start, on_progress=listen)
         self.seconds["handover"] += raw.handover_seconds
         self.seconds["solve"] += raw.solve_seconds
         return raw if order is None else order.undo(raw)
@@ -143,13 +146,12 @@ class ObservedAllocation(AllocationProblem):
     @staticmethod
     def of(problem: AllocationProblem, tell: Tell) -> ObservedAllocation:
         """The same problem, observed."""
-        return ObservedAllocation(
-            **{item.name: getattr(problem, item.name) for item in fields(AllocationProblem)}, tell=tell
-        )
+        parts = {item.name: getattr(problem, item.name) for item in fields(AllocationProblem)}
+        return ObservedAllocation(**parts, tell=tell)
 
-    def check(self, answer: Any) -> Check:
+    def check(self, answer: Allocation) -> Check:
         """The exact check, told when it passes."""
-        found = super().check(answer)
-        if found.feasible and math.isfinite(found.objective):
-            self.tell(found.objective)
-        return found
+        check = super().check(answer)
+        if check.feasible and math.isfinite(check.objective):
+            self.tell(check.objective)
+        return check

@@ -14,12 +14,12 @@ from typing import Any
 
 from coralopt.benchmark.child import CALLED, thinned
 from coralopt.benchmark.instances import Instance
-from coralopt.benchmark.machine import machine_data
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.problem_file import problem_digest, save_problem
 from coralopt.benchmark.results import ResultsFile, Row
 from coralopt.benchmark.task import Job, Settings, Task
 from coralopt.errors import CoraloptError
+from coralopt.machine import machine_data
 from coralopt.processes import Child, Ending, Exit, last_words, own_environment
 from coralopt.solving import get_backend
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from coralopt.catalog.types import BYTES_PER_PARAMETER, ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
+from coralopt.machine import cpu_model
 from coralopt.plan.files import write_text
 from coralopt.profiling.fit import PHASES, Point, fit_points
 from coralopt.scenario.measured import measurements_document
@@ -186,12 +187,4 @@ def _key(node: dict[str, Any]) -> tuple[object, ...]:
 
 def machine() -> str:
     """The CPU of this machine, for the record."""
-    name = ""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        name = ""
-    return f"{name or 'CPU'}, {os.cpu_count()} cores"
+    return f"{cpu_model() or 'CPU'}, {os.cpu_count()} cores"

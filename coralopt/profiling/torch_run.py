@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,7 @@ def profile_with_torch(
         job, answer, log = (Path(directory) / name for name in ("job.json", "answer.json", "log"))
         document = {
             "model": _sizes(model, folder),
-            "layers": list(options.layers),
-            "prompts": list(options.prompts),
-            "prompt_tokens": list(options.prompt_tokens),
-            "sequences": list(options.sequences),
-            "contexts": list(options.contexts),
-            "repeats": options.repeats,
-            "device": options.device,
-            "threads": options.threads,
+            **asdict(options),
             "output": str(answer),
         }
         job.write_text(json.dumps(document), encoding="utf-8")

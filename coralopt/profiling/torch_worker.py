@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from coralopt.reference.slices import LayerSlice
+from coralopt.replacing import replacing
 
 
 class UniformSlice(LayerSlice):
@@ -43,14 +44,8 @@ class UniformSlice(LayerSlice):
         assert self._norm is not None
         assert self._head is not None
         with torch.inference_mode():
-            rows = self._embed(self._tokens)[None]
-            angles = self._rotary(rows, self._positions)
-            for block in self._blocks:
-                output = block(
-                    rows, position_embeddings=angles, position_ids=self._positions, attention_mask=None, use_cache=False
-                )
-                rows = output[0] if isinstance(output, tuple) else output
-            result: torch.Tensor = self._head(self._norm(rows[0][self._ends])).argmax(-1)
+            rows = self.through(self._embed(self._tokens), self._positions)
+            result: torch.Tensor = self._head(self._norm(rows[self._ends])).argmax(-1)
             return result
 
     def attend(
@@ -192,10 +187,8 @@ def main(path: str) -> None:
     import transformers
 
     answer["transformers"] = transformers.__version__
-    target = Path(job["output"])
-    draft = target.with_suffix(".part")
-    draft.write_text(json.dumps(answer), encoding="utf-8")
-    draft.replace(target)
+    with replacing(Path(job["output"])) as draft:
+        draft.write_text(json.dumps(answer), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -31,20 +32,17 @@ def serve_parameters(options: ProfileOptions, overrides: Mapping[str, Any] | Non
     The one for decode fills its KV cache with anything, so that no prompt is computed between decode steps. The seeds say
     which points belong to which server (``--link-vars seed=seed``).
     """
-    servers: list[dict[str, Any]] = []
-    for count in options.layers:
-        shape = {**(overrides or {}), "num_hidden_layers": count}
-        servers.append({"_benchmark_name": f"prefill-layers-{count}", "hf_overrides": shape, "seed": SEEDS["prefill"]})
-        filled = {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}
-        servers.append(
-            {
-                "_benchmark_name": f"decode-layers-{count}",
-                "hf_overrides": shape,
-                "kv_transfer_config": filled,
-                "seed": SEEDS["decode"],
-            }
-        )
-    return servers
+    filled = {"kv_transfer_config": {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}}
+    return [
+        {
+            "_benchmark_name": f"{phase}-layers-{count}",
+            "hf_overrides": {**(overrides or {}), "num_hidden_layers": count},
+            **(filled if phase == "decode" else {}),
+            "seed": seed,
+        }
+        for count in options.layers
+        for phase, seed in SEEDS.items()
+    ]
 
 
 def bench_parameters(options: ProfileOptions) -> list[dict[str, Any]]:
@@ -52,33 +50,29 @@ def bench_parameters(options: ProfileOptions) -> list[dict[str, Any]]:
 
     Prefill: answers of one token, ``batch`` prompts at a time. Decode: waves of ``batch`` sequences.
     """
-    items: list[dict[str, Any]] = []
-    for tokens in options.prompt_tokens:
-        for batch in options.prompts:
-            items.append(
-                {
-                    "_benchmark_name": f"prefill-{batch}x{tokens}",
-                    "seed": SEEDS["prefill"],
-                    "random_input_len": tokens,
-                    "random_output_len": 1,
-                    "max_concurrency": batch,
-                    "num_prompts": batch * options.repeats,
-                }
-            )
-    for context in options.contexts:
-        for batch in options.sequences:
-            items.append(
-                {
-                    "_benchmark_name": f"decode-{batch}x{context}",
-                    "seed": SEEDS["decode"],
-                    # The context grows while the answer does: in the middle it is what was asked for.
-                    "random_input_len": max(1, context - DECODE_TOKENS // 2),
-                    "random_output_len": DECODE_TOKENS,
-                    "max_concurrency": batch,
-                    "num_prompts": batch * max(1, math.ceil(3 / batch)),
-                }
-            )
-    return items
+    prefill = [
+        {
+            "_benchmark_name": f"prefill-{batch}x{tokens}",
+            "seed": SEEDS["prefill"],
+            "random_input_len": tokens,
+            "random_output_len": 1,
+            "max_concurrency": batch,
+            "num_prompts": batch * options.repeats,
+        }
+        for tokens, batch in itertools.product(options.prompt_tokens, options.prompts)
+    ]
+    return prefill + [
+        {
+            "_benchmark_name": f"decode-{batch}x{context}",
+            "seed": SEEDS["decode"],
+            # The context grows while the answer does: in the middle it is what was asked for.
+            "random_input_len": max(1, context - DECODE_TOKENS // 2),
+            "random_output_len": DECODE_TOKENS,
+            "max_concurrency": batch,
+            "num_prompts": batch * max(1, math.ceil(3 / batch)),
+        }
+        for context, batch in itertools.product(options.contexts, options.sequences)
+    ]
 
 
 def read_bench_files(

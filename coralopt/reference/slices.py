@@ -112,6 +112,10 @@ class LayerSlice:
         positions = torch.cat(
             [torch.arange(s, s + n, device=self.device) for s, n in zip(starts, lengths, strict=True)]
         )[None]
+        return self.through(rows, positions)
+
+    def through(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """(rows, hidden) through all layers, at ``positions`` (1, rows)."""
         rows = rows[None]
         angles = self._rotary(rows, positions)
         for block in self._blocks:
@@ -119,8 +123,7 @@ class LayerSlice:
                 rows, position_embeddings=angles, position_ids=positions, attention_mask=None, use_cache=False
             )
             rows = output[0] if isinstance(output, tuple) else output
-        result: torch.Tensor = rows[0]
-        return result
+        return rows[0]
 
     @_inference
     def greedy(self, rows: torch.Tensor, lengths: Sequence[int]) -> list[int]:

@@ -14,6 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from coralopt.replacing import replacing
+
 #: Tags of messages: what is sent, so that no two kinds meet.
 TOKEN, CACHE = 0, 1
 
@@ -251,10 +253,8 @@ def _device(kind: str, rank: int) -> Any:
 
 
 def _write(job: dict[str, Any], name: str, data: dict[str, Any]) -> None:
-    target = Path(job["directory"]) / f"{name}.json"
-    draft = target.with_suffix(".part")
-    draft.write_text(json.dumps(data), encoding="utf-8")
-    draft.replace(target)
+    with replacing(Path(job["directory"]) / f"{name}.json") as draft:
+        draft.write_text(json.dumps(data), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import platform
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from coralopt._version import __version__
 from coralopt.processes import output_of
@@ -15,21 +14,22 @@ from coralopt.processes import output_of
 _PACKAGES = ("pyomo", "numpy", "scipy", "numba", "highspy", "pyscipopt", "gurobipy")
 
 
-def machine_data() -> dict[str, Any]:
+def machine_data() -> dict[str, str | int | float | None]:
     """CPU model, cores, memory, OS, Python, versions of coralopt and of the packages that matter."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": _cores(),
         "memory_gib": _memory_gib(),
         "os": _os_name(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "coralopt": __version__,
         "commit": _commit(),
-        **{name: found for name in _PACKAGES if (found := _version(name))},
+        **{name: number for name in _PACKAGES if (number := _version(name))},
     }
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """As the system calls it; empty when it does not."""
     try:
         match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     except OSError:
@@ -67,7 +67,7 @@ def _version(package: str) -> str:
 
 def _commit() -> str:
     """Commit of a source checkout, with ``+`` when something is changed; empty for an installed package."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return ""
     head = output_of(["git", "rev-parse", "--short=10", "HEAD"], 10, root)
