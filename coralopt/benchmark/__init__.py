@@ -1,12 +1,9 @@
 """Comparing solvers and formulations: instances, runs in fresh processes, one results file, an honest report."""
 
 from coralopt.benchmark.arms import Arm, make_arms, parse_arm
-from coralopt.benchmark.consistency import Conflict, best_known, conflicts, recheck
+from coralopt.benchmark.consistency import conflicts, recheck
 from coralopt.benchmark.instances import (
     SUITES,
-    AllocationInstance,
-    Instance,
-    PlacementInstance,
     expand,
     expand_all,
     parse_instance,
@@ -22,16 +19,11 @@ from coralopt.benchmark.task import Settings, Task, make_tasks
 
 __all__ = [
     "SUITES",
-    "AllocationInstance",
     "Arm",
     "BenchReport",
-    "Conflict",
-    "Instance",
     "Outcome",
-    "PlacementInstance",
     "Settings",
     "Task",
-    "best_known",
     "conflicts",
     "draw_plots",
     "expand",

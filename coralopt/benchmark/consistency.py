@@ -7,7 +7,7 @@ a checked answer passes is wrong, and so is "infeasible" where there is one. Not
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coralopt.benchmark.instances import parse_instance
@@ -56,38 +56,42 @@ def best_known(rows: Iterable[Row]) -> dict[str, tuple[float, str]]:
 def conflicts(rows: Sequence[Row]) -> list[Conflict]:
     """Everything that is wrong, run by run."""
     best = best_known(rows)
-    found = []
+    wrong = []
     digests: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row.get("instance_digest"):
             digests[row["instance"]].add(row["instance_digest"])
-    for row in rows:
-        name, key = row["instance"], row["key"]
-        if row["outcome"] == Outcome.WRONG.value:
-            found.append(Conflict(name, key, f"refused by the check: {row.get('message', '')}"))
-        elif name in best:
-            objective, witness = best[name]
-            bound = row.get("bound")
-            if row["outcome"] == Outcome.INFEASIBLE.value:
-                found.append(
-                    Conflict(name, key, f"says infeasible, but {witness} has the checked answer {objective!r}")
-                )
-            elif bound is not None:
-                beyond = objective - bound if sense_of(row["kind"]) == "max" else bound - objective
-                if beyond > TOLERANCE * max(1.0, abs(objective)):
-                    text = f"proves the bound {bound!r}, but {witness} has the checked answer {objective!r}"
-                    found.append(Conflict(name, key, text))
+        text = _contradiction(row, best)
+        if text:
+            wrong.append(Conflict(row["instance"], row["key"], text))
     for name, several in sorted(digests.items()):
         if len(several) > 1:
-            found.append(
-                Conflict(name, "", f"drawn differently in different runs: digests {', '.join(sorted(several))}")
-            )
-    return found
+            text = f"drawn differently in different runs: digests {', '.join(sorted(several))}"
+            wrong.append(Conflict(name, "", text))
+    return wrong
+
+
+def _contradiction(row: Row, best: Mapping[str, tuple[float, str]]) -> str:
+    """What is wrong about a run, given the best checked answers; empty when nothing is."""
+    if row["outcome"] == Outcome.WRONG.value:
+        return f"refused by the check: {row.get('message', '')}"
+    if row["instance"] not in best:
+        return ""
+    objective, witness = best[row["instance"]]
+    if row["outcome"] == Outcome.INFEASIBLE.value:
+        return f"says infeasible, but {witness} has the checked answer {objective!r}"
+    bound = row.get("bound")
+    if bound is None:
+        return ""
+    beyond = objective - bound if sense_of(row["kind"]) == "max" else bound - objective
+    if beyond <= TOLERANCE * max(1.0, abs(objective)):
+        return ""
+    return f"proves the bound {bound!r}, but {witness} has the checked answer {objective!r}"
 
 
 def recheck(rows: Sequence[Row]) -> list[Conflict]:
     """Draw every instance again and check every stored answer against it, from first principles."""
-    found = []
+    wrong = []
     by_instance: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row.get("answer") is not None:
@@ -96,18 +100,18 @@ def recheck(rows: Sequence[Row]) -> list[Conflict]:
         try:
             problem = parse_instance(name).problem()
         except CoraloptError as error:
-            found.append(Conflict(name, "", f"cannot be drawn again: {error}"))
+            wrong.append(Conflict(name, "", f"cannot be drawn again: {error}"))
             continue
         digest = problem_digest(problem)
         if digest != mine[0]["instance_digest"]:
             text = f"drawn again it has the digest {digest}, the rows say {mine[0]['instance_digest']}"
-            found.append(Conflict(name, "", text))
+            wrong.append(Conflict(name, "", text))
             continue
         for row in mine:
             check = problem.check(answer_from_plain(row["kind"], row["answer"]))
             if not check.feasible:
-                found.append(Conflict(name, row["key"], "stored answer fails its check: " + "; ".join(check.sentences)))
+                wrong.append(Conflict(name, row["key"], "stored answer fails its check: " + "; ".join(check.sentences)))
             elif abs(check.objective - row["objective"]) > 1e-9 * max(1.0, abs(check.objective)):
                 text = f"stored objective {row['objective']!r}, its answer has {check.objective!r}"
-                found.append(Conflict(name, row["key"], text))
-    return found
+                wrong.append(Conflict(name, row["key"], text))
+    return wrong

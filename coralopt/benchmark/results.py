@@ -169,10 +169,10 @@ def _write_parquet(rows: list[Row], path: Path) -> None:
 
 
 def _same_settings(path: Path, row: Row, settings: Settings) -> None:
-    made, asked = row["settings"], json.loads(json.dumps(settings.plain()))
-    for name, value in asked.items():
-        if made.get(name) != value:
+    before = row["settings"]
+    for name, value in json.loads(json.dumps(settings.plain())).items():
+        if before.get(name) != value:
             raise BenchmarkError(
-                f"{path} was made with {name}={made.get(name)!r}, this bench asks for {value!r}; rows of different "
+                f"{path} was made with {name}={before.get(name)!r}, this bench asks for {value!r}; rows of different "
                 "settings cannot be compared: name another results file or ask for the same"
             )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from coralopt.benchmark.child import CALLED, thinned
 from coralopt.benchmark.instances import Instance
@@ -92,6 +92,8 @@ def run_bench(
         missing = _not_installed(tasks)
         again = {outcome.value for outcome in retry}
         todo = [task for task in tasks if _is_open(results.rows.get(task.key), again, task.arm.solver in missing)]
+        if logs is not None:
+            logs.mkdir(parents=True, exist_ok=True)
         bench = _Bench(settings, results, Path(scratch), jobs, logs, missing, machine_data())
         interrupted = False
         done = kept = len(tasks) - len(todo)
@@ -132,26 +134,20 @@ def _not_installed(tasks: Iterable[Task]) -> dict[str, str]:
     return hints
 
 
+@dataclass
 class _Bench:
-    """The processes of one bench."""
+    """The processes of one bench; ``missing`` says what to install for solvers that are not there."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        results: ResultsFile,
-        scratch: Path,
-        jobs: int,
-        logs: Path | None,
-        missing: dict[str, str],
-        machine: dict[str, Any],
-    ) -> None:
-        self.settings, self.results, self.scratch, self.jobs = settings, results, scratch, jobs
-        self.logs, self.missing, self.machine = logs, missing, machine
-        self.instances: dict[Instance, tuple[Path, str]] = {}
-        self.running: list[_Run] = []
-        self.count = 0
-        if logs is not None:
-            logs.mkdir(parents=True, exist_ok=True)
+    settings: Settings
+    results: ResultsFile
+    scratch: Path
+    jobs: int
+    logs: Path | None
+    missing: Mapping[str, str]
+    machine: Mapping[str, object]
+    instances: dict[Instance, tuple[Path, str]] = field(default_factory=dict)
+    running: list[_Run] = field(default_factory=list)
+    count: int = 0
 
     def draw(self, instance: Instance) -> None:
         """Put an instance into a file for the processes to read."""
@@ -229,9 +225,7 @@ class _Bench:
         if self.logs is not None:
             name = "".join(letter if letter.isalnum() or letter in "-=." else "_" for letter in run.task.key)
             (run.folder / "log.txt").replace(self.logs / f"{name}.txt")
-        for path in run.folder.iterdir():
-            path.unlink()
-        run.folder.rmdir()
+        shutil.rmtree(run.folder)
 
     def stop(self) -> None:
         """End what still runs; it gets no row and is run next time."""

@@ -28,8 +28,8 @@ def shifted_geometric_mean(seconds: Sequence[float] | Floats, shift: float) -> f
 
 def par10(seconds: Sequence[float] | Floats, solved: Sequence[bool] | Bools, limit: float) -> float:
     """Mean seconds with every unsolved run at ten times the limit; NaN without runs."""
-    values, done = np.asarray(seconds, dtype=np.float64), np.asarray(solved, dtype=np.bool_)
-    return float(np.where(done, values, 10 * limit).mean()) if len(values) else math.nan
+    values = np.where(np.asarray(solved, dtype=np.bool_), np.asarray(seconds, dtype=np.float64), 10 * limit)
+    return float(values.mean()) if len(values) else math.nan
 
 
 def performance_ratios(seconds: Floats, solved: Bools) -> Floats:
@@ -95,9 +95,4 @@ def primal_integral(steps: Sequence[tuple[float, float]], limit: float) -> float
 
 def gap_at(steps: Sequence[tuple[float, float]], second: float) -> float:
     """Primal gap at a second."""
-    gap = 1.0
-    for start, value in steps:
-        if start > second:
-            break
-        gap = value
-    return gap
+    return next((gap for start, gap in reversed(steps) if start <= second), 1.0)

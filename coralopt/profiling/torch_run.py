@@ -73,9 +73,9 @@ def _look(progress: Progress | None, name: str) -> Callable[[str], None] | None:
         return None
 
     def look(text: str) -> None:
-        done = [line for line in text.splitlines() if line.startswith("done ")]
-        if done:
-            _, number, _, total = done[-1].split()
+        points = [line for line in text.splitlines() if line.startswith("done ")]
+        if points:
+            _, number, _, total = points[-1].split()
             progress(f"points of {name}", int(number), int(total))
 
     return look

@@ -169,9 +169,9 @@ def _serve_point(row: Mapping[str, Any], where: str, layers: int | None) -> Poin
             f"{where}: {failed:.0f} requests failed and {completed:.0f} did not; measure this point again"
         )
     # What was asked for, where a sweep says it: a random prompt comes out a token longer or shorter.
-    asked = str(row.get("random_input_len") or "").strip()
     total = _number(row, "total_input_tokens", where)
-    prompt = _number(row, "random_input_len", where) if asked else total / completed
+    stated = str(row.get("random_input_len") or "").strip()
+    prompt = _number(row, "random_input_len", where) if stated else total / completed
     answer = _number(row, "total_output_tokens", where) / completed
     if answer <= 1.5:
         # With B prompts always inside, the time to the first token is that of B prompts (Little's law), whether they go
@@ -213,9 +213,9 @@ def _latency_point(
 def _layers_of(row: Mapping[str, Any], where: str, layers: int | None) -> int:
     overrides = row.get("hf_overrides")
     if isinstance(overrides, str) and overrides.strip():
-        found = re.search(r"['\"]num_hidden_layers['\"]\s*:\s*(\d+)", overrides)
-        if found:
-            return int(found[1])
+        match = re.search(r"['\"]num_hidden_layers['\"]\s*:\s*(\d+)", overrides)
+        if match:
+            return int(match[1])
     if isinstance(overrides, dict) and isinstance(overrides.get("num_hidden_layers"), int):
         return int(overrides["num_hidden_layers"])
     for key in ("hf_overrides.num_hidden_layers", "hf-overrides.num_hidden_layers", "num_hidden_layers", "layers"):

@@ -175,11 +175,11 @@ def _check_checkpoint(folder: Path, layers: int, model: str) -> int:
     """Size of the vocabulary."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        found, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
+        depth, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"{folder}: not a checkpoint of a causal language model: {error}") from error
-    if found != layers:
-        raise LaunchError(f"{folder}: the checkpoint has {found} layers, the plan splits {layers} layers of {model}")
+    if depth != layers:
+        raise LaunchError(f"{folder}: the checkpoint has {depth} layers, the plan splits {layers} layers of {model}")
     return vocabulary
 
 

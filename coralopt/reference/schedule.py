@@ -114,8 +114,8 @@ def assign(plan: Plan, model: str, requests: int, new_tokens: int, *, copies: bo
     phases = {item.phase for item in instances}
     if phases not in ({"mixed"}, {"prefill", "decode"}):
         names = ", ".join(sorted({item.model for item in plan.instances}))
-        found = f"only {', '.join(sorted(phases))} instances" if phases else "no instance"
-        raise LaunchError(f"the plan has {found} of model {model!r}; it serves {names}")
+        those = f"only {', '.join(sorted(phases))} instances" if phases else "no instance"
+        raise LaunchError(f"the plan has {those} of model {model!r}; it serves {names}")
     nodes: list[ReferenceNode] = []
     weights: dict[int, float] = {}
     members: list[tuple[PlannedInstance, list[list[int]]]] = []

@@ -68,12 +68,12 @@ def unsplit(job: dict[str, Any]) -> dict[str, Any]:
     count = job["new_tokens"]
     answers = []
     for prompt in job["prompts"]:
-        given = torch.tensor([prompt], device=device)
-        mask = torch.ones_like(given)
+        numbers = torch.tensor([prompt], device=device)
+        mask = torch.ones_like(numbers)
         # An end token must not end an answer, here or in the split model.
         model.generation_config.eos_token_id = None
         out = model.generate(
-            given, attention_mask=mask, do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0
+            numbers, attention_mask=mask, do_sample=False, max_new_tokens=count, min_new_tokens=count, pad_token_id=0
         )
         answers.append(out[0, len(prompt) :].tolist())
     return {"tokens": answers, "gpus": gpus}
@@ -120,13 +120,11 @@ class Node:
         for turn in self.job["turns"]:
             step, requests = turn["step"], turn["requests"]
             routes = self.job["prefill" if step == 0 else "decode"]
-            mine = (
-                [r for r in requests if routes[r][self.me["stage"]] == self.rank]
-                if self._ours(routes, requests)
-                else []
-            )
-            if mine:
-                self._turn(step, requests, mine, routes, last)
+            # All requests of a turn go to one instance.
+            if self.nodes[routes[requests[0]][0]]["instance"] == self.me["instance"]:
+                mine = [r for r in requests if routes[r][self.me["stage"]] == self.rank]
+                if mine:
+                    self._turn(step, mine, routes, last)
         for work, _ in self.pending:
             work.wait()
         # Nobody leaves while a neighbour still reads from it.
@@ -134,10 +132,7 @@ class Node:
         self.dist.destroy_process_group()
         return {"answers": self.answers, "times": self.times}
 
-    def _ours(self, routes: Sequence[Sequence[int]], requests: Sequence[int]) -> bool:
-        return bool(self.nodes[routes[requests[0]][0]]["instance"] == self.me["instance"])
-
-    def _turn(self, step: int, requests: Sequence[int], mine: list[int], routes: Any, last: int) -> None:
+    def _turn(self, step: int, mine: list[int], routes: Sequence[Sequence[int]], last: int) -> None:
         stage = self.me["stage"]
         lengths = [len(self.prompts[r]) if step == 0 else 1 for r in mine]
         starts = [0 if step == 0 else len(self.prompts[r]) + step - 1 for r in mine]
