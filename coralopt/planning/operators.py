@@ -1,6 +1,6 @@
 """What operators ask for in a scenario, as terms of the allocation problem; and back again in a plan.
 
-Every side row is named by its place in the scenario file, so that a message says where to change it.
+Every side constraint is named by its place in the scenario file, so that a message says where to change it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _limits(place: str, limits: RentLimits, **scope: Any) -> list[SideConstraint
 
 
 def planned_options(problem: AllocationProblem, allocation: Allocation) -> tuple[PlannedOption, ...]:
-    """Every side row as the plan states it."""
+    """Every side constraint as the plan states it."""
     return tuple(
         PlannedOption(
             option=use.constraint.name,

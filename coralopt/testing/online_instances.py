@@ -105,12 +105,12 @@ def estimated_demand(problem: AllocationProblem, pool: Floats) -> float:
             column_names=[f"x{k}" for k in range(count)],
             row_names=[f"row{k}" for k in range(a.shape[0])],
         )
-        found = solve_matrix(matrix, "highs", SolveOptions(threads=1))
-        assert found.x is not None
-        assert found.row_duals is not None
-        prices = np.maximum(0.0, -found.row_duals[: rows * cells]).reshape(rows, cells)
-        worth = np.maximum(0.0, found.row_duals[rows * cells :])
-        factor = float(found.x[-1])
+        result = solve_matrix(matrix, "highs", SolveOptions(threads=1))
+        assert result.x is not None
+        assert result.row_duals is not None
+        prices = np.maximum(0.0, -result.row_duals[: rows * cells]).reshape(rows, cells)
+        worth = np.maximum(0.0, result.row_duals[rows * cells :])
+        factor = float(result.x[-1])
     return factor
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for allocation problems with supply classes, side rows and unmet demand, and an oracle for them.
+"""Hypothesis strategies for allocation problems with supply classes, side constraints, unmet demand, and an oracle for them.
 
 The oracle enumerates whole allocations and adds up every node at its own price, so it shares nothing with the floor's
 formulas for classes, rows and shortfall.
@@ -121,7 +121,7 @@ def allocations_within(problem: AllocationProblem) -> Iterator[dict[tuple[int, i
 
 
 def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]) -> Fraction | None:
-    """Cost in USD/h of one allocation within the nodes, exactly; ``None`` when a demand or side row is missed."""
+    """Cost in USD/h of one allocation within the nodes, exactly; ``None`` when a demand or side constraint is missed."""
     _, regions, configurations, phases = problem.shape
     used = np.zeros((regions, configurations), dtype=np.int64)
     cost = Fraction(0)
@@ -203,10 +203,10 @@ def largest_factor_by_enumeration(problem: AllocationProblem) -> Fraction | None
     """Largest share of all demands, at most 1, that some allocation serves; ``None`` when other rows cannot be met."""
     best: Fraction | None = None
     free = replace(problem, unmet_price=None)
-    asked = [p for p in range(len(problem.demand)) if problem.demand[p] > 0]
+    wanted = [p for p in range(len(problem.demand)) if problem.demand[p] > 0]
     for counts in allocations_within(problem):
         levels = []
-        for p in asked:
+        for p in wanted:
             speeds: dict[int, Fraction] = {}
             for (t, r), n in counts.items():
                 if problem.phase[t] == p:

@@ -12,14 +12,14 @@ from coralopt.types import Bools, Floats, Ints
 @njit(cache=True)
 def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
     """Least weight of one item and what ``table`` says of the rest, for every amount."""
-    found = np.full(len(table), np.inf)
+    least = np.full(len(table), np.inf)
     for amount in range(len(table)):
         for item in range(len(sizes)):
             rest = amount - sizes[item]
             value = weights[item] + table[rest if rest > 0 else 0]
-            if value < found[amount]:
-                found[amount] = value
-    return found
+            if value < least[amount]:
+                least[amount] = value
+    return least
 
 
 @njit(cache=True)
@@ -140,11 +140,11 @@ def sweep_forced(
     limit: Floats,
     template: Ints,
     region: Ints,
-    forced: Floats,
+    over: Floats,
 ) -> int:
     """List the pairs whose weight plus the cheapest rest is at most ``limit[p]``; how many there are.
 
-    Fills ``template``, ``region`` and ``forced`` as far as they reach; the count goes on.
+    Fills ``template``, ``region`` and ``over`` as far as they reach; the count goes on.
     """
     regions = price.shape[0]
     grid = covers.shape[1] - 1
@@ -160,7 +160,7 @@ def sweep_forced(
                 if count < len(template):
                     template[count] = t
                     region[count] = r
-                    forced[count] = value
+                    over[count] = value
                 count += 1
     return count
 

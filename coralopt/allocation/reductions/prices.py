@@ -116,9 +116,9 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         # Nothing is below such a target, so nothing need be listed.
         target = min(target, bound - slack)
     elif listed > most:
-        forced = bound + over[:listed] - covers[problem.phase[template[:listed]], GRID]
-        last = float(np.partition(forced, most - 1)[most - 1])
-        kept = forced <= last
+        bounds = bound + over[:listed] - covers[problem.phase[template[:listed]], GRID]
+        last = float(np.partition(bounds, most - 1)[most - 1])
+        kept = bounds <= last
         target = min(target, last - 2 * slack)
     mask: Bools = np.array(runs)
     mask[template[:listed][kept]] = True

@@ -1,7 +1,7 @@
 """Fewer columns for back ends that take no more: those of least column bound.
 
-A model of some templates holds all their columns, in every region, kept and new. Templates are ranked by the least forced
-cost of their columns, so a restricted model holds the columns that a cheap allocation most likely uses. What it finds is
+A model of some templates holds all their columns, in every region, kept and new. Templates are ranked by the least column
+bound of their columns, so a restricted model holds the columns that a cheap allocation most likely uses. What it finds is
 an upper bound; the lower bound comes from the relaxation over all columns, so the gap reported stays a proven one.
 """
 
