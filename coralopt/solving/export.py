@@ -120,7 +120,7 @@ def _without_constant_column(matrix: MilpMatrix) -> MilpMatrix:
 
 def safe_names(names: Sequence[str]) -> list[str]:
     """Names that LP and MPS readers take: ``new[3,us-east-2]`` becomes ``new(3,us_east_2)``; all different."""
-    made: list[str] = []
+    safe: list[str] = []
     seen: dict[str, int] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9_.,()]", "_", name.replace("[", "(").replace("]", ")"))
@@ -129,8 +129,8 @@ def safe_names(names: Sequence[str]) -> list[str]:
             plain = f"n{plain}"
         plain = plain[: LONGEST_NAME - 10]
         seen[plain] = seen.get(plain, 0) + 1
-        made.append(plain if seen[plain] == 1 else f"{plain}~{seen[plain]}")
-    return made
+        safe.append(plain if seen[plain] == 1 else f"{plain}~{seen[plain]}")
+    return safe
 
 
 def _rows(matrix: MilpMatrix) -> Iterator[tuple[int, str, str, float]]:

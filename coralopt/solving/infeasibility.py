@@ -22,6 +22,7 @@ from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend
 from coralopt.solving.solve import solve_matrix
 from coralopt.solving.status import Reason
+from coralopt.types import Floats
 
 
 @dataclass(frozen=True)
@@ -71,42 +72,42 @@ def find_conflict(
         SolverError: The model is feasible, or the back end cannot tell.
     """
     begun = time.perf_counter()
-    asked = options or SolveOptions()
+    options = options or SolveOptions()
     backend = require_backend(solver)
     everything = _members(matrix)
 
     def infeasible(members: Sequence[Member]) -> bool:
-        left = None if asked.time_limit is None else max(0.1, asked.time_limit - (time.perf_counter() - begun))
-        found = solve_matrix(_only(matrix, members), backend, replace(asked, time_limit=left))
-        return found.termination.reason is Reason.INFEASIBLE
+        left = None if options.time_limit is None else max(0.1, options.time_limit - (time.perf_counter() - begun))
+        result = solve_matrix(_only(matrix, members), backend, replace(options, time_limit=left))
+        return result.termination.reason is Reason.INFEASIBLE
 
     if not infeasible(everything):
         raise SolverError(f"solver {backend.name!r} does not find the model infeasible, so there is no conflict")
     kept = list(everything)
     if native and Capability.CONFLICT in backend.capabilities and isinstance(backend, ConflictBackend):
-        guess = [member for member in backend.conflict(matrix, asked) if member in set(everything)]
+        guess = [member for member in backend.conflict(matrix, options) if member in set(everything)]
         # A guess that is feasible by itself is no conflict, whoever made it.
         kept = guess if guess and infeasible(guess) else kept
-    done = True
+    irreducible = True
     step = max(1, len(kept) // 2)
     while step >= 1:
         position = 0
         while position < len(kept):
-            if asked.time_limit is not None and time.perf_counter() - begun > asked.time_limit:
-                done = False
+            if options.time_limit is not None and time.perf_counter() - begun > options.time_limit:
+                irreducible = False
                 break
             rest = kept[:position] + kept[position + step :]
             if infeasible(rest):
                 kept = rest
             else:
                 position += step
-        if not done or step == 1:
+        if not irreducible or step == 1:
             break
         step //= 2
     return Conflict(
         rows=tuple((matrix.row_names[i], side) for kind, i, side in kept if kind == "row"),
         bounds=tuple((matrix.column_names[j], side) for kind, j, side in kept if kind == "column"),
-        irreducible=done,
+        irreducible=irreducible,
         seconds=time.perf_counter() - begun,
     )
 
@@ -150,14 +151,14 @@ def smallest_relaxation(
         column_names=[*matrix.column_names, *(f"slack{k}" for k in range(len(moved)))],
         row_names=matrix.row_names,
     )
-    found = solve_matrix(elastic, solver, options)
-    if found.x is None or found.bound is None:
+    result = solve_matrix(elastic, solver, options)
+    if result.x is None or result.bound is None:
         raise SolverError(
-            f"no relaxation of these rows was found ({found.termination.reason.value}: {found.termination.raw}); "
+            f"no relaxation of these rows was found ({result.termination.reason.value}: {result.termination.raw}); "
             "let more rows move, or raise time_limit"
         )
     # What the point itself misses, not what the solver's tolerances let the slacks be.
-    point = np.where(matrix.integer, np.rint(found.x[:columns]), found.x[:columns])
+    point = np.where(matrix.integer, np.rint(result.x[:columns]), result.x[:columns])
     activity = matrix.a @ point
     missing = np.maximum(np.maximum(matrix.row_lower - activity, activity - matrix.row_upper), 0.0)
     free = ~np.isnan(price)
@@ -165,43 +166,37 @@ def smallest_relaxation(
     for row in np.flatnonzero(free & (missing > 1e-9)).tolist():
         amounts[matrix.row_names[row]] = amounts.get(matrix.row_names[row], 0.0) + float(missing[row])
     total = float(price[free] @ missing[free])
-    return Relaxation(amounts, total, min(found.bound, total))
+    return Relaxation(amounts, total, min(result.bound, total))
+
+
+def _sides(matrix: MilpMatrix) -> dict[tuple[str, str], Floats]:
+    """The four vectors of sides and bounds by kind and side, columns first."""
+    return {
+        ("column", "lower"): matrix.lower,
+        ("column", "upper"): matrix.upper,
+        ("row", "lower"): matrix.row_lower,
+        ("row", "upper"): matrix.row_upper,
+    }
 
 
 def _members(matrix: MilpMatrix) -> list[Member]:
-    """All finite sides, rows first: a conflict of few rows says more than one of many bounds."""
-    found: list[Member] = []
-    for kind, low, high in (
-        ("column", matrix.lower, matrix.upper),
-        ("row", matrix.row_lower, matrix.row_upper),
-    ):
-        found += [(kind, int(k), "lower") for k in np.flatnonzero(np.isfinite(low))]
-        found += [(kind, int(k), "upper") for k in np.flatnonzero(np.isfinite(high))]
-    return found
+    """All finite sides; bounds first, so that they are dropped first: a conflict of few rows says more."""
+    sides = _sides(matrix).items()
+    return [(kind, int(k), side) for (kind, side), values in sides for k in np.flatnonzero(np.isfinite(values))]
 
 
 def _only(matrix: MilpMatrix, members: Sequence[Member]) -> MilpMatrix:
     """The model with these sides and no others, and without an objective."""
-    sides = {
-        ("row", "lower"): np.full_like(matrix.row_lower, -np.inf),
-        ("row", "upper"): np.full_like(matrix.row_upper, np.inf),
-        ("column", "lower"): np.full_like(matrix.lower, -np.inf),
-        ("column", "upper"): np.full_like(matrix.upper, np.inf),
-    }
-    whole = {
-        ("row", "lower"): matrix.row_lower,
-        ("row", "upper"): matrix.row_upper,
-        ("column", "lower"): matrix.lower,
-        ("column", "upper"): matrix.upper,
-    }
+    whole = _sides(matrix)
+    kept = {key: np.full_like(values, -np.inf if key[1] == "lower" else np.inf) for key, values in whole.items()}
     for kind, position, side in members:
-        sides[kind, side][position] = whole[kind, side][position]
+        kept[kind, side][position] = whole[kind, side][position]
     return replace(
         matrix,
         c=np.zeros_like(matrix.c),
         offset=0.0,
-        row_lower=sides["row", "lower"],
-        row_upper=sides["row", "upper"],
-        lower=sides["column", "lower"],
-        upper=sides["column", "upper"],
+        row_lower=kept["row", "lower"],
+        row_upper=kept["row", "upper"],
+        lower=kept["column", "lower"],
+        upper=kept["column", "upper"],
     )

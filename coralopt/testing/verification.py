@@ -165,23 +165,23 @@ def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[
 
 
 def _said(ask: Callable[[], Solution[Any]]) -> float | str:
-    found = ask()
-    if found.termination.reason is Reason.INFEASIBLE:
+    result = ask()
+    if result.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
     # An exact re-evaluation may fall behind a claim by a solver's tolerances, and what it calls optimal be feasible here.
-    return found.objective if found.gap <= PROVEN else f"{found.termination}"
+    return result.objective if result.gap <= PROVEN else f"{result.termination}"
 
 
 def _by_arrays(problem: AllocationProblem, solver: str | Backend) -> float | str:
-    found = solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS)
-    if found.termination.reason is Reason.INFEASIBLE:
+    result = solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS)
+    if result.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
-    if found.gap > PROVEN:
-        return f"{found.termination}"
+    if result.gap > PROVEN:
+        return f"{result.termination}"
     # Prices are quarters and the penalty too: the sum is exact in binary up to rounding of the solver's last digits.
-    return round(found.objective * 64) / 64
+    return round(result.objective * 64) / 64
 
 
 def _reduced(problem: AllocationProblem, solver: str | Backend) -> float | str:
-    found = solve_allocation(problem, solver, OPTIONS)
-    return found.cost_usd_h if found.gap <= PROVEN else f"stopped at a gap of {found.gap:.2e}"
+    result = solve_allocation(problem, solver, OPTIONS)
+    return result.cost_usd_h if result.gap <= PROVEN else f"stopped at a gap of {result.gap:.2e}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from coralopt.types import Floats
 
 
 class Honest:
-    """HiGHS as it is; the base of the liars."""
+    """HiGHS as it is; the base of the liars, who change what goes in, what comes out, or what is told on the way."""
 
     name: ClassVar[str] = "honest"
     kind: ClassVar[str] = "matrix"
@@ -48,22 +49,9 @@ class Honest:
     ) -> RawResult:
         highs = get_backend("highs")
         assert is_matrix_backend(highs)
-        return highs.solve(matrix, options, start=start, on_progress=on_progress)
-
-
-class _Liar(Honest):
-    """Changes the result of HiGHS."""
-
-    def solve(
-        self,
-        matrix: MilpMatrix,
-        options: SolveOptions,
-        *,
-        start: Floats | None = None,
-        on_progress: Listener | None = None,
-    ) -> RawResult:
-        told = self.before(matrix, options)
-        return self.after(matrix, super().solve(told[0], told[1], start=start, on_progress=on_progress))
+        listener = None if on_progress is None else partial(self.tell, on_progress)
+        matrix_told, options_told = self.before(matrix, options)
+        return self.after(matrix, highs.solve(matrix_told, options_told, start=start, on_progress=listener))
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
         return matrix, options
@@ -71,8 +59,11 @@ class _Liar(Honest):
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
         return result
 
+    def tell(self, listener: Listener, event: SolveProgress) -> None:
+        listener(event)
 
-class WrongBound(_Liar):
+
+class WrongBound(Honest):
     """Claims a bound that is better than the optimum."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -82,7 +73,7 @@ class WrongBound(_Liar):
         return replace(result, bound=result.bound + (-step if matrix.maximize else step))
 
 
-class LostIncumbent(_Liar):
+class LostIncumbent(Honest):
     """Forgets the best solution when a limit comes."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -91,7 +82,7 @@ class LostIncumbent(_Liar):
         return replace(result, reason=Reason.NO_SOLUTION_FOUND, x=None, objective=None)
 
 
-class LeakingOptions(_Liar):
+class LeakingOptions(Honest):
     """Keeps the tightest limits it ever saw."""
 
     _seen: SolveOptions | None = None
@@ -104,7 +95,7 @@ class LeakingOptions(_Liar):
         return matrix, options
 
 
-class ClaimedOptimum(_Liar):
+class ClaimedOptimum(Honest):
     """Calls the first solution optimal, with itself as the bound."""
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
@@ -116,21 +107,21 @@ class ClaimedOptimum(_Liar):
         return replace(result, reason=Reason.OPTIMAL, limit=None, bound=float(matrix.c @ result.x) + matrix.offset)
 
 
-class WrongSense(_Liar):
+class WrongSense(Honest):
     """Always minimises."""
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
         return replace(matrix, maximize=False), options
 
 
-class NoConstant(_Liar):
+class NoConstant(Honest):
     """Drops the constant of the objective from the bound."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
         return replace(result, bound=result.bound - matrix.offset, objective=None)
 
 
-class NoIntegrality(_Liar):
+class NoIntegrality(Honest):
     """Solves the relaxation and rounds."""
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
@@ -142,7 +133,7 @@ class NoIntegrality(_Liar):
         return replace(result, x=np.where(matrix.integer, np.rint(result.x), result.x), objective=None)
 
 
-class NoLowerSides(_Liar):
+class NoLowerSides(Honest):
     """Forgets the lower side of rows with two sides."""
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
@@ -150,14 +141,14 @@ class NoLowerSides(_Liar):
         return replace(matrix, row_lower=np.where(both, -np.inf, matrix.row_lower)), options
 
 
-class NonNegativeOnly(_Liar):
+class NonNegativeOnly(Honest):
     """Gives free columns the lower bound 0."""
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
         return replace(matrix, lower=np.where(np.isinf(matrix.lower), 0.0, matrix.lower)), options
 
 
-class RaisesForLimits(_Liar):
+class RaisesForLimits(Honest):
     """Throws where it should return."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -166,7 +157,7 @@ class RaisesForLimits(_Liar):
         return result
 
 
-class IgnoresTimeLimit(_Liar):
+class IgnoresTimeLimit(Honest):
     """Runs to a node limit of its own and calls that the end."""
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
@@ -176,21 +167,21 @@ class IgnoresTimeLimit(_Liar):
         return replace(result, limit=None)
 
 
-class IgnoresUnknownOptions(_Liar):
+class IgnoresUnknownOptions(Honest):
     """Takes any native option in silence."""
 
     def before(self, matrix: MilpMatrix, options: SolveOptions) -> tuple[MilpMatrix, SolveOptions]:
         return matrix, replace(options, native={})
 
 
-class FlippedDuals(_Liar):
+class FlippedDuals(Honest):
     """Shadow prices with the wrong sign."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
         return replace(result, row_duals=None if result.row_duals is None else -result.row_duals)
 
 
-class DualsOfIntegers(_Liar):
+class DualsOfIntegers(Honest):
     """Prices for integer programmes."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -198,7 +189,7 @@ class DualsOfIntegers(_Liar):
         return replace(result, row_duals=np.zeros(rows), reduced_costs=np.zeros(columns))
 
 
-class UnboundedIsOptimal(_Liar):
+class UnboundedIsOptimal(Honest):
     """Reports 1e20 as the optimum of an unbounded model."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -208,7 +199,7 @@ class UnboundedIsOptimal(_Liar):
         return replace(result, reason=Reason.OPTIMAL, x=x, bound=float(matrix.c @ x))
 
 
-class InfeasibleIsOptimal(_Liar):
+class InfeasibleIsOptimal(Honest):
     """Answers an infeasible model with zeros."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -217,14 +208,14 @@ class InfeasibleIsOptimal(_Liar):
         return replace(result, reason=Reason.OPTIMAL, x=np.zeros(matrix.shape[1]), bound=matrix.offset)
 
 
-class FeasibleIsInfeasible(_Liar):
+class FeasibleIsInfeasible(Honest):
     """Gives up with "infeasible"."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
         return RawResult(Reason.INFEASIBLE, None, "infeasible", None, float("nan"), effective=result.effective)
 
 
-class BragsAboutStarts(_Liar):
+class BragsAboutStarts(Honest):
     """Says of every start that it was accepted."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -234,44 +225,22 @@ class BragsAboutStarts(_Liar):
 class StaleIncumbents(Honest):
     """Tells of incumbents of the wrong point."""
 
-    def solve(
-        self,
-        matrix: MilpMatrix,
-        options: SolveOptions,
-        *,
-        start: Floats | None = None,
-        on_progress: Listener | None = None,
-    ) -> RawResult:
-        def wrong(event: SolveProgress) -> None:
-            if on_progress is not None:
-                zeros = np.zeros(matrix.shape[1])
-                on_progress(replace(event, solution=None if event.solution is None else lambda: zeros))
-
-        return super().solve(matrix, options, start=start, on_progress=wrong)
+    def tell(self, listener: Listener, event: SolveProgress) -> None:
+        solution = event.solution
+        listener(event if solution is None else replace(event, solution=lambda: np.zeros_like(solution())))
 
 
 class BackwardProgress(Honest):
     """Tells of bounds that fall and rise."""
 
-    def solve(
-        self,
-        matrix: MilpMatrix,
-        options: SolveOptions,
-        *,
-        start: Floats | None = None,
-        on_progress: Listener | None = None,
-    ) -> RawResult:
-        count = [0]
+    _count = 0
 
-        def wrong(event: SolveProgress) -> None:
-            count[0] += 1
-            if on_progress is not None:
-                on_progress(replace(event, bound=(event.bound or 0.0) - count[0]))
-
-        return super().solve(matrix, options, start=start, on_progress=wrong)
+    def tell(self, listener: Listener, event: SolveProgress) -> None:
+        self._count += 1
+        listener(replace(event, bound=(event.bound or 0.0) - self._count))
 
 
-class Chatty(_Liar):
+class Chatty(Honest):
     """Prints although nobody asked."""
 
     def after(self, matrix: MilpMatrix, result: RawResult) -> RawResult:
@@ -279,7 +248,7 @@ class Chatty(_Liar):
         return result
 
 
-class ForgetsSeed(_Liar):
+class ForgetsSeed(Honest):
     """Another random seed every time."""
 
     _count = 0

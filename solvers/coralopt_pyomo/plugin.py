@@ -83,13 +83,13 @@ class PyomoBackend(MatrixPlugin):
         licence = "that of the solver"
         try:
             interface, is_new = _interface(self.solver)
-            there = interface.available() if is_new else interface.available(exception_flag=False)
+            available = interface.available() if is_new else interface.available(exception_flag=False)
         except SolverNotFoundError as error:
             return Availability(False, "", licence, str(error))
         except Exception as error:
             hint = f"Pyomo cannot tell whether {self.solver!r} is here: {type(error).__name__}: {error}"
             return Availability(False, "", licence, hint)
-        if not there:
+        if not available:
             hint = f"Pyomo does not find {self.solver!r} here; install its executable or Python package"
             return Availability(False, "", licence, hint)
         return Availability(True, _version(interface), licence)
