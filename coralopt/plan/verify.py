@@ -50,6 +50,7 @@ from coralopt.throughput import (
     stage_role,
     throughput_source,
 )
+from coralopt.types import Floats
 
 #: Planners whose placements are not meant to be the best of their nodes; they must still not claim more than the best.
 OTHER_PLACEMENTS = ("hexgen",)
@@ -120,8 +121,8 @@ class _Tables:
     def __init__(self, scenario: ResolvedScenario, source: LayerTimeSource) -> None:
         self.scenario, self.source = scenario, source
         self.phases = {phase.key: phase for phase in scenario.model_phases}
-        self.made: dict[tuple[Any, ...], ThroughputTables] = {}
-        self.placed: dict[str, tuple[Any, Coupling | None]] = {}
+        self.made: dict[tuple[object, ...], ThroughputTables] = {}
+        self.placed: dict[str, tuple[Floats, Coupling | None]] = {}
         for key in self.phases:
             self.plain(key)
 
@@ -165,13 +166,13 @@ class _Tables:
             coupling=coupling,
         )
 
-    def _values(self, phase: ModelPhase) -> tuple[Any, Coupling | None]:
+    def _values(self, phase: ModelPhase) -> tuple[Floats, Coupling | None]:
         """What placements of a model phase are made from, and what its cells are; made once."""
         if phase.key not in self.placed:
             self.placed[phase.key] = self._made(phase)
         return self.placed[phase.key]
 
-    def _made(self, phase: ModelPhase) -> tuple[Any, Coupling | None]:
+    def _made(self, phase: ModelPhase) -> tuple[Floats, Coupling | None]:
         scenario, rules = self.scenario, self.scenario.placement
         coupling: Coupling | None = None
         hosts, values = scenario.configurations, self.plain(phase.key).values

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class Contestant:
 
     label: str
     planner: Planner
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Contestant:
@@ -50,7 +49,7 @@ class Contestant:
         """
         name, _, rest = text.partition(":")
         planner = get_planner(name.strip())
-        settings: dict[str, Any] = {}
+        settings: dict[str, object] = {}
         for item in filter(None, rest.split(";")):
             key, separator, value = item.partition("=")
             if not separator or key.strip() not in planner.settings:

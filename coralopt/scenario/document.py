@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
@@ -114,7 +114,7 @@ class InlineModel(Section):
         return self
 
 
-def _model_form(value: Any) -> str:
+def _model_form(value: object) -> str:
     return "<inline>" if isinstance(value, Mapping | InlineModel) else "<name>"
 
 
@@ -199,11 +199,11 @@ class PoolEntry(Section):
     )
 
 
-def _entry_form(value: Any) -> str:
+def _entry_form(value: object) -> str:
     return "<entry>" if isinstance(value, Mapping | PoolEntry) else "<count>"
 
 
-def _supply_form(value: Any) -> str:
+def _supply_form(value: object) -> str:
     return "<all>" if isinstance(value, str) else "<list>" if isinstance(value, list) else "<each>"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from coralopt.scenario.document import Document
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
@@ -36,7 +37,7 @@ _SIGNS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 _QUANTITY = re.compile(r"\s*([-+]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9]\S*)?\s*")
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """A value as the reader of a file would name it."""
     if value is None:
         return "nothing"
@@ -51,7 +52,7 @@ def describe(value: Any) -> str:
     return repr(value)
 
 
-def _children(annotation: Any, part: str | int) -> tuple[Any, str]:
+def _children(annotation: object, part: str | int) -> tuple[object, str]:
     """Type of ``part`` inside a value of type ``annotation``, and its description."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -74,7 +75,7 @@ def _children(annotation: Any, part: str | int) -> tuple[Any, str]:
     return None, ""
 
 
-def _fields(annotation: Any) -> Mapping[str, FieldInfo]:
+def _fields(annotation: object) -> Mapping[str, FieldInfo]:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Annotated, Union, UnionType):
         options = arguments[:1] if origin is Annotated else arguments
@@ -84,11 +85,11 @@ def _fields(annotation: Any) -> Mapping[str, FieldInfo]:
     return {}
 
 
-def _walk(location: Path) -> tuple[Any, str]:
+def _walk(location: Path) -> tuple[object, str]:
     """Type of the mapping that contains the last part of ``location``, and the description of that part."""
-    annotation: Any = Document
+    annotation: object = Document
     description = ""
-    container: Any = Document
+    container: object = Document
     for part in location:
         container = annotation
         annotation, own = _children(annotation, part)
@@ -106,7 +107,7 @@ def plain_path(location: Path) -> Path:
     return tuple(part for part in location if not _is_tag(part) and part != "[key]")
 
 
-def _quantity_hint(value: Any, field: str, description: str) -> str:
+def _quantity_hint(value: object, field: str, description: str) -> str:
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return description
@@ -133,7 +134,7 @@ def _key_hint(key: str, fields: Mapping[str, FieldInfo]) -> str:
     return f"did you mean '{field}'?" + (f" It is the {description}" if ", in " in description else "")
 
 
-def _one(error: Any) -> tuple[Path, str, str]:
+def _one(error: ErrorDetails) -> tuple[Path, str, str]:
     kind, location, value = str(error["type"]), tuple(error["loc"]), error["input"]
     context = error.get("ctx", {})
     path = plain_path(location)
@@ -182,13 +183,13 @@ def _one(error: Any) -> tuple[Path, str, str]:
     return path, f"{message[:1].lower()}{message[1:]}, found {describe(value)}", description
 
 
-def _literal_hint(value: Any, choices: list[str]) -> str:
+def _literal_hint(value: object, choices: list[str]) -> str:
     hint = suggest(value, choices) if isinstance(value, str) else ""
     every = f"choose from {', '.join(choices)}"
     return f"{hint} {every}" if hint.startswith("did") and len(choices) > 1 else every
 
 
-def explain(error: ValidationError, raw: Any, mistakes: MistakeList) -> None:
+def explain(error: ValidationError, raw: object, mistakes: MistakeList) -> None:
     """Add every error of validating ``raw`` to the list, in the words of the file."""
     found = [_one(item) for item in error.errors(include_url=False)]
     # A mistyped key is one mistake, not also a missing one.
@@ -200,7 +201,7 @@ def explain(error: ValidationError, raw: Any, mistakes: MistakeList) -> None:
             mistakes.add(existing(raw, path), problem, hint)
 
 
-def existing(raw: Any, path: Path) -> Path:
+def existing(raw: object, path: Path) -> Path:
     """``path`` up to the first part that is not there; pydantic names the kinds of a value after its place."""
     for depth, part in enumerate(path):
         if not isinstance(raw, dict | list):

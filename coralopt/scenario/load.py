@@ -78,12 +78,13 @@ def _is_there(file: FilePath) -> bool:
         return False
 
 
-def _scenario(data: Any, source: str, lines: Mapping[Path, int], name: str) -> ResolvedScenario:
+def _scenario(data: object, source: str, lines: Mapping[Path, int], name: str) -> ResolvedScenario:
     mistakes = MistakeList(source, lines)
     raw = plain_data(data, mistakes)
     if not isinstance(raw, dict):
         mistakes.add((), "a scenario must be a mapping", "it needs at least 'models' and 'pool'")
         mistakes.raise_any()
+        raise AssertionError("a mistake is raised")
     known = copy.deepcopy(raw)
     document = _validate(raw, mistakes)
     if document is not None:
@@ -117,7 +118,7 @@ def _cut(location: Path, kind: str) -> Path:
     return path[:-1] if kind == "missing" else path
 
 
-def _remove(raw: Any, path: Path, mistakes: MistakeList) -> None:
+def _remove(raw: Any, path: Path, mistakes: MistakeList) -> None:  # containers of whatever a user wrote
     try:
         for part in path[:-1]:
             raw = raw[part]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from coralopt.scenario.mistakes import MistakeList
 
 FORMAT, VERSION = "coralopt-measured", 1
 
 
-def include_measurements(data: Any, file: Path) -> None:
+def include_measurements(data: object, file: Path) -> None:
     """Put the content of measured files in the place of their paths, so that the scenario (and a plan) carries it.
 
     Args:
@@ -30,7 +29,7 @@ def include_measurements(data: Any, file: Path) -> None:
     if not isinstance(entries, list):
         return
     mistakes = MistakeList(str(file))
-    included: list[Any] = []
+    included: list[object] = []
     for position, entry in enumerate(entries):
         if not isinstance(entry, str):
             included.append(entry)
@@ -46,7 +45,7 @@ def include_measurements(data: Any, file: Path) -> None:
     throughput["measured"] = included
 
 
-def read_measurements(path: Path) -> list[dict[str, Any]]:
+def read_measurements(path: Path) -> list[dict[str, object]]:
     """The measurements of a file, without the single points they were fitted to.
 
     Raises:
@@ -62,6 +61,6 @@ def read_measurements(path: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in node.items() if key not in ("points", "fit_error")} for node in nodes]
 
 
-def measurements_document(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def measurements_document(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """What is written to such a file."""
     return {"format": FORMAT, "version": VERSION, "nodes": list(nodes)}

@@ -46,7 +46,7 @@ class _Builder:
         self._lines = lines
         self._values = 0
 
-    def build(self, node: yaml.Node, path: Path = ()) -> Any:
+    def build(self, node: yaml.Node, path: Path = ()) -> object:
         self._values += 1
         if self._values > _MOST_VALUES or len(path) > _DEEPEST:
             raise RecursionError
@@ -60,9 +60,9 @@ class _Builder:
         self._mistakes.add(path, f"the YAML tag '{node.tag}' is not allowed", "remove it")
         return None
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+        result: dict[str, object] = {}
+        merged: dict[str, object] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
@@ -81,7 +81,7 @@ class _Builder:
                 result[key] = self.build(value_node, (*path, key))
         return {**result, **{key: value for key, value in merged.items() if key not in result}}
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> object:
         kind, text = node.tag.removeprefix(_PLAIN), str(node.value)
         try:
             if kind == "null":
@@ -126,7 +126,7 @@ def _compose(text: str, mistakes: MistakeList) -> yaml.Node | None:
     return None
 
 
-def _json_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _json_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -144,7 +144,7 @@ def _json_lines(text: str, lines: dict[Path, int]) -> None:
         lines.clear()
 
 
-def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[Any, dict[Path, int]]:
+def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[object, dict[Path, int]]:
     """Read YAML or JSON text.
 
     Returns:
@@ -184,7 +184,7 @@ def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[Any, d
     return data, lines
 
 
-def read_file(file: FilePath) -> tuple[Any, dict[Path, int]]:
+def read_file(file: FilePath) -> tuple[object, dict[Path, int]]:
     """Read a scenario file; ``.json`` is read as JSON, anything else as YAML.
 
     Raises:
@@ -202,7 +202,7 @@ def read_file(file: FilePath) -> tuple[Any, dict[Path, int]]:
     return parse_text(text, str(file), is_json=file.suffix.lower() == ".json")
 
 
-def plain_data(data: Any, mistakes: MistakeList, path: Path = ()) -> Any:
+def plain_data(data: Any, mistakes: MistakeList, path: Path = ()) -> object:
     """A copy of ``data`` made of dict, list, str, int, float, bool and None only; anything else is a mistake."""
     if len(path) > _DEEPEST:
         mistakes.add(path[:3], "is nested too deeply")

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Container, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ _COUNTED = re.compile(r"([0-9]+)x(.+)")
 
 
 def look_up(
-    document: Document, raw: Mapping[str, Any], mistakes: MistakeList, name: str, keep: Container[str] = ()
+    document: Document, raw: Mapping[str, object], mistakes: MistakeList, name: str, keep: Container[str] = ()
 ) -> Facts | None:
     """Look every name up.
 
@@ -163,7 +162,7 @@ class _Offered:
     spot_usd_h: float = 0.0
 
 
-def _nodes(document: Document, raw: Mapping[str, Any], mistakes: MistakeList) -> dict[str, NodeConfiguration]:
+def _nodes(document: Document, raw: Mapping[str, object], mistakes: MistakeList) -> dict[str, NodeConfiguration]:
     """All node configurations by name: the catalog's, then the document's own."""
     gpus: dict[str, Gpu] = dict(catalog.gpus())
     for name, gpu in document.gpus.items():
@@ -249,7 +248,7 @@ def _headroom(document: Document, phase: Phase, *keys: str) -> Headroom:
 
 
 def _look_up_the_rest(
-    document: Document, raw: Mapping[str, Any], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
+    document: Document, raw: Mapping[str, object], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
 ) -> None:
     """Unknown names of models and node configurations whose entries are wrong otherwise, and so left the document."""
     models, pool = raw.get("models"), raw.get("pool")
@@ -337,7 +336,7 @@ def _inline(name: str, given: InlineModel) -> ModelArchitecture:
 
 
 def _supply(
-    document: Document, raw: Mapping[str, Any], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
+    document: Document, raw: Mapping[str, object], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
 ) -> dict[str, dict[str, _Offered]]:
     """Region -> configuration -> what is offered."""
     declared = _keys(raw.get("nodes"))
@@ -429,7 +428,7 @@ def _configuration_hint(text: str, nodes: Mapping[str, NodeConfiguration]) -> st
 
 
 def _running(
-    document: Document, raw: Mapping[str, Any], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
+    document: Document, raw: Mapping[str, object], nodes: Mapping[str, NodeConfiguration], mistakes: MistakeList
 ) -> tuple[RunningInstances, ...]:
     found: list[RunningInstances] = []
     # A model may be keyed by its checkpoint's name; both names work here.
@@ -533,7 +532,7 @@ def _operations(
     )
 
 
-def _keys(value: Any) -> tuple[str, ...]:
+def _keys(value: object) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, Mapping) else ()
 
 

@@ -68,7 +68,7 @@ class ResolvedScenario(Facts):
         source: Document,
         name: str,
         mistakes: MistakeList,
-        raw: Mapping[str, Any] | None = None,  # whatever a user wrote
+        raw: Mapping[str, object] | None = None,
         keep: Container[str] = (),
     ) -> ResolvedScenario | None:
         """The scenario of a document, ``None`` where a name in it is unknown; see :func:`look_up`."""
@@ -78,7 +78,7 @@ class ResolvedScenario(Facts):
         return None if facts is None else ResolvedScenario(**vars(facts), source=source)
 
     @cached_property
-    def document(self) -> Mapping[str, Any]:  # JSON
+    def document(self) -> Mapping[str, Any]:  # JSON, for whoever reads it
         """The document as plain JSON data that gives the same scenario again."""
         return _plain(self.source, self.name)
 
@@ -304,7 +304,7 @@ def _digest(scenario: Facts) -> str:
     """
     offered: Bools = scenario.availability.max(axis=0) > 0
     price = scenario.price_usd_h[:, offered].tolist()
-    facts: dict[str, Any] = {
+    facts: dict[str, Any] = {  # JSON, changed below
         "mode": scenario.mode,
         "model_phases": [asdict(phase) for phase in scenario.model_phases],
         "configurations": [
