@@ -11,7 +11,7 @@ from coralopt.allocation import Allocation
 from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioError
 from coralopt.planning.request import PlanOutcome, PlanRequest, count_setting, setting
 from coralopt.planning.rivals.combos import ComboProblem
-from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies
+from coralopt.planning.rivals.strategies import HomogeneousPlanner, Strategies, StrategyChoice
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.solving import Reason, Solution, solve
 from coralopt.types import Floats, Ints
@@ -54,7 +54,7 @@ class CauchyPlanner(HomogeneousPlanner):
             raise ScenarioError(request.scenario.name, [Mistake("mode", problem, "use mode: disaggregated")])
         return super().plan(request)
 
-    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+    def choose(self, strategies: Strategies, request: PlanRequest) -> StrategyChoice:
         """Combos; the candidates are doubled until they can meet every demand."""
         kept, objective = count_setting(self, request, "candidates"), setting(self, request, "objective")
         combos = all_combos(strategies, count_setting(self, request, "decode_replicas"))
@@ -73,7 +73,7 @@ class CauchyPlanner(HomogeneousPlanner):
             raise NoSolutionError("planner 'cauchy': no set of combos was found in time; allow more of it", solution)
         allocation = combos.allocation(top_combos(combos, kept), solution.answer, strategies)
         note = f"the gap is that of Cauchy's own programme, objective {objective!r}, over its combos"
-        return Choice(allocation, request.backend, solution.gap, (note,))
+        return StrategyChoice(allocation, request.backend, solution.gap, (note,))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.planning.request import PlanRequest, setting
 from coralopt.planning.rivals.melange import MelangeProblem
-from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies
+from coralopt.planning.rivals.strategies import HomogeneousPlanner, Strategies, StrategyChoice
 from coralopt.solving import Reason, solve
 from coralopt.types import Ints
 
@@ -34,7 +34,7 @@ class MelangePlanner(HomogeneousPlanner):
     source = "Melange (Griggs et al., 2024); its release's solver, commit d46ab43"
     settings: Mapping[str, object] = {"homogeneous": "configuration", "slice_factor": 8, "types": "strategies"}
 
-    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+    def choose(self, strategies: Strategies, request: PlanRequest) -> StrategyChoice:
         """One programme a model phase; ``slice_factor: 0`` splits at will."""
         slices = setting(self, request, "slice_factor")
         if not isinstance(slices, int) or isinstance(slices, bool) or slices < 0:
@@ -51,7 +51,7 @@ class MelangePlanner(HomogeneousPlanner):
                 f"({excess}); its phases were solved again in order with limits"
             )
             counts, own_gap = programmes.solved(limited=True)
-        return Choice(Allocation.of(counts), request.backend, own_gap, tuple(notes))
+        return StrategyChoice(Allocation.of(counts), request.backend, own_gap, tuple(notes))
 
 
 #: A GPU type of one model phase: (template, region).

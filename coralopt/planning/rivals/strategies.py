@@ -124,7 +124,7 @@ class Strategies:
 
 
 @dataclass(frozen=True)
-class Choice:
+class StrategyChoice:
     """What a planner of homogeneous strategies decides.
 
     Attributes:
@@ -152,7 +152,7 @@ class HomogeneousPlanner(ABC):
         self._libraries: dict[str, TemplateLibrary] = {}
 
     @abstractmethod
-    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+    def choose(self, strategies: Strategies, request: PlanRequest) -> StrategyChoice:
         """How many of each strategy to rent where."""
 
     def plan(self, request: PlanRequest) -> PlanOutcome:

@@ -10,7 +10,7 @@ import numpy as np
 
 from coralopt.allocation import Allocation, AllocationProblem
 from coralopt.planning.request import PlanRequest, count_setting, setting
-from coralopt.planning.rivals.strategies import Choice, HomogeneousPlanner, Strategies, short_of
+from coralopt.planning.rivals.strategies import HomogeneousPlanner, Strategies, StrategyChoice, short_of
 from coralopt.types import Bools, Ints
 
 
@@ -28,9 +28,9 @@ class HomoPlanner(HomogeneousPlanner):
     source = "the paper, section 5.1; SkyServe (Mao et al., EuroSys 2025), SageServe (Jaiswal et al., 2025)"
     settings: Mapping[str, object] = {"homogeneous": "configuration", "clip": True}
 
-    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+    def choose(self, strategies: Strategies, request: PlanRequest) -> StrategyChoice:
         """Replicas of most goodput per USD; see :func:`greedy`."""
-        return Choice(greedy(strategies.problem, clip=bool(setting(self, request, "clip"))))
+        return StrategyChoice(greedy(strategies.problem, clip=bool(setting(self, request, "clip"))))
 
 
 class SingleBestPlanner(HomogeneousPlanner):
@@ -43,9 +43,9 @@ class SingleBestPlanner(HomogeneousPlanner):
     summary = "one homogeneous replica for all instances of a model phase, chosen for least cost"
     source = "single-GPU-type baseline of Melange (Griggs et al., 2024)"
 
-    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+    def choose(self, strategies: Strategies, request: PlanRequest) -> StrategyChoice:
         """One template a model phase; see :func:`single_best`."""
-        return Choice(single_best(strategies.problem))
+        return StrategyChoice(single_best(strategies.problem))
 
 
 class RandomPlanner(HomogeneousPlanner):
@@ -56,9 +56,9 @@ class RandomPlanner(HomogeneousPlanner):
     source = "a floor; no publication"
     settings: Mapping[str, object] = {"homogeneous": "configuration", "tries": 50}
 
-    def choose(self, strategies: Strategies, request: PlanRequest) -> Choice:
+    def choose(self, strategies: Strategies, request: PlanRequest) -> StrategyChoice:
         """The same for the same seed. See :func:`random_draw`."""
-        return Choice(random_draw(strategies.problem, request.seed, count_setting(self, request, "tries")))
+        return StrategyChoice(random_draw(strategies.problem, request.seed, count_setting(self, request, "tries")))
 
 
 class _Rental:
