@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coralopt.cli.console import JsonFlag, OptionList, parse_options, print_json, progress_bar, say
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 from coralopt.replacing import replacing
 
@@ -32,27 +32,17 @@ class InstanceOptions(OptionGroup):
 
     panel = "What is run"
 
-    suite: Annotated[
-        list[str] | None, typer.Option(help="Named instances: placement, allocation, small; may be repeated.")
-    ] = None
-    instance: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--instance", "-i", metavar="SPEC", help="e.g. placement:*/prefill:nodes=3..8:seed=0,1; may be repeated."
-        ),
-    ] = None
-    solver: Annotated[
-        list[str] | None, typer.Option("--solver", "-s", help="May be repeated; every registered one by default.")
-    ] = None
-    formulation: Annotated[
-        list[str] | None, typer.Option("--formulation", "-f", help="May be repeated; all by default.")
-    ] = None
-    reductions: Annotated[str, typer.Option(help="Exact reductions ahead of allocations: on, off or both.")] = "both"
-    arm: Annotated[
-        list[str] | None,
-        typer.Option("--arm", "-a", help="SOLVER[/FORMULATION[+reductions]] instead of combinations; may be repeated."),
-    ] = None
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of every instance and arm, with seeds 0, 1, ...")] = 5
+    suite: list[str] | None = option(None, "Named instances: placement, allocation, small; may be repeated.")
+    instance: list[str] | None = option(
+        None, "e.g. placement:*/prefill:nodes=3..8:seed=0,1; may be repeated.", "--instance", "-i", metavar="SPEC"
+    )
+    solver: list[str] | None = option(None, "May be repeated; every registered one by default.", "--solver", "-s")
+    formulation: list[str] | None = option(None, "May be repeated; all by default.", "--formulation", "-f")
+    reductions: str = option("both", "Exact reductions ahead of allocations: on, off or both.")
+    arm: list[str] | None = option(
+        None, "SOLVER[/FORMULATION[+reductions]] instead of combinations; may be repeated.", "--arm", "-a"
+    )
+    seeds: int = option(5, "Runs of every instance and arm, with seeds 0, 1, ...", least=1)
 
     def tasks(self) -> Sequence[Task]:
         """Every run that is asked for.
@@ -91,28 +81,24 @@ class RunLimits(OptionGroup):
 
     panel = "Each run"
 
-    time_limit: Annotated[float, typer.Option(help="Seconds a run may take.")] = 30.0
-    grace: Annotated[float, typer.Option(help="Seconds after the limit until the process is killed.")] = 15.0
-    rel_gap: Annotated[float, typer.Option(help="Relative gap to prove.")] = 1e-4
-    threads: Annotated[int, typer.Option(min=1, help="Threads of a solver.")] = 1
-    permute: Annotated[bool, typer.Option(help="Seeds above 0 also permute rows and columns.")] = True
-    memory_limit: Annotated[float | None, typer.Option(help="GiB a run may take.")] = None
-    option: OptionList = None
+    time_limit: float = option(30.0, "Seconds a run may take.")
+    grace: float = option(15.0, "Seconds after the limit until the process is killed.")
+    rel_gap: float = option(1e-4, "Relative gap to prove.")
+    threads: int = option(1, "Threads of a solver.", least=1)
+    permute: bool = option(True, "Seeds above 0 also permute rows and columns.")
+    memory_limit: float | None = option(None, "GiB a run may take.")
+    assignments: OptionList = None
 
 
 @dataclass(frozen=True)
 class BenchOutput(OptionGroup):
     """How the runs are worked off, and where results go."""
 
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time; more disturb the seconds.")] = 1
-    retry: Annotated[
-        list[str] | None, typer.Option(help="Repeat runs with this outcome, e.g. 'died' or 'not run: licence'.")
-    ] = None
-    output: Annotated[Path, typer.Option("--output", "-o", help="Results file; continued when it exists.")] = Path(
-        "bench.jsonl"
-    )
-    logs: Annotated[Path | None, typer.Option(help="Folder for the solvers' own logs.")] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False
+    jobs: int = option(1, "Runs at a time; more disturb the seconds.", "--jobs", "-j", least=1)
+    retry: list[str] | None = option(None, "Repeat runs with this outcome, e.g. 'died' or 'not run: licence'.")
+    output: Path = option(Path("bench.jsonl"), "Results file; continued when it exists.", "--output", "-o")
+    logs: Path | None = option(None, "Folder for the solvers' own logs.")
+    dry_run: bool = option(False, "Only say what would be run.", "--dry-run")
     json_output: JsonFlag = False
 
 
@@ -126,13 +112,8 @@ def bench(context: typer.Context, instances: InstanceOptions, limits: RunLimits,
 
     tasks = instances.tasks()
     settings = benchmark.Settings(
-        limits.time_limit,
-        limits.grace,
-        limits.rel_gap,
-        limits.threads,
-        limits.permute,
-        limits.memory_limit,
-        parse_options(limits.option),
+        **{name: value for name, value in vars(limits).items() if name != "assignments"},
+        options=parse_options(limits.assignments),
     )
     if files.dry_run:
         keys = [task.key for task in tasks]
@@ -152,15 +133,7 @@ def bench(context: typer.Context, instances: InstanceOptions, limits: RunLimits,
     wanted = {task.key for task in tasks}
     rows = [row for row in benchmark.read_rows(files.output) if row["key"] in wanted]
     summary = benchmark.summarise(rows) if rows else None
-    document = {
-        "results": files.output,
-        "done": outcome.done,
-        "total": outcome.total,
-        "kept": outcome.kept,
-        "interrupted": outcome.interrupted,
-        "seconds": outcome.seconds,
-        "summary": summary,
-    }
+    document = {"results": files.output, **vars(outcome), "summary": summary}
     counts = f"{outcome.done} of {outcome.total} runs done ({outcome.kept} from before)"
     line = f"{counts}, {outcome.seconds:.0f} s: {files.output}"
     present(Answer(document, () if summary is None else _count_tables(summary), [line]), files.json_output)
@@ -246,6 +219,7 @@ def _outcome(name: str) -> Outcome:
     return Outcome(name)
 
 
+# Any, here and below: a summary is a JSON document of several levels, see benchmark.summarise.
 def _end(data: Mapping[str, Any] | None) -> None:
     """Wrong answers are loud and end with exit code 1."""
     if data is None or not data["conflicts"]:

@@ -14,7 +14,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, ScenarioArgument, say
 from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 from coralopt.cli.shared_options import SolverOptions, TrafficOptions
 
@@ -39,19 +39,15 @@ ROW_KEYS = (
 class CompareSolver(SolverOptions):
     """The same for every planner, with a limit."""
 
-    time_limit: Annotated[
-        float | None, typer.Option(min=0, help="Seconds for each plan, 60 by default; the best so far is kept.")
-    ] = None
+    time_limit: float | None = option(None, "Seconds for each plan, 60 by default; the best so far is kept.", least=0)
 
 
 @dataclass(frozen=True)
 class CompareTraffic(TrafficOptions):
     """Requests that every plan is played against."""
 
-    simulate: Annotated[bool, typer.Option(help="Play the same requests against every plan.")] = False
-    duration: Annotated[
-        float | None, typer.Option(min=1, help="Seconds of arrivals without a trace; 120 by default.")
-    ] = None
+    simulate: bool = option(False, "Play the same requests against every plan.")
+    duration: float | None = option(None, "Seconds of arrivals without a trace; 120 by default.", least=1)
 
     @property
     def wanted(self) -> bool:
@@ -88,8 +84,8 @@ class CompareTraffic(TrafficOptions):
 class CompareOutput(OptionGroup):
     """Where the comparison goes."""
 
-    plot: Annotated[Path | None, typer.Option(help="Draw costs and tokens per USD into this file (.svg, .png).")] = None
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write every plan into this folder.")] = None
+    plot: Path | None = option(None, "Draw costs and tokens per USD into this file (.svg, .png).")
+    output: Path | None = option(None, "Write every plan into this folder.", "--output", "-o")
     json_output: JsonFlag = False
 
 

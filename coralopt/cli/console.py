@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console, RenderableType
@@ -109,7 +109,7 @@ def progress_bar(title: str = "templates", *, quiet: bool = False, estimate_s: f
 
 def parse_options(
     items: list[str] | None, *, time_limit: float | None = None, rel_gap: float | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """``["rel_gap=0.001"]`` -> ``{"rel_gap": 0.001}``; values are read as JSON, else as text.
 
     Args:
@@ -120,7 +120,7 @@ def parse_options(
     Raises:
         OptionError: An item is not of the form NAME=VALUE.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for item in items or []:
         name, separator, value = item.partition("=")
         if not separator or not name:

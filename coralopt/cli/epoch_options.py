@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from coralopt.cli.console import JsonFlag, parse_numbers
-from coralopt.cli.option_groups import OptionGroup
+from coralopt.cli.option_groups import OptionGroup, option
 from coralopt.errors import OptionError
 
 if TYPE_CHECKING:
@@ -46,29 +44,21 @@ class EpochOptions(OptionGroup):
 
     panel = "Epochs"
 
-    demand: Annotated[
-        Path | None,
-        typer.Option(help="Table epoch,model,phase,tokens_s; or a request trace (arrival time, input, output tokens)."),
-    ] = None
-    epoch: Annotated[
-        str,
-        typer.Option(
-            metavar="S[,S...]", help="Epoch length of a trace, s; several print cost and churn against the interval."
-        ),
-    ] = "3600"
-    initialization: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0, help="Node initialization time; K is this over the epoch length of a trace."),
-    ] = None
-    sort: Annotated[bool, typer.Option("--sort", help="Sort a trace whose times fall.")] = False
-    trace_model: Annotated[str | None, typer.Option(help="The model of a trace that names none.")] = None
-    availability: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,count.")] = None
-    prices: Annotated[Path | None, typer.Option(help="Table epoch,region,configuration,usd_h.")] = None
-    epochs: Annotated[int | None, typer.Option(min=1, help="How many epochs; all by default.")] = None
-    penalty: Annotated[
-        str | None,
-        typer.Option(metavar="K[,K...]", help="Initialization penalty; several print churn against cost."),
-    ] = None
+    demand: Path | None = option(
+        None, "Table epoch,model,phase,tokens_s; or a request trace (arrival time, input, output tokens)."
+    )
+    epoch: str = option(
+        "3600", "Epoch length of a trace, s; several print cost and churn against the interval.", metavar="S[,S...]"
+    )
+    initialization: float | None = option(
+        None, "Node initialization time; K is this over the epoch length of a trace.", metavar="S", least=0
+    )
+    sort: bool = option(False, "Sort a trace whose times fall.", "--sort")
+    trace_model: str | None = option(None, "The model of a trace that names none.")
+    availability: Path | None = option(None, "Table epoch,region,configuration,count.")
+    prices: Path | None = option(None, "Table epoch,region,configuration,usd_h.")
+    epochs: int | None = option(None, "How many epochs; all by default.", least=1)
+    penalty: str | None = option(None, "Initialization penalty; several print churn against cost.", metavar="K[,K...]")
 
     @cached_property
     def penalties(self) -> tuple[float | None, ...]:
@@ -137,18 +127,14 @@ class ForecastOptions(OptionGroup):
 
     panel = "Epochs"
 
-    forecast: Annotated[
-        str, typer.Option(help="given, last, mean:EPOCHS, seasonal:EPOCHS, or module:function of your own.")
-    ] = "given"
-    headroom: Annotated[float, typer.Option(min=0, help="Share added to the forecast, e.g. 0.1.")] = 0.0
+    forecast: str = option("given", "given, last, mean:EPOCHS, seasonal:EPOCHS, or module:function of your own.")
+    headroom: float = option(0.0, "Share added to the forecast, e.g. 0.1.", least=0)
 
 
 @dataclass(frozen=True)
 class FolderOptions(OptionGroup):
     """Where the plans go."""
 
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for plans and changes; goes on where it stopped.")
-    ] = None
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew in a folder that holds other plans.")] = False
+    output: Path | None = option(None, "Folder for plans and changes; goes on where it stopped.", "--output", "-o")
+    restart: bool = option(False, "Begin anew in a folder that holds other plans.", "--restart")
     json_output: JsonFlag = False

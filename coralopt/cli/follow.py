@@ -6,14 +6,12 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from coralopt.cli.adapt import EpochPlanning, present_runs
 from coralopt.cli.console import ScenarioArgument, say
 from coralopt.cli.epoch_options import EpochOptions, FolderOptions, ForecastOptions
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 from coralopt.cli.shared_options import DemandOptions, LibraryOptions, SolverOptions
 
@@ -26,17 +24,11 @@ if TYPE_CHECKING:
 class RouterOptions(OptionGroup):
     """The servers, and how often they are given a plan."""
 
-    router: Annotated[
-        str, typer.Option(metavar="URL", help="The router of the `coralopt launch start` that is to follow the plans.")
-    ]
-    every: Annotated[float, typer.Option(metavar="SECONDS", help="Length of an epoch, seconds.")] = 300.0
-    floor: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Least demand that is planned for, as a share of the scenario's; keeps quiet models alive.",
-        ),
-    ] = 0.01
+    router: str = option(..., "The router of the `coralopt launch start` that is to follow the plans.", metavar="URL")
+    every: float = option(300.0, "Length of an epoch, seconds.", metavar="SECONDS")
+    floor: float = option(
+        0.01, "Least demand that is planned for, as a share of the scenario's; keeps quiet models alive.", least=0
+    )
 
 
 @takes_groups

@@ -10,7 +10,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, OptionList, parse_options, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ PhaseOption = Annotated[
 class RankOptions(OptionGroup):
     """Which templates are ranked."""
 
-    region: Annotated[str | None, typer.Option(help="Prices of this region; default: the cheapest one.")] = None
-    nodes: Annotated[str, typer.Option(help="any, mixed (several GPU types) or pure (one GPU type).")] = "any"
-    gpus: Annotated[str | None, typer.Option(help="Only these GPU types, for example L40S,H100.")] = None
-    limit: Annotated[int, typer.Option("-n", min=1, help="How many of each model phase.")] = 5
+    region: str | None = option(None, "Prices of this region; default: the cheapest one.")
+    nodes: str = option("any", "any, mixed (several GPU types) or pure (one GPU type).")
+    gpus: str | None = option(None, "Only these GPU types, for example L40S,H100.")
+    limit: int = option(5, "How many of each model phase.", "-n", least=1)
 
 
 @dataclass(frozen=True)
 class CheckOptions(OptionGroup):
     """How a sample is derived anew."""
 
-    solver: Annotated[str, typer.Option(help="Any solver; see `coralopt solvers`.")] = "highs"
-    formulation: Annotated[str | None, typer.Option(help="Placement formulation of a MILP: tight or paper.")] = None
-    option: OptionList = None
-    sample: Annotated[int, typer.Option(min=1, help="Node sets to draw.")] = 1000
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.")] = 0
-    executor: Annotated[str, typer.Option(help="local or ray.")] = "local"
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None
+    solver: str = option("highs", "Any solver; see `coralopt solvers`.")
+    formulation: str | None = option(None, "Placement formulation of a MILP: tight or paper.")
+    assignments: OptionList = None
+    sample: int = option(1000, "Node sets to draw.", least=1)
+    seed: int = option(0, "Seed of the draw.", least=0)
+    executor: str = option("local", "local or ray.")
+    workers: int | None = option(None, "Processes; one a core by default.", least=1)
 
 
 def _open(path: Path, scenario: str | None) -> tuple[TemplateLibrary, ResolvedScenario]:
@@ -310,7 +310,7 @@ def check(
         result = check_library(
             loaded,
             resolved,
-            method=BuildMethod(how.solver, how.formulation, parse_options(how.option), how.sample, how.seed),
+            method=BuildMethod(how.solver, how.formulation, parse_options(how.assignments), how.sample, how.seed),
             executor=how.executor,
             workers=how.workers,
             progress=progress,

@@ -1,8 +1,8 @@
 """Option groups: a frozen dataclass whose fields are options, taken as one parameter by every command that has them.
 
-A field is declared as a typer option is, ``name: Annotated[type, typer.Option(...)] = default``; one without a default must
-be given. A group may extend another. The class attribute ``panel`` names the panel of the help screen for those options that
-name none themselves; without it they stand among the command's own options.
+A field is declared as ``name: type = option(default, "help")``, or with an annotation that is an option already
+(``name: Annotated[type, typer.Option(...)] = default``). A group may extend another. The class attribute ``panel`` names the
+panel of the help screen for those options that name none themselves; without it they stand among the command's own options.
 """
 
 from __future__ import annotations
@@ -11,18 +11,42 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Annotated, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+import typer
 from typer.models import OptionInfo
 
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
 class OptionGroup:
-    """Base of all groups; subclasses are frozen dataclasses of options."""
+    """Base of all groups, which are frozen dataclasses of options."""
 
     panel: ClassVar[str | None] = None
+
+
+def option(
+    default: Any,
+    text: str,
+    *names: str,
+    metavar: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:  # Any: as dataclasses.field, it stands where a value of the field's type does
+    """A field of a group.
+
+    Args:
+        default: Its value when the option is not given; ``...`` for an option that must be.
+        text: What the help screen says of it.
+        names: How it is written, ``"--output", "-o"``; by default as the field is called. One name of a truth value, such as
+            ``"--sort"``, makes a flag without its opposite.
+        metavar: What the help screen calls its value.
+        least, most: Range of a number.
+    """
+    info = typer.Option(*names, help=text, metavar=metavar, min=least, max=most)
+    return field(default=MISSING if default is ... else default, metadata={"option": info})
 
 
 def takes_groups(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -32,7 +56,7 @@ def takes_groups(command: Callable[..., Result]) -> Callable[..., Result]:
     ``command`` is called.
 
     Raises:
-        TypeError: A group is no dataclass, one of its fields is no option, or two options have one name.
+        TypeError: A field of a group is no option, or two options have one name.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[OptionGroup]] = {}
@@ -48,7 +72,8 @@ def takes_groups(command: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(command)
     def flat(**values: object) -> Result:
         collected = {
-            name: group(**{field: values.pop(field) for field in _names(group)}) for name, group in groups.items()
+            name: group(**{item.name: values.pop(item.name) for item in fields(group)})
+            for name, group in groups.items()
         }
         return command(**values, **collected)
 
@@ -62,21 +87,18 @@ def takes_groups(command: Callable[..., Result]) -> Callable[..., Result]:
     return flat
 
 
-def _names(group: type[OptionGroup]) -> list[str]:
-    if not is_dataclass(group):
-        raise TypeError(f"{group.__name__}: an option group is a frozen dataclass")
-    return [field.name for field in fields(group)]
-
-
 def _parameters_of(group: type[OptionGroup]) -> list[inspect.Parameter]:
     """The fields of a group as keyword parameters, each with the group's panel."""
     hints = get_type_hints(group, include_extras=True)
     parameters = []
-    for name in _names(group):
-        default = getattr(group, name, inspect.Parameter.empty)
-        if get_origin(hints[name]) is not Annotated:
-            raise TypeError(f"{group.__name__}.{name}: expected Annotated[type, typer.Option(...)]")
-        kind, *extras = get_args(hints[name])
+    for item in fields(group):
+        name, hint = item.name, hints[item.name]
+        default = inspect.Parameter.empty if item.default is MISSING else item.default
+        if "option" in item.metadata:
+            hint = Annotated[hint, item.metadata["option"]]
+        if get_origin(hint) is not Annotated:
+            raise TypeError(f"{group.__name__}.{name}: expected option(default, help)")
+        kind, *extras = get_args(hint)
         extras = [_in_panel(extra, group.panel) if isinstance(extra, OptionInfo) else extra for extra in extras]
         annotation = Annotated[(kind, *extras)]  # type: ignore[valid-type]
         parameters.append(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coralopt.cli.console import JsonFlag, progress_bar, say
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class StageOptions(OptionGroup):
     """How many stages."""
 
-    max_stages: Annotated[int | None, typer.Option(min=1, help="Most stages.")] = None
-    stages: Annotated[int | None, typer.Option(min=1, help="Exactly so many stages.")] = None
-    frontier: Annotated[bool, typer.Option(help="The best placement for every limit on the stages.")] = False
-    solver: Annotated[str, typer.Option(help="MILP back end; see `coralopt solvers`.")] = "highs"
-    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds a placement; keeps the best so far.")] = None
+    max_stages: int | None = option(None, "Most stages.", least=1)
+    stages: int | None = option(None, "Exactly so many stages.", least=1)
+    frontier: bool = option(False, "The best placement for every limit on the stages.")
+    solver: str = option("highs", "MILP back end; see `coralopt solvers`.")
+    time_limit: float | None = option(None, "Seconds a placement; keeps the best so far.", least=0)
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class RivalOptions(OptionGroup):
 
     panel = "Other planners"
 
-    planner: Annotated[str, typer.Option(help="coral, helix or hexgen; see docs/planners.md.")] = "coral"
-    start: Annotated[str, typer.Option(help="What helix begins with: heuristics, pool or none.")] = "heuristics"
-    seed: Annotated[int, typer.Option(min=0, help="Seed of helix and hexgen.")] = 0
-    generations: Annotated[int, typer.Option(min=0, help="Generations of hexgen's search.")] = 300
+    planner: str = option("coral", "coral, helix or hexgen; see docs/planners.md.")
+    start: str = option("heuristics", "What helix begins with: heuristics, pool or none.")
+    seed: int = option(0, "Seed of helix and hexgen.", least=0)
+    generations: int = option(300, "Generations of hexgen's search.", least=0)
 
 
 @takes_groups

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from coralopt.cli.console import ScenarioArgument, parse_options, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, PlanOutput, present_plan
 from coralopt.cli.shared_options import AllocationOptions, LibraryOptions, OperatorOptions, TrafficOptions
 
@@ -24,11 +22,10 @@ if TYPE_CHECKING:
 class PlannerOptions(OptionGroup):
     """Who plans."""
 
-    planner: Annotated[str, typer.Option(help="Planner; see docs/planners.md.")] = "coral"
-    planner_option: Annotated[
-        list[str] | None,
-        typer.Option("--planner-option", metavar="NAME=VALUE", help="Setting of another planner; may be repeated."),
-    ] = None
+    planner: str = option("coral", "Planner; see docs/planners.md.")
+    planner_option: list[str] | None = option(
+        None, "Setting of another planner; may be repeated.", metavar="NAME=VALUE"
+    )
 
 
 @dataclass(frozen=True)
@@ -37,18 +34,16 @@ class SimulateOptions(OptionGroup):
 
     panel = "Verified by simulation"
 
-    simulate: Annotated[
-        bool,
-        typer.Option("--simulate", help="Play requests against the plan and correct it until it keeps its promise."),
-    ] = False
-    attainment: Annotated[
-        float, typer.Option(help="With --simulate: share of the requests of each model phase that must meet its SLO.")
-    ] = 0.99
-    attainment_of: Annotated[
-        str,
-        typer.Option(help="With --simulate: all requests, or the possible ones that some node could serve in time."),
-    ] = "all"
-    rounds: Annotated[int, typer.Option(help="With --simulate: most plans to make and play.")] = 16
+    simulate: bool = option(
+        False, "Play requests against the plan and correct it until it keeps its promise.", "--simulate"
+    )
+    attainment: float = option(
+        0.99, "With --simulate: share of the requests of each model phase that must meet its SLO."
+    )
+    attainment_of: str = option(
+        "all", "With --simulate: all requests, or the possible ones that some node could serve in time."
+    )
+    rounds: int = option(16, "With --simulate: most plans to make and play.")
 
 
 @takes_groups

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
 from coralopt.cli.console import JsonFlag, print_json, print_rich, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
-from coralopt.cli.option_groups import OptionGroup
+from coralopt.cli.option_groups import OptionGroup, option
 from coralopt.plan import Plan
 
 
@@ -61,8 +60,8 @@ def present(answer: Answer, json_output: bool) -> None:
 class PlanOutput(OptionGroup):
     """Where a plan goes and how it is shown."""
 
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan document here.")] = None
-    pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = False
+    output: Path | None = option(None, "Write the plan document here.", "--output", "-o")
+    pipelines: bool = option(False, "Draw every instance's pipeline.")
     json_output: JsonFlag = False
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coralopt.cli.console import JsonFlag, parse_whole_numbers, progress_bar
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 
 if TYPE_CHECKING:
@@ -43,26 +43,26 @@ class PointOptions(OptionGroup):
 
     panel = "What is measured"
 
-    layers: Annotated[str, typer.Option(help="Layer counts of the truncated models; by default 2,4,8.")] = ""
-    prompts: Annotated[str, typer.Option(help="Batches of prompts.")] = "1,2,4"
-    prompt_tokens: Annotated[str, typer.Option(help="Prompt lengths.")] = "128,512,2048"
-    sequences: Annotated[str, typer.Option(help="Decode batches.")] = "1,8,32,128"
-    contexts: Annotated[str, typer.Option(help="Contexts of decode.")] = "512,2048"
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Measured repeats of a point.")] = 5
+    layers: str = option("", "Layer counts of the truncated models; by default 2,4,8.")
+    prompts: str = option("1,2,4", "Batches of prompts.")
+    prompt_tokens: str = option("128,512,2048", "Prompt lengths.")
+    sequences: str = option("1,8,32,128", "Decode batches.")
+    contexts: str = option("512,2048", "Contexts of decode.")
+    repeats: int = option(5, "Measured repeats of a point.", least=1, most=1000)
 
 
 @dataclass(frozen=True)
 class EngineOptions(OptionGroup):
     """What measures, and where."""
 
-    engine: Annotated[Engine, typer.Option(help="vllm: vLLM's own bench; torch: layer slices.")] = Engine.VLLM
-    model_path: Annotated[
-        Path | None, typer.Option(help="Directory with config.json (vLLM: and a tokenizer); weights are not needed.")
-    ] = None
-    device: Annotated[Device, typer.Option(help="cuda, or cpu to try it out.")] = Device.CUDA
-    tensor_parallel: Annotated[int, typer.Option(min=1, help="vllm: GPUs of the node.")] = 1
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None
-    timeout: Annotated[float, typer.Option(min=1, help="Longest run, seconds.")] = 7200.0
+    engine: Engine = option(Engine.VLLM, "vllm: vLLM's own bench; torch: layer slices.")
+    model_path: Path | None = option(
+        None, "Directory with config.json (vLLM: and a tokenizer); weights are not needed."
+    )
+    device: Device = option(Device.CUDA, "cuda, or cpu to try it out.")
+    tensor_parallel: int = option(1, "vllm: GPUs of the node.", least=1)
+    threads: int | None = option(None, "CPU threads.", least=1)
+    timeout: float = option(7200.0, "Longest run, seconds.", least=1)
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,10 @@ class ProgramOptions(OptionGroup):
 
     panel = "Programs"
 
-    python: Annotated[str, typer.Option(help="torch: interpreter that has torch and transformers.")] = sys.executable
-    vllm: Annotated[str, typer.Option(help="vllm: the program.")] = "vllm"
-    vllm_option: Annotated[
-        list[str] | None, typer.Option("--vllm-option", metavar="WORD", help="One more word for `vllm serve`; repeat.")
-    ] = None
-    keep: Annotated[Path | None, typer.Option(help="vllm: directory for all files of its bench.")] = None
+    python: str = option(sys.executable, "torch: interpreter that has torch and transformers.")
+    vllm: str = option("vllm", "vllm: the program.")
+    vllm_option: list[str] | None = option(None, "One more word for `vllm serve`; repeat.", metavar="WORD")
+    keep: Path | None = option(None, "vllm: directory for all files of its bench.")
 
 
 @dataclass(frozen=True)
@@ -85,14 +83,13 @@ class FileOptions(OptionGroup):
 
     panel = "Files instead of measuring"
 
-    files: Annotated[
-        list[Path] | None,
-        typer.Option("--from", metavar="FILE", help="Measure nothing: take vLLM's bench JSON or sweep CSV; repeat."),
-    ] = None
-    batch: Annotated[int | None, typer.Option(min=1, help="--from: batch of files that do not say it.")] = None
-    input_tokens: Annotated[int | None, typer.Option(min=1, help="--from: prompt length of such files.")] = None
-    output_tokens: Annotated[int | None, typer.Option(min=1, help="--from: answer length of such files.")] = None
-    measured_with: Annotated[str, typer.Option(help="--from: versions and device, for the record.")] = ""
+    files: list[Path] | None = option(
+        None, "Measure nothing: take vLLM's bench JSON or sweep CSV; repeat.", "--from", metavar="FILE"
+    )
+    batch: int | None = option(None, "--from: batch of files that do not say it.", least=1)
+    input_tokens: int | None = option(None, "--from: prompt length of such files.", least=1)
+    output_tokens: int | None = option(None, "--from: answer length of such files.", least=1)
+    measured_with: str = option("", "--from: versions and device, for the record.")
 
 
 @takes_groups
@@ -186,7 +183,10 @@ def _measure(
     return profile_with_vllm(target, options, programs.vllm, words, keep=programs.keep, progress=progress)
 
 
-def _comparison(model: ModelArchitecture, configuration: str, node: dict[str, Any]) -> dict[str, Any]:
+# Any, here and below: a measured node is a JSON document of several levels, see profiling.measured_node.
+def _comparison(
+    model: ModelArchitecture, configuration: str, node: dict[str, Any]
+) -> dict[str, dict[str, tuple[float, float]]]:
     """Source -> phase -> how far its layer times are off, for nodes of the catalog."""
     from coralopt.catalog import node_configurations
     from coralopt.profiling import compare_with

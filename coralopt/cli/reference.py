@@ -13,7 +13,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, print_json, say
 from coralopt.cli.exit_codes import CHECK_FAILED
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 
 if TYPE_CHECKING:
@@ -43,22 +43,22 @@ class PromptOptions(OptionGroup):
 
     panel = "Prompts"
 
-    requests: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts.")] = 8
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Longest prompt.")] = 32
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every answer.")] = 8
-    seed: Annotated[int, typer.Option(help="Seed of prompts and stand-ins.")] = 0
+    requests: int = option(8, "Prompts.", least=1, most=10_000)
+    prompt_tokens: int = option(32, "Longest prompt.", least=1)
+    new_tokens: int = option(8, "Tokens of every answer.", least=1)
+    seed: int = option(0, "Seed of prompts and stand-ins.")
 
 
 @dataclass(frozen=True)
 class RunOptions(OptionGroup):
     """Where and how the stages run."""
 
-    device: Annotated[Device, typer.Option(help="cuda: a GPU a node over NCCL; cpu: Gloo.")] = Device.CPU
-    dtype: Annotated[DType, typer.Option(help="In half precision a tie may fall the other way.")] = DType.FLOAT32
-    copies: Annotated[bool, typer.Option("--copies", help="Run each instance as often as the plan deploys it.")] = False
-    most_processes: Annotated[int, typer.Option(min=1, help="Most processes to start, one a node.")] = 32
-    timeout: Annotated[float, typer.Option(min=1, help="Longest wait for one model, seconds.")] = 600.0
-    python: Annotated[str, typer.Option(help="Interpreter that has torch and transformers.")] = sys.executable
+    device: Device = option(Device.CPU, "cuda: a GPU a node over NCCL; cpu: Gloo.")
+    dtype: DType = option(DType.FLOAT32, "In half precision a tie may fall the other way.")
+    copies: bool = option(False, "Run each instance as often as the plan deploys it.", "--copies")
+    most_processes: int = option(32, "Most processes to start, one a node.", least=1)
+    timeout: float = option(600.0, "Longest wait for one model, seconds.", least=1)
+    python: str = option(sys.executable, "Interpreter that has torch and transformers.")
 
 
 @takes_groups

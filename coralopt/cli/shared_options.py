@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from coralopt.cli.console import OptionList, parse_options
-from coralopt.cli.option_groups import OptionGroup
+from coralopt.cli.option_groups import OptionGroup, option
 
 if TYPE_CHECKING:
     from coralopt.allocation import OnInfeasible
@@ -26,12 +26,10 @@ class SolverOptions(OptionGroup):
 
     panel = "Solver"
 
-    solver: Annotated[str | None, typer.Option(help="MILP back end; see `coralopt solvers`.")] = None
-    option: OptionList = None
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds for each allocation; the best plan so far is kept.")
-    ] = None
-    rel_gap: Annotated[float | None, typer.Option(help="Proven relative gap to stop at.")] = None
+    solver: str | None = option(None, "MILP back end; see `coralopt solvers`.")
+    assignments: OptionList = None
+    time_limit: float | None = option(None, "Seconds for each allocation; the best plan so far is kept.")
+    rel_gap: float | None = option(None, "Proven relative gap to stop at.")
 
     @property
     def options(self) -> dict[str, object]:
@@ -40,7 +38,7 @@ class SolverOptions(OptionGroup):
         Raises:
             OptionError: An ``--option`` is not of the form NAME=VALUE.
         """
-        return parse_options(self.option, time_limit=self.time_limit, rel_gap=self.rel_gap)
+        return parse_options(self.assignments, time_limit=self.time_limit, rel_gap=self.rel_gap)
 
     def request(
         self, scenario: ResolvedScenario, library: Path | None = None, on_infeasible: str = "explain"
@@ -61,11 +59,9 @@ class SolverOptions(OptionGroup):
 class AllocationOptions(SolverOptions):
     """The same, and how the allocation is handed to the back end."""
 
-    formulation: Annotated[str, typer.Option(help="Allocation formulation: split or paper.")] = "split"
-    reductions: Annotated[bool, typer.Option(help="Exact reductions ahead of the solver.")] = True
-    restrict: Annotated[
-        int | None, typer.Option(help="Most columns to hand to the solver at once, for licences that stop at a size.")
-    ] = None
+    formulation: str = option("split", "Allocation formulation: split or paper.")
+    reductions: bool = option(True, "Exact reductions ahead of the solver.")
+    restrict: int | None = option(None, "Most columns to hand to the solver at once, for licences that stop at a size.")
 
     @property
     def settings(self) -> dict[str, object]:
@@ -79,19 +75,15 @@ class DemandOptions(OptionGroup):
 
     panel = "Side constraints and unmet demand"
 
-    on_infeasible: Annotated[
-        str,
-        typer.Option(
-            metavar="explain|scale|shortfall",
-            help="When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
-        ),
-    ] = "explain"
-    budget: Annotated[
-        float | None, typer.Option(metavar="USD_H", help="Most rent, USD/h; of epochs, in every one.")
-    ] = None
-    unmet_price: Annotated[
-        float | None, typer.Option(metavar="USD", help="Price of a million unserved tokens, where a model has none.")
-    ] = None
+    on_infeasible: str = option(
+        "explain",
+        "When demand cannot be met: say why, serve the largest common share, or leave some unmet at its price.",
+        metavar="explain|scale|shortfall",
+    )
+    budget: float | None = option(None, "Most rent, USD/h; of epochs, in every one.", metavar="USD_H")
+    unmet_price: float | None = option(
+        None, "Price of a million unserved tokens, where a model has none.", metavar="USD"
+    )
 
     def on(self, scenario: ResolvedScenario) -> ResolvedScenario:
         """The scenario with these limits and prices in it."""
@@ -102,13 +94,11 @@ class DemandOptions(OptionGroup):
 class OperatorOptions(DemandOptions):
     """The same, and what an operator asks for beyond demand."""
 
-    min_replicas: Annotated[int | None, typer.Option(help="Least instances of every model phase.")] = None
-    survive_region_loss: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of every demand left when any one region is lost.")
-    ] = None
-    forbid: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL:GPU", help="A GPU or configuration not to use; may be repeated.")
-    ] = None
+    min_replicas: int | None = option(None, "Least instances of every model phase.")
+    survive_region_loss: float | None = option(
+        None, "Share of every demand left when any one region is lost.", metavar="SHARE"
+    )
+    forbid: list[str] | None = option(None, "A GPU or configuration not to use; may be repeated.", metavar="MODEL:GPU")
 
     def on(self, scenario: ResolvedScenario) -> ResolvedScenario:
         """The scenario with these limits and prices in it."""
@@ -130,15 +120,11 @@ class LibraryOptions(OptionGroup):
     panel = "Templates"
 
     library: LibraryFile = None
-    executable_by: Annotated[
-        str | None,
-        typer.Option(
-            "--executable-by",
-            metavar="ENGINE",
-            help="Only what this engine runs as it is: vllm; any for no limits. "
-            "The scenario's placement.engine by default.",
-        ),
-    ] = None
+    executable_by: str | None = option(
+        None,
+        "Only what this engine runs as it is: vllm; any for no limits. The scenario's placement.engine by default.",
+        metavar="ENGINE",
+    )
 
     def load(self, scenario: str) -> ResolvedScenario:
         """The scenario of this name or file, for this engine."""
@@ -153,31 +139,20 @@ class TrafficOptions(OptionGroup):
 
     panel = "Requests"
 
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="Requests: Azure, BurstGPT, Mooncake, or plain arrival_s, input_tokens, output_tokens, model."
-        ),
-    ] = None
-    model: Annotated[str | None, typer.Option(help="Model that all requests of the trace ask for.")] = None
-    sort: Annotated[bool, typer.Option("--sort", help="Sort a plain trace whose times fall.")] = False
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Requests/s of each model; a trace is stretched to it. By default as planned for."),
-    ] = None
-    duration: Annotated[float | None, typer.Option(help="Seconds of arrivals; by default 300, or the whole trace.")] = (
-        None
+    trace: Path | None = option(
+        None, "Requests: Azure, BurstGPT, Mooncake, or plain arrival_s, input_tokens, output_tokens, model."
     )
-    traffic: Annotated[
-        str,
-        typer.Option(
-            help="Without a trace: poisson (lengths lognormal), or dataset (fitted to each model's data set)."
-        ),
-    ] = "poisson"
-    seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals, lengths and all else that is drawn.")] = 0
-    length_cv: Annotated[float, typer.Option(help="With Poisson traffic: coefficient of variation of the lengths.")] = (
-        1.0
+    model: str | None = option(None, "Model that all requests of the trace ask for.")
+    sort: bool = option(False, "Sort a plain trace whose times fall.", "--sort")
+    rate: float | None = option(
+        None, "Requests/s of each model; a trace is stretched to it. By default as planned for."
     )
+    duration: float | None = option(None, "Seconds of arrivals; by default 300, or the whole trace.")
+    traffic: str = option(
+        "poisson", "Without a trace: poisson (lengths lognormal), or dataset (fitted to each model's data set)."
+    )
+    seed: int = option(0, "Seed of arrivals, lengths and all else that is drawn.", least=0)
+    length_cv: float = option(1.0, "With Poisson traffic: coefficient of variation of the lengths.")
 
     def source(self) -> Traffic:
         """What the options ask for.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coralopt.cli.console import JsonFlag, progress_bar
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 from coralopt.cli.shared_options import TrafficOptions
 
@@ -26,16 +26,11 @@ EPOCH_S = 360.0
 class EpochsOptions(OptionGroup):
     """Plans of several epochs."""
 
-    epochs: Annotated[
-        Path | None, typer.Option(help="Folder of `coralopt adapt`: its plans one after the other, instead of PLAN.")
-    ] = None
-    epoch: Annotated[
-        float | None,
-        typer.Option(help="Length of an epoch, s: of the report (by default one a plan), and of --epochs (360)."),
-    ] = None
-    lead: Annotated[
-        float, typer.Option(help="With --epochs: seconds before its epoch that a plan is put into force.")
-    ] = 0.0
+    epochs: Path | None = option(None, "Folder of `coralopt adapt`: its plans one after the other, instead of PLAN.")
+    epoch: float | None = option(
+        None, "Length of an epoch, s: of the report (by default one a plan), and of --epochs (360)."
+    )
+    lead: float = option(0.0, "With --epochs: seconds before its epoch that a plan is put into force.")
 
 
 @dataclass(frozen=True)
@@ -44,24 +39,18 @@ class ClusterOptions(OptionGroup):
 
     panel = "Simulated cluster"
 
-    noise: Annotated[float, typer.Option(help="Coefficient of variation of every stage time.")] = 0.0
-    kv_gb_s: Annotated[
-        float | None, typer.Option("--kv-gb-s", help="Bandwidth of KV transfers, GB/s; by default each node's network.")
-    ] = None
-    kv_latency_ms: Annotated[float, typer.Option("--kv-latency-ms", help="Latency of a KV transfer, ms.")] = 1.0
-    cold_start: Annotated[
-        bool, typer.Option("--cold-start", help="The first plan's nodes must start and load weights, too.")
-    ] = False
+    noise: float = option(0.0, "Coefficient of variation of every stage time.")
+    kv_gb_s: float | None = option(None, "Bandwidth of KV transfers, GB/s; by default each node's network.")
+    kv_latency_ms: float = option(1.0, "Latency of a KV transfer, ms.")
+    cold_start: bool = option(False, "The first plan's nodes must start and load weights, too.", "--cold-start")
 
 
 @dataclass(frozen=True)
 class SimulationOutput(OptionGroup):
     """Where the result goes."""
 
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one row a request, as Parquet.")] = None
-    plot: Annotated[
-        Path | None, typer.Option(help="Folder for pictures: latency CDFs, goodput per epoch, utilisation.")
-    ] = None
+    output: Path | None = option(None, "Write one row a request, as Parquet.", "--output", "-o")
+    plot: Path | None = option(None, "Folder for pictures: latency CDFs, goodput per epoch, utilisation.")
     json_output: JsonFlag = False
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coralopt.cli.console import JsonFlag, OptionList, ScenarioArgument, parse_options, progress_bar
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 
 
@@ -20,38 +20,28 @@ class BuildOptions(OptionGroup):
 
     panel = "How templates are found"
 
-    solver: Annotated[
-        str | None, typer.Option(help="dp (one exact sweep, the default), or a MILP back end, node set by node set.")
-    ] = None
-    formulation: Annotated[str | None, typer.Option(help="Placement formulation of a MILP: tight or paper.")] = None
-    option: OptionList = None
-    sample: Annotated[int | None, typer.Option(min=1, help="Only this many node sets, drawn by --seed.")] = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of --sample.")] = 0
-    executor: Annotated[str, typer.Option(help="local, or ray: the tasks go to a Ray cluster.")] = "local"
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads, processes or tasks at a time; all cores by default.")
-    ] = None
+    solver: str | None = option(None, "dp (one exact sweep, the default), or a MILP back end, node set by node set.")
+    formulation: str | None = option(None, "Placement formulation of a MILP: tight or paper.")
+    assignments: OptionList = None
+    sample: int | None = option(None, "Only this many node sets, drawn by --seed.", least=1)
+    seed: int = option(0, "Seed of --sample.", least=0)
+    executor: str = option("local", "local, or ray: the tasks go to a Ray cluster.")
+    workers: int | None = option(None, "Threads, processes or tasks at a time; all cores by default.", least=1)
 
 
 @dataclass(frozen=True)
 class RuleOptions(OptionGroup):
     """Rules of placements that go over the scenario's."""
 
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--executable-by",
-            "--engine",
-            metavar="ENGINE",
-            help="Only placements that this engine runs: any, same-tp, one-node-stages, equal-replicas, vllm.",
-        ),
-    ] = None
-    budget_units: Annotated[
-        int | None, typer.Option(min=1, help="Free latency budgets on a grid of so many units for each stage.")
-    ] = None
-    network: Annotated[str | None, typer.Option(help="node (the sender's bandwidth) or link (the slower end's).")] = (
-        None
+    engine: str | None = option(
+        None,
+        "Only placements that this engine runs: any, same-tp, one-node-stages, equal-replicas, vllm.",
+        "--executable-by",
+        "--engine",
+        metavar="ENGINE",
     )
+    budget_units: int | None = option(None, "Free latency budgets on a grid of so many units for each stage.", least=1)
+    network: str | None = option(None, "node (the sender's bandwidth) or link (the slower end's).")
 
 
 @takes_groups
@@ -72,8 +62,8 @@ def templates(
 
     resolved = load_scenario(scenario).with_rules(vars(rules))
     method = None
-    if build.solver is not None or build.sample is not None or build.formulation is not None or build.option:
-        options = parse_options(build.option)
+    if build.solver is not None or build.sample is not None or build.formulation is not None or build.assignments:
+        options = parse_options(build.assignments)
         method = BuildMethod(build.solver or "dp", build.formulation, options, build.sample, build.seed)
     started = time.perf_counter()
     with progress_bar(quiet=json_output) as progress:

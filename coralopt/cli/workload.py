@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coralopt.cli.console import JsonFlag, ScenarioArgument, parse_pairs, progress_bar, say
-from coralopt.cli.option_groups import OptionGroup, takes_groups
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import Answer, present
 from coralopt.errors import WorkloadError
 
@@ -39,18 +39,11 @@ class DrawOptions(OptionGroup):
 
     duration: DurationOption = 3600.0
     seed: SeedOption = 0
-    start_hour: Annotated[
-        float, typer.Option(help="Hour of the day at time 0, for a generator with a daily shape.")
-    ] = 0.0
-    tick: Annotated[
-        bool, typer.Option("--tick/--no-tick", help="Keep the clock of the fitted log, such as one stamp every 3 s.")
-    ] = True
-    exact_rate: Annotated[
-        bool,
-        typer.Option(
-            "--exact-rate", help="Exactly rate x duration requests; a bursty trace's rate is random otherwise."
-        ),
-    ] = False
+    start_hour: float = option(0.0, "Hour of the day at time 0, for a generator with a daily shape.")
+    tick: bool = option(True, "Keep the clock of the fitted log, such as one stamp every 3 s.", "--tick/--no-tick")
+    exact_rate: bool = option(
+        False, "Exactly rate x duration requests; a bursty trace's rate is random otherwise.", "--exact-rate"
+    )
 
     @property
     def arrivals(self) -> ArrivalOptions:
@@ -71,25 +64,24 @@ class MixOptions(DrawOptions):
 class OriginOptions(OptionGroup):
     """What a fitted model is called, and what it was fitted to."""
 
-    name: Annotated[str | None, typer.Option(help="Name of the fitted model; the file's by default.")] = None
-    source: Annotated[str, typer.Option(help="Where the data comes from.")] = ""
-    licence: Annotated[str, typer.Option(help="Licence of the data.")] = ""
+    name: str | None = option(None, "Name of the fitted model; the file's by default.")
+    source: str = option("", "Where the data comes from.")
+    licence: str = option("", "Licence of the data.")
 
 
 @dataclass(frozen=True)
 class ConvertOptions(OptionGroup):
     """What a trace goes through, in this order."""
 
-    start: Annotated[float, typer.Option(help="Leave out what arrives before this, s.")] = 0.0
-    end: Annotated[float | None, typer.Option(help="Leave out what arrives from here on, s.")] = None
-    only: Annotated[str | None, typer.Option(help="Only the requests of this model.")] = None
-    keep: Annotated[float | None, typer.Option(help="Keep each request with this probability.")] = None
-    repeat: Annotated[int, typer.Option(min=1, help="How many times over.")] = 1
-    rate: Annotated[float | None, typer.Option(help="Scale the clock to this many requests/s.")] = None
-    share: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODEL=SHARE", help="Give requests to models at random by share; may be repeated."),
-    ] = None
+    start: float = option(0.0, "Leave out what arrives before this, s.")
+    end: float | None = option(None, "Leave out what arrives from here on, s.")
+    only: str | None = option(None, "Only the requests of this model.")
+    keep: float | None = option(None, "Keep each request with this probability.")
+    repeat: int = option(1, "How many times over.", least=1)
+    rate: float | None = option(None, "Scale the clock to this many requests/s.")
+    share: list[str] | None = option(
+        None, "Give requests to models at random by share; may be repeated.", metavar="MODEL=SHARE"
+    )
     seed: SeedOption = 0
 
 
@@ -99,14 +91,12 @@ class EstimateOptions(OptionGroup):
 
     panel = "How much"
 
-    plan: Annotated[Path | None, typer.Option(help="Estimated demand: the nodes that this plan uses.")] = None
-    required: Annotated[float | None, typer.Option(help="Estimated demand as a number, in --unit.")] = None
-    rule: Annotated[str, typer.Option(help="ample (+300 %), scarce-core (+25 %) or scarce-extended (+75 %).")] = "ample"
-    headroom: Annotated[
-        float | None, typer.Option(help="Headroom in place of a rule; 0.25: 25 % above the estimate.")
-    ] = None
-    unit: Annotated[str, typer.Option(help="What counts: gpus, memory (GiB) or bandwidth (GB/s).")] = "gpus"
-    at: Annotated[str, typer.Option(help="The headroom holds for the mean over epochs, or the tightest: min.")] = "mean"
+    plan: Path | None = option(None, "Estimated demand: the nodes that this plan uses.")
+    required: float | None = option(None, "Estimated demand as a number, in --unit.")
+    rule: str = option("ample", "ample (+300 %), scarce-core (+25 %) or scarce-extended (+75 %).")
+    headroom: float | None = option(None, "Headroom in place of a rule; 0.25: 25 % above the estimate.")
+    unit: str = option("gpus", "What counts: gpus, memory (GiB) or bandwidth (GB/s).")
+    at: str = option("mean", "The headroom holds for the mean over epochs, or the tightest: min.")
 
 
 @dataclass(frozen=True)
@@ -115,10 +105,10 @@ class HourOptions(OptionGroup):
 
     panel = "Which hours"
 
-    hourly: Annotated[Path | None, typer.Option(help="Hourly GPU table to follow, in place of the generator.")] = None
-    generator: Annotated[str, typer.Option(help="Packaged availability model or a file.")] = "gfs"
-    hours_per_epoch: Annotated[float, typer.Option(help="How far the hourly table moves on with each epoch.")] = 1.0
-    first_hour: Annotated[int | None, typer.Option(help="Hour at epoch 0, the same in all regions.")] = None
+    hourly: Path | None = option(None, "Hourly GPU table to follow, in place of the generator.")
+    generator: str = option("gfs", "Packaged availability model or a file.")
+    hours_per_epoch: float = option(1.0, "How far the hourly table moves on with each epoch.")
+    first_hour: int | None = option(None, "Hour at epoch 0, the same in all regions.")
     seed: SeedOption = 0
 
 

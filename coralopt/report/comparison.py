@@ -5,48 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from coralopt.errors import CoraloptError
 from coralopt.planning.compare import Row
+from coralopt.report.table import Column, make_table, numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def comparison_table(rows: Sequence[Row], title: str) -> Table:
     """Cost, lower bound, demand met, generated tokens per USD, seconds, gap; simulated figures where there are any."""
     simulated = any(row.simulated for row in rows)
-    table = Table(title=title)
-    table.add_column("planner")
-    heads = ["cost USD/h", "above lower bound", "demand met", "ktokens/USD", "own gap", "seconds", "plan"]
+    columns: list[Column | str] = [
+        *("planner", Column("cost USD/h", "{:,.4f}"), Column("above lower bound", "{:.1f} %")),
+        *(Column("demand met", "{:g} %"), Column("ktokens/USD", "{:,.1f}")),
+    ]
     if simulated:
-        heads[4:4] = ["SLO met", "goodput tokens/s", "simulated ktokens/USD"]
-    for head in heads:
-        table.add_column(head, justify="right")
+        columns.append(Column("SLO met", "{:.1f} %"))
+        columns += numbers("{:,.1f}", "goodput tokens/s", "simulated ktokens/USD")
+    columns += [Column("own gap", "{:.3f} %"), Column("seconds", "{:.1f}"), Column("plan", "{}")]
+    cells: list[list[object]] = []
     for row in rows:
         if row.plan is None:
-            table.add_row(row.label, *["-"] * (len(heads) - 2), f"{row.seconds:.1f}", "none")
+            cells.append([row.label, *[None] * (len(columns) - 3), row.seconds, "none"])
             continue
-        cells = [
-            f"{row.cost_usd_h:,.4f}",
-            _percent(row.above_bound),
-            # Nothing below 1 may look like 1.
-            f"{math.floor(row.demand_met * 1000) / 10:g} %",
-            f"{row.tokens_usd / 1000:,.1f}",
-        ]
+        # Nothing below 1 may look like 1.
+        met = math.floor(row.demand_met * 1000) / 10
+        figures: list[object] = [row.label, row.cost_usd_h, row.above_bound * 100, met, row.tokens_usd / 1000]
         if simulated:
-            cells += [
-                _percent(row.simulated.get("attainment", math.nan)),
-                f"{row.simulated.get('goodput_tokens_s', math.nan):,.1f}",
-                f"{row.simulated.get('tokens_usd', math.nan) / 1000:,.1f}",
-            ]
-        cells.append("-" if row.own_gap is None else f"{row.own_gap * 100:.3f} %")
-        table.add_row(row.label, *cells, f"{row.seconds:.1f}", "verified" if row.verified else "WRONG")
-    return table
-
-
-def _percent(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value * 100:.1f} %"
+            played = row.simulated
+            figures += [played.get("attainment", math.nan) * 100, played.get("goodput_tokens_s")]
+            figures.append(played.get("tokens_usd", math.nan) / 1000)
+        gap = None if row.own_gap is None else row.own_gap * 100
+        cells.append([*figures, gap, row.seconds, "verified" if row.verified else "WRONG"])
+    return make_table(title, columns, cells)
 
 
 def require_drawable(path: Path) -> None:
@@ -61,7 +58,7 @@ def require_drawable(path: Path) -> None:
         raise CoraloptError(f"{path}: not the name of a picture; end it in .svg, .png or .pdf")
 
 
-def _pyplot() -> Any:
+def _pyplot() -> ModuleType:
     try:
         import matplotlib
 
@@ -110,7 +107,7 @@ def _label(row: Row) -> str:
     return row.label if row.demand_met >= 1 else f"{row.label} ({math.floor(row.demand_met * 100)} % of demand)"
 
 
-def _costs(axes: Any, rows: Sequence[Row], places: Sequence[int]) -> None:
+def _costs(axes: Axes, rows: Sequence[Row], places: Sequence[int]) -> None:
     plans = [row.plan for row in rows if row.plan is not None]
     models = list(dict.fromkeys(demand.model for plan in plans for demand in plan.demands))
     start = [0.0] * len(rows)

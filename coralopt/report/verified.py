@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from coralopt.plan.document import Plan
+from coralopt.report.table import NOTHING, Column, make_table, numbers
 
 if TYPE_CHECKING:
     from coralopt.planning import Round
@@ -23,46 +24,35 @@ def simulated_table(plan: Plan) -> Table | None:
     if mark.kind == "poisson":
         source += f", lengths with cv {mark.length_cv:g}"
     rate = "" if mark.rate is None else f" at {mark.rate:g} requests/s a model"
-    said = "VERIFIED" if mark.passed else "FAILED"
+    verdict = "VERIFIED" if mark.passed else "FAILED"
     possible = " of the possible" if mark.over == "possible" else ""
-    table = Table(
-        title=f"{said} by simulation: {mark.requests:,} requests, {source}{rate}; {mark.target:.2%}{possible} asked for"
-    )
-    table.add_column("model phase")
-    for head in ("met SLO", "met of feasible", "p99 ms"):
-        table.add_column(head, justify="right")
-    table.add_column("missed for")
+    rows = []
     for row in mark.phases:
         causes = sorted(row.causes.items(), key=lambda item: -item[1])
-        table.add_row(
-            row.key + (f" ({row.kind})" if row.phase == "mixed" else ""),
-            f"{row.attainment:.2%}",
-            "-" if row.attainment_feasible is None else f"{row.attainment_feasible:.2%}",
-            "-" if row.p99_ms is None else f"{row.p99_ms:,.1f}",
-            ", ".join(f"{name} {share:.2%}" for name, share in causes) or "-",
-        )
-    return table
+        missed = ", ".join(f"{name} {share:.2%}" for name, share in causes) or NOTHING
+        name = row.key + (f" ({row.kind})" if row.phase == "mixed" else "")
+        rows.append((name, row.attainment, row.attainment_feasible, row.p99_ms, missed))
+    shares = numbers("{:.2%}", "met SLO", "met of feasible")
+    columns: tuple[Column | str, ...] = ("model phase", *shares, Column("p99 ms", "{:,.1f}"), "missed for")
+    asked = f"{mark.target:.2%}{possible} asked for"
+    return make_table(f"{verdict} by simulation: {mark.requests:,} requests, {source}{rate}; {asked}", columns, rows)
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
     """Every plan that was made and played."""
     keys = list(dict.fromkeys(key for item in rounds for key in item.headroom))
-    table = Table(title="Rounds: throughput headroom / share of the SLO kept free -> met SLO")
-    table.add_column("round", justify="right")
-    table.add_column("USD/h", justify="right")
-    table.add_column("", justify="left")
-    for key in keys:
-        table.add_column(key)
+
+    def cell(item: Round, key: str) -> str:
+        throughput, latency = item.headroom[key]
+        met = f" -> {item.attainment[key]:.1%}" if key in item.attainment else ""
+        return f"{throughput:.0%}/{latency:.0%}{met}"
+
+    rows = []
     for number, item in enumerate(rounds, 1):
-        lost = math.isnan(item.cost_usd_h)
-        table.add_row(
-            str(number),
-            "-" if lost else f"{item.cost_usd_h:,.4f}",
-            "no room in the pool" if lost else "passed" if item.passed else "failed",
-            *(
-                f"{item.headroom[key][0]:.0%}/{item.headroom[key][1]:.0%}"
-                + (f" -> {item.attainment[key]:.1%}" if key in item.attainment else "")
-                for key in keys
-            ),
-        )
-    return table
+        ending = "no room in the pool" if math.isnan(item.cost_usd_h) else "passed" if item.passed else "failed"
+        rows.append((number, item.cost_usd_h, ending, *(cell(item, key) for key in keys)))
+    return make_table(
+        "Rounds: throughput headroom / share of the SLO kept free -> met SLO",
+        [Column("round", "{}"), Column("USD/h", "{:,.4f}"), "", *keys],
+        rows,
+    )
