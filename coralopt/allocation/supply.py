@@ -49,7 +49,7 @@ class SupplyClass:
     price: Floats
 
 
-class Offer(Protocol):
+class SupplyTerms(Protocol):
     """What the regions offer, as :class:`coralopt.allocation.AllocationProblem` says it."""
 
     @property
@@ -98,7 +98,7 @@ class Segments:
         return paid
 
 
-def segments_of(offer: Offer) -> Segments:
+def segments_of(offer: SupplyTerms) -> Segments:
     """The pieces of a supply; one each where it has no classes."""
     none = np.zeros(0, dtype=np.int64)
     if not offer.supply:
@@ -119,7 +119,7 @@ def segments_of(offer: Offer) -> Segments:
     )
 
 
-def pieces_of(offer: Offer, region: int, configuration: int) -> list[tuple[str, float, int]]:
+def pieces_of(offer: SupplyTerms, region: int, configuration: int) -> list[tuple[str, float, int]]:
     """(class, USD per node-hour, nodes) of one region and configuration, cheapest first; classes without nodes left out."""
     place = region, configuration
     pieces = [(item.name, float(item.price[place]), int(item.nodes[place])) for item in offer.supply]
@@ -139,7 +139,7 @@ def taken(pieces: Sequence[tuple[str, float, int]], used: int) -> list[tuple[str
     return parts
 
 
-def rent_by_region(offer: Offer, used: Sequence[Sequence[int]]) -> list[Fraction]:
+def rent_by_region(offer: SupplyTerms, used: Sequence[Sequence[int]]) -> list[Fraction]:
     """USD/h of the nodes used in every region, exactly; nodes beyond what is available cost the list price."""
     totals = []
     for r, counts in enumerate(used):
@@ -153,7 +153,7 @@ def rent_by_region(offer: Offer, used: Sequence[Sequence[int]]) -> list[Fraction
     return totals
 
 
-def refuse_bad_supply(offer: Offer, regions: Sequence[str], configurations: Sequence[str]) -> None:
+def refuse_bad_supply(offer: SupplyTerms, regions: Sequence[str], configurations: Sequence[str]) -> None:
     """Classes that do not fit what is offered.
 
     Raises:

@@ -15,15 +15,15 @@ from coralopt.benchmark.problem_file import load_problem, problem_digest, save_p
 from coralopt.benchmark.results import read_rows, write_rows
 from coralopt.benchmark.runner import BenchReport, run_bench
 from coralopt.benchmark.summary import summarise
-from coralopt.benchmark.task import Settings, Task, make_tasks
+from coralopt.benchmark.task import BenchTask, Settings, make_tasks
 
 __all__ = [
     "SUITES",
     "Arm",
     "BenchReport",
+    "BenchTask",
     "Outcome",
     "Settings",
-    "Task",
     "conflicts",
     "draw_plots",
     "expand",

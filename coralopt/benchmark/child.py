@@ -26,7 +26,7 @@ from coralopt.benchmark.observe import ObservedAllocation, ObservedBackend
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.problem_file import BenchProblem, answer_to_plain, load_problem
 from coralopt.benchmark.results import Row
-from coralopt.benchmark.task import Job
+from coralopt.benchmark.task import RunJob
 from coralopt.errors import (
     CoraloptError,
     InfeasibleError,
@@ -105,7 +105,7 @@ class Watch:
         return time.perf_counter() - self.begun
 
 
-def run(job: Job, problem: BenchProblem, stream: TextIO) -> Row:
+def run(job: RunJob, problem: BenchProblem, stream: TextIO) -> Row:
     """Warm up, solve, and say how it went, as plain data."""
     setup = time.perf_counter()
     load = _load()
@@ -147,7 +147,7 @@ def run(job: Job, problem: BenchProblem, stream: TextIO) -> Row:
     }
 
 
-def _solve(job: Job, problem: BenchProblem, options: SolveOptions, watch: Watch) -> Row:
+def _solve(job: RunJob, problem: BenchProblem, options: SolveOptions, watch: Watch) -> Row:
     """The outcome; the watch's steps are filled even when an error ends the run."""
     arm, backend = job.arm, require_backend(job.arm.solver)
     if not is_matrix_backend(backend):
@@ -217,7 +217,7 @@ def _figures(outcome: Outcome, figures: tuple[float, float | None, float], parts
     }
 
 
-def _warm_up(job: Job, kind: str, options: SolveOptions) -> None:
+def _warm_up(job: RunJob, kind: str, options: SolveOptions) -> None:
     """Solve a toy problem, so that imports and compilation are over before the clock starts."""
     limit = None if options.time_limit is None else max(5.0, options.time_limit)
     toy = _toy(kind)
@@ -289,7 +289,7 @@ def main(arguments: list[str]) -> None:
     """Run the task of a folder."""
     folder = Path(arguments[0])
     data = json.loads((folder / "task.json").read_text(encoding="utf-8"))
-    job = Job(**{**data, "arm": Arm(**data["arm"])})
+    job = RunJob(**{**data, "arm": Arm(**data["arm"])})
     with (folder / "events.jsonl").open("a", encoding="utf-8") as stream:
         row = run(job, load_problem(Path(job.problem)), stream)
     with replacing(folder / "result.json") as temporary:

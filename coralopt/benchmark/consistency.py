@@ -21,7 +21,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Conflict:
+class WrongAnswer:
     """A wrong answer.
 
     Attributes:
@@ -53,7 +53,7 @@ def best_known(rows: Iterable[Row]) -> dict[str, tuple[float, str]]:
     return best
 
 
-def conflicts(rows: Sequence[Row]) -> list[Conflict]:
+def conflicts(rows: Sequence[Row]) -> list[WrongAnswer]:
     """Everything that is wrong, run by run."""
     best = best_known(rows)
     wrong = []
@@ -63,11 +63,11 @@ def conflicts(rows: Sequence[Row]) -> list[Conflict]:
             digests[row["instance"]].add(row["instance_digest"])
         text = _contradiction(row, best)
         if text:
-            wrong.append(Conflict(row["instance"], row["key"], text))
+            wrong.append(WrongAnswer(row["instance"], row["key"], text))
     for name, several in sorted(digests.items()):
         if len(several) > 1:
             text = f"drawn differently in different runs: digests {', '.join(sorted(several))}"
-            wrong.append(Conflict(name, "", text))
+            wrong.append(WrongAnswer(name, "", text))
     return wrong
 
 
@@ -89,7 +89,7 @@ def _contradiction(row: Row, best: Mapping[str, tuple[float, str]]) -> str:
     return f"proves the bound {bound!r}, but {witness} has the checked answer {objective!r}"
 
 
-def recheck(rows: Sequence[Row]) -> list[Conflict]:
+def recheck(rows: Sequence[Row]) -> list[WrongAnswer]:
     """Draw every instance again and check every stored answer against it, from first principles."""
     wrong = []
     by_instance: dict[str, list[Row]] = defaultdict(list)
@@ -100,18 +100,20 @@ def recheck(rows: Sequence[Row]) -> list[Conflict]:
         try:
             problem = parse_instance(name).problem()
         except CoraloptError as error:
-            wrong.append(Conflict(name, "", f"cannot be drawn again: {error}"))
+            wrong.append(WrongAnswer(name, "", f"cannot be drawn again: {error}"))
             continue
         digest = problem_digest(problem)
         if digest != mine[0]["instance_digest"]:
             text = f"drawn again it has the digest {digest}, the rows say {mine[0]['instance_digest']}"
-            wrong.append(Conflict(name, "", text))
+            wrong.append(WrongAnswer(name, "", text))
             continue
         for row in mine:
             check = problem.check(answer_from_plain(row["kind"], row["answer"]))
             if not check.feasible:
-                wrong.append(Conflict(name, row["key"], "stored answer fails its check: " + "; ".join(check.sentences)))
+                wrong.append(
+                    WrongAnswer(name, row["key"], "stored answer fails its check: " + "; ".join(check.sentences))
+                )
             elif abs(check.objective - row["objective"]) > 1e-9 * max(1.0, abs(check.objective)):
                 text = f"stored objective {row['objective']!r}, its answer has {check.objective!r}"
-                wrong.append(Conflict(name, row["key"], text))
+                wrong.append(WrongAnswer(name, row["key"], text))
     return wrong

@@ -17,7 +17,7 @@ from coralopt.benchmark.instances import Instance
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.problem_file import problem_digest, save_problem
 from coralopt.benchmark.results import ResultsFile, Row
-from coralopt.benchmark.task import Job, Settings, Task
+from coralopt.benchmark.task import BenchTask, RunJob, Settings
 from coralopt.errors import CoraloptError
 from coralopt.machine import machine_data
 from coralopt.processes import Child, Ending, Exit, last_words, own_environment
@@ -55,7 +55,7 @@ class BenchReport:
 class _Run:
     """A process at work on one task."""
 
-    task: Task
+    task: BenchTask
     child: Child
     folder: Path
     common: Row
@@ -63,7 +63,7 @@ class _Run:
 
 
 def run_bench(
-    tasks: Sequence[Task],
+    tasks: Sequence[BenchTask],
     settings: Settings,
     output: Path,
     *,
@@ -120,7 +120,7 @@ def _is_open(row: Row | None, again: Collection[str], missing: bool) -> bool:
     return row["outcome"] == Outcome.NOT_INSTALLED.value and not missing
 
 
-def _not_installed(tasks: Iterable[Task]) -> dict[str, str]:
+def _not_installed(tasks: Iterable[BenchTask]) -> dict[str, str]:
     """Solvers whose package is missing, with what to install."""
     hints = {}
     for solver in dict.fromkeys(task.arm.solver for task in tasks):
@@ -156,7 +156,7 @@ class _Bench:
         save_problem(problem, path)
         self.instances[instance] = (path, problem_digest(problem))
 
-    def rows(self, todo: list[Task]) -> Iterable[Task]:
+    def rows(self, todo: list[BenchTask]) -> Iterable[BenchTask]:
         """Run everything; yields a task when its row is on disk."""
         waiting = list(reversed(todo))
         while waiting or self.running:
@@ -181,7 +181,7 @@ class _Bench:
                     yield run.task
             time.sleep(TICK)
 
-    def common(self, task: Task, digest: str) -> Row:
+    def common(self, task: BenchTask, digest: str) -> Row:
         """What a row says whatever happens."""
         instance, arm = task.instance, task.arm
         return {
@@ -198,14 +198,14 @@ class _Bench:
             "machine": self.machine,
         }
 
-    def start(self, task: Task) -> None:
+    def start(self, task: BenchTask) -> None:
         """A fresh process in a session of its own, so that Ctrl-C reaches the bench only."""
         problem, digest = self.instances[task.instance]
         self.count += 1
         folder = self.scratch / f"run-{self.count}"
         folder.mkdir()
         options = {**self.settings.solve_options(task.seed).to_mapping(), "log": self.logs is not None}
-        job = Job(str(problem), task.arm, task.seed, self.settings.permute, options)
+        job = RunJob(str(problem), task.arm, task.seed, self.settings.permute, options)
         (folder / "task.json").write_text(json.dumps(asdict(job)), encoding="utf-8")
         child = Child.start(
             [sys.executable, "-m", "coralopt.benchmark.child", str(folder)],

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.benchmark.consistency import Conflict, best_known, conflicts, sense_of
+from coralopt.benchmark.consistency import WrongAnswer, best_known, conflicts, sense_of
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.results import Row
 from coralopt.benchmark.statistics import (
@@ -74,7 +74,7 @@ class Runs:
         return [tuple(table[place] for table in tables) for place in shared]
 
 
-def summarise(rows: Sequence[Row], clock: str = "seconds", extra: Sequence[Conflict] = ()) -> Data:
+def summarise(rows: Sequence[Row], clock: str = "seconds", extra: Sequence[WrongAnswer] = ()) -> Data:
     """All figures of a report.
 
     Args:

@@ -68,7 +68,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Task:
+class BenchTask:
     """One instance, one arm, one seed."""
 
     instance: Instance
@@ -82,7 +82,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """What the process of one run reads.
 
     Attributes:
@@ -100,11 +100,11 @@ class Job:
     options: Mapping[str, Any]
 
 
-def make_tasks(instances: Sequence[Instance], arms: Iterable[Arm], seeds: Iterable[int]) -> list[Task]:
+def make_tasks(instances: Sequence[Instance], arms: Iterable[Arm], seeds: Iterable[int]) -> list[BenchTask]:
     """All runs, those of one instance next to each other, so that drift of the machine hits every arm alike."""
     wanted, chosen = list(seeds), list(arms)
     return [
-        Task(instance, arm, seed)
+        BenchTask(instance, arm, seed)
         for instance in instances
         for seed in wanted
         for arm in chosen

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from coralopt.cli.console import ScenarioArgument, progress_bar, say
 from coralopt.cli.epoch_options import EpochCase, EpochOptions, FolderOptions, ForecastOptions
 from coralopt.cli.option_groups import takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import DemandOptions, LibraryOptions, SolverOptions
 
 if TYPE_CHECKING:
@@ -123,4 +123,4 @@ def present_runs(
     }
     table = churn_table(horizons, len(epochs.lengths_s) > 1) if len(horizons) > 1 else epochs_table(horizons[0])
     written = [] if files.output is None else [f"plans and changes written to {files.output}"]
-    present(Answer(document, [table], written), files.json_output)
+    present(CommandOutput(document, [table], written), files.json_output)

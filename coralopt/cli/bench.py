@@ -13,13 +13,13 @@ import typer
 
 from coralopt.cli.console import JsonFlag, OptionList, parse_options, print_json, progress_bar, say
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.replacing import replacing
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from coralopt.benchmark import Outcome, Task
+    from coralopt.benchmark import BenchTask, Outcome
 
 app = typer.Typer(invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -44,7 +44,7 @@ class InstanceOptions(OptionGroup):
     )
     seeds: int = option(5, "Runs of every instance and arm, with seeds 0, 1, ...", least=1)
 
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> Sequence[BenchTask]:
         """Every run that is asked for.
 
         Raises:
@@ -117,7 +117,7 @@ def bench(context: typer.Context, instances: InstanceOptions, limits: RunLimits,
     )
     if files.dry_run:
         keys = [task.key for task in tasks]
-        present(Answer({"runs": keys}, ["\n".join(keys)]), files.json_output)
+        present(CommandOutput({"runs": keys}, ["\n".join(keys)]), files.json_output)
         return
     # Runs differ a lot in length: an estimate over many of them jumps less.
     with progress_bar("runs", quiet=files.json_output, estimate_s=600.0) as progress:
@@ -136,7 +136,7 @@ def bench(context: typer.Context, instances: InstanceOptions, limits: RunLimits,
     document = {"results": files.output, **vars(outcome), "summary": summary}
     counts = f"{outcome.done} of {outcome.total} runs done ({outcome.kept} from before)"
     line = f"{counts}, {outcome.seconds:.0f} s: {files.output}"
-    present(Answer(document, () if summary is None else _count_tables(summary), [line]), files.json_output)
+    present(CommandOutput(document, () if summary is None else _count_tables(summary), [line]), files.json_output)
     if outcome.interrupted:
         say("interrupted; the same command continues where it stopped")
         raise KeyboardInterrupt
@@ -205,7 +205,7 @@ def pack(
     benchmark.write_rows(rows, output)
     size = output.stat().st_size
     line = f"{len(rows):,} rows, {size:,} bytes: {output}"
-    present(Answer({"results": output, "rows": len(rows), "bytes": size}, lines=[line]), json_output)
+    present(CommandOutput({"results": output, "rows": len(rows), "bytes": size}, lines=[line]), json_output)
 
 
 def _outcome(name: str) -> Outcome:

@@ -15,7 +15,7 @@ import typer
 from coralopt.cli.console import JsonFlag, ScenarioArgument, say
 from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import SolverOptions, TrafficOptions
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def compare(
         # Plans go to files.
         "rows": [{key: getattr(row, key) for key in ROW_KEYS} for row in rows],
     }
-    present(Answer(document, [comparison_table(rows, f"Planners on {resolved.name}")], lines), quiet)
+    present(CommandOutput(document, [comparison_table(rows, f"Planners on {resolved.name}")], lines), quiet)
     if files.plot is not None and rows:
         draw_comparison(rows, files.plot, f"{resolved.name}: cost by planner")
     if stopped:

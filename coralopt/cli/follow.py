@@ -12,7 +12,7 @@ from coralopt.cli.adapt import EpochPlanning, present_runs
 from coralopt.cli.console import ScenarioArgument, say
 from coralopt.cli.epoch_options import EpochOptions, FolderOptions, ForecastOptions
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import DemandOptions, LibraryOptions, SolverOptions
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOp
         for remark in epoch.remarks:
             say(f"  {remark}")
     written = [] if files.output is None else [f"plans and measured demand written to {files.output}"]
-    present(Answer({"epochs": rows}, lines=written), files.json_output)
+    present(CommandOutput({"epochs": rows}, lines=written), files.json_output)
 
 
 def _servers(url: str) -> Servers:

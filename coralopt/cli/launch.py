@@ -32,7 +32,7 @@ from coralopt.cli.launch_options import (
     warn_open,
 )
 from coralopt.cli.option_groups import takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def start(
         addresses = LocalAddresses()
         launch = lower(document, engine, addresses)
         addresses.release()
-        present(Answer(launch.to_document(), [_verdict_table(document, launch), _commands(launch)]), json_output)
+        present(CommandOutput(launch.to_document(), [_verdict_table(document, launch), _commands(launch)]), json_output)
         return
     warn_open(host)
     local = servers.local(output, host, port, needs_gpus=not engine.cpu, partial=mode.partial)
@@ -165,7 +165,7 @@ def render(
     if mode.dry_run or output is None:
         hidden = ("launch.json", "preflight/preflight.py")
         texts = [f"# ---- {name}\n{text}" for name, text in files.items() if name not in hidden]
-        present(Answer(files, texts), json_output)
+        present(CommandOutput(files, texts), json_output)
         return
     written = write_files(output, files)
     counts = ", ".join(
@@ -174,7 +174,7 @@ def render(
     )
     lines = [f"{output}: {counts}, {len(written.removed)} removed"]
     fates = {"directory": str(output), **{fate: list(names) for fate, names in vars(written).items()}}
-    present(Answer(fates, [_verdict_table(document, verdicts)], lines), json_output)
+    present(CommandOutput(fates, [_verdict_table(document, verdicts)], lines), json_output)
 
 
 @app.command()
@@ -187,7 +187,7 @@ def check(plan: PlanArgument, options: EngineOptions, json_output: JsonFlag = Fa
     document = Plan.load(plan)
     verdicts = lower(document, options.engine(document))
     code = CHECK_FAILED if verdicts.refused else OK
-    answer = Answer(verdicts.to_document()["instances"], [_verdict_table(document, verdicts)], code=code)
+    answer = CommandOutput(verdicts.to_document()["instances"], [_verdict_table(document, verdicts)], code=code)
     present(answer, json_output)
 
 
@@ -199,7 +199,7 @@ def apply(plan: PlanArgument, url: UrlArgument, json_output: JsonFlag = False) -
 
     changes = RemoteController(url, router_keys()[0]).apply(Plan.load(plan))
     lines = [f"{what}: {', '.join(changes[what]) or 'none'}" for what in ("kept", "started", "stopped")]
-    present(Answer(changes, lines=lines), json_output)
+    present(CommandOutput(changes, lines=lines), json_output)
 
 
 @app.command()
@@ -220,7 +220,7 @@ def status(url: UrlArgument = "http://127.0.0.1:8000", json_output: JsonFlag = F
     lines = [f"{name}: {n['running']} of {n['planned']} run" for name, n in report["instances"].items()]
     lines += [f"{name} is given up: {why}" for name, why in report["given_up"].items()]
     whole = all(n["running"] >= n["planned"] for n in report["instances"].values())
-    present(Answer(report, [table, *lines], code=OK if whole else CHECK_FAILED), json_output)
+    present(CommandOutput(report, [table, *lines], code=OK if whole else CHECK_FAILED), json_output)
 
 
 @app.command()

@@ -11,7 +11,7 @@ import typer
 from coralopt.cli.console import JsonFlag, OptionList, parse_options, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 if TYPE_CHECKING:
     from coralopt.scenario.resolved import ResolvedScenario
@@ -99,7 +99,7 @@ def info(library: LibraryArgument, json_output: JsonFlag = False) -> None:
     )
     method = ", ".join(f"{name} {value}" for name, value in loaded.method.items() if value) or "unknown"
     line = f"method: {method}; digest {loaded.digest[:16]}; configurations: {', '.join(loaded.configurations)}"
-    present(Answer(document, [table], [line]), json_output)
+    present(CommandOutput(document, [table], [line]), json_output)
 
 
 @app.command()
@@ -140,7 +140,7 @@ def top(
             for item, text in zip(templates, stages, strict=True)
         ]
         tables.append(make_table(f"{key}: most tokens/s for one USD/h", columns, rows))
-    present(Answer(document, tables), json_output)
+    present(CommandOutput(document, tables), json_output)
 
 
 @app.command()
@@ -173,7 +173,7 @@ def spread(
         ],
         [tuple(row.values()) for row in rows],
     )
-    present(Answer(rows, [table]), json_output)
+    present(CommandOutput(rows, [table]), json_output)
 
 
 @app.command()
@@ -233,7 +233,7 @@ def diff(
         ],
     )
     code = OK if all(item.same for item in differences) else CHECK_FAILED
-    present(Answer(differences, [table], code=code), json_output)
+    present(CommandOutput(differences, [table], code=code), json_output)
 
 
 @app.command()
@@ -291,7 +291,7 @@ def bound(
         ],
         [[row[name] for name in ("model_phase", "best", "bound", "cheaper_at_most", "region")] for row in rows],
     )
-    present(Answer(document, [table], lines), json_output)
+    present(CommandOutput(document, [table], lines), json_output)
 
 
 @app.command()
@@ -323,4 +323,4 @@ def check(
     ]
     violations = [f"  - {violation}" for violation in result.violations]
     code = OK if result.ok else CHECK_FAILED
-    present(Answer({**asdict(result), "ok": result.ok}, (), lines, violations, code), json_output)
+    present(CommandOutput({**asdict(result), "ok": result.ok}, (), lines, violations, code), json_output)

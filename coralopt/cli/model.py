@@ -17,7 +17,7 @@ from coralopt.cli.console import (
     progress_bar,
 )
 from coralopt.cli.exit_codes import INFEASIBLE, NO_PLAN_IN_TIME, OK
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import LibraryFile
 
 
@@ -48,7 +48,7 @@ def export(
     rows, columns = matrix.shape
     line = f"{columns:,} columns, {rows:,} rows, {matrix.a.nnz:,} nonzeros written to {output}"
     document = {"file": output, "rows": rows, "columns": columns, "nonzeros": int(matrix.a.nnz)}
-    present(Answer(document, lines=[line]), json_output)
+    present(CommandOutput(document, lines=[line]), json_output)
 
 
 def solve_file(
@@ -95,4 +95,4 @@ def solve_file(
     if rows:
         lines.append(f"these rows cannot hold together within the bounds: {', '.join(rows)}")
     code = OK if solution.x is not None else INFEASIBLE if infeasible else NO_PLAN_IN_TIME
-    present(Answer({**facts, "values": values, "conflict": rows}, [table], lines, code=code), json_output)
+    present(CommandOutput({**facts, "values": values, "conflict": rows}, [table], lines, code=code), json_output)

@@ -10,7 +10,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, progress_bar, say
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,7 +82,7 @@ def _title(pool: PlacementPool, planner: str = "") -> str:
     return f"{pool.name}{planner}: {pool.layers} layers on {nodes}"
 
 
-def _coral(pool: PlacementPool, options: StageOptions) -> Answer:
+def _coral(pool: PlacementPool, options: StageOptions) -> CommandOutput:
     from coralopt.errors import InfeasibleError
     from coralopt.placement import place_pool
     from coralopt.report import stages_text
@@ -134,7 +134,7 @@ def _coral(pool: PlacementPool, options: StageOptions) -> Answer:
         proof = "not proven: the time was over, or a target has too many node multisets"
         lines = [str(rows[0]["placement"]), "proven optimal" if rows[0]["proven"] else proof]
     table = _frontier_table(pool, rows, stays_s, options.frontier)
-    return Answer({**_head(pool), "placements": rows}, [table], lines)
+    return CommandOutput({**_head(pool), "placements": rows}, [table], lines)
 
 
 def _frontier_table(
@@ -168,7 +168,7 @@ def _frontier_table(
     return make_table(_title(pool), list(columns.values()), cells)
 
 
-def _helix(pool: PlacementPool, stages: StageOptions, rival: RivalOptions) -> Answer:
+def _helix(pool: PlacementPool, stages: StageOptions, rival: RivalOptions) -> CommandOutput:
     from coralopt.planning.rivals.place_helix import DEFAULT_SECONDS, place_helix
     from coralopt.report.table import Column, make_table, numbers
 
@@ -216,10 +216,10 @@ def _helix(pool: PlacementPool, stages: StageOptions, rival: RivalOptions) -> An
         " ".join(f"{name}[{first},{first + layers})" for first, layers, name in ranges),
         "proven optimal" if best.proven else proof,
     ]
-    return Answer(document, [make_table(_title(pool, " by helix"), columns, [row])], lines)
+    return CommandOutput(document, [make_table(_title(pool, " by helix"), columns, [row])], lines)
 
 
-def _hexgen(pool: PlacementPool, rival: RivalOptions, quiet: bool) -> Answer:
+def _hexgen(pool: PlacementPool, rival: RivalOptions, quiet: bool) -> CommandOutput:
     from coralopt.errors import InfeasibleError
     from coralopt.planning.rivals.hexgen import hexgen_search
     from coralopt.report import stages_text
@@ -259,4 +259,4 @@ def _hexgen(pool: PlacementPool, rival: RivalOptions, quiet: bool) -> Answer:
         f"{best.throughput:,.3f} tokens/s in all; {best.evaluations:,} groups laid out in "
         f"{best.generations} generations, {seconds:.1f} s; nothing proven"
     )
-    return Answer(document, [table], [line])
+    return CommandOutput(document, [table], [line])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from coralopt.cli.console import ScenarioArgument, parse_options, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, PlanOutput, present_plan
+from coralopt.cli.present import CommandOutput, PlanOutput, present_plan
 from coralopt.cli.shared_options import AllocationOptions, LibraryOptions, OperatorOptions, TrafficOptions
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _plan_by(name: str, request: PlanRequest, output: PlanOutput) -> None:
         facts |= {"own_gap": outcome.own_gap, "notes": outcome.notes}
         notes = (f"note: {note}" for note in outcome.notes)
         lines = [f"planner {planner.name}: {planner.summary} ({planner.source})", seconds, *notes]
-    present_plan(outcome.plan, output, Answer(facts, lines=lines))
+    present_plan(outcome.plan, output, CommandOutput(facts, lines=lines))
 
 
 def _plan_verified(request: PlanRequest, simulation: SimulateOptions, traffic: Traffic, output: PlanOutput) -> None:
@@ -116,7 +116,7 @@ def _plan_verified(request: PlanRequest, simulation: SimulateOptions, traffic: T
             VerifiedSettings(simulation.attainment, simulation.attainment_of, simulation.rounds),
             on_round=None if output.json_output else _say_round,
         )
-    answer = Answer(
+    answer = CommandOutput(
         {"interrupted": outcome.interrupted, "impossible": outcome.impossible, "rounds": outcome.rounds},
         [rounds_table(outcome.rounds)],
         [f"requests: {traffic.words}", *_judgement(outcome)],

@@ -16,7 +16,7 @@ from coralopt.plan import Plan
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandOutput:
     """What a command has to say.
 
     Attributes:
@@ -34,7 +34,7 @@ class Answer:
     code: int = OK
 
 
-def present(answer: Answer, json_output: bool) -> None:
+def present(answer: CommandOutput, json_output: bool) -> None:
     """Print the answer and end with its exit code.
 
     Raises:
@@ -65,7 +65,7 @@ class PlanOutput(OptionGroup):
     json_output: JsonFlag = False
 
 
-def present_plan(plan: Plan, output: PlanOutput, answer: Answer, written: str = "plan written to {}") -> None:
+def present_plan(plan: Plan, output: PlanOutput, answer: CommandOutput, written: str = "plan written to {}") -> None:
     """Check a plan, write it, show it, and end with exit code 1 when it is not what it says.
 
     Args:
@@ -94,7 +94,7 @@ def present_plan(plan: Plan, output: PlanOutput, answer: Answer, written: str = 
         **answer.document,
     }
     present(
-        Answer(
+        CommandOutput(
             document,
             () if output.json_output else (*answer.tables, plan_view(plan, pipelines=output.pipelines)),
             lines,

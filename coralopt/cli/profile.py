@@ -13,7 +13,8 @@ import typer
 
 from coralopt.cli.console import JsonFlag, parse_whole_numbers, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
+from coralopt.cli.shared_options import Device
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,18 +24,11 @@ if TYPE_CHECKING:
     from coralopt.types import Progress
 
 
-class Engine(StrEnum):
+class ProfileEngine(StrEnum):
     """What measures."""
 
     VLLM = "vllm"
     TORCH = "torch"
-
-
-class Device(StrEnum):
-    """Where."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 @dataclass(frozen=True)
@@ -52,10 +46,10 @@ class PointOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class EngineOptions(OptionGroup):
+class MeasuringOptions(OptionGroup):
     """What measures, and where."""
 
-    engine: Engine = option(Engine.VLLM, "vllm: vLLM's own bench; torch: layer slices.")
+    engine: ProfileEngine = option(ProfileEngine.VLLM, "vllm: vLLM's own bench; torch: layer slices.")
     model_path: Path | None = option(
         None, "Directory with config.json (vLLM: and a tokenizer); weights are not needed."
     )
@@ -97,7 +91,7 @@ def profile(
     model: Annotated[str, typer.Option(help="A model of the catalog, or a name of your own with --model-path.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File of measured times; other nodes in it are kept.")],
     configuration: Annotated[str, typer.Option(help="Node configuration that is measured, for example 1xH200.")],
-    engine: EngineOptions,
+    engine: MeasuringOptions,
     points: PointOptions,
     programs: ProgramOptions,
     source: FileOptions,
@@ -160,11 +154,11 @@ def profile(
         f"{output}: {count} measured nodes; in a scenario: throughput: {{source: measured, measured: [{output.name}]}}"
     )
     document = {"file": output, "nodes": count, "node": node, "other_sources": others}
-    present(Answer(document, [_table(node)], lines), json_output)
+    present(CommandOutput(document, [_table(node)], lines), json_output)
 
 
 def _measure(
-    engine: EngineOptions,
+    engine: MeasuringOptions,
     programs: ProgramOptions,
     model: ModelArchitecture,
     options: ProfileOptions,
@@ -174,7 +168,7 @@ def _measure(
     from coralopt.profiling import profile_with_torch, profile_with_vllm
 
     folder = engine.model_path
-    if engine.engine is Engine.TORCH:
+    if engine.engine is ProfileEngine.TORCH:
         if options.tensor_parallel > 1:
             raise CoraloptError("--engine torch measures one device; --tensor-parallel needs --engine vllm")
         return profile_with_torch(model, options, folder, programs.python, progress)

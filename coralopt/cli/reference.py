@@ -14,19 +14,13 @@ import typer
 from coralopt.cli.console import JsonFlag, print_json, say
 from coralopt.cli.exit_codes import CHECK_FAILED
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
+from coralopt.cli.shared_options import Device
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from coralopt.reference import ReferenceReport
-
-
-class Device(StrEnum):
-    """Where to compute."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 class DType(StrEnum):
@@ -114,7 +108,7 @@ def reference(
         report = run_reference(document, name, options, say)
         reports.append(report)
         if not json_output:
-            present(Answer(None, [_table(report), "\n".join(_verdict(report))]), json_output)
+            present(CommandOutput(None, [_table(report), "\n".join(_verdict(report))]), json_output)
     if json_output:
         print_json([report.to_document() for report in reports])
     if not all(report.ok for report in reports):

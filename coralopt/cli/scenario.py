@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from coralopt.cli.console import JsonFlag, ScenarioArgument, print_json
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 app = typer.Typer(no_args_is_help=True, help="Built-in scenarios, checking a scenario file, file schemas.")
 
@@ -30,7 +30,7 @@ def list_scenarios(json_output: JsonFlag = False) -> None:
         )
     heads = ("name", "model phases", "configurations", "regions", "description")
     table = make_table("Built-in scenarios", heads, [tuple(row.values()) for row in rows])
-    present(Answer(rows, [table]), json_output)
+    present(CommandOutput(rows, [table]), json_output)
 
 
 @app.command("check")
@@ -42,7 +42,7 @@ def check(scenario: ScenarioArgument, json_output: JsonFlag = False) -> None:
     resolved = load_scenario(scenario)
     check_slos(resolved, scenario_tables(resolved))
     line = f"{resolved.name}: no mistakes; digest {resolved.digest[:16]}"
-    present(Answer({"scenario": resolved.name, "ok": True, "digest": resolved.digest}, [line]), json_output)
+    present(CommandOutput({"scenario": resolved.name, "ok": True, "digest": resolved.digest}, [line]), json_output)
 
 
 @app.command("show")

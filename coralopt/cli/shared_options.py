@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from coralopt.workload import Traffic
 
 LibraryFile = Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")]
+
+
+class Device(StrEnum):
+    """Where torch computes."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 @dataclass(frozen=True)

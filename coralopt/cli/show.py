@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coralopt.cli.console import JsonFlag
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 
 def show(
@@ -21,4 +21,4 @@ def show(
     from coralopt.report import plan_view
 
     document = Plan.load(plan)
-    present(Answer(document.model_dump(mode="json"), [plan_view(document, pipelines=pipelines)]), json_output)
+    present(CommandOutput(document.model_dump(mode="json"), [plan_view(document, pipelines=pipelines)]), json_output)

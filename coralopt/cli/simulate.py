@@ -10,7 +10,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import TrafficOptions
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def simulate(
         from coralopt.report.simulation_plots import plot_simulation
 
         lines += [f"{path} written" for path in plot_simulation(result, files.plot)]
-    present(Answer(_document(result) | {"traffic": words}, [simulation_view(result)], lines), files.json_output)
+    present(CommandOutput(_document(result) | {"traffic": words}, [simulation_view(result)], lines), files.json_output)
 
 
 def _planned(text: str) -> tuple[float, Plan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coralopt.cli.console import JsonFlag
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 
 def solvers(json_output: JsonFlag = False) -> None:
@@ -14,4 +14,4 @@ def solvers(json_output: JsonFlag = False) -> None:
     rows = solver_listing()
     heads = [head.replace("_", " ") for head in rows[0]] if rows else []
     cells = [[", ".join(value) if isinstance(value, list) else str(value) for value in row.values()] for row in rows]
-    present(Answer(rows, [make_table("Solvers", heads, cells)]), json_output)
+    present(CommandOutput(rows, [make_table("Solvers", heads, cells)]), json_output)

@@ -11,7 +11,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, OptionList, ScenarioArgument, parse_options, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 
 @dataclass(frozen=True)
@@ -111,4 +111,4 @@ def templates(
     if library.method.get("largest_gap"):
         lines.append(f"largest proven gap of a template: {library.method['largest_gap']:.2e}")
     lines.append(f"{'read' if reused else 'built'} in {seconds:.2f} s: {path}")
-    present(Answer(document, [table], lines), json_output)
+    present(CommandOutput(document, [table], lines), json_output)

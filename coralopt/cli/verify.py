@@ -9,7 +9,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, progress_bar
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 
 def verify(
@@ -50,7 +50,7 @@ def verify(
         lines.insert(0, f"not played again: give --trace with the file {mark.trace}")
     lines.append("the plan holds" if not violations else f"the plan does NOT hold: {len(violations)} violations")
     tables = [make_table(f"Verification of {plan}", ["recomputed", Column("items", "{:,}")], checks)]
-    answer = Answer(
+    answer = CommandOutput(
         {"plan": plan, "ok": not violations, "checks": dict(checks), "violations": violations},
         [*tables, *([] if played is None else [played]), "\n".join(lines)],
         code=CHECK_FAILED if violations else OK,

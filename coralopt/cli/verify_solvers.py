@@ -10,7 +10,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, progress_bar
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 
 
 def verify_solvers(
@@ -37,7 +37,7 @@ def verify_solvers(
         lines = [f"{answer.arm:24} {answer.said}  ({answer.seconds:.3f} s)" for answer in verdict.answers]
         lines.append("all agree" if verdict.agree else "THEY DISAGREE")
         code = OK if verdict.agree else CHECK_FAILED
-        present(Answer({"agree": verdict.agree, "answers": answers}, lines=lines, code=code), json_output)
+        present(CommandOutput({"agree": verdict.agree, "answers": answers}, lines=lines, code=code), json_output)
         return
     wanted = {"placement": instances, "allocation": instances // 5 if allocations is None else allocations}
     total = sum(wanted.values())
@@ -81,4 +81,4 @@ def verify_solvers(
     if stopped:
         lines.append("stopped early; the numbers above hold for what was done")
     document = {"instances": count, "disagreements": saved, "stopped": stopped, "seed": seed, "times": times}
-    present(Answer(document, [table], lines, code=CHECK_FAILED if saved else OK), json_output)
+    present(CommandOutput(document, [table], lines, code=CHECK_FAILED if saved else OK), json_output)

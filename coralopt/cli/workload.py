@@ -10,7 +10,7 @@ import typer
 
 from coralopt.cli.console import JsonFlag, ScenarioArgument, parse_pairs, progress_bar, say
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
-from coralopt.cli.present import Answer, present
+from coralopt.cli.present import CommandOutput, present
 from coralopt.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def list_generators(json_output: JsonFlag = False) -> None:
                 "licence": generator.licence,
             }
         )
-    present(Answer(rows, [generators_table(rows)]), json_output)
+    present(CommandOutput(rows, [generators_table(rows)]), json_output)
 
 
 @app.command("show")
@@ -150,7 +150,7 @@ def show(generator: GeneratorArgument, json_output: JsonFlag = False) -> None:
         *([f"notes: {loaded.notes}"] if loaded.notes else []),
         f"arrivals: {loaded.arrivals.why}",
     ]
-    present(Answer(generator_document(loaded), generator_tables(loaded), lines), json_output)
+    present(CommandOutput(generator_document(loaded), generator_tables(loaded), lines), json_output)
 
 
 @app.command("describe")
@@ -159,7 +159,7 @@ def describe_trace(trace: TraceArgument, sort: SortFlag = False, json_output: Js
     file = _read(trace, sort, json_output)
     document, tables = _description(file.trace, None, f"{trace.name} ({file.format})")
     facts = {"file": trace, "format": file.format, "failed": file.failed, "out_of_order": file.out_of_order}
-    present(Answer({**facts, **document}, tables), json_output)
+    present(CommandOutput({**facts, **document}, tables), json_output)
 
 
 @app.command("fit")
@@ -199,7 +199,7 @@ def fit(
         "generated": generated.as_json(),
     }
     lines = [f"arrivals: {why}", f"generator written to {output}"]
-    present(Answer(document, [statistics_table(statistics, trace.name, generated)], lines), json_output)
+    present(CommandOutput(document, [statistics_table(statistics, trace.name, generated)], lines), json_output)
 
 
 @app.command("generate")
@@ -312,7 +312,7 @@ def demand(
     if output is not None:
         write_demand(table, output)
         lines.append(f"{len(table)} epochs written to {output}")
-    present(Answer({"epoch_s": epoch, "epochs": rows, "demand": mean}, tables, lines), json_output)
+    present(CommandOutput({"epoch_s": epoch, "epochs": rows, "demand": mean}, tables, lines), json_output)
 
 
 @app.command("availability")
@@ -359,7 +359,7 @@ def availability(
     nodes = {node.name: node for node in resolved.configurations}
     worth = (offered.count @ np.array([UNITS[unit](nodes[name]) for name in offered.configurations])).sum(axis=1)
     present(
-        Answer(
+        CommandOutput(
             {"file": output, "required": required, "unit": unit, "available": worth},
             [availability_table(offered, worth, unit, required, nodes)],
             [f"{epochs} epochs written to {output}"],
@@ -398,7 +398,7 @@ def fit_availability_command(
         for g, gpu in enumerate(hourly.gpus)
     ]
     lines = [f"availability model written to {output}"]
-    present(Answer({"model": output, "gpus": rows}, [free_share_table(rows)], lines), json_output)
+    present(CommandOutput({"model": output, "gpus": rows}, [free_share_table(rows)], lines), json_output)
 
 
 def _read(path: Path, sort: bool, quiet: bool) -> TraceFile:
@@ -434,7 +434,7 @@ def _finish(trace: Trace, output: Path, duration_s: float | None, json_output: b
         return
     document, tables = _description(trace, trace.last_arrival_s if duration_s is None else duration_s, output.name)
     lines = [f"{len(trace):,} requests written to {output}"]
-    present(Answer({"trace": output, **document}, tables, lines), json_output)
+    present(CommandOutput({"trace": output, **document}, tables, lines), json_output)
 
 
 def _share(text: str) -> float:

@@ -1,7 +1,7 @@
 """From plan to running servers: lowering, launch targets, the local launcher and the router."""
 
 from coralopt.runtime.engine import Command, Engine, NodeJob
-from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch, Reason, Slice, Verdict
+from coralopt.runtime.launch import EngineReason, EngineVerdict, Launch, NodeLaunch, Pipeline, PipelineLaunch, Slice
 from coralopt.runtime.loop import LoopEpoch, LoopSettings, Servers, follow_demand, measured_demand
 from coralopt.runtime.lower import OneNodeEach, check, lower
 from coralopt.runtime.unzip import unzip
@@ -10,6 +10,8 @@ from coralopt.runtime.vllm import VllmEngine
 __all__ = [
     "Command",
     "Engine",
+    "EngineReason",
+    "EngineVerdict",
     "Launch",
     "LoopEpoch",
     "LoopSettings",
@@ -18,10 +20,8 @@ __all__ = [
     "OneNodeEach",
     "Pipeline",
     "PipelineLaunch",
-    "Reason",
     "Servers",
     "Slice",
-    "Verdict",
     "VllmEngine",
     "check",
     "follow_demand",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coralopt.plan import Plan
-from coralopt.runtime.launch import Phase, Pipeline, Verdict
+from coralopt.runtime.launch import EngineVerdict, Phase, Pipeline
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 
 
@@ -69,7 +69,7 @@ class Engine(Protocol):
         """Seconds that requests in flight are given when a server is told to stop."""
         ...
 
-    def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[Verdict, ...]:
+    def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[EngineVerdict, ...]:
         """For every instance of the plan, in its order: how it runs, or why it cannot."""
         ...
 

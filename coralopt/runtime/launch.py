@@ -14,7 +14,7 @@ Phase = Literal["prefill", "decode", "mixed"]
 
 
 @dataclass(frozen=True)
-class Reason:
+class EngineReason:
     """Why an engine cannot run an instance, or what is worth knowing about how it runs it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EngineVerdict:
     """Whether an engine runs a planned instance as planned.
 
     Attributes:
@@ -90,8 +90,8 @@ class Verdict:
     """
 
     instance: str
-    reasons: tuple[Reason, ...] = ()
-    remarks: tuple[Reason, ...] = ()
+    reasons: tuple[EngineReason, ...] = ()
+    remarks: tuple[EngineReason, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
 
     @property
@@ -205,14 +205,14 @@ class Launch:
 
     engine: str
     pipelines: tuple[PipelineLaunch, ...]
-    verdicts: tuple[Verdict, ...] = field(default=())
+    verdicts: tuple[EngineVerdict, ...] = field(default=())
 
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:
         return tuple(node for pipeline in self.pipelines for node in pipeline.nodes)
 
     @property
-    def refused(self) -> tuple[Verdict, ...]:
+    def refused(self) -> tuple[EngineVerdict, ...]:
         return tuple(verdict for verdict in self.verdicts if not verdict.runs)
 
     def require_runnable(self, partial: bool, hint: str = "") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Command, NodeJob
-from coralopt.runtime.launch import Verdict
+from coralopt.runtime.launch import EngineVerdict
 from coralopt.runtime.vllm_rules import CONNECTORS, Rules, judge
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput.nodes import MEMORY_SHARE
@@ -71,7 +71,7 @@ class VllmEngine:
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise LaunchError(f"kv_server {self.kv_server!r}: expected HOST:PORT, for example localhost:5555")
 
-    def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[Verdict, ...]:
+    def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[EngineVerdict, ...]:
         """Verdicts by the rules of docs/concepts/runtime.md; see :class:`coralopt.runtime.Engine`."""
         return judge(plan, scenario, Rules(self.connector, self.virtual_nodes, self.memory_share))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from coralopt.catalog.types import GIB, NodeConfiguration
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, PlannedInstance, PlannedNode
-from coralopt.runtime.launch import Phase, Pipeline, Reason, Slice, Verdict
+from coralopt.runtime.launch import EngineReason, EngineVerdict, Phase, Pipeline, Slice
 from coralopt.runtime.unzip import unzip
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.throughput import NO_BF16, heads_fit, stage_role
@@ -46,11 +46,11 @@ class Rules:
     memory_share: float
 
 
-def judge(plan: Plan, scenario: ResolvedScenario, rules: Rules) -> tuple[Verdict, ...]:
+def judge(plan: Plan, scenario: ResolvedScenario, rules: Rules) -> tuple[EngineVerdict, ...]:
     """A verdict for every instance of the plan, in its order."""
     phases = {phase.key: phase for phase in scenario.model_phases}
     configurations = {configuration.name: configuration for configuration in scenario.configurations}
-    verdicts: list[Verdict] = []
+    verdicts: list[EngineVerdict] = []
     for instance in plan.instances:
         phase = phases.get(instance.key)
         unknown = sorted(set(instance.nodes()) - set(configurations))
@@ -69,9 +69,11 @@ def judge(plan: Plan, scenario: ResolvedScenario, rules: Rules) -> tuple[Verdict
     )
 
 
-def _judge_alone(instance: PlannedInstance, phase: ModelPhase, configurations: Configurations, rules: Rules) -> Verdict:
-    reasons: list[Reason] = []
-    remarks: list[Reason] = []
+def _judge_alone(
+    instance: PlannedInstance, phase: ModelPhase, configurations: Configurations, rules: Rules
+) -> EngineVerdict:
+    reasons: list[EngineReason] = []
+    remarks: list[EngineReason] = []
     pipelines: list[Pipeline] = []
 
     def gpus(node: PlannedNode) -> int:
@@ -80,10 +82,10 @@ def _judge_alone(instance: PlannedInstance, phase: ModelPhase, configurations: C
     kinds = [configurations[name].gpu for name in instance.nodes()]
     old = {gpu.name for gpu in kinds if gpu.architecture in NO_BF16}
     # All checkpoints here compute in BF16.
-    no_bf16 = [Reason("no-bf16", f"{_list(sorted(old))} has no BF16, which vLLM refuses there")] if old else []
+    no_bf16 = [EngineReason("no-bf16", f"{_list(sorted(old))} has no BF16, which vLLM refuses there")] if old else []
     columns = unzip(instance, gpus) or (unzip(instance) if rules.virtual_nodes else None)
     if columns is None:
-        return Verdict(instance.name, (_no_columns(instance, gpus), *no_bf16))
+        return EngineVerdict(instance.name, (_no_columns(instance, gpus), *no_bf16))
     for nodes in columns:
         degrees = [gpus(node) for node in nodes]
         degree, ragged = math.gcd(*degrees), len(set(degrees)) > 1
@@ -93,43 +95,45 @@ def _judge_alone(instance: PlannedInstance, phase: ModelPhase, configurations: C
         slices = _slices(instance, nodes, degree, configurations)
         if slices is None:
             text = f"a node of {max(degrees)} GPUs in parts of {degree} leaves a part no layer"
-            reasons.append(Reason("stage-too-thin", text))
+            reasons.append(EngineReason("stage-too-thin", text))
             continue
         if ragged:
             text = (
                 f"nodes with {_list(sorted(set(degrees)))} GPUs run as parts of {degree} GPU(s), one after the other "
             )
             text += "in the pipeline; the plan's tokens/s are for tensor parallelism over whole nodes"
-            remarks.append(Reason("virtual-nodes", text))
+            remarks.append(EngineReason("virtual-nodes", text))
         pipeline = _pipeline(slices, nodes, phase)
         reasons += _heads(degree, phase)
         reasons += _memory(pipeline, phase, configurations, rules)
         if len(slices) > 1 and len({node.batch for node in nodes}) > 1:
             text = f"the stages are planned with micro-batches of {_list(node.batch for node in nodes)} sequences; "
-            remarks.append(Reason("common-batch", text + "vLLM sends one micro-batch through all stages"))
+            remarks.append(EngineReason("common-batch", text + "vLLM sends one micro-batch through all stages"))
         pipelines.append(pipeline)
     reasons += no_bf16
     if len(columns) > 1 and not reasons:
-        remarks.append(Reason("unzipped", f"runs as {len(columns)} pipelines side by side, without loss"))
+        remarks.append(EngineReason("unzipped", f"runs as {len(columns)} pipelines side by side, without loss"))
     if len(names := sorted({gpu.name for gpu in kinds})) > 1:
         text = (
             f"{_list(names)} in one pipeline works but is outside vLLM's own tests; use one image, one driver and one "
         )
-        remarks.append(Reason("mixed-gpus", text + "NCCL everywhere"))
+        remarks.append(EngineReason("mixed-gpus", text + "NCCL everywhere"))
     unsold = {node.configuration for stage in instance.stages for node in stage.nodes if node.instance_type is None}
     if unsold:
-        remarks.append(Reason("not-for-sale", f"no instance type is known for {_list(sorted(unsold))}"))
+        remarks.append(EngineReason("not-for-sale", f"no instance type is known for {_list(sorted(unsold))}"))
     return _verdict(instance.name, reasons, remarks, pipelines)
 
 
-def _verdict(name: str, reasons: list[Reason], remarks: list[Reason], pipelines: Iterable[Pipeline]) -> Verdict:
+def _verdict(
+    name: str, reasons: list[EngineReason], remarks: list[EngineReason], pipelines: Iterable[Pipeline]
+) -> EngineVerdict:
     """Each reason and remark once; pipelines where there is no reason against them."""
-    return Verdict(
+    return EngineVerdict(
         name, tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(remarks)), () if reasons else tuple(pipelines)
     )
 
 
-def _no_columns(instance: PlannedInstance, gpus: Callable[[PlannedNode], int]) -> Reason:
+def _no_columns(instance: PlannedInstance, gpus: Callable[[PlannedNode], int]) -> EngineReason:
     counts = [sum(node.count for node in stage.nodes) for stage in instance.stages]
     if max(counts) == 1:
         return _ragged([gpus(stage.nodes[0]) for stage in instance.stages])
@@ -139,12 +143,12 @@ def _no_columns(instance: PlannedInstance, gpus: Callable[[PlannedNode], int]) -
         else f"its {counts[0]} nodes a stage cannot be matched into {counts[0]} pipelines of equal TP without loss"
     )
     text = f"{what}; vLLM has no data parallelism inside a stage. It needs a runtime like the paper's"
-    return Reason("intra-stage-dp", text)
+    return EngineReason("intra-stage-dp", text)
 
 
-def _ragged(degrees: list[int]) -> Reason:
+def _ragged(degrees: list[int]) -> EngineReason:
     text = f"its stages have {_list(degrees)} GPUs; vLLM wants one tensor-parallel degree for all stages "
-    return Reason("ragged-tp", text + "(virtual nodes run it at another throughput than planned)")
+    return EngineReason("ragged-tp", text + "(virtual nodes run it at another throughput than planned)")
 
 
 def _slices(
@@ -183,14 +187,16 @@ def _lengths(phase: ModelPhase) -> tuple[float, float]:
     return max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
 
 
-def _heads(degree: int, phase: ModelPhase) -> Iterator[Reason]:
+def _heads(degree: int, phase: ModelPhase) -> Iterator[EngineReason]:
     model = phase.model
     if not heads_fit(model, degree):
         text = f"{model.heads} query and {model.kv_heads} KV heads cannot be dealt out to {degree} GPUs"
-        yield Reason("tp-heads", text)
+        yield EngineReason("tp-heads", text)
 
 
-def _memory(pipeline: Pipeline, phase: ModelPhase, configurations: Configurations, rules: Rules) -> Iterator[Reason]:
+def _memory(
+    pipeline: Pipeline, phase: ModelPhase, configurations: Configurations, rules: Rules
+) -> Iterator[EngineReason]:
     """vLLM gives every stage as many KV blocks as the stage with the least room has (kv_cache_utils)."""
     model, needed = phase.model, pipeline.resident
     prompt, answer = _lengths(phase)
@@ -207,25 +213,30 @@ def _memory(pipeline: Pipeline, phase: ModelPhase, configurations: Configuration
     if fewest < needed * (1 - 1e-6) and math.floor(fewest + 1e-6) < needed:
         worst = rooms.index(fewest)
         part = pipeline.slices[worst]
-        yield Reason(
+        yield EngineReason(
             "kv-min-stage",
             f"stage {worst + 1} ({part.configuration}, {part.layers} layers) has KV room for {max(fewest, 0):.1f} "
             f"sequences, the planned throughput keeps {needed}; vLLM gives every stage the room of the worst one",
         )
 
 
-def _with_other_half(instance: PlannedInstance, verdict: Verdict, running: set[tuple[str, Phase]]) -> Verdict:
+def _with_other_half(
+    instance: PlannedInstance, verdict: EngineVerdict, running: set[tuple[str, Phase]]
+) -> EngineVerdict:
     """A prefill instance serves nobody when no decode instance of its model runs, and the other way round."""
     other = OTHER.get(instance.phase)
     if not verdict.runs or other is None or (instance.model, other) in running:
         return verdict
-    remark = Reason("half-missing", f"no {other} instance of {instance.model} runs, so it serves no request")
+    remark = EngineReason("half-missing", f"no {other} instance of {instance.model} runs, so it serves no request")
     return replace(verdict, remarks=(*verdict.remarks, remark))
 
 
 def _connected(
-    instance: PlannedInstance, verdict: Verdict, members: list[tuple[PlannedInstance, Verdict]], rules: Rules
-) -> Verdict:
+    instance: PlannedInstance,
+    verdict: EngineVerdict,
+    members: list[tuple[PlannedInstance, EngineVerdict]],
+    rules: Rules,
+) -> EngineVerdict:
     """With the one connector for both sides of a model, and the limits it sets on pipelines.
 
     Args:
@@ -247,46 +258,46 @@ def _connected(
     remarks = list(verdict.remarks)
     if not reasons:
         if chosen in UNSEEN:
-            remarks.append(Reason(f"{chosen}-unseen", UNSEEN[chosen]))
+            remarks.append(EngineReason(f"{chosen}-unseen", UNSEEN[chosen]))
         if all(regions.values()) and regions["prefill"] != regions["decode"]:
             text = f"prefill runs in {_list(regions['prefill'])} and decode in {_list(regions['decode'])}; "
-            remarks.append(Reason("cross-region-kv", text + "KV caches cross regions"))
+            remarks.append(EngineReason("cross-region-kv", text + "KV caches cross regions"))
         if chosen == "nixl-push":
             text = "a pipelined prefill side pushes KV caches; new in vLLM, validated narrowly"
-            remarks.append(Reason("push-experimental", text))
+            remarks.append(EngineReason("push-experimental", text))
     pipelines = [replace(pipeline, connector=CONNECTORS[chosen]) for pipeline in verdict.pipelines]
     return _verdict(instance.name, reasons, remarks, pipelines)
 
 
-def _meets(chosen: str, rules: Rules, instance: PlannedInstance, verdict: Verdict) -> Iterator[Reason]:
+def _meets(chosen: str, rules: Rules, instance: PlannedInstance, verdict: EngineVerdict) -> Iterator[EngineReason]:
     """What a connector asks of one side of a transfer."""
     # An instance refused already has no pipelines; its stages still show what its connector would meet.
     slices = max((len(p.slices) for p in verdict.pipelines), default=len(instance.stages))
     degree = max((len(part.gpus) for p in verdict.pipelines for part in p.slices), default=1)
     if chosen.startswith("nixl") and instance.phase == "decode" and slices > 1:
-        yield Reason(
+        yield EngineReason(
             "decode-pp-with-nixl",
             f"{slices} pipeline stages on the decode side; NIXL delivers KV caches to one stage only. "
             "Plan this model in mode `mixed`, or with decode instances of one node",
         )
     if rules.connector == "nixl" and instance.phase == "prefill" and slices > 1:
-        yield Reason(
+        yield EngineReason(
             "prefill-pp-with-nixl-pull",
             f"{slices} pipeline stages on the prefill side; NixlConnector reads from one stage only. "
             "Use the connector nixl-push",
         )
     if chosen == "example" and degree > 1:
         text = f"ExampleConnector keeps one file a layer; {degree} GPUs would collide"
-        yield Reason("example-connector-tp", text)
+        yield EngineReason("example-connector-tp", text)
 
 
-def _layouts(chosen: str, phase: str, mine: Sequence[Pipeline], others: Sequence[Pipeline]) -> Iterator[Reason]:
+def _layouts(chosen: str, phase: str, mine: Sequence[Pipeline], others: Sequence[Pipeline]) -> Iterator[EngineReason]:
     """What a connector asks of both sides of a transfer together."""
     if chosen == "mooncake" and phase == "decode":
         for pipeline in mine:
             counts = pipeline.layer_counts
             if len(counts) > 1 and any(other.layer_counts != counts for other in others):
-                yield Reason(
+                yield EngineReason(
                     "mooncake-split",
                     f"decode stages hold {_list(counts)} layers and prefill stages others; Mooncake pairs stages of equal "
                     "pipelines only, or delivers to one stage",
@@ -295,7 +306,7 @@ def _layouts(chosen: str, phase: str, mine: Sequence[Pipeline], others: Sequence
     if chosen == "lmcache":
         layouts = {(len(p.slices), len(p.slices[0].gpus), p.layer_counts) for p in (*mine, *others)}
         if len(layouts) > 1:
-            yield Reason(
+            yield EngineReason(
                 "lmcache-layout",
                 "LMCache keeps caches by parallel layout; prefill and decode instances must have equal stages and GPUs",
             )

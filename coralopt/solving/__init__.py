@@ -16,7 +16,7 @@ from coralopt.solving.backend import (
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.export import read_model, write_model
-from coralopt.solving.infeasibility import Conflict, Relaxation, find_conflict, smallest_relaxation
+from coralopt.solving.infeasibility import Conflict, SmallestRelaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
 from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
@@ -55,7 +55,7 @@ __all__ = [
     "RawAnswer",
     "RawResult",
     "Reason",
-    "Relaxation",
+    "SmallestRelaxation",
     "Solution",
     "SolveOptions",
     "SolveProgress",

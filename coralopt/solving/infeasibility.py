@@ -43,7 +43,7 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Relaxation:
+class SmallestRelaxation:
     """The cheapest way to make a model feasible.
 
     Attributes:
@@ -117,7 +117,7 @@ def smallest_relaxation(
     solver: str | Backend = "highs",
     options: SolveOptions | None = None,
     weights: Mapping[str, float] | None = None,
-) -> Relaxation:
+) -> SmallestRelaxation:
     """The least weighted sum of violations over all points within the column bounds.
 
     Args:
@@ -166,7 +166,7 @@ def smallest_relaxation(
     for row in np.flatnonzero(free & (missing > 1e-9)).tolist():
         amounts[matrix.row_names[row]] = amounts.get(matrix.row_names[row], 0.0) + float(missing[row])
     total = float(price[free] @ missing[free])
-    return Relaxation(amounts, total, min(result.bound, total))
+    return SmallestRelaxation(amounts, total, min(result.bound, total))
 
 
 def _sides(matrix: MilpMatrix) -> dict[tuple[str, str], Floats]:

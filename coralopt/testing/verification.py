@@ -43,7 +43,7 @@ Problem = PlacementProblem | AllocationProblem
 
 
 @dataclass(frozen=True)
-class Answer:
+class ArmAnswer:
     """What one arm said of one instance.
 
     Attributes:
@@ -58,7 +58,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class InstanceVerdict:
     """All answers to one instance.
 
     Attributes:
@@ -69,7 +69,7 @@ class Verdict:
 
     kind: str
     seed: int
-    answers: tuple[Answer, ...]
+    answers: tuple[ArmAnswer, ...]
 
     @property
     def agree(self) -> bool:
@@ -88,7 +88,7 @@ def milp_solvers() -> list[str]:
     ]
 
 
-def verify_instance(problem: Problem, solvers: Sequence[str | Backend], seed: int = -1) -> Verdict:
+def verify_instance(problem: Problem, solvers: Sequence[str | Backend], seed: int = -1) -> InstanceVerdict:
     """Ask every arm about one problem."""
     answers = []
     for name, ask in _arms(problem, solvers):
@@ -99,29 +99,31 @@ def verify_instance(problem: Problem, solvers: Sequence[str | Backend], seed: in
             said = INFEASIBLE
         except CoraloptError as error:
             said = f"{type(error).__name__}: {error}"
-        answers.append(Answer(name, said, time.perf_counter() - begun))
-    return Verdict(problem.kind, seed, tuple(answers))
+        answers.append(ArmAnswer(name, said, time.perf_counter() - begun))
+    return InstanceVerdict(problem.kind, seed, tuple(answers))
 
 
-def verify_seed(kind: str, seed: int, solvers: Sequence[str]) -> Verdict:
+def verify_seed(kind: str, seed: int, solvers: Sequence[str]) -> InstanceVerdict:
     """Ask every arm about the instance of a seed."""
     problem: Problem = placement_instance(seed) if kind == "placement" else allocation_instance(seed)
     return verify_instance(problem, solvers, seed)
 
 
-def verify_seeds(kind: str, seeds: Iterable[int], solvers: Sequence[str], workers: int = 1) -> Iterator[Verdict]:
+def verify_seeds(
+    kind: str, seeds: Iterable[int], solvers: Sequence[str], workers: int = 1
+) -> Iterator[InstanceVerdict]:
     """Verdicts as they come; in the order of the seeds with one worker."""
     executor: Executor = InProcess() if workers == 1 else ProcessPool(workers)
     for _, verdict in executor.run(_verify_task, (kind, solvers), list(seeds)):
         yield verdict
 
 
-def _verify_task(context: tuple[str, Sequence[str]], seed: int) -> Verdict:
+def _verify_task(context: tuple[str, Sequence[str]], seed: int) -> InstanceVerdict:
     kind, solvers = context
     return verify_seed(kind, seed, solvers)
 
 
-def save_case(verdict: Verdict, folder: Path) -> Path:
+def save_case(verdict: InstanceVerdict, folder: Path) -> Path:
     """Write a disagreement as a file that :func:`load_case` reads; its path."""
     problem = placement_instance(verdict.seed) if verdict.kind == "placement" else allocation_instance(verdict.seed)
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from runtime_plans import MODEL, golden_plan, instance, plan
 from coralopt import catalog
 from coralopt.errors import LaunchError, PlanError
 from coralopt.plan import Plan, PlannedInstance
-from coralopt.runtime import Launch, Verdict, VllmEngine, check, lower
+from coralopt.runtime import EngineVerdict, Launch, VllmEngine, check, lower
 from coralopt.runtime.naming import LONGEST, dns_label
 
 L4 = {"1xL4": (1, 900.0)}
@@ -23,11 +23,11 @@ LAYERS = MODEL["layers"]
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def verdict(document: Plan, **options: object) -> Verdict:
+def verdict(document: Plan, **options: object) -> EngineVerdict:
     return check(document, VllmEngine(**options)).verdicts[0]  # type: ignore[arg-type]
 
 
-def codes(found: Verdict) -> list[str]:
+def codes(found: EngineVerdict) -> list[str]:
     return [reason.code for reason in found.reasons]
 
 

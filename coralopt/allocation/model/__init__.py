@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from coralopt.allocation.model.paper import PaperFormulation
+from coralopt.allocation.model.paper import PaperAllocation
 from coralopt.allocation.model.split import SplitFormulation, split_matrix
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.errors import OptionError
 from coralopt.solving import MilpMatrix
 
-FORMULATIONS: dict[str, PaperFormulation | SplitFormulation] = {
-    "paper": PaperFormulation(),
+FORMULATIONS: dict[str, PaperAllocation | SplitFormulation] = {
+    "paper": PaperAllocation(),
     "split": SplitFormulation(),
 }
 

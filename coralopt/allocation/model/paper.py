@@ -24,7 +24,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.solving.problem import VariableIndex
 
 
-class PaperFormulation:
+class PaperAllocation:
     """The paper's ILP with its penalty columns and rows; the module docstring has its mathematics."""
 
     name: ClassVar[str] = "paper"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from coralopt.placement.formulations.paper import PaperFormulation
+from coralopt.placement.formulations.paper import PaperPlacement
 from coralopt.placement.formulations.tight import TightFormulation
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement
@@ -13,7 +13,7 @@ from coralopt.solving.problem import Formulation
 
 #: Every formulation of the placement problem by its name.
 FORMULATIONS: Mapping[str, Formulation[PlacementProblem, Placement]] = MappingProxyType(
-    {formulation.name: formulation for formulation in (PaperFormulation(), TightFormulation())}
+    {formulation.name: formulation for formulation in (PaperPlacement(), TightFormulation())}
 )
 
 __all__ = ["FORMULATIONS", "PaperFormulation", "TightFormulation"]

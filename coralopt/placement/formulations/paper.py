@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyomo.environ import ConcreteModel
 
 
-class PaperFormulation:
+class PaperPlacement:
     """The paper's ILP for a fixed stage count, letter for letter; the module docstring has its mathematics."""
 
     name: str = "paper"

@@ -36,7 +36,7 @@ class PipelineState(BaseModel):
     processes: tuple[ProcessState, ...]
 
 
-class State(BaseModel):
+class LauncherState(BaseModel):
     """The whole file. Version 1 told births in another unit."""
 
     format: Literal["coralopt-local-state"]
@@ -51,7 +51,7 @@ def load_state(path: Path) -> tuple[PipelineState, ...]:
         LaunchError: The file is not what was written.
     """
     try:
-        return State.model_validate_json(path.read_bytes()).pipelines
+        return LauncherState.model_validate_json(path.read_bytes()).pipelines
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:
@@ -64,7 +64,7 @@ def save_state(path: Path, pipelines: tuple[PipelineState, ...]) -> None:
     """Write the state beside its place, then rename."""
     with replacing(path, None) as temporary:
         temporary.write_text(
-            State(format="coralopt-local-state", version=2, pipelines=pipelines).model_dump_json(indent=1),
+            LauncherState(format="coralopt-local-state", version=2, pipelines=pipelines).model_dump_json(indent=1),
             encoding="utf-8",
         )
 

@@ -68,14 +68,14 @@ class Backend:
         return self.usable and self.in_flight < self.config.max_in_flight
 
 
-class Pool:
+class BackendPool:
     """Backends of one model phase and the queue in front of them, first come first served.
 
     Args:
         on_change: Called after every change of queue or load, for metrics.
     """
 
-    def __init__(self, on_change: Callable[[Pool], None] = lambda pool: None) -> None:
+    def __init__(self, on_change: Callable[[BackendPool], None] = lambda pool: None) -> None:
         self.backends: list[Backend] = []
         self._waiting: deque[tuple[asyncio.Future[Backend], frozenset[str]]] = deque()
         self._on_change = on_change

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from coralopt.runtime.router.events import EventFilter, asks_for_usage, with_usage
 from coralopt.runtime.router.legs import decode_body, prefill_body
-from coralopt.runtime.router.pool import Backend, Busy, Pool
+from coralopt.runtime.router.pool import Backend, BackendPool, Busy
 from coralopt.runtime.router.router import Router
 from coralopt.types import JsonObject
 
@@ -123,7 +123,7 @@ class _Journey:
         async with pools["decode"].slot(failed, wait_s) as backend:
             return await self._answer(backend, decode_body(self.body, connector, request, prefill, place))
 
-    def _need_halves(self, pools: Mapping[str, Pool]) -> None:
+    def _need_halves(self, pools: Mapping[str, BackendPool]) -> None:
         for phase in ("prefill", "decode"):
             pool = pools.get(phase)
             if pool is None or not pool.up():

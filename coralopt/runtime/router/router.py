@@ -11,7 +11,7 @@ from coralopt.errors import LaunchError
 from coralopt.runtime.router.config import BackendConfig, RouterConfig
 from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.metrics import Metrics
-from coralopt.runtime.router.pool import Backend, Busy, Pool
+from coralopt.runtime.router.pool import Backend, BackendPool, Busy
 
 
 class Router:
@@ -27,7 +27,7 @@ class Router:
         self.metrics = Metrics()
         self.demand = DemandMeter()
         self.backends: dict[str, Backend] = {}
-        self._pools: dict[tuple[str, str], Pool] = {}
+        self._pools: dict[tuple[str, str], BackendPool] = {}
         self._headers = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self._session: aiohttp.ClientSession | None = None
         self._checks: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Router:
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(model for model, _ in self._pools))
 
-    def pools(self, model: str) -> Mapping[str, Pool]:
+    def pools(self, model: str) -> Mapping[str, BackendPool]:
         """Pools of a model by phase."""
         return {phase: pool for (name, phase), pool in self._pools.items() if name == model}
 
@@ -99,7 +99,7 @@ class Router:
         self.backends[config.name] = backend
         key = (config.model, config.phase)
         if key not in self._pools:
-            self._pools[key] = Pool(on_change=self._publish)
+            self._pools[key] = BackendPool(on_change=self._publish)
         self._pools[key].add(backend)
         self._publish(self._pools[key])
         return backend
@@ -178,10 +178,10 @@ class Router:
             raise LaunchError(f"no backend is called {name!r}; there are {', '.join(sorted(self.backends)) or 'none'}")
         return self.backends[name]
 
-    def _pool(self, backend: Backend) -> Pool:
+    def _pool(self, backend: Backend) -> BackendPool:
         return self._pools[backend.config.model, backend.config.phase]
 
-    def _publish(self, pool: Pool) -> None:
+    def _publish(self, pool: BackendPool) -> None:
         for backend in pool.backends:
             labels = (backend.config.name, backend.config.model, backend.config.phase)
             self.metrics.in_flight.labels(*labels).set(backend.in_flight)

@@ -22,7 +22,7 @@ from coralopt.testing.compliance.case import CASES, Case
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """How one case went.
 
     Attributes:
@@ -43,22 +43,22 @@ def cases() -> tuple[Case, ...]:
     return tuple(CASES)
 
 
-def run_case(item: Case, backend: MatrixBackend) -> Outcome:
+def run_case(item: Case, backend: MatrixBackend) -> CaseOutcome:
     """One case; never raises for a failure."""
     missing = sorted(need.value for need in item.needs - backend.capabilities)
     if missing:
-        return Outcome(item, "skipped", f"does not declare {', '.join(missing)}", 0.0)
+        return CaseOutcome(item, "skipped", f"does not declare {', '.join(missing)}", 0.0)
     begun = time.perf_counter()
     try:
         item.check(backend)
     except (Exception, KeyboardInterrupt) as error:
         # A back end may raise anything; a Ctrl-C that escapes it is a failure of the interrupt case.
         message = f"{type(error).__name__}: {error}"
-        return Outcome(item, "failed", message, time.perf_counter() - begun)
-    return Outcome(item, "passed", "", time.perf_counter() - begun)
+        return CaseOutcome(item, "failed", message, time.perf_counter() - begun)
+    return CaseOutcome(item, "passed", "", time.perf_counter() - begun)
 
 
-def run(solver: str | Backend, only: Iterable[str] | None = None) -> list[Outcome]:
+def run(solver: str | Backend, only: Iterable[str] | None = None) -> list[CaseOutcome]:
     """Run all cases, or those named, against a back end.
 
     Args:
