@@ -121,10 +121,16 @@ def worst_instance(cause: npt.NDArray[np.int8], instance: Ints) -> tuple[int, fl
 
 
 def worst_window(cause: npt.NDArray[np.int8], arrival_s: Floats) -> tuple[float, float]:
-    """(start in s, attainment) of the :data:`WINDOW_S` seconds of arrivals with most misses; NaN without requests."""
+    """(start in s, attainment) of the :data:`WINDOW_S` seconds of arrivals with most misses beyond its share of them.
+
+    Its share is what as many requests miss on average; so no crowd counts as worst that fares better than the total.
+    NaN without requests.
+    """
     if not len(cause):
         return float("nan"), float("nan")
     window = (arrival_s // WINDOW_S).astype(np.int64)
     missed, count = np.bincount(window, weights=cause > 0), np.bincount(window)
-    worst = int(np.where(count > 0, missed, -1).argmax())
-    return worst * WINDOW_S, float(1 - missed[worst] / count[worst])
+    # Times the number of requests, in whole numbers: rounding must not choose.
+    excess = missed * len(cause) - count * missed.sum()
+    worst = int(np.where(count > 0, excess, -np.inf).argmax())
+    return worst * WINDOW_S, float((count[worst] - missed[worst]) / count[worst])

@@ -28,18 +28,45 @@ _DIGEST = hashlib.sha256(
 ).hexdigest()
 
 
+class _KeptCode:
+    """Numba's file of kept machine code, where what cannot be read counts as not kept and other sources' code is not run.
+
+    Numba unpickles an index before it compares stamps, and types in it name classes that may be gone by now; and it
+    writes the index before the code, so that code of other sources stays under a new index if it is stopped in between.
+    """
+
+    def __init__(self, file: Any) -> None:
+        # Numba's class has no types.
+        self._file = file
+        file._source_stamp = (file._source_stamp, _DIGEST)
+
+    def load(self, key: object) -> object:
+        try:
+            stamp, code = self._file.load(key)
+        except Exception:  # Unpickling unknown content raises anything; there may be nothing, too.
+            return None
+        return code if stamp == self._file._source_stamp else None
+
+    def save(self, key: object, code: object) -> None:
+        stamped = (self._file._source_stamp, code)
+        try:
+            self._file.save(key, stamped)
+        except Exception:  # The index cannot be read, see above: begin with an empty one.
+            self._file.flush()
+            self._file.save(key, stamped)
+
+
 def compiled(function: _F) -> _F:
     """Compile on first use and keep the machine code on disk until any of the compiled modules changes.
 
     Numba remakes kept code when the file of the function changes, not when a function changes that it calls in another
     file; so the stamp it compares is extended by a digest of all of them. Where that cannot be done nothing is kept.
     """
-    # Numba's own type hides the cache that is extended here.
-    kept: Any = numba.njit(cache=True)(function)
     try:
-        file = kept._cache._cache_file
-        file._source_stamp = (file._source_stamp, _DIGEST)
-    except AttributeError:
+        # Numba's own type hides the cache that is extended here.
+        kept: Any = numba.njit(cache=True)(function)
+        kept._cache._cache_file = _KeptCode(kept._cache._cache_file)
+    except (AttributeError, RuntimeError):  # Other insides, or no folder to write to.
         kept = numba.njit(function)
     return cast("_F", kept)
 

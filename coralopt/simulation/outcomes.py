@@ -42,8 +42,8 @@ class PhaseOutcome:
         causes: Cause (:data:`coralopt.simulation.causes.CAUSES`) -> share of all requests that missed the SLO for it.
         worst_instance: Name of the instance with most misses; empty without misses.
         worst_instance_share: Its share of the misses.
-        worst_from_s: Start of the half minute of arrivals with most misses, s.
-        worst_attainment: Attainment in that half minute.
+        worst_from_s: Start of the half minute of arrivals with most misses beyond its share of them, s.
+        worst_attainment: Attainment in that half minute, at most ``attainment``.
         waited: Share of requests that were not taken in at once, by the first reason: ``memory`` (KV cache full),
             ``batch`` (as many sequences as the plan's micro-batches hold), ``instance`` (none served).
     """
