@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import dataclasses
 import json
-import math
 import os
 import signal
 import subprocess
@@ -38,7 +37,7 @@ from coralopt.profiling import (
     save_measurements,
 )
 from coralopt.runtime.replay import Replay, replay
-from coralopt.simulation import FunctionTimes, simulate
+from coralopt.simulation import simulate
 from coralopt.simulation.fidelity import deviation
 from coralopt.throughput import build_tables, throughput_source
 from coralopt.workload import Trace
@@ -49,7 +48,7 @@ INPUT, OUTPUT, CV = 160.0, 32.0, 0.5
 INPUT_ENDS, OUTPUT_ENDS = (32, 480), (4, 96)
 PROFILE = ProfileOptions(
     layers=(2, 8),
-    # A mixed instance computes prompts one by one, in chunks.
+    # A mixed instance computes the prompts of a step in one pass.
     prompts=(1,),
     prompt_tokens=(32, 128, 512),
     sequences=(1, 4, 16),
@@ -58,8 +57,6 @@ PROFILE = ProfileOptions(
     device="cpu",
     threads=1,
 )
-#: Directory of this run.
-FOLDER: list[Path] = []
 #: As `coralopt launch start --cpu` starts it, so that the profile is of the same engine.
 FLAGS = ("--enforce-eager", "--kv-cache-memory-bytes", "256M")
 
@@ -79,7 +76,6 @@ def main() -> None:
     arguments = parser.parse_args()
     folder: Path = arguments.output
     folder.mkdir(parents=True, exist_ok=True)
-    FOLDER[:] = [folder]
     model = folder / "model"
     if not (model / "config.json").exists():
         python = arguments.python or str(Path(arguments.vllm).with_name("python"))
@@ -94,12 +90,10 @@ def main() -> None:
     trace = make_trace(rate, arguments.seconds, arguments.seed)
     answered = folder / f"replay-{arguments.load:g}-{arguments.seed}.json"
     if not answered.exists():
-        record = run_servers(folder, plan, arguments.vllm, model, trace, arguments.seed)
+        record = run_servers(folder, arguments.vllm, model, trace, arguments.seed)
         answered.write_text(json.dumps(record))
     record = json.loads(answered.read_text())
     report(plan, rate, trace, record, simulate(plan, trace), folder, arguments)
-    print("with the fixed time of a layer counted once in steps that decode and compute prompts:")
-    compare(record["replay"], simulate(plan, trace, source=fixed_once))
 
 
 def profile(folder: Path, model: Path, vllm: str) -> tuple[list[Point], str]:
@@ -169,7 +163,7 @@ def make_trace(rate: float, seconds: float, seed: int) -> Trace:
     return Trace(arrivals, lengths(INPUT, INPUT_ENDS), lengths(OUTPUT, OUTPUT_ENDS))
 
 
-def run_servers(folder: Path, plan: Plan, vllm: str, model: Path, trace: Trace, seed: int) -> dict[str, Any]:
+def run_servers(folder: Path, vllm: str, model: Path, trace: Trace, seed: int) -> dict[str, Any]:
     """Launch the plan, replay, stop; what came of every request and of the probes before and after."""
     arguments = [sys.executable, "-m", "coralopt", "launch", "start", "plan.json", "--cpu", "--json"]
     arguments += [
@@ -183,10 +177,6 @@ def run_servers(folder: Path, plan: Plan, vllm: str, model: Path, trace: Trace, 
         f"tiny={model.absolute()}",
     ]
     arguments += ["--vllm-option=--no-enable-prefix-caching", "--port", "0", "-o", "run"]
-    # The launcher gives a step at least 512 tokens; the plan, and so the simulator, counts on fewer.
-    batch = plan.instances[0].stages[0].nodes[0].batch
-    planned = str(batch + math.ceil(batch * INPUT / OUTPUT))
-    arguments += ["--vllm-option=--max-num-batched-tokens", f"--vllm-option={planned}"]
     quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with (folder / "said").open("w") as said:
         controller = subprocess.Popen(
@@ -269,25 +259,6 @@ def compare(found: dict[str, Any], result: Any) -> None:
         off = deviation(real, simulated)
         tails = " / ".join(", ".join(f"{value:.1f}" for value in side) for side in (off.real_ms, off.simulated_ms))
         print(f"{name[:4].upper():6}{off.latency:13.1%}{off.cdf:10.1%}{off.bias:+8.1%}{off.request:11.1%}   {tails}")
-
-
-def fixed_once(model: Any, node: Any) -> FunctionTimes:
-    """The measured times, but a layer's fixed time is left out of prompts: beside decode it was paid already.
-
-    Below the shortest measured prompt the line through the two shortest goes on, down to that fixed time.
-    """
-    measured = json.loads((FOLDER[0] / "measured.json").read_text())["nodes"][0]
-    shortest, second = measured["prefill"]["tokens"][:2]
-    low, high = (row[0] for row in measured["prefill"]["layer_ms"][:2])
-    slope = (high - low) / (second - shortest)
-    scenario = load_scenario(FOLDER[0] / "scenario.json")
-    times = throughput_source(scenario.throughput_source).times(model, node)
-
-    def prefill(batch: Any, tokens: float) -> tuple[Any, Any]:
-        layer, other = times.prefill_ms(batch, tokens)
-        return (layer - low + slope * shortest if tokens >= shortest else 0 * layer + slope * tokens), other
-
-    return FunctionTimes(prefill, times.decode_ms, times.most_prompts, times.most_sequences)
 
 
 def draw(columns: dict[str, Any], path: Path) -> None:

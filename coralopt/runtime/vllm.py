@@ -112,7 +112,7 @@ class VllmEngine:
             return ["--max-num-seqs", str(max(resident, 4)), "--max-num-batched-tokens", str(max(tokens, 512))]
         if job.phase == "decode":
             return ["--max-num-seqs", str(resident)]
-        return ["--max-num-seqs", str(resident), "--max-num-batched-tokens", str(max(tokens, resident, 512))]
+        return ["--max-num-seqs", str(resident), "--max-num-batched-tokens", str(max(tokens, resident))]
 
     def _transfer(self, connector: str, phase: str) -> str:
         role = "kv_producer" if phase == "prefill" else "kv_consumer"

@@ -16,7 +16,7 @@ from coralopt.runtime.launch import EngineReason, EngineVerdict, Phase, Pipeline
 from coralopt.runtime.unzip import unzip
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.throughput import NO_BF16, heads_fit, stage_role
-from coralopt.throughput.nodes import MEMORY_SHARE, cache_bytes, free_bytes
+from coralopt.throughput.nodes import MEMORY_SHARE, STEP_TOKENS, cache_bytes, free_bytes
 
 #: Connectors by the names of the option, as vLLM's registry calls them.
 CONNECTORS = {
@@ -173,13 +173,13 @@ def _slices(
 def _pipeline(slices: tuple[Slice, ...], nodes: tuple[PlannedNode, ...], phase: ModelPhase) -> Pipeline:
     """With the sequences inside at planned throughput (rate times the longest stay, Little's law) and their tokens."""
     tokens_s, batch = min(node.tokens_s for node in nodes), min(node.batch for node in nodes)
-    prompt, answer = _lengths(phase)
+    prompt, _ = _lengths(phase)
     resident = nodes[0].batch
     if len(nodes) > 1:
         each = prompt if phase.phase == "prefill" else 1.0
         resident = max(1, math.ceil(tokens_s / each * phase.slo_ms / 1e3 * (1 - 1e-9)))
-    moved = {"prefill": prompt, "decode": 1.0, "mixed": 1 + prompt / answer}[phase.phase]
-    return Pipeline(slices, tokens_s, resident, math.ceil(batch * moved))
+    tokens = {"prefill": math.ceil(batch * prompt), "decode": batch, "mixed": STEP_TOKENS}[phase.phase]
+    return Pipeline(slices, tokens_s, resident, tokens)
 
 
 def _lengths(phase: ModelPhase) -> tuple[float, float]:

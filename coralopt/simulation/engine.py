@@ -18,6 +18,7 @@ from coralopt.simulation.layout import Schedule, common_models, lay_out
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
+from coralopt.throughput.nodes import STEP_TOKENS
 from coralopt.types import Floats, Ints, Progress
 from coralopt.workload import Trace
 
@@ -61,8 +62,9 @@ def simulate(
     starts = [start for start, _ in timed]
     _check_starts(starts)
     arrival, inputs, outputs, model, window = _requests(trace, duration_s)
-    # numpy.max has no answer for an empty trace.
-    tables = TimeTables(int((inputs + outputs).max(initial=2)))
+    # numpy.max has no answer for an empty trace. A mixed step may have more tokens than the longest request.
+    step = STEP_TOKENS * any(instance.phase == "mixed" for _, plan in timed for instance in plan.instances)
+    tables = TimeTables(max(step, int((inputs + outputs).max(initial=2))))
     layouts = tuple(lay_out(plan, tables, config, source) for _, plan in timed)
     models = common_models(layouts)
     schedule = Schedule(np.array(starts), layouts, models, window, _epoch_starts(starts, window, epoch_s))

@@ -71,12 +71,12 @@ def try_start(state: State, k: int) -> None:
                 if np.isnan(record.decode_start):
                     record.decode_start = clock.now
             append(state.requests, state.batch_list, k, request)
-        while state.prompt_list[k, 2] > 0 and prompt_tokens < node.chunk:
+        while state.prompt_list[k, 2] > 0 and decodes + prompt_tokens < node.chunk:
             record = state.requests[state.prompt_list[k, 0]]
             if node.stage == 0:
-                record.chunk = min(record.input - record.prefilled, node.chunk - prompt_tokens)
+                record.chunk = min(record.input - record.prefilled, node.chunk - decodes - prompt_tokens)
                 record.slot = slot
-            elif prompt_tokens > 0 and prompt_tokens + record.chunk > node.chunk:
+            elif prompt_tokens > 0 and decodes + prompt_tokens + record.chunk > node.chunk:
                 break
             prompts = 1
             prompt_tokens += record.chunk

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-from coralopt.simulation.state import DECODE, NIL, PREFILL, State
+from coralopt.simulation.state import DECODE, MIXED, NIL, PREFILL, State
+from coralopt.throughput.layer_times import SHORT_PASS
 
 _F = TypeVar("_F", bound=Callable[..., object])
 # Arrays and records inside compiled code have no static type worth naming.
@@ -24,7 +25,7 @@ Array = Any
 #: The modules that are compiled into one another.
 _COMPILED_TOGETHER = ("state.py", "kernels.py", "scheduling.py", "events.py", "idle.py")
 _DIGEST = hashlib.sha256(
-    b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER)
+    b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER) + bytes([SHORT_PASS])
 ).hexdigest()
 
 
@@ -201,17 +202,27 @@ def stage_ms(state: State, node: int, decodes: int, context: int, prompts: int, 
         context: Sum of their contexts, tokens.
         prompts: Whole prompts (prefill instances), or 1 for any number of chunks (mixed ones); 0 for none.
         prompt_tokens: Tokens of the prompts or chunks together.
+
+    A mixed step is :func:`coralopt.throughput.layer_times.mixed_ms` on the sampled tables.
     """
     holder = state.nodes[node]
     layer, other = 0.0, 0.0
-    if decodes > 0:
-        layer, other = layer_time(state, holder.decode_table, decodes, context / decodes)
+    tokens = decodes + prompt_tokens
     if prompts > 0:
-        more, head = layer_time(state, holder.prefill_table, prompts, prompt_tokens / prompts)
-        layer += more
-        if decodes == 0:
-            other = head
-    time = holder.layers * layer + (decodes + prompt_tokens) * holder.token_ms + holder.hop_ms
+        layer, other = layer_time(state, holder.prefill_table, prompts, tokens / prompts)
+        if (
+            state.instances[holder.instance].phase == MIXED
+            and tokens < SHORT_PASS
+            and tokens <= state.tables[holder.decode_table].batches
+        ):
+            layer = min(layer, layer_time(state, holder.decode_table, tokens, 1.0)[0])
+    if decodes > 0:
+        attending, head = layer_time(state, holder.decode_table, decodes, context / decodes)
+        if prompts > 0:
+            attending -= layer_time(state, holder.decode_table, decodes, 1.0)[0]
+        layer += attending
+        other = max(other, head)
+    time = holder.layers * layer + tokens * holder.token_ms + holder.hop_ms
     if holder.pays_head:
         time += other
     return float(time)

@@ -16,7 +16,7 @@ from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
 from coralopt.simulation.times import TimesOf, TimeTables
 from coralopt.throughput import stage_role, throughput_source
-from coralopt.throughput.nodes import HOP_MS, cache_bytes, free_bytes
+from coralopt.throughput.nodes import HOP_MS, STEP_TOKENS, cache_bytes, free_bytes, prompt_passes
 from coralopt.throughput.tables import FIRST, LAST
 from coralopt.types import Floats, Ints
 
@@ -209,10 +209,11 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: _Sour
     in_flight = math.ceil(stages * place.slowest_s * planned.tokens_s / each - 1e-6)
     record["budget_ms"] = phase.budget_ms / stages
     if phase.phase == "mixed":
-        # As many prompt tokens come in as answers need, and one prompt beside the decoding ones a micro-batch.
-        lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
-        record["chunk"] = max(1, math.ceil(planned.batch * lengths_in / lengths_out))
-        record["limit"] = in_flight + stages
+        # Beside the decoding sequences of a micro-batch the prompts that arrive while one is computed, one at least.
+        passes = float(prompt_passes(phase.mean_input_tokens, np.array(planned.batch)))
+        arriving = planned.batch / max(phase.mean_output_tokens, 1.0)
+        record["chunk"] = max(STEP_TOKENS, planned.batch + 1)
+        record["limit"] = in_flight + stages * math.ceil(arriving * passes)
     else:
         # Prefill: the next micro-batch waits at the first node while the others are in flight.
         record["limit"] = in_flight + (planned.batch if phase.phase == PHASES[PREFILL] else 0)

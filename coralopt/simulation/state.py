@@ -99,7 +99,7 @@ NODE = np.dtype(
         ("kv_window", "f8"),
         ("window", "f8"),
         ("kv_copies", "f8"),
-        # Sequences (prompts) a micro-batch; most of them at work (mixed: resident); prompt tokens a micro-batch (mixed).
+        # Sequences (prompts) a micro-batch; most of them at work (mixed: resident); tokens a micro-batch (mixed).
         ("batch", "i8"),
         ("limit", "i8"),
         ("chunk", "i8"),

@@ -314,11 +314,11 @@ class Reference:
                 if node.stage == 0:
                     request.times.setdefault("decode_start", self.now)
                 taken.append(request)
-            while node.prompts and prompt_tokens < node.chunk:
+            while node.prompts and decodes + prompt_tokens < node.chunk:
                 request = node.prompts[0]
                 if node.stage == 0:
-                    request.chunk = min(request.input - request.prefilled, node.chunk - prompt_tokens)
-                elif prompt_tokens and prompt_tokens + request.chunk > node.chunk:
+                    request.chunk = min(request.input - request.prefilled, node.chunk - decodes - prompt_tokens)
+                elif prompt_tokens and decodes + prompt_tokens + request.chunk > node.chunk:
                     break
                 prompt_tokens += request.chunk
                 taken.append(node.prompts.popleft())
@@ -388,14 +388,21 @@ class Reference:
 
     def time(self, node: SlowNode, decodes: int, context: int, prompts: int, prompt_tokens: int) -> float:
         """Time of one micro-batch, ms."""
-        layer = other = 0.0
-        if decodes:
+        tokens = decodes + prompt_tokens
+        if not prompts:
             layer, other = self.look_up(node.tables[1], decodes, context / decodes)
-        if prompts:
-            more, head = self.look_up(node.tables[0], prompts, prompt_tokens / prompts)
-            layer += more
-            other = other if decodes else head
-        ms = node.layers * layer + (decodes + prompt_tokens) * node.token_ms + node.hop_ms
+        elif node.owner.phase == "prefill":
+            layer, other = self.look_up(node.tables[0], prompts, prompt_tokens / prompts)
+        else:
+            # One pass over all tokens, and what the contexts of the decoding sequences add to a decode step.
+            layer, other = self.look_up(node.tables[0], 1, tokens)
+            if tokens < 64 and tokens <= len(self.tables[node.tables[1]][1]):
+                layer = min(layer, self.look_up(node.tables[1], tokens, 1)[0])
+            if decodes:
+                full, head = self.look_up(node.tables[1], decodes, context / decodes)
+                layer += full - self.look_up(node.tables[1], decodes, 1)[0]
+                other = max(other, head)
+        ms = node.layers * layer + tokens * node.token_ms + node.hop_ms
         return ms + other if node.pays_head else ms
 
     def look_up(self, table: int, batch: int, tokens: float) -> tuple[float, float]:

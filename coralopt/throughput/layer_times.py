@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.types import Floats
+
+#: Prefill is measured from so many tokens on. A shorter pass takes no longer than a decode step of as many sequences.
+SHORT_PASS = 64
 
 
 class LayerTimes(Protocol):
@@ -33,6 +38,28 @@ class LayerTimes(Protocol):
     def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
         """(one layer, embedding and logits) for one token of each of ``sequences`` at ``context`` tokens, ms."""
         ...
+
+
+def mixed_ms(times: LayerTimes, sequences: Floats, context: float, prompt_tokens: Floats) -> tuple[Floats, Floats]:
+    """(one layer, embedding and logits) for one pass that decodes a token of each sequence and computes prompts, ms.
+
+    One pass over all tokens, as prefill takes it, and the attention of the decoding sequences to their contexts: what a
+    decode step at that context takes longer than one at a single token. Weights are read and kernels launched once.
+
+    Args:
+        times: Layer times; every source gives the parts, so that the simulator can sample them.
+        sequences: float64 (n,), at least 1: sequences that decode.
+        context: Their mean context, tokens.
+        prompt_tokens: float64 (n,), above 0: tokens of prompts in the same pass.
+    """
+    layer, other = times.decode_ms(sequences, context)
+    tokens = sequences + prompt_tokens
+    passes = [times.prefill_ms(np.ones(1), float(n)) for n in tokens]
+    whole, head = (np.array([float(part[k][0]) for part in passes]) for k in (0, 1))
+    short = (tokens < SHORT_PASS) & (tokens <= times.most_sequences)
+    if short.any():
+        whole[short] = np.minimum(whole[short], times.decode_ms(tokens[short], 1.0)[0])
+    return whole + layer - times.decode_ms(sequences, 1.0)[0], np.maximum(other, head)
 
 
 class LayerTimeSource(Protocol):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
-from coralopt.throughput.layer_times import LayerTimes
+from coralopt.throughput.layer_times import LayerTimes, mixed_ms
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 from coralopt.types import Floats
 
@@ -17,6 +19,8 @@ MEMORY_SHARE = 0.9
 RESERVE_GIB = 1.0
 #: One-way latency between nodes of a region, ms.
 HOP_MS = 0.1
+#: Tokens, decoded and of prompts, that one step of a mixed instance takes: vLLM's default max_num_batched_tokens.
+STEP_TOKENS = 2048
 
 Cells = tuple[Floats, npt.NDArray[np.int32], Floats]
 
@@ -26,6 +30,11 @@ def batch_grid(most: int) -> Floats:
     small = np.arange(1, min(most, 64) + 1)
     large = np.unique(np.rint(64 * 1.05 ** np.arange(1, 80)).astype(np.int64))
     return np.concatenate([small, large[(large > 64) & (large <= most)]]).astype(np.float64)
+
+
+def prompt_passes(prompt_tokens: float, sequences: Floats) -> Floats:
+    """Steps that a prompt is spread over beside so many decoding sequences: one while it fits the token budget."""
+    return np.maximum(1.0, np.ceil(prompt_tokens / np.maximum(STEP_TOKENS - sequences, 1.0)))
 
 
 def cache_bytes(model: ModelArchitecture, configuration: NodeConfiguration, context: float) -> float:
@@ -79,30 +88,39 @@ def node_throughput(
     values, stage_ms = np.zeros(shape), np.zeros(shape)
     chosen = np.zeros(shape, dtype=np.int32)
     per_sequence = cache_bytes(model, configuration, work.context)
-    embedding_ms = work.moved_tokens * model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)
     link_gb_s = min(configuration.network_gb_s, receiver_gb_s)
-    send_ms = work.moved_tokens * model.hidden * 2.0 / (link_gb_s * 1e6) + HOP_MS
     scale = budget_units[1] / budget_units[0]
+
+    def stage_time(step: _Step, stages: int, role: int) -> Floats:
+        fixed = np.zeros_like(work.batch)
+        if stages == 1 or role == LAST:
+            fixed = fixed + step.nonlayer_ms
+        elif role == FIRST:
+            fixed = fixed + step.tokens * model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)
+        if stages > 1:
+            # The last stage only returns token numbers.
+            send_ms = 0.0 if role == LAST else step.tokens * model.hidden * 2.0 / (link_gb_s * 1e6)
+            fixed = fixed + (send_ms + HOP_MS)
+        return np.asarray(fixed[:, None] + step.layer_ms[:, None] * layers[None, :])
+
     for stages in range(1, max_stages + 1):
         for role in (FIRST, MIDDLE, LAST) if stages > 1 else (FIRST,):
-            fixed = np.zeros_like(work.batch)
-            if stages == 1 or role == LAST:
-                fixed = fixed + work.nonlayer_ms
-            elif role == FIRST:
-                fixed = fixed + embedding_ms
-            if stages > 1:
-                # The last stage only returns token numbers.
-                fixed = fixed + (HOP_MS if role == LAST else send_ms)
-            ms = fixed[:, None] + work.layer_ms[:, None] * layers[None, :]
+            ms = stage_time(work.step, stages, role)
             room = free_bytes(model, configuration, role, stages)
             with np.errstate(divide="ignore", invalid="ignore"):
                 sequences = np.where(layers > 0, np.floor(room / (per_sequence * layers)), 0.0)
             fits = (stages * work.batch[:, None] <= sequences[None, :]) & (layers > 0)[None, :]
-            fits &= stages * ms * scale <= work.slo_ms[:, None]
+            if work.carrying is not None:
+                carrying_ms = stage_time(work.carrying.step, stages, role)
+                fits &= stages * carrying_ms * scale <= work.carrying.slo_ms[:, None]
+                # The micro-batches in flight follow one another, so one that carries holds up all of them.
+                share = (1.0 - (1.0 - work.carrying.share) ** stages)[:, None]
+                ms = (1.0 - share) * ms + share * carrying_ms
+            fits &= stages * ms * scale <= work.slo_ms
             speed = np.where(fits, 1e3 * work.batch[:, None] * work.tokens_each / np.maximum(ms, 1e-12), 0.0)
             if stages > 1:
                 # Little's law: at most `sequences` are resident, each for up to the whole SLO.
-                resident = 1e3 * np.maximum(sequences, 0.0)[None, :] * work.tokens_each / work.slo_ms[:, None]
+                resident = 1e3 * np.maximum(sequences, 0.0)[None, :] * work.tokens_each / work.slo_ms
                 speed = np.minimum(speed, resident)
             best = speed.argmax(axis=0)
             cell = (stages - 1, role)
@@ -114,49 +132,62 @@ def node_throughput(
     return values, chosen, stage_ms
 
 
-class _Work:
-    """One phase's micro-batches: times, sizes and limits for every batch tried."""
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """Times of one micro-batch for every batch tried: ms of a layer, ms of what is not one, tokens computed."""
 
-    def __init__(
-        self,
-        batch: Floats,
-        layer_ms: Floats,
-        nonlayer_ms: Floats,
-        context: float,
-        tokens_each: float,
-        moved_tokens: Floats,
-        slo_ms: Floats,
-    ) -> None:
-        self.batch = batch
-        self.layer_ms = layer_ms
-        self.nonlayer_ms = nonlayer_ms
-        #: Tokens in the KV cache of one sequence.
-        self.context = context
-        #: Tokens that count as throughput, a sequence and micro-batch.
-        self.tokens_each = tokens_each
-        #: Tokens whose activations move to the next stage.
-        self.moved_tokens = moved_tokens
-        #: Latency that the pipeline as a whole may take for one micro-batch, by batch.
-        self.slo_ms = slo_ms
+    layer_ms: Floats
+    nonlayer_ms: Floats
+    tokens: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Carrying:
+    """Steps of a mixed instance that carry prompts: their times, share of all, and what the pipeline may take, ms."""
+
+    step: _Step
+    share: Floats
+    slo_ms: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """One phase's micro-batches: times, sizes and limits.
+
+    Attributes:
+        batch: Batches tried.
+        step: The micro-batch, for mixed one without prompts.
+        context: Tokens in the KV cache of one sequence.
+        tokens_each: Tokens that count as throughput, a sequence and micro-batch.
+        slo_ms: Latency that the pipeline as a whole may take for one micro-batch.
+        carrying: Mixed: the micro-batches with prompts.
+    """
+
+    batch: Floats
+    step: _Step
+    context: float
+    tokens_each: float
+    slo_ms: float
+    carrying: _Carrying | None = None
 
 
 def _work(phase: ModelPhase, times: LayerTimes, smallest: bool) -> _Work:
     lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
     if phase.phase == "prefill":
         batch = batch_grid(1 if smallest else times.most_prompts)
-        layer, other = times.prefill_ms(batch, lengths_in)
-        slo = np.full_like(batch, phase.prefill_budget_ms)
-        return _Work(batch, layer, other, lengths_in, lengths_in, batch * lengths_in, slo)
+        step = _Step(*times.prefill_ms(batch, lengths_in), batch * lengths_in)
+        return _Work(batch, step, lengths_in, lengths_in, phase.prefill_budget_ms)
     batch = batch_grid(1 if smallest else times.most_sequences)
     context = lengths_in + lengths_out / 2
-    layer, other = times.decode_ms(batch, context)
+    step = _Step(*times.decode_ms(batch, context), batch)
     if phase.phase == "decode":
-        return _Work(batch, layer, other, context, 1.0, batch, np.full_like(batch, phase.decode_budget_ms))
-    # Mixed: every iteration decodes one token of each sequence and prefills its share of the arriving prompts, so that
-    # as many prompt tokens come in as answers need: n_in / n_out for every token out.
-    chunk = batch * lengths_in / lengths_out
-    chunk_layer = np.array([float(times.prefill_ms(np.ones(1), max(1.0, float(n)))[0][0]) for n in chunk])
-    # A prompt takes n_in / chunk iterations, at least one, before its first token.
-    iterations = np.maximum(1.0, np.ceil(lengths_out / batch))
-    slo = np.minimum(phase.decode_budget_ms, phase.prefill_budget_ms / iterations)
-    return _Work(batch, layer + chunk_layer, other, context, 1.0, batch + chunk, slo)
+        return _Work(batch, step, context, 1.0, phase.decode_budget_ms)
+    # Mixed: b / n_out prompts arrive in a step. Steps that carry none only decode; the others carry whole prompts, or
+    # equal parts of them where they exceed the budget; when every step carries, it carries all that arrives.
+    arriving, passes = batch / lengths_out, prompt_passes(lengths_in, batch)
+    share = np.minimum(1.0, arriving * passes)
+    carried = arriving * lengths_in / share
+    mixed = _Step(*mixed_ms(times, batch, context, carried), batch + carried)
+    # A prompt waits for at most the step under way, a carrying one, before its own.
+    limit = np.where(batch + carried <= STEP_TOKENS, phase.prefill_budget_ms / (passes + 1), -1.0)
+    return _Work(batch, step, context, 1.0, phase.decode_budget_ms, _Carrying(mixed, share, limit))

@@ -119,7 +119,7 @@ def _least(
 
 def _pipeline(phase: ModelPhase, nodes: Sequence[tuple[NodeConfiguration, LayerTimes]], max_stages: int) -> str | None:
     """A pipeline of single-node stages that holds all layers within the SLOs, in words."""
-    # Batch 1 is the quickest there is; only mixed prompts come in faster with larger batches.
+    # Batch 1 is the quickest there is; only mixed prompts may be cut into shorter steps beside a larger batch.
     cells = [node_throughput(phase, c, times, max_stages, smallest=phase.phase != "mixed")[0] for c, times in nodes]
     if not cells:
         return None

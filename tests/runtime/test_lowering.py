@@ -120,6 +120,13 @@ def test_the_smallest_planned_micro_batch_goes_through_all_stages() -> None:
         assert "common-batch" in [remark.code for remark in check(halves, VllmEngine()).verdicts[0].remarks]
 
 
+def test_mixed_servers_get_the_token_budget_of_the_plan() -> None:
+    """What throughput tables and simulator count on, whatever the planned batch; vLLM wants a token a sequence at least."""
+    for batch, expected in ((20, "2048"), (3000, "3000")):
+        launch = lower(plan(instance("mixed", (8, L4), batch=batch)), VllmEngine())
+        assert value_of(launch.pipelines[0].nodes[0].argv, "--max-num-batched-tokens") == expected
+
+
 def test_a_half_without_its_other_half_is_pointed_out() -> None:
     """Prefill alone serves nobody; a user should learn that before renting it."""
     document = plan(instance("prefill", (8, L4)), instance("decode", (3, L4), (5, L40S)))

@@ -10,7 +10,7 @@ import pytest
 
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.layout import Blueprint
-from coralopt.simulation.state import DECODE, NODE, PHASES, PREFILL
+from coralopt.simulation.state import DECODE, MIXED, NODE, PHASES, PREFILL
 from coralopt.simulation.times import FunctionTimes, TimeTables
 from coralopt.testing.simulation_strategies import SimulationCase
 from coralopt.types import Floats
@@ -51,7 +51,7 @@ def _case(
     n, count = len(arrival), len(blueprints)
     return SimulationCase(
         models=1,
-        mixed=(False,),
+        mixed=(blueprints[0].phase == MIXED,),
         blueprints=tuple(blueprints),
         ready_s=(0.0,) * count,
         drain_s=(math.inf,) * count,
@@ -70,6 +70,30 @@ def test_deterministic_server() -> None:
     assert state.requests["first_token"] - state.requests["arrival"] == pytest.approx(np.full(50, 0.010))
     state = _case([_blueprint(PREFILL)], np.arange(50) * 0.008).play().state
     assert state.requests["first_token"] - state.requests["arrival"] == pytest.approx(0.010 + np.arange(50) * 0.002)
+
+
+def test_whole_prompts_share_a_step_within_the_token_budget() -> None:
+    """A budget of 250 takes two prompts of 100 tokens and half of the third, then its other half and none that decodes.
+
+    With answers of two tokens the first two decode beside that half: 52 tokens, and the third decodes alone.
+    """
+    for outputs, last_s in ((1, [0.010, 0.010, 0.020]), (2, [0.020, 0.020, 0.030])):
+        blueprint = _blueprint(MIXED, batch=2)
+        blueprint.nodes["chunk"], blueprint.nodes["limit"] = 250, 3
+        state = _case([blueprint], np.zeros(3), inputs=100, outputs=outputs).play().state
+        assert state.requests["first_token"] == pytest.approx([0.010, 0.010, 0.020])
+        assert state.requests["finish"] == pytest.approx(last_s)
+        assert state.nodes["prompt_tokens"][0] == 300
+
+
+def test_decoding_sequences_come_out_of_the_token_budget() -> None:
+    """Budget 10: a sequence decodes beside 9 tokens of the next prompt, so its 27 tokens take three steps."""
+    blueprint = _blueprint(MIXED, batch=2)
+    blueprint.nodes["chunk"], blueprint.nodes["limit"] = 10, 2
+    case = _case([blueprint], np.array([0.0, 0.005]), inputs=10, outputs=9)
+    case.input_tokens[1] = 27
+    state = case.play().state
+    assert state.requests["first_token"] == pytest.approx([0.010, 0.040])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])

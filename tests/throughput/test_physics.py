@@ -16,6 +16,7 @@ from coralopt.catalog import gpus, models
 from coralopt.catalog.types import GIB, Gpu, NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput import FIRST, LAST, MIDDLE
+from coralopt.throughput.layer_times import mixed_ms
 from coralopt.throughput.nodes import cache_bytes, free_bytes, node_throughput
 from coralopt.throughput.roofline import Efficiency, Link, RooflineSource, efficiency_of, head_ms, layer_ms
 from coralopt.types import Floats
@@ -206,6 +207,91 @@ def test_time_of_a_stage() -> None:
     assert stage_ms[2, MIDDLE, 32] == pytest.approx(32.9192, rel=1e-12)
     assert stage_ms[1, LAST, 32] == pytest.approx(32.6, rel=1e-12)
     assert stage_ms[0, FIRST, 32] == pytest.approx(32.5, rel=1e-12)
+
+
+class _Lines:
+    """A layer of a prompt of n tokens takes 1 + n / 100 ms, never less than one of 64; of b sequences at context c
+
+    1 + b / 50 + b c / 10,000 ms. What is not a layer takes 0.5 ms with prompts, 0.3 ms without.
+    """
+
+    provenance = "round numbers"
+    most_prompts = 1
+
+    def __init__(self, most_sequences: int) -> None:
+        self.most_sequences = most_sequences
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        return prompts * (1 + max(tokens, 64) / 100), 0.5 * prompts
+
+    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
+        return 1 + sequences / 50 + sequences * context / 10_000, np.full_like(sequences, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "context", "prompt", "most", "layer"),
+    [
+        # 510 tokens as one prompt: 6.1 ms. Attention to 10 contexts of 1,101 tokens, less that to one token: 1.1 ms.
+        (10, 1101, 500, 64, 7.2),
+        # 20 tokens as one prompt: 1.64 ms; as 20 sequences at one token: 1.402 ms. Attention 4 * 100 / 10,000 = 0.04 ms.
+        (4, 101, 16, 64, 1.442),
+        # The same where decode is known up to 16 sequences only.
+        (4, 101, 16, 16, 1.68),
+        # 64 tokens are a prompt: 1.64 ms; attention 0.04 ms.
+        (4, 101, 60, 64, 1.68),
+    ],
+)
+def test_mixed_step(sequences: float, context: float, prompt: float, most: int, layer: float) -> None:
+    times = mixed_ms(_Lines(most), np.array([sequences]), context, np.array([prompt]))
+    assert times[0] == pytest.approx(layer, rel=1e-12)
+    assert times[1] == pytest.approx(0.5)
+
+
+class _Qwen(_Lines):
+    """Qwen3-32B on the made-up node."""
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        return np.array([prefill("qwen3-32b", 1, tokens)]), prompts
+
+    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
+        return np.array([decode("qwen3-32b", float(sequences[0]), context)]), sequences
+
+
+def test_mixed_step_reads_the_weights_once() -> None:
+    """8 sequences at 2,000 tokens beside 992 tokens of prompts: the 20.079505536 ms of 1,000 tokens above.
+
+    On top the keys and values of 8 contexts, one token each left out: 8 * 1,999 * 4,096 bytes / 8e11 = 0.08187904 ms.
+    """
+    layer, _ = mixed_ms(_Qwen(64), np.array([8.0]), 2000.0, np.array([992.0]))
+    assert layer == pytest.approx(20.079505536 + 0.08187904, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "ttft_ms", "batch", "milliseconds"),
+    [
+        # 10 sequences, 0.1 prompts a step: 9 steps of 10 decode, 1 + 0.2 + 10 * 1,050 / 10,000 = 2.25 ms a layer; one
+        # computes 1,010 tokens, 11.1 ms, and attends to 10 * 1,049: 12.149 ms. Mean 3.2399 ms; beside them 0.32 ms.
+        (1000, 100, 1e6, 10, 64 * 3.2399 + 0.32),
+        # The first token takes two steps of 64 * 12.149 + 0.5 = 778.036 ms at most: 1,556.072 ms.
+        (1000, 100, 1556.1, 10, 64 * 3.2399 + 0.32),
+        # Not within 1,556 ms; 9 sequences: 0.91 * (1.18 + 0.945) + 0.09 * (11.09 + 0.9441) = 3.016819 ms.
+        (1000, 100, 1556.0, 9, 64 * 3.016819 + 0.318),
+        # 5,000 tokens beside 10 of 2,048: three steps of 1,666.67 tokens, so 3 of 10 steps carry. 1.2 + 5.05 = 6.25 ms;
+        # 1 + 16.766667 + 5.049 = 22.815667 ms; mean 11.2197 ms.
+        (5000, 100, 1e6, 10, 64 * 11.2197 + 0.36),
+        # 0.4 prompts of three parts a step: every step carries 2,000 tokens. 9 sequences would need 2,250 + 9 tokens.
+        # 1 + 20.08 + 8 * 5,009 / 10,000 = 25.0872 ms.
+        (5000, 20, 1e6, 8, 64 * 25.0872 + 0.5),
+    ],
+)
+def test_mean_step_of_a_mixed_node(
+    prompt: float, answer: float, ttft_ms: float, batch: int, milliseconds: float
+) -> None:
+    phase = ModelPhase(models()["qwen3-32b"], "mixed", ttft_ms, 1e6, 1000.0, prompt, answer)
+    values, chosen, stage_ms = node_throughput(phase, node(1), _Lines(10), 1)
+    assert chosen[0, FIRST, 64] == batch
+    assert stage_ms[0, FIRST, 64] == pytest.approx(milliseconds, rel=1e-12)
+    assert values[0, FIRST, 64] == pytest.approx(1e3 * batch / milliseconds, rel=1e-12)
 
 
 def test_a_gpu_without_nvlink_is_not_assumed_like_one_with() -> None:
