@@ -2,15 +2,21 @@
 
     python benchmarks/simulation_speed.py            # about a minute
     python benchmarks/simulation_speed.py --full     # 30 minutes of the extended setup, 25 requests/s a model
+    python benchmarks/simulation_speed.py --overload # a request's time at up to 5 times the planned load, 2 minutes
 
 Every row runs in a process of its own, so that peak memory is that of the row. Times are those of `simulate` alone:
 sampling of the layer times and collecting the results included, planning and making the requests not. Rates are by CPU
 time, so that other work on the machine does not count.
+
+`--overload` plays the same requests at several loads after one run that only loads the machine code, and prints the
+ratio of a request's time to that of the calm run; its target is at most 2 (exit status 1 beyond it). Whole plans and
+single prefill and mixed instances show what would grow with a queue.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import resource
 import subprocess
@@ -31,14 +37,19 @@ ROWS: list[tuple[str, float, float, float]] = [
     ("core", 40.0, 4.0, 300.0),
     ("core", 80.0, 8.0, 300.0),
 ]
+#: Loads as multiples of the demand planned for, or of one instance's throughput; the first is the calm one.
+LOADS = (0.5, 0.9, 1.0, 1.2, 2.0, 5.0)
+#: Most that a request may take under overload, as a multiple of the calm run.
+TARGET = 2.0
 FULL: list[tuple[str, float, float, float]] = [("extended", 25.0, 1.0, 1800.0)]
 
 
-def plan_file(scenario: str, factor: float, folder: str) -> Path:
+def plan_file(scenario: str, factor: float, folder: str, mode: str = "disaggregated") -> Path:
     """A plan for ``factor`` times the scenario's demand, with ample availability, made by a process of its own."""
     from coralopt import load_scenario
 
     document = json.loads(json.dumps(dict(load_scenario(scenario).document)))
+    document["mode"] = mode
     for model in document["models"].values():
         model["demand"]["requests_s"] *= factor
     for region in document["pool"]["regions"].values():
@@ -86,14 +97,65 @@ def measure(scenario: str, rate: float, factor: float, duration: float) -> dict[
     }
 
 
+def overload() -> None:
+    """A request's CPU time at every load of :data:`LOADS`, in this process, for whole plans and instances alone."""
+    from coralopt import Plan, scenario_from_mapping
+    from coralopt.simulation import simulate
+    from coralopt.workload import poisson_for_scenario
+
+    print(
+        f"{'plan':14} {'instances':46} {'requests':>8} "
+        + " ".join(f"{f'at {load:g}':>8}" for load in LOADS)
+        + "   ratio"
+    )
+    worst = 0.0
+    for name, mode in (("tiny", "disaggregated"), ("core", "disaggregated"), ("tiny", "mixed"), ("core", "mixed")):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Plan.load(plan_file(name, 1.0, folder, mode))
+        scenario = scenario_from_mapping(plan.scenario, source="the plan's scenario")
+        trace = poisson_for_scenario(scenario, rate=10.0, duration_s=600.0, seed=0)
+        demand = sum(p.demand_tokens_s for p in scenario.model_phases if p.phase != "decode")
+        column = "output_tokens" if mode == "mixed" else "input_tokens"
+        cases = [("all", plan, trace, demand)]
+        for instance in plan.instances:
+            if instance.phase == "decode":
+                continue
+            mine = trace.model == trace.models.index(instance.model)
+            columns = {c: getattr(trace, c)[mine] for c in ("arrival_s", "input_tokens", "output_tokens", "model")}
+            if mode != "mixed":
+                columns["output_tokens"][:] = 1
+            alone = plan.model_copy(update={"instances": (instance.model_copy(update={"count": 1}),)})
+            cases.append((instance.name, alone, dataclasses.replace(trace, **columns), instance.tokens_s))
+        simulate(plan, trace)
+        for label, played, requests, tokens_s in cases:
+            offered = float(getattr(requests, column).sum() / requests.last_arrival_s)
+            micros = []
+            for load in LOADS:
+                timed = dataclasses.replace(requests, arrival_s=requests.arrival_s * offered / (tokens_s * load))
+                begin = time.process_time()
+                simulate(played, timed)
+                micros.append(1e6 * (time.process_time() - begin) / len(timed))
+            ratio = max(micros) / micros[0]
+            worst = max(worst, ratio)
+            figures = " ".join(f"{micro:8.1f}" for micro in micros)
+            print(f"{f'{name} {mode[:5]}':14} {label:46} {len(requests):8,d} {figures} {ratio:7.2f}", flush=True)
+    print(f"microseconds of CPU a request; worst ratio to the calm run {worst:.2f}, target at most {TARGET:g}")
+    if worst > TARGET:
+        sys.exit(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="only 30 minutes of the extended setup")
+    parser.add_argument("--overload", action="store_true", help="only a request's time at up to 5 times the load")
     parser.add_argument("--json", action="store_true", help="one JSON row a line")
     parser.add_argument("--row", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         print(json.dumps(measure(*options.row)))
+        return
+    if options.overload:
+        overload()
         return
     head = (
         f"{'scenario':9} {'inst.':>5} {'nodes':>5} {'req/s':>6} {'window s':>8} {'requests':>9} {'events':>10} "
