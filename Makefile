@@ -6,12 +6,13 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow mutants test-torch test-vllm lint types benchmark-throughput clean
+.PHONY: help plan test test-slow test-full mutants test-torch test-vllm lint types benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json"
 	@echo "make test        set up, then lint, check types and run the tests"
 	@echo "make test-slow   the long property tests"
+	@echo "make test-full   all tests, ten times as many examples of every property"
 	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
 	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
 	@echo "make mutants     put deliberate errors into PACKAGE, one at a time, and say which the tests do not see"
@@ -60,6 +61,10 @@ SAMPLE ?= 20
 SEED ?= 0
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutants.py $(PACKAGE) --sample $(SAMPLE) --seed $(SEED)
+
+# Ten times as many examples of every property: an hour or two.
+test-full: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile=full
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow

@@ -24,10 +24,23 @@ from coralopt.templates import TemplateLibrary, load_library
 # A shell starts background jobs with Ctrl-C ignored, and their children inherit that: tests of Ctrl-C would never see it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The machine decides how long an example takes, so there are no deadlines; `full` is what `make test-full` runs.
+# The machine decides how long an example takes, so there are no deadlines. `full` has ten times as many examples.
 settings.register_profile("dev", deadline=None)
 settings.register_profile("full", deadline=None, max_examples=1000)
 settings.load_profile("dev")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``--hypothesis-profile=full`` holds for tests that say how many examples they want, too."""
+    if settings.get_current_profile_name() != "full":
+        return
+    # Hypothesis keeps the settings of a test here; there is no public way to change them.
+    name = "_hypothesis_internal_use_settings"
+    tests = {item.function for item in items if isinstance(item, pytest.Function) and hasattr(item.function, name)}
+    assert tests or not items, f"Hypothesis does not keep settings in {name} any more"
+    for test in tests:
+        chosen = getattr(test, name)
+        setattr(test, name, settings(chosen, max_examples=10 * chosen.max_examples))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -203,7 +203,12 @@ def test_all_mistakes_at_once() -> None:
     data["models"]["phi4-15b"] = {"slo": {"prefill_ms": "x", "decode_ms": 5}, "demand": {"requests_s": 1}}
     data["pool"]["regions"]["us-east-2"]["configurations"] |= {"1xL9": -1, "7xL4": 1}
     data["pool"]["regions"]["us-west-9"] = {"available": 1, "configurations": [5, "1xL4", "1xL7"]}
-    data["running"] = [{"model": "phi4-14b"}, TINY["running"][0] | {"region": "nowhere"}, 3, TINY["running"][0]]
+    data["running"] = [
+        {"model": "phi4-14b"},
+        TINY["running"][0] | {"region": "nowhere"},
+        3,
+        copy.deepcopy(TINY["running"][0]),
+    ]
     data["running"][3] |= {"phase": "mixed"}
     data["solver"] = {"options": {"x": float("inf")}, "nam": "x"}
     places = {mistake.place for mistake in refused(data).mistakes}
