@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coralopt import Plan, scenario_from_mapping
+from coralopt import Plan, plan_scenario, scenario_from_mapping
 from coralopt.simulation import SimulationConfig, simulate
 from coralopt.simulation.causes import BURST_S, CAUSES, WINDOW_S, bursts, decode_causes, worst_window
 from coralopt.simulation.possible import possible_requests
@@ -53,6 +53,20 @@ def test_causes_add_up(tiny_plan: Plan) -> None:
             assert row.worst_instance in result.instances["name"]
             assert row.worst_attainment <= row.attainment
     assert result.attainment_feasible >= result.attainment
+
+
+def test_long_prompts_of_a_mixed_instance_are_possible_where_they_met(tiny_plan: Plan) -> None:
+    """Computed in parts of a whole step each, they are in time where one pass over all their tokens would not be."""
+    pool = {"regions": {"us-east-2": {"available": 4, "configurations": ["1xL40S"]}}}
+    scenario = scenario_from_mapping({**tiny_plan.scenario, "mode": "mixed", "pool": pool})
+    plan = plan_scenario(scenario)
+    lengths = np.arange(500, 40_000, 250)
+    n = len(lengths)
+    trace = Trace(np.arange(n) * 30.0, lengths, np.full(n, 2), np.zeros(n, dtype=np.int32), ("phi4-14b",))
+    met = simulate(plan, trace).requests["met_ttft"]
+    assert met.any()
+    assert not met.all()
+    assert (possible_requests(scenario, trace)["phi4-14b", "prefill"] | ~met).all()
 
 
 def test_a_burst_is_told_from_a_queue(tiny_plan: Plan) -> None:

@@ -117,7 +117,7 @@ def test_stage_times_are_the_planners(mode: str, request: pytest.FixtureRequest)
 
 def test_kept_machine_code_belongs_to_all_compiled_modules() -> None:
     """Numba alone keeps code whose callees in other files have changed; the stamp must cover every one of them."""
-    stamps = [function._cache._cache_file._source_stamp[1] for function in (run, stage_ms)]  # type: ignore[attr-defined]
+    stamps = [function._cache._cache_file._file._source_stamp[1] for function in (run, stage_ms)]  # type: ignore[attr-defined]
     assert stamps[0] == stamps[1]
     assert len(stamps[0]) == 64
 
