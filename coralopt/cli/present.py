@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import RenderableType
@@ -12,7 +13,9 @@ from rich.console import RenderableType
 from coralopt.cli.console import JsonFlag, print_json, print_rich, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option
-from coralopt.plan import Plan
+
+if TYPE_CHECKING:
+    from coralopt.plan import Plan
 
 
 @dataclass(frozen=True)
