@@ -127,7 +127,7 @@ class Fleet:
             start = self.config.node_start_s + blueprint.load_s + self.config.warm_up_s
             ready = now if at_once else now + start
             for _ in range(left[blueprint.key]):
-                self.ready.append((ready, self._add(blueprint, now)))
+                self.ready.append((ready, self.add(blueprint, now)))
                 latest[model] = max(latest[model], ready)
         for time, i in self.ready:
             if i in surplus:
@@ -185,7 +185,7 @@ class Fleet:
         self.state.members[pool, : len(serving)] = serving
         self.state.member_count[pool] = len(serving)
 
-    def _add(self, blueprint: Blueprint, now: float) -> int:
+    def add(self, blueprint: Blueprint, now: float) -> int:
         """One more instance, still starting."""
         state, i = self.state, len(self.blueprints)
         if blueprint.region not in self.regions:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.catalog.types import NodeConfiguration
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
@@ -98,49 +97,54 @@ class Schedule:
         return float(np.dot(spans / self.window_s, by_plan))
 
 
-@dataclass(frozen=True)
-class _Sources:
-    """What nodes are looked up in: their configurations, stage times, links and start-up."""
+class Draughtsman:
+    """Looks up what planned instances name: model phases, node configurations, stage times.
 
-    configurations: dict[str, NodeConfiguration]
-    tables: TimeTables
-    config: SimulationConfig
-    times: TimesOf
+    Args:
+        scenario: Model phases and node configurations.
+        tables: Stage times; pairs not met before are sampled and added.
+        config: Links and start-up.
+        source: Layer times; by default the source that the scenario names.
+    """
+
+    def __init__(
+        self, scenario: ResolvedScenario, tables: TimeTables, config: SimulationConfig, source: TimesOf | None = None
+    ) -> None:
+        self.tables, self.config = tables, config
+        self.times: TimesOf = throughput_source(scenario.throughput_source) if source is None else source
+        self.phases = {phase.key: phase for phase in scenario.model_phases}
+        self.configurations = {configuration.name: configuration for configuration in scenario.configurations}
+
+    def draw(self, instance: PlannedInstance) -> Blueprint:
+        """What one of these equal instances is made of.
+
+        Raises:
+            CoraloptError: The scenario does not hold its model phase or a node of it, or a micro-batch is larger than
+                the layer times reach.
+        """
+        if instance.key not in self.phases:
+            raise CoraloptError(f"{instance.name}: {instance.key} is not part of the plan's scenario")
+        unknown = sorted(set(instance.nodes()) - set(self.configurations))
+        if unknown:
+            raise CoraloptError(
+                f"{instance.name}: node configuration {unknown[0]!r} is not part of the plan's scenario"
+            )
+        return _blueprint(instance, self.phases[instance.key], self)
 
 
 def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: TimesOf | None = None) -> Layout:
-    """Look everything up that ``plan`` names.
-
-    Args:
-        plan: The plan.
-        tables: Stage times; pairs not met before are sampled and added.
-        config: Links and start-up.
-        source: Layer times; by default the source that the plan was made with.
+    """Look everything up that ``plan`` names; see :class:`Draughtsman`.
 
     Raises:
         CoraloptError: The plan's scenario is not valid, or the plan names a model phase or node that it does not hold,
             or a micro-batch is larger than the layer times reach.
     """
     scenario = plan.resolved
-    times: TimesOf = throughput_source(scenario.throughput_source) if source is None else source
-    phases = {phase.key: phase for phase in scenario.model_phases}
-    nodes = {configuration.name: configuration for configuration in scenario.configurations}
-    sources = _Sources(nodes, tables, config, times)
-    wanted = []
-    for instance in plan.instances:
-        key = instance.key
-        if key not in phases:
-            raise CoraloptError(f"{instance.name}: {key} is not part of the plan's scenario")
-        unknown = sorted(set(instance.nodes()) - set(nodes))
-        if unknown:
-            raise CoraloptError(
-                f"{instance.name}: node configuration {unknown[0]!r} is not part of the plan's scenario"
-            )
-        wanted.append((_blueprint(instance, phases[key], sources), instance.count))
-    return Layout(plan, scenario, tuple(wanted))
+    draughtsman = Draughtsman(scenario, tables, config, source)
+    return Layout(plan, scenario, tuple((draughtsman.draw(item), item.count) for item in plan.instances))
 
 
-def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: _Sources) -> Blueprint:
+def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsman) -> Blueprint:
     records, labels, names, load_s = [], [], [], 0.0
     each = max(phase.mean_input_tokens, 1.0) if instance.phase == "prefill" else 1.0
     # Time of the slowest planned micro-batch of any stage.
@@ -190,7 +194,7 @@ class _Place:
     slowest_s: float
 
 
-def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: _Sources) -> Records:
+def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draughtsman) -> Records:
     """One node, nothing running."""
     configuration, stages, layers = sources.configurations[planned.configuration], place.stages, place.layers
     model, role = phase.model, stage_role(place.stage, stages)

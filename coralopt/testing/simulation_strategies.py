@@ -59,7 +59,7 @@ class SimulationCase:
         for m in range(self.models):
             fleet.state.entry[m] = 3 * m + (MIXED if self.mixed[m] else PREFILL)
         for blueprint, ready, drain in zip(self.blueprints, self.ready_s, self.drain_s, strict=True):
-            i = fleet._add(blueprint, 0.0)
+            i = fleet.add(blueprint, 0.0)
             fleet.ready.append((ready, i))
             if drain < math.inf:
                 entry = int(fleet.state.entry[fleet.state.instances["pool"][i] // 3])

@@ -1,0 +1,161 @@
+"""A few instances of one model, played by themselves as quickly as possible: the oracle of a search over plans.
+
+Same compiled rules as :func:`coralopt.simulation.simulate`; no plan document, no report, and layouts and stage times
+are kept from one call to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coralopt.errors import CoraloptError
+from coralopt.plan.document import PlannedInstance
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.simulation.config import SimulationConfig
+from coralopt.simulation.events import run
+from coralopt.simulation.fleet import Fleet, empty_state
+from coralopt.simulation.layout import Blueprint, Draughtsman
+from coralopt.simulation.state import DECODE, FINISHED, MIXED, NODE, PHASES, PREFILL, requests_of
+from coralopt.simulation.times import TimesOf, TimeTables
+from coralopt.types import Bools, Floats
+from coralopt.workload import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class GroupOutcome:
+    """What became of the requests that a group of instances was given, one entry a request.
+
+    Attributes:
+        ttft_ms: float64 (n,), time to first token; NaN where no instance of the group makes first tokens, or for ever.
+        tpot_ms: float64 (n,), time per output token, KV transfer and waits included; NaN for answers of one token,
+            where the group does not decode, or for ever.
+        met_ttft, met_tpot: bool (n,), within the SLO of the model phase; a phase that the group lacks is met.
+        busy: Largest share of the time up to the last arrival that a node ran micro-batches.
+    """
+
+    ttft_ms: Floats
+    tpot_ms: Floats
+    met_ttft: Bools
+    met_tpot: Bools
+    busy: float
+
+    @property
+    def attainment(self) -> float:
+        """Share of requests that met the SLOs of all phases in the group."""
+        return float((self.met_ttft & self.met_tpot).mean()) if len(self.ttft_ms) else math.nan
+
+
+class GroupPlayer:
+    """Plays groups of planned instances of one model; a call costs the run and a few milliseconds.
+
+    Args:
+        scenario: Model phases with their SLOs, node configurations, layer times.
+        config: Links, noise, seed; instances serve from the start.
+        source: Layer times; by default the scenario's.
+        longest: Most tokens of a prompt and its answer together in any later call.
+    """
+
+    def __init__(
+        self,
+        scenario: ResolvedScenario,
+        *,
+        config: SimulationConfig | None = None,
+        source: TimesOf | None = None,
+        longest: int = 2**17,
+    ) -> None:
+        self.config = config or SimulationConfig()
+        self.longest = longest
+        self._draughtsman = Draughtsman(scenario, TimeTables(longest), self.config, source)
+        self._blueprints: dict[PlannedInstance, Blueprint] = {}
+        self._word = int(np.random.SeedSequence(self.config.seed).generate_state(1, np.uint64)[0])
+
+    def play(self, instances: Sequence[PlannedInstance], requests: Trace) -> GroupOutcome:
+        """Play requests against instances of one model, ``count`` of each.
+
+        Prefill instances alone end with the first token; decode instances alone get every request with its first token
+        made at its arrival and its KV cache on nodes whose links are free; together, or mixed, they serve it whole.
+
+        Raises:
+            CoraloptError: No instances, instances of several models, a request longer than ``longest``, or as
+                :meth:`Draughtsman.draw`.
+        """
+        names = sorted({instance.model for instance in instances})
+        if len(names) != 1:
+            raise CoraloptError(f"a group holds instances of one model; these are of {', '.join(names) or 'none'}")
+        most = int((requests.input_tokens + requests.output_tokens).max(initial=0))
+        if most > self.longest:
+            raise CoraloptError(f"a request has {most} tokens; this player reaches {self.longest} (longest)")
+        kinds = {instance.phase for instance in instances}
+        rows = np.ones(len(requests), dtype=np.bool_)
+        outputs = requests.output_tokens
+        if kinds == {"prefill"}:
+            outputs = np.ones_like(outputs)
+        elif kinds == {"decode"}:
+            rows = outputs > 1
+        records = requests_of(
+            requests.arrival_s[rows],
+            requests.input_tokens[rows],
+            outputs[rows],
+            np.zeros(int(rows.sum()), dtype=np.int64),
+        )
+        blueprints = [(self._blueprint(instance), instance.count) for instance in instances]
+        if kinds == {"decode"}:
+            # Caches come from an instance without nodes: it holds nothing, and none of its links is busy.
+            blueprints.append((_nowhere(names[0], instances[0].region), 1))
+            records["first_token"], records["prefilled"], records["generated"] = records["arrival"], records["input"], 1
+            records["prefill_instance"] = sum(count for _, count in blueprints) - 1
+        stages = max(len(blueprint.stage_sizes) for blueprint, _ in blueprints)
+        state = empty_state(records, 1, stages, self._draughtsman.tables, self.config, self._word)
+        fleet = Fleet(state, (names[0],), self.config)
+        for blueprint, count in blueprints:
+            fleet.ready += [(0.0, fleet.add(blueprint, 0.0)) for _ in range(count)]
+        fleet.state.entry[0] = MIXED if "mixed" in kinds else PREFILL if "prefill" in kinds else DECODE
+        fleet.advance(0.0)
+        run(fleet.state, math.inf, 2**62)
+        return self._outcome(fleet, instances, requests, rows)
+
+    def _outcome(
+        self, fleet: Fleet, instances: Sequence[PlannedInstance], requests: Trace, rows: Bools
+    ) -> GroupOutcome:
+        records = fleet.state.requests
+        slos = {instance.phase: self._draughtsman.phases[instance.key] for instance in instances}
+        first, last = slos.get("prefill") or slos.get("mixed"), slos.get("decode") or slos.get("mixed")
+        ttft_ms, tpot_ms = np.full((2, len(rows)), np.nan)
+        met_ttft, met_tpot = np.ones((2, len(rows)), dtype=np.bool_)
+        with np.errstate(invalid="ignore"):
+            if first:
+                ttft_ms[rows] = 1e3 * (records["first_token"] - records["arrival"])
+                met_ttft = ttft_ms <= first.prefill_ms
+            if last:
+                several = records["output"] > 1
+                tokens = np.where(several, records["output"] - 1, np.nan)
+                tpot_ms[rows] = 1e3 * (records["finish"] - records["first_token"]) / tokens
+                met_tpot[rows] = (records["status"] == FINISHED) & (~several | (tpot_ms[rows] <= last.decode_ms))
+        nodes, end = fleet.state.nodes, max(requests.last_arrival_s, 1e-9)
+        return GroupOutcome(ttft_ms, tpot_ms, met_ttft, met_tpot, float(nodes["busy_s"].max(initial=0.0)) / end)
+
+    def _blueprint(self, instance: PlannedInstance) -> Blueprint:
+        if instance not in self._blueprints:
+            self._blueprints[instance] = self._draughtsman.draw(instance)
+        return self._blueprints[instance]
+
+
+def _nowhere(model: str, region: str) -> Blueprint:
+    return Blueprint(
+        key=(model,),
+        name="",
+        model=model,
+        phase=PHASES.index("prefill"),
+        region=region,
+        nodes=np.zeros(0, dtype=NODE),
+        stage_sizes=(),
+        configurations=(),
+        labels=(),
+        weight=0.0,
+        price_usd_h=0.0,
+        load_s=0.0,
+    )

@@ -1,0 +1,79 @@
+"""Groups of instances played by themselves: the same requests fare as in a whole simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from coralopt import CoraloptError, Plan
+from coralopt.simulation import GroupPlayer, SimulationConfig, simulate
+from coralopt.workload import Trace, poisson_for_scenario
+
+MODEL = "phi4-14b"
+
+
+def _requests(plan: Plan, seconds: float = 120.0) -> Trace:
+    trace = poisson_for_scenario(plan.resolved, duration_s=seconds, seed=3)
+    return trace.take(trace.model == trace.models.index(MODEL))
+
+
+def test_a_whole_model_fares_as_in_a_simulation(tiny_plan: Plan) -> None:
+    """Prefill and decode instances together: times to first token and per output token are the simulator's."""
+    trace = _requests(tiny_plan)
+    mine = [instance for instance in tiny_plan.instances if instance.model == MODEL]
+    outcome = GroupPlayer(tiny_plan.resolved).play(mine, trace)
+    whole = simulate(tiny_plan, trace)
+    # Stage times are sampled up to another longest request.
+    assert np.allclose(outcome.ttft_ms, whole.requests["ttft_ms"], rtol=2e-3)
+    assert outcome.attainment == pytest.approx(whole.attainment, abs=2e-3)
+
+
+def test_prefill_alone_ends_with_the_first_token(tiny_plan: Plan) -> None:
+    """What comes after it costs nothing: as in a simulation of answers of one token."""
+    trace = _requests(tiny_plan)
+    instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/prefill")
+    outcome = GroupPlayer(tiny_plan.resolved).play([instance], trace)
+    short = dataclasses.replace(trace, output_tokens=np.ones_like(trace.output_tokens))
+    whole = simulate(tiny_plan, short)
+    assert np.allclose(outcome.ttft_ms, whole.requests["ttft_ms"], rtol=2e-3)
+    assert np.isnan(outcome.tpot_ms).all()
+    assert outcome.met_tpot.all()
+    assert 0 < outcome.busy < 1
+
+
+def test_decode_alone_starts_with_a_cache(tiny_plan: Plan) -> None:
+    """Spread requests decode as in a whole simulation with quick links; answers of one token need no decoding."""
+    trace = _requests(tiny_plan)
+    trace = dataclasses.replace(trace, arrival_s=trace.arrival_s * 20)
+    free = SimulationConfig(kv_gb_s=1e6, kv_latency_ms=0.0)
+    instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/decode")
+    outcome = GroupPlayer(tiny_plan.resolved, config=free).play([instance], trace)
+    whole = simulate(tiny_plan, trace, config=free).requests
+    several = trace.output_tokens > 1
+    assert np.isnan(outcome.tpot_ms[~several]).all()
+    assert outcome.met_tpot[~several].all()
+    assert np.median(outcome.tpot_ms[several]) == pytest.approx(np.median(whole["tpot_ms"][several]), rel=0.02)
+
+
+def test_more_instances_serve_more(tiny_plan: Plan) -> None:
+    """Two equal instances meet the SLO for at least as many as one; the player may be used again and again."""
+    trace = _requests(tiny_plan)
+    trace = dataclasses.replace(trace, arrival_s=trace.arrival_s / 2)
+    instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/prefill")
+    player = GroupPlayer(tiny_plan.resolved)
+    one = player.play([instance.model_copy(update={"count": 1})], trace)
+    two = player.play([instance.model_copy(update={"count": 2})], trace)
+    again = player.play([instance.model_copy(update={"count": 1})], trace)
+    assert two.attainment > one.attainment
+    assert one.ttft_ms.tobytes() == again.ttft_ms.tobytes()
+
+
+def test_a_group_says_what_it_cannot_play(tiny_plan: Plan) -> None:
+    """Several models, or requests beyond the sampled stage times."""
+    trace = _requests(tiny_plan, 5.0)
+    with pytest.raises(CoraloptError, match="instances of one model"):
+        GroupPlayer(tiny_plan.resolved).play(tiny_plan.instances, trace)
+    with pytest.raises(CoraloptError, match="reaches 10"):
+        GroupPlayer(tiny_plan.resolved, longest=10).play(tiny_plan.instances[:1], trace)
