@@ -9,6 +9,7 @@ from coralopt.scenario.resolved import (
     PlacementRules,
     ResolvedScenario,
     RunningInstances,
+    Serving,
 )
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "PlacementRules",
     "ResolvedScenario",
     "RunningInstances",
+    "Serving",
     "builtin_scenarios",
     "load_scenario",
     "scenario_from_mapping",

@@ -7,16 +7,31 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from coralopt.scenario.lengths import LengthDistribution, through_quantiles
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=100)]
 Text = Annotated[str, Field(max_length=2000)]
 Milliseconds = Annotated[float, Field(ge=1, le=3_600_000)]
+HostMilliseconds = Annotated[float, Field(ge=0, le=60_000)]
 Rate = Annotated[float, Field(ge=0, le=1e12)]
 Tokens = Annotated[float, Field(gt=0, le=1e8)]
+Variation = Annotated[float, Field(ge=0, le=20)]
 Usd = Annotated[float, Field(ge=0, le=1e6)]
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -29,11 +44,88 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+#: Names of the time limits before they had those of the field, which stay readable -> name.
+SLO_ALIASES = {"prefill_ms": "ttft_ms", "decode_ms": "tpot_ms"}
+
+
+def _slo_schema(schema: dict[str, JsonValue]) -> None:
+    """Editors accept either name of a limit."""
+    fields, required = schema["properties"], schema["required"]
+    assert isinstance(fields, dict)
+    assert isinstance(required, list)
+    for old, name in SLO_ALIASES.items():
+        fields[old] = {**dict(fields[name]), "deprecated": True}  # type: ignore[arg-type]
+        required.remove(name)
+    schema["allOf"] = [{"oneOf": [{"required": [name]}, {"required": [old]}]} for old, name in SLO_ALIASES.items()]
+
+
 class Slo(Section):
     """Latency service-level objectives of a model."""
 
-    prefill_ms: Milliseconds = Field(description="time to first token, in ms")
-    decode_ms: Milliseconds = Field(description="time per output token, in ms")
+    model_config = ConfigDict(json_schema_extra=_slo_schema)
+
+    ttft_ms: Milliseconds = Field(
+        validation_alias=AliasChoices("ttft_ms", "prefill_ms"), description="time to first token, in ms"
+    )
+    tpot_ms: Milliseconds = Field(
+        validation_alias=AliasChoices("tpot_ms", "decode_ms"), description="time per output token, in ms"
+    )
+    attainment: Literal["mean"] | Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.99,
+        description="share of requests that meet both, above 0 and below 1; or mean: plan for mean requests, as the paper",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, data: object) -> object:
+        for old, name in SLO_ALIASES.items():
+            if isinstance(data, Mapping) and old in data and name in data:
+                raise ValueError(f"give {name} or {old} (the same limit by its old name), not both")
+        return data
+
+    @field_validator("attainment", mode="before")
+    @classmethod
+    def _share(cls, value: object) -> object:
+        if value == "mean" or (isinstance(value, float) and 0 < value < 1):
+            return value
+        raise ValueError(f"must be mean, or a share of requests above 0 and below 1 (0.99 is 99 %), not {value!r}")
+
+
+class Quantiles(Section):
+    """Lengths by the shares of requests that do not exceed them."""
+
+    quantiles: dict[str, Tokens] = Field(description="share ('0.5', '0.95'; '1' is the longest) -> length, in tokens")
+
+    @field_validator("quantiles", mode="after")
+    @classmethod
+    def _add_up(cls, quantiles: dict[str, float]) -> dict[str, float]:
+        through_quantiles(_pairs(quantiles))
+        return quantiles
+
+    @property
+    def distribution(self) -> LengthDistribution:
+        """The distribution through them."""
+        return through_quantiles(_pairs(self.quantiles))
+
+
+def _pairs(quantiles: Mapping[str, float]) -> list[tuple[float, float]]:
+    pairs = []
+    for text, tokens in quantiles.items():
+        try:
+            share = float(text)
+        except ValueError:
+            share = math.nan
+        if not 0 < share <= 1:
+            raise ValueError(f"'{text[:30]}' is no share; write shares above 0 and at most 1, for example '0.95'")
+        pairs.append((share, float(tokens)))
+    return pairs
+
+
+class Lengths(Section):
+    """Lengths of requests as quantiles, where they are not lognormal."""
+
+    input: Quantiles | None = Field(default=None, description="of prompts: quantiles, in tokens")
+    output: Quantiles | None = Field(default=None, description="of answers: quantiles, in tokens")
 
 
 class Demand(Section):
@@ -48,6 +140,13 @@ class Demand(Section):
     dataset: Literal["azure-code", "azure-conv", "burstgpt"] | None = Field(
         default=None, description="published trace whose mean lengths are used"
     )
+    input_cv: Variation | None = Field(
+        default=None, description="coefficient of variation of prompt lengths (lognormal); default: 1"
+    )
+    output_cv: Variation | None = Field(
+        default=None, description="coefficient of variation of answer lengths (lognormal); default: 1"
+    )
+    lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
 
     @model_validator(mode="after")
     def _one_rate_and_one_length(self) -> Demand:
@@ -58,10 +157,24 @@ class Demand(Section):
         if "requests_s" not in given and not rates:
             raise ValueError("the rate is missing: give requests_s, or prefill_tokens_s and decode_tokens_s")
         lengths = given & {"input_tokens", "output_tokens"}
-        if "dataset" in given and lengths:
-            raise ValueError(f"give dataset or {', '.join(sorted(lengths))}, not both")
-        if "dataset" not in given and len(lengths) < 2:
-            raise ValueError("the lengths are missing: give input_tokens and output_tokens, or a dataset")
+        if "dataset" in given and (lengths or self.lengths):
+            others = sorted(lengths | ({"lengths"} if self.lengths else set()))
+            raise ValueError(f"give dataset or {', '.join(others)}, not both")
+        for side in ("input", "output"):
+            quantiles = None if self.lengths is None else getattr(self.lengths, side)
+            mean = getattr(self, f"{side}_tokens")
+            if quantiles is None:
+                if "dataset" not in given and mean is None:
+                    raise ValueError("the lengths are missing: give input_tokens and output_tokens, or a dataset")
+                continue
+            if f"{side}_cv" in given:
+                raise ValueError(f"give {side}_cv or lengths.{side}, not both")
+            own = quantiles.distribution.mean
+            if mean is not None and abs(mean - own) > 0.05 * own:
+                raise ValueError(
+                    f"{side}_tokens says a mean of {mean:g} tokens, the quantiles of lengths.{side} have one of {own:.4g}; "
+                    f"leave {side}_tokens out, or correct one of them"
+                )
         return self
 
 
@@ -139,7 +252,7 @@ class Model(Section):
         Annotated[Annotated[Name, Tag("<name>")] | Annotated[InlineModel, Tag("<inline>")], Discriminator(_model_form)]
         | None
     ) = Field(default=None, description="catalog name, checkpoint name, or an inline architecture; default: the key")
-    slo: Slo = Field(description="prefill_ms and decode_ms, in ms")
+    slo: Slo = Field(description="ttft_ms and tpot_ms, in ms, and attainment, a share")
     demand: Demand = Field(description="rate and mean lengths")
     limits: Limits = Field(default_factory=Limits, description="most nodes and USD/h at list prices for this model")
     min_replicas: Annotated[int, Field(ge=0, le=100_000)] = Field(
@@ -278,6 +391,35 @@ class Placing(Section):
         return self
 
 
+class ServingPolicy(Section):
+    """How engines and the router work; a preset says all, single keys override it."""
+
+    preset: Literal["engine", "paper"] = Field(
+        default="engine",
+        description="engine: as engines work, with what was measured of them; paper: the paper's idealised ones",
+    )
+    routing: Literal["weighted-round-robin", "least-work", "power-of-two"] | None = Field(
+        default=None, description="which instance gets a request"
+    )
+    order: Literal["fifo", "hopeless-last", "shortest-first"] | None = Field(
+        default=None, description="which waiting request an instance takes first"
+    )
+    admission: Literal["reserve", "preempt"] | None = Field(
+        default=None,
+        description="reserve: KV cache of the whole answer is set aside; preempt: it grows, and a sequence starts again",
+    )
+    reserve_gib: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        default=None, description="memory of a GPU besides weights and KV cache, in GiB"
+    )
+    host_step_ms: HostMilliseconds | None = Field(default=None, description="host time of each step, in ms")
+    host_request_ms: HostMilliseconds | None = Field(
+        default=None, description="host time before the first token of a request, in ms"
+    )
+    step_tokens: Annotated[int, Field(ge=16, le=1_000_000)] | None = Field(
+        default=None, description="most tokens of one step, prompts and decoded ones, a whole number"
+    )
+
+
 class MeasuredTimes(Section):
     """Times of one phase on a grid of token counts and batches; ``coralopt profile`` writes them."""
 
@@ -382,6 +524,7 @@ class Document(Section):
     nodes: dict[Name, CustomNode] = Field(default_factory=dict, description="node configurations beyond the catalog")
     pruning: Pruning = Field(default_factory=Pruning, description="which node sets become templates")
     placement: Placing = Field(default_factory=Placing, description="what placements may look like")
+    serving: ServingPolicy = Field(default_factory=ServingPolicy, description="how engines and the router work")
     throughput: Throughput = Field(default_factory=Throughput, description="source of the throughput tables")
     headroom: dict[Annotated[str, Field(min_length=1, max_length=300)], Headroom] | None = Field(
         default=None,

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Annotated, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import AliasChoices, BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from coralopt.scenario.document import Document
+from coralopt.scenario.document import SLO_ALIASES, Document
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 
 _MISSING, _UNKNOWN = "is missing", "unknown key"
@@ -69,7 +69,7 @@ def _children(annotation: object, part: str | int) -> tuple[object, str]:
     if origin is list:
         return arguments[0], ""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(part, str):
-        field: FieldInfo | None = annotation.model_fields.get(part)
+        field = _fields(annotation).get(part)
         if field is not None:
             return field.annotation, field.description or ""
     return None, ""
@@ -81,7 +81,11 @@ def _fields(annotation: object) -> Mapping[str, FieldInfo]:
         options = arguments[:1] if origin is Annotated else arguments
         return next((found for option in options if (found := _fields(option))), {})
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation.model_fields
+        fields = dict(annotation.model_fields)
+        for field in annotation.model_fields.values():
+            if isinstance(field.validation_alias, AliasChoices):
+                fields |= {str(name): field for name in field.validation_alias.choices}
+        return fields
     return {}
 
 
@@ -193,9 +197,8 @@ def explain(error: ValidationError, raw: object, mistakes: MistakeList) -> None:
     """Add every error of validating ``raw`` to the list, in the words of the file."""
     found = [_one(item) for item in error.errors(include_url=False)]
     # A mistyped key is one mistake, not also a missing one.
-    mistyped = {
-        (*path[:-1], hint.split("'")[1]) for path, problem, hint in found if problem == _UNKNOWN and "'" in hint
-    }
+    meant = [(path[:-1], hint.split("'")[1]) for path, problem, hint in found if problem == _UNKNOWN and "'" in hint]
+    mistyped = {(*place, SLO_ALIASES.get(name, name)) for place, name in meant}
     for path, problem, hint in found:
         if not (problem == _MISSING and path in mistyped):
             mistakes.add(existing(raw, path), problem, hint)

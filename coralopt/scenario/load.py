@@ -17,7 +17,7 @@ from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.read import parse_text, plain_data, read_file
 from coralopt.scenario.resolved import ResolvedScenario
 
-_BUILTINS = ("tiny", "core", "extended")
+_BUILTINS = ("tiny", "core", "extended", "core-slo", "extended-slo")
 #: A cut may leave its container incomplete, which then goes too; documents are far less deep than this.
 _MOST_CUTS = 50
 
@@ -37,8 +37,8 @@ def load_scenario(name_or_path: str | FilePath) -> ResolvedScenario:
     """Load a built-in scenario or a scenario file.
 
     Args:
-        name_or_path: ``"tiny"``, ``"core"``, ``"extended"``, or the path of a YAML or JSON file. A ``Path`` object is
-            always a file.
+        name_or_path: A built-in one, for example ``"core"``, or the path of a YAML or JSON file. A ``Path`` object is always
+            a file.
 
     Raises:
         ScenarioError: with every mistake of the file, each with its place, its line, and what to do.

@@ -7,9 +7,47 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPair, LengthSpread
 from coralopt.types import Floats, Ints
 
 Phase = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How engines and the router work.
+
+    Attributes:
+        routing: Which instance gets a request: ``"weighted-round-robin"``, ``"least-work"`` (prompt tokens outstanding over
+            planned rate) or ``"power-of-two"`` (the less loaded of two drawn ones).
+        order: Which waiting request an instance takes first: ``"fifo"``, ``"hopeless-last"`` (those late already) or
+            ``"shortest-first"``.
+        admission: ``"reserve"``: KV cache of the whole answer is set aside. ``"preempt"``: it grows, and where it runs out
+            the youngest sequence gives way and is computed again.
+        reserve_gib: Memory of a GPU besides weights and KV cache: activations, workspace, graphs, GiB.
+        host_step_ms: Host time of each step (scheduling, sampling), ms.
+        host_request_ms: Host time before a request's first token (HTTP, tokenising), ms.
+        step_tokens: Most tokens of one step, prompts and decoded ones (vLLM's max_num_batched_tokens).
+    """
+
+    routing: Literal["weighted-round-robin", "least-work", "power-of-two"]
+    order: Literal["fifo", "hopeless-last", "shortest-first"]
+    admission: Literal["reserve", "preempt"]
+    reserve_gib: float
+    host_step_ms: float
+    host_request_ms: float
+    step_tokens: int
+
+
+#: The engines that the paper's planner assumes.
+PAPER_SERVING = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048)
+#: Preset -> how engines and the router work. Of ``engine`` the reserve is aiconfigurator's least (3.5 to 3.9 GiB a GPU, its
+#: 0.12.0), host times are what published closed-loop measurements of vLLM take longer than its kernels, 2,048 tokens a
+#: step are vLLM's default.
+SERVING_PRESETS = {
+    "paper": PAPER_SERVING,
+    "engine": Serving("least-work", "hopeless-last", "preempt", 3.5, 1.0, 50.0, 2048),
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +65,10 @@ class ModelPhase:
         throughput_headroom: Share of the demand planned beyond it, dimensionless; 0.2 plans 20 % more.
         latency_headroom: Share of the SLO that execution may not take, 0 up to below 1: room for queues, KV transfers and
             requests longer than the mean.
+        attainment: Share of requests that must meet the SLOs, inside (0, 1); ``None`` plans for mean requests.
+        input_spread: How prompt lengths vary around their mean.
+        output_spread: How answer lengths vary around theirs.
+        serving: How engines and the router work.
     """
 
     model: ModelArchitecture
@@ -38,6 +80,18 @@ class ModelPhase:
     mean_output_tokens: float
     throughput_headroom: float = 0.0
     latency_headroom: float = 0.0
+    attainment: float | None = None
+    input_spread: LengthSpread = USUAL_SPREAD
+    output_spread: LengthSpread = USUAL_SPREAD
+    serving: Serving = PAPER_SERVING
+
+    @property
+    def lengths(self) -> LengthPair:
+        """Lengths of prompts and answers as distributions."""
+        return LengthPair(
+            LengthDistribution(self.mean_input_tokens, self.input_spread),
+            LengthDistribution(self.mean_output_tokens, self.output_spread),
+        )
 
     @property
     def needed_tokens_s(self) -> float:
@@ -244,6 +298,7 @@ class Facts:
         solver_options: Common option name -> value.
         placement: What placements may look like.
         operations: Limits, replicas, supply classes and prices of unmet demand. Spot nodes are part of ``availability``.
+        serving: How engines and the router work; every model phase has it, too.
     """
 
     name: str
@@ -263,3 +318,4 @@ class Facts:
     solver_options: Mapping[str, object]
     placement: PlacementRules
     operations: Operations
+    serving: Serving

@@ -23,8 +23,10 @@ from coralopt.scenario.document import (
     PoolEntry,
     Region,
 )
+from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPair, LengthSpread
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.parts import (
+    SERVING_PRESETS,
     Facts,
     MeasuredNodeTimes,
     MeasuredSourceChoice,
@@ -37,6 +39,7 @@ from coralopt.scenario.parts import (
     PlacementRules,
     RentLimits,
     RunningInstances,
+    Serving,
 )
 
 _PHASES: dict[str, tuple[Phase, ...]] = {"disaggregated": ("prefill", "decode"), "mixed": ("mixed",)}
@@ -106,10 +109,17 @@ def look_up(
             link_network=document.placement.network == "link",
         ),
         operations=operations,
+        serving=_serving(document),
     )
     facts.availability.setflags(write=False)
     facts.price_usd_h.setflags(write=False)
     return facts
+
+
+def _serving(document: Document) -> Serving:
+    policy = document.serving
+    given = {name: value for name, value in policy if name != "preset" and value is not None}
+    return dataclasses.replace(SERVING_PRESETS[policy.preset], **given)
 
 
 def _throughput(document: Document) -> str | MeasuredSourceChoice:
@@ -190,6 +200,7 @@ def _nodes(document: Document, raw: Mapping[str, object], mistakes: MistakeList)
 def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase, ...]:
     found: list[ModelPhase] = []
     names: dict[str, str] = {}
+    serving = _serving(document)
     for key, entry in document.models.items():
         model = _architecture(key, entry, mistakes)
         if model is None:
@@ -201,11 +212,8 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
         names[model.name] = key
         place: Path = ("models", key, "demand")
         demand = entry.demand
-        if demand.dataset is not None:
-            lengths = catalog.request_lengths()[demand.dataset]
-            mean_input, mean_output = lengths.input_tokens, lengths.output_tokens
-        else:
-            mean_input, mean_output = float(demand.input_tokens or 0), float(demand.output_tokens or 0)
+        lengths = _lengths(demand)
+        mean_input, mean_output = lengths.input.mean, lengths.output.mean
         if mean_input + mean_output > model.max_position:
             problem = (
                 f"a mean request of {mean_input + mean_output:g} tokens exceeds the context of {model.max_position}"
@@ -223,13 +231,17 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
                 ModelPhase(
                     model,
                     phase,
-                    float(slo.prefill_ms),
-                    float(slo.decode_ms),
+                    float(slo.ttft_ms),
+                    float(slo.tpot_ms),
                     rate,
                     mean_input,
                     mean_output,
                     float(room.throughput),
                     float(room.latency),
+                    attainment=None if slo.attainment == "mean" else slo.attainment,
+                    input_spread=lengths.input.spread,
+                    output_spread=lengths.output.spread,
+                    serving=serving,
                 )
             )
     phases = _PHASES[document.mode]
@@ -239,6 +251,18 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
             what = f"there is no phase or model phase '{key}' in mode '{document.mode}'"
             mistakes.add(("headroom", key), what, suggest(key, dict.fromkeys(known)))
     return tuple(found)
+
+
+def _lengths(demand: Demand) -> LengthPair:
+    known = None if demand.dataset is None else catalog.request_lengths()[demand.dataset]
+    sides = []
+    for side in ("input", "output"):
+        quantiles = None if demand.lengths is None else getattr(demand.lengths, side)
+        cv = getattr(demand, f"{side}_cv")
+        mean = getattr(demand if known is None else known, f"{side}_tokens")
+        spread = USUAL_SPREAD if cv is None else LengthSpread(float(cv))
+        sides.append(LengthDistribution(float(mean), spread) if quantiles is None else quantiles.distribution)
+    return LengthPair(*sides)
 
 
 def _headroom(document: Document, phase: Phase, *keys: str) -> Headroom:

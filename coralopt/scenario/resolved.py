@@ -19,8 +19,10 @@ from pydantic import ValidationError
 from coralopt import catalog
 from coralopt.scenario.document import Document
 from coralopt.scenario.explain import explain
+from coralopt.scenario.lengths import USUAL_SPREAD
 from coralopt.scenario.mistakes import MistakeList, suggest
 from coralopt.scenario.parts import (
+    PAPER_SERVING,
     Facts,
     MeasuredNodeTimes,
     MeasuredSourceChoice,
@@ -33,6 +35,7 @@ from coralopt.scenario.parts import (
     PlacementRules,
     RentLimits,
     RunningInstances,
+    Serving,
 )
 from coralopt.scenario.resolve import look_up
 from coralopt.types import Bools, Floats, Ints
@@ -50,6 +53,7 @@ __all__ = [
     "RentLimits",
     "ResolvedScenario",
     "RunningInstances",
+    "Serving",
 ]
 
 
@@ -105,7 +109,7 @@ class ResolvedScenario(Facts):
         """
         keys = self.model_keys
         demands: dict[str, dict[str, object]] = {
-            key: {name: getattr(entry.demand, name) for name in ("dataset", "input_tokens", "output_tokens")}
+            key: {name: value for name, value in entry.demand if not name.endswith("_s")}
             for key, entry in self.source.models.items()
         }
         for phase, rate in zip(self.model_phases, tokens_s.tolist(), strict=True):
@@ -330,11 +334,16 @@ def _digest(scenario: Facts) -> str:
         facts["placement"] = asdict(scenario.placement)
     if scenario.operations != Operations():
         facts["operations"] = asdict(scenario.operations)
+    if scenario.serving != PAPER_SERVING:
+        facts["serving"] = asdict(scenario.serving)
     for entry in facts["model_phases"]:
         del entry["model"]["source"]
-        # Scenarios without headroom keep the digest they had before there was any.
-        for name in ("throughput_headroom", "latency_headroom"):
-            if not entry[name]:
+        del entry["serving"]
+        # What asks for nothing new leaves the digest as it was before there was any.
+        nothing: dict[str, object] = {"throughput_headroom": 0.0, "latency_headroom": 0.0, "attainment": None}
+        nothing |= dict.fromkeys(("input_spread", "output_spread"), asdict(USUAL_SPREAD))
+        for name, value in nothing.items():
+            if entry[name] == value:
                 del entry[name]
     for entry in facts["configurations"]:
         del entry["gpu"]["source"]

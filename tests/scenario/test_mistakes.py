@@ -34,6 +34,13 @@ MODEL, SUPPLY, RUN = ("models", "phi4-14b"), ("pool", "regions", "us-east-2", "c
 DELETE = object()
 P = "models.phi4-14b"
 C = "pool.regions.us-east-2.configurations"
+INPUT = f"{P}.demand.lengths.input.quantiles"
+
+
+def quantiles(**shares: float) -> dict[str, Any]:
+    """The section of lengths with these quantiles."""
+    return {"quantiles": shares}
+
 
 # (path in TINY, new value, place of the mistake, in the problem, in the hint)
 WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
@@ -52,7 +59,13 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     (("models",), DELETE, "models", "missing", ""),
     (("pool",), DELETE, "pool", "missing", ""),
     ((*MODEL, "slo"), DELETE, f"{P}.slo", "missing", "ms"),
-    ((*MODEL, "slo", "decode_ms"), DELETE, f"{P}.slo.decode_ms", "missing", "in ms"),
+    ((*MODEL, "slo", "decode_ms"), DELETE, f"{P}.slo.tpot_ms", "missing", "in ms"),
+    ((*MODEL, "slo", "tpot_ms"), 60, f"{P}.slo", "tpot_ms or decode_ms (the same limit by its old name), not both", ""),
+    ((*MODEL, "slo", "tpot"), 60, f"{P}.slo.tpot", "unknown key", "'tpot_ms'? It is the time per output token"),
+    *(
+        ((*MODEL, "slo", "attainment"), value, f"{P}.slo.attainment", "above 0 and below 1 (0.99 is 99 %), not", "")
+        for value in (0, 1, 1.0, 0.0, 99, -0.5, True, None, "0.99", "median", float("nan"), [0.99])
+    ),
     # numbers and units
     ((*MODEL, "slo", "prefill_ms"), "1.5s", f"{P}.slo.prefill_ms", "the text '1.5s'", "1500"),
     ((*MODEL, "slo", "prefill_ms"), "800 ms", f"{P}.slo.prefill_ms", "the text '800 ms'", "write the plain number 800"),
@@ -63,7 +76,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     ((*MODEL, "slo", "decode_ms"), True, f"{P}.slo.decode_ms", "the truth value true", ""),
     ((*MODEL, "slo", "decode_ms"), None, f"{P}.slo.decode_ms", "nothing", ""),
     ((*MODEL, "slo", "decode_ms"), [60], f"{P}.slo.decode_ms", "a list", ""),
-    ((*MODEL, "slo"), 60, f"{P}.slo", "must be a mapping, not 60", "prefill_ms"),
+    ((*MODEL, "slo"), 60, f"{P}.slo", "must be a mapping, not 60", "ttft_ms"),
     ((*MODEL, "demand", "requests_s"), -1, f"{P}.demand.requests_s", "at least 0, not -1", "requests/s"),
     ((*MODEL, "demand", "requests_s"), float("nan"), f"{P}.demand.requests_s", "finite number, not nan", ""),
     ((*MODEL, "demand", "requests_s"), float("inf"), f"{P}.demand.requests_s", "finite number, not inf", ""),
@@ -103,6 +116,45 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
         "exceeds the context of 16384",
         "shorten",
     ),
+    # lengths that do not add up
+    ((*MODEL, "demand", "input_cv"), -0.1, f"{P}.demand.input_cv", "at least 0, not -0.1", "coefficient of variation"),
+    *(
+        ((*MODEL, "demand"), {"requests_s": 1, "output_tokens": 9} | demand, place, problem, "")
+        for demand, place, problem in (
+            (
+                {"lengths": {"input": quantiles(**{"0.5": 900, "0.9": 800})}},
+                INPUT,
+                "fall: 900 tokens at 0.5, but 800 at",
+            ),
+            ({"lengths": {"input": quantiles(**{"0.5": 900})}}, INPUT, "at least two quantiles below 1"),
+            ({"lengths": {"input": quantiles(**{"0.5": 900, "1": 800})}}, INPUT, "at least two quantiles below 1"),
+            ({"lengths": {"input": quantiles(**{"0.5": 9, "p90": 800})}}, INPUT, "'p90' is no share"),
+            ({"lengths": {"input": quantiles(**{"0.5": 9, "90": 800})}}, INPUT, "'90' is no share"),
+            (
+                {"lengths": {"input": quantiles(**{"0.5": 1, "0.6": 1e8})}},
+                INPUT,
+                "so steeply that lengths have no mean",
+            ),
+            ({"lengths": {"input": quantiles(**{"0.5": 9, "0.9": 0})}}, f"{INPUT}.0.9", "above 0"),
+            (
+                {"lengths": {"input": quantiles(**{"0.5": 9, "0.9": 20})}, "input_tokens": 90},
+                f"{P}.demand",
+                "a mean of 90",
+            ),
+            ({"lengths": {"input": quantiles(**{"0.5": 9, "0.9": 20})}, "input_cv": 1}, f"{P}.demand", "not both"),
+            ({"lengths": {"output": quantiles(**{"0.5": 9, "0.9": 9})}}, f"{P}.demand", "lengths are missing"),
+            ({"lengths": {}, "dataset": "burstgpt"}, f"{P}.demand", "dataset or lengths, output_tokens, not both"),
+        )
+    ),
+    # how engines work
+    (("serving",), {"preset": "vllm"}, "serving.preset", "no choice", "engine"),
+    (("serving",), {"routing": "least-wrok"}, "serving.routing", "no choice", "'least-work'"),
+    (("serving",), {"order": "lifo"}, "serving.order", "no choice", "fifo"),
+    (("serving",), {"admission": "drop"}, "serving.admission", "no choice", "preempt"),
+    (("serving",), {"reserve_gib": -1}, "serving.reserve_gib", "at least 0", "GiB"),
+    (("serving",), {"host_step_ms": "2 ms"}, "serving.host_step_ms", "the text '2 ms'", "number 2"),
+    (("serving",), {"step_tokens": 2048.5}, "serving.step_tokens", "whole number", ""),
+    (("serving",), {"host_ms": 1}, "serving.host_ms", "unknown key", "host"),
     # names
     ((*MODEL, "model"), "phi4-15b", f"{P}.model", "unknown model 'phi4-15b'", "'phi4-14b'"),
     (("models", "phi"), TINY["models"]["phi4-14b"] | {"slo": {}}, "models.phi", "unknown model 'phi'", ""),

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 from coralopt import catalog
-from coralopt.scenario import builtin_scenarios, load_scenario, scenario_from_mapping, scenario_schema
+from coralopt.scenario import Serving, builtin_scenarios, load_scenario, scenario_from_mapping, scenario_schema
 
 DOCS = Path(__file__).parents[2] / "docs" / "scenario.md"
 
@@ -91,6 +92,52 @@ def test_defaults() -> None:
     assert scenario.instance_types == (("g6e.12xlarge", "g6.xlarge"),)
 
 
+def test_slo_and_serving_of_scenarios() -> None:
+    """Built-ins of the paper plan for mean requests on its engines; what a user writes holds for 99 % on real ones."""
+    own = scenario_from_mapping(minimal())
+    engine = Serving("least-work", "hopeless-last", "preempt", 3.5, 1.0, 50.0, 2048)
+    paper = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048)
+    for name, attainment, serving in (
+        ("tiny", None, paper),
+        ("core", None, paper),
+        ("extended", None, paper),
+        ("core-slo", 0.99, engine),
+        ("extended-slo", 0.99, engine),
+    ):
+        scenario = load_scenario(name)
+        assert scenario.serving == serving
+        assert {(phase.attainment, phase.serving) for phase in scenario.model_phases} == {(attainment, serving)}
+    assert own.serving == engine
+    assert {(phase.attainment, phase.serving) for phase in own.model_phases} == {(0.99, engine)}
+    core, promised = load_scenario("core"), load_scenario("core-slo")
+    same = promised.document | {"name": "core", "description": core.document["description"]}
+    same |= {"models": core.document["models"], "serving": core.document["serving"]}
+    assert same == core.document
+    changed = minimal() | {"serving": {"preset": "paper", "host_step_ms": 2, "order": "shortest-first"}}
+    assert scenario_from_mapping(changed).serving == replace(paper, host_step_ms=2.0, order="shortest-first")
+
+
+def test_lengths_of_scenarios() -> None:
+    """Means stand for lognormal lengths of cv 1; cvs and quantiles say otherwise, side by side with a data set too."""
+    phase = scenario_from_mapping(minimal()).model_phases[0]
+    assert (phase.lengths.input.mean, phase.lengths.input.cv, phase.lengths.output.cv) == (1154.7, 1.0, 1.0)
+    data = minimal()
+    data["models"]["phi4-14b"]["demand"] |= {"input_cv": 0, "output_cv": 2}
+    phase = scenario_from_mapping(data).model_phases[0]
+    assert (phase.lengths.input.moment(3), phase.lengths.output.cv) == (1154.7**3, 2.0)
+    data["models"]["phi4-14b"]["demand"] = {
+        "requests_s": 2,
+        "lengths": {"input": {"quantiles": {"0.5": 1000, "0.9": 1000}}},
+        "output_tokens": 50,
+    }
+    scenario = scenario_from_mapping(data)
+    prefill = scenario.model_phases[0]
+    assert (prefill.mean_input_tokens, prefill.mean_output_tokens) == (pytest.approx(1000), 50)
+    assert prefill.demand_tokens_s == pytest.approx(2000)
+    assert prefill.lengths.input.cv == pytest.approx(0, abs=1e-6)
+    assert scenario.with_demand(np.array([500.0, 20.0])).model_phases[0].lengths == prefill.lengths
+
+
 def test_order_of_configurations_does_not_matter() -> None:
     """The digest names the content, so writing the pool in another order must keep it."""
     other = minimal()
@@ -119,6 +166,15 @@ def test_order_of_configurations_does_not_matter() -> None:
         (lambda d: d.update(solver={"options": {"time_limit": None}}), False),
         (lambda d: d.update(pruning={"max_nodes": 5}), False),
         (lambda d: d.update(mode="mixed"), False),
+        (lambda d: d["models"]["phi4-14b"].update(slo={"ttft_ms": 1200, "tpot_ms": 60}), True),
+        (lambda d: d["models"]["phi4-14b"]["slo"].update(attainment=0.99), True),
+        (lambda d: d["models"]["phi4-14b"]["slo"].update(attainment=0.95), False),
+        (lambda d: d["models"]["phi4-14b"]["slo"].update(attainment="mean"), False),
+        (lambda d: d["models"]["phi4-14b"]["demand"].update(input_cv=1.0), True),
+        (lambda d: d["models"]["phi4-14b"]["demand"].update(input_cv=1.5), False),
+        (lambda d: d.update(serving={"preset": "engine"}), True),
+        (lambda d: d.update(serving={"preset": "paper"}), False),
+        (lambda d: d.update(serving={"routing": "power-of-two"}), False),
     ],
 )
 def test_digest_names_what_decides(change: Any, same: bool) -> None:
