@@ -9,7 +9,7 @@ SCENARIO ?= core
 .PHONY: help plan test test-slow test-full mutants test-torch test-vllm lint types benchmark-throughput clean
 
 help:
-	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json"
+	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json and plan.html"
 	@echo "make test        set up, then lint, check types and run the tests"
 	@echo "make test-slow   the long property tests"
 	@echo "make test-full   all tests, ten times as many examples of every property"
@@ -31,7 +31,7 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml
 	@touch $@ $(VENV)/.installed
 
 plan: $(VENV)/.installed
-	$(BIN)/coralopt plan $(SCENARIO) -o plan.json --pipelines
+	$(BIN)/coralopt plan $(SCENARIO) -o plan.json --pipelines --page plan.html
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

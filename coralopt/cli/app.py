@@ -19,6 +19,7 @@ from coralopt.cli import (
     plan,
     profile,
     reference,
+    report,
     scenario,
     show,
     simulate,
@@ -48,6 +49,7 @@ def make_app() -> typer.Typer:
     app.command()(place.place)
     app.command()(verify.verify)
     app.command()(show.show)
+    app.command()(report.report)
     app.command()(simulate.simulate)
     app.command()(launch.route)
     app.command()(reference.reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, say
+from coralopt.cli.console import JsonFlag, ScenarioArgument, plain, say
 from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
@@ -105,6 +106,7 @@ def compare(
 ) -> None:
     """Plan SCENARIO with several planners: cost, lower bound, demand met, tokens per USD, time."""
     from coralopt.errors import OptionError
+    from coralopt.plan.files import write_text
     from coralopt.planning.compare import Contestant, with_bound
     from coralopt.planning.compare import compare as run
     from coralopt.report.comparison import comparison_table, draw_comparison, require_drawable
@@ -128,8 +130,7 @@ def compare(
                 row = replace(row, simulated=_played(row, requests, traffic.seed))
             rows.append(row)
             if files.output is not None and row.plan is not None:
-                files.output.mkdir(parents=True, exist_ok=True)
-                row.plan.save(files.output / f"{_file_name(row.label)}.json")
+                row.plan.save(files.output / str(_file_name(row)))
             if stopped:
                 raise KeyboardInterrupt
             return row
@@ -156,8 +157,11 @@ def compare(
         "scenario": resolved.name,
         "digest": resolved.digest,
         # Plans go to files.
-        "rows": [{key: getattr(row, key) for key in ROW_KEYS} for row in rows],
+        "rows": [{key: getattr(row, key) for key in ROW_KEYS} | {"file": _file_name(row)} for row in rows],
     }
+    if files.output is not None:
+        text = json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
+        write_text(files.output / "comparison.json", text, "the comparison")
     present(CommandOutput(document, [comparison_table(rows, f"Planners on {resolved.name}")], lines), quiet)
     if files.plot is not None and rows:
         draw_comparison(rows, files.plot, f"{resolved.name}: cost by planner")
@@ -212,5 +216,8 @@ def _played(row: Row, requests: Trace, seed: int) -> dict[str, float]:
     }
 
 
-def _file_name(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in label)
+def _file_name(row: Row) -> str | None:
+    """Name of the plan's file; ``None`` where there is no plan."""
+    if row.plan is None:
+        return None
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in row.label) + ".json"

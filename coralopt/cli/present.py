@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from coralopt.cli.option_groups import OptionGroup, option
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
+    from coralopt.report.pages import Page
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,30 @@ def present(answer: CommandOutput, json_output: bool) -> None:
         raise typer.Exit(answer.code)
 
 
+def write_page(page: Page, path: Path, open_page: bool) -> None:
+    """Write the page, say where it is, and open it if that is wanted.
+
+    Raises:
+        CoraloptError: The file cannot be written.
+    """
+    from coralopt.plan.files import write_text
+    from coralopt.report.pages import render_page
+
+    text = render_page(page)
+    write_text(path, text, "the page")
+    say(f"page written to {path} ({len(text.encode()) / 1000:,.0f} kB)")
+    if open_page and not webbrowser.open(path.resolve().as_uri()):
+        say("no browser could be started; open the file by hand")
+
+
 @dataclass(frozen=True)
 class PlanOutput(OptionGroup):
     """Where a plan goes and how it is shown."""
 
     output: Path | None = option(None, "Write the plan document here.", "--output", "-o")
     pipelines: bool = option(False, "Draw every instance's pipeline.")
+    page: Path | None = option(None, "Write the plan's web page here, see `coralopt report`.")
+    open_page: bool = option(False, "Open the plan's web page in the browser; plan.html without --page.", "--open")
     json_output: JsonFlag = False
 
 
@@ -83,12 +103,16 @@ def present_plan(plan: Plan, output: PlanOutput, answer: CommandOutput, written:
     """
     from coralopt.plan.verify import verify_plan
     from coralopt.report import plan_view
+    from coralopt.report.pages import PlanPage, plan_page
 
     verification = verify_plan(plan)
     lines = [*answer.lines, "checked: every figure recomputed" if verification.ok else "CHECK FAILED:"]
     if output.output is not None:
         plan.save(output.output)
         lines.append(written.format(output.output))
+    if output.page is not None or output.open_page:
+        path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
+        write_page(plan_page(PlanPage(plan)), path, output.open_page)
     assert isinstance(answer.document, Mapping)
     document = {
         "plan": plan.model_dump(mode="json"),

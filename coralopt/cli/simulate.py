@@ -166,6 +166,8 @@ def _remarks(trace: Trace) -> list[str]:
 
 def _document(result: SimulationResult) -> dict[str, object]:
     """Figures for machines. Requests go to a file of their own."""
+    from coralopt.report.simulation import latency_quantiles
+
     status = result.requests["status"]
     return {
         "window_s": result.window_s,
@@ -179,4 +181,5 @@ def _document(result: SimulationResult) -> dict[str, object]:
                 *("instances", "nodes", "epoch_utilisation", "queues"),
             )
         },
+        "latencies": latency_quantiles(result),
     }

@@ -234,6 +234,15 @@ class Plan(_Part):
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
             raise PlanError(f"{source}: the plan cannot be read: {reason}") from error
+        return Plan.parse(text, str(source))
+
+    @staticmethod
+    def parse(text: str, source: str) -> Plan:
+        """A plan from its text.
+
+        Raises:
+            PlanError: Not JSON, or not a plan; names ``source`` and every field that is off.
+        """
         try:
             return Plan.model_validate_json(text)
         except ValidationError as error:

@@ -174,22 +174,24 @@ def _row(contestant: Contestant, request: PlanRequest, shrink: bool) -> Row:
 
 
 def _finished(contestant: Contestant, outcome: PlanOutcome, share: float, seconds: float) -> Row:
-    plan, verification = outcome.plan, verify_plan(outcome.plan)
+    row = planned_row(contestant.label, outcome.plan, share)
+    return replace(row, own_gap=outcome.own_gap, seconds=seconds, notes=outcome.notes)
+
+
+def planned_row(label: str, plan: Plan, share: float = 1.0) -> Row:
+    """The row of a plan, verified anew, made for this share of every demand."""
     # A plan on borrowed nodes may fall short of its demand and says so; that is a column of its own.
-    others = tuple(violation.text for violation in verification.violations if violation.kind != "demand")
+    others = tuple(violation.text for violation in verify_plan(plan).violations if violation.kind != "demand")
     useful = sum(min(d.planned_tokens_s, d.demand_tokens_s) for d in plan.demands if d.phase in GENERATING)
     return Row(
-        label=contestant.label,
+        label=label,
         plan=plan,
         share=share,
         demand_met=share * demand_met(plan),
         cost_usd_h=plan.cost_usd_h,
-        own_gap=outcome.own_gap,
         tokens_usd=useful * 3600 / plan.cost_usd_h if plan.cost_usd_h > 0 else float("nan"),
         verified=not others,
         violations=others,
-        seconds=seconds,
-        notes=outcome.notes,
     )
 
 

@@ -31,7 +31,7 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     columns += [Column("own gap", "{:.3f} %"), Column("seconds", "{:.1f}"), Column("plan", "{}")]
     cells: list[list[object]] = []
     for row in rows:
-        if row.plan is None:
+        if math.isnan(row.cost_usd_h):
             cells.append([row.label, *[None] * (len(columns) - 3), row.seconds, "none"])
             continue
         # Nothing below 1 may look like 1.
@@ -92,7 +92,7 @@ def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
         right.barh([p + 0.4 for p in places], values, height=0.38, label="simulated", color="#fc8d62")
         right.legend(fontsize="small")
     right.set_xlabel("generated tokens within SLO per USD, thousands")
-    left.set_yticks(places, [_label(row) for row in planned])
+    left.set_yticks(places, [row_name(row) for row in planned])
     left.invert_yaxis()
     figure.suptitle(title)
     try:
@@ -103,7 +103,8 @@ def draw_comparison(rows: Sequence[Row], path: Path, title: str) -> None:
         plt.close(figure)
 
 
-def _label(row: Row) -> str:
+def row_name(row: Row) -> str:
+    """The contestant, and the share of the demand it meets where that is not all."""
     return row.label if row.demand_met >= 1 else f"{row.label} ({math.floor(row.demand_met * 100)} % of demand)"
 
 

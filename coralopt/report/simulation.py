@@ -16,7 +16,8 @@ from coralopt.simulation.causes import BURST_S, CAUSES
 
 #: Format of throughputs and latencies.
 TENTHS = "{:,.1f}"
-_MEANING = {
+#: Cause of a miss -> what became of the request.
+MEANING = {
     "length": "would miss alone on an idle cluster of these nodes, too: no headroom in throughput helps",
     "instance": "no instance served",
     "startup": "waited while instances of the plan in force were still starting",
@@ -47,7 +48,34 @@ def simulation_summary(result: SimulationResult) -> Table:
     return facts_table("Simulation", facts.items())
 
 
-def promise_table(result: SimulationResult) -> Table:
+#: Shares of the requests at which curves of latencies are kept: close together where SLOs lie.
+LATENCY_SHARES = (*(k / 25 for k in range(24)), *(k / 100 for k in range(95, 100)), 0.995, 0.998, 0.999, 1.0)
+
+
+def latency_quantiles(result: SimulationResult) -> list[dict[str, list[float | None]]]:
+    """Latencies that the ``LATENCY_SHARES`` of all requests stay within, one entry an outcome.
+
+    ``ms`` here and ``idle_ms`` alone on an idle cluster; ``None`` where so many requests were never served. An answer of one
+    token has no time per output token and is left out.
+    """
+    columns = result.requests
+    curves = []
+    for row in result.outcomes:
+        name = "ttft_ms" if row.kind == "prefill" else "tpot_ms"
+        mine = columns["model"] == result.models.index(row.model)
+        if row.kind == "decode":
+            mine = mine & (columns["output_tokens"] > 1)
+        curve: dict[str, list[float | None]] = {}
+        for key, column in (("ms", name), ("idle_ms", f"idle_{name}")):
+            values = np.sort(np.nan_to_num(columns[column][mine], nan=np.inf))
+            places = [min(int(share * len(values)), len(values) - 1) for share in LATENCY_SHARES] if len(values) else []
+            curve[key] = [float(values[k]) if np.isfinite(values[k]) else None for k in places]
+            curve[key] += [None] * (len(LATENCY_SHARES) - len(places))
+        curves.append(curve)
+    return curves
+
+
+def promise_table(outcomes: Sequence[PhaseOutcome]) -> Table:
     """Promised, offered and achieved throughput of every model phase."""
     heads = ("promised", "planned for", "offered", "achieved", "goodput")
     return make_table(
@@ -65,7 +93,7 @@ def promise_table(result: SimulationResult) -> Table:
                 _percent(row.attainment),
                 _percent(row.attainment_served),
             )
-            for row in result.outcomes
+            for row in outcomes
         ),
     )
 
@@ -93,11 +121,11 @@ def latency_table(result: SimulationResult) -> Table:
     )
 
 
-def cause_table(result: SimulationResult) -> Table:
+def cause_table(outcomes: Sequence[PhaseOutcome]) -> Table:
     """Share of all requests that missed, by cause, and where and when most of them did."""
-    present = [name for name in CAUSES if any(name in row.causes for row in result.outcomes)]
+    present = [name for name in CAUSES if any(name in row.causes for row in outcomes)]
     rows = []
-    for row in result.outcomes:
+    for row in outcomes:
         where = "-"
         if row.causes:
             where = f"{row.worst_instance_share:.0%} of it on {row.worst_instance}; " if row.worst_instance else ""
@@ -113,8 +141,8 @@ def cause_table(result: SimulationResult) -> Table:
 
 def cause_lines(result: SimulationResult) -> str:
     """What the causes that occur mean, and for every instance that waits for memory which of its nodes is full."""
-    present = [name for name in _MEANING if any(name in row.causes for row in result.outcomes)]
-    lines = [f"{name}: {_MEANING[name]}" for name in present]
+    present = [name for name in MEANING if any(name in row.causes for row in result.outcomes)]
+    lines = [f"{name}: {MEANING[name]}" for name in present]
     nodes, names = result.nodes, result.instances["name"]
     told = set()
     for row in result.outcomes:
@@ -179,9 +207,9 @@ def epoch_table(result: SimulationResult) -> Table:
 
 def simulation_view(result: SimulationResult, nodes: bool = True) -> RenderableType:
     """All tables of a simulation."""
-    parts: list[RenderableType] = [simulation_summary(result), promise_table(result), latency_table(result)]
+    parts: list[RenderableType] = [simulation_summary(result), promise_table(result.outcomes), latency_table(result)]
     if any(row.causes for row in result.outcomes):
-        parts += [cause_table(result), Text(cause_lines(result))]
+        parts += [cause_table(result.outcomes), Text(cause_lines(result))]
     if len(np.unique(result.epochs["start_s"])) > 1:
         parts.append(epoch_table(result))
     if nodes:

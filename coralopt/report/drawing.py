@@ -1,0 +1,339 @@
+"""Drawings as SVG text: pipelines to scale, bars, lines. Pages and notebooks show the same ones.
+
+Colours are classes, ``f0`` (areas), ``l0`` (lines) and ``t0`` (areas behind text), up to 7; ``drawing.css`` gives them
+values for light and dark. All text is escaped on its way in. A drawing is 360 units wide, so that its text can be read on
+a phone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from markupsafe import Markup, escape
+
+from coralopt.plan.document import PlannedInstance
+
+#: Units from left to right.
+WIDTH = 360
+#: Different colours.
+COLOURS = 8
+#: Width of one character of the labels, about.
+_CHARACTER = 6.2
+
+
+def element(name: str, *inside: str, **attributes: object) -> Markup:
+    """An element; a text inside is escaped unless it is an element itself, ``_`` in a name of an attribute is ``-``."""
+    pairs = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _short(value))
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), pairs, Markup("").join(escape(item) for item in inside))
+
+
+def stylesheet() -> str:
+    """The colours of all drawings, as CSS below the class ``coralopt``."""
+    return files("coralopt.report").joinpath("drawing.css").read_text(encoding="utf-8")
+
+
+def colour_numbers(names: Iterable[str]) -> dict[str, int]:
+    """A colour for every name, in the order of the names; equal ones from the ninth on."""
+    return {name: number % COLOURS for number, name in enumerate(dict.fromkeys(names))}
+
+
+@dataclass(frozen=True)
+class BarPart:
+    """One part of a bar.
+
+    Attributes:
+        name: What it is.
+        value: Its length, in the unit of the drawing.
+        colour: Number of its colour.
+        tip: Shown when the pointer or the focus is on it; its name and value by default.
+    """
+
+    name: str
+    value: float
+    colour: int = 0
+    tip: str = ""
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """A bar with its label above it.
+
+    Attributes:
+        label: Stands above, on the left.
+        parts: From left to right.
+        text: Stands above, on the right; the sum of the parts by default.
+    """
+
+    label: str
+    parts: tuple[BarPart, ...]
+    text: str = ""
+
+
+def bars(
+    title: str,
+    rows: Sequence[BarRow],
+    form: str = "{:,.2f}",
+    line: tuple[str, float] | None = None,
+    longest: float | None = None,
+) -> Markup:
+    """Horizontal bars.
+
+    Args:
+        title: What a screen reader calls the drawing.
+        rows: One bar each; parts below zero are left out.
+        form: Format of the values.
+        line: Name and place of a dashed line over all bars.
+        longest: Value of a bar of full width; the longest one by default.
+    """
+    sums = [sum(max(part.value, 0.0) for part in row.parts) for row in rows]
+    scale = WIDTH / max(longest or max([*sums, line[1] if line else 0.0], default=0.0), 1e-12)
+    drawn: list[Markup] = []
+    for number, (row, total) in enumerate(zip(rows, sums, strict=True)):
+        top, x = 34 * number, 0.0
+        text = row.text or form.format(total)
+        drawn.append(_text(_cut(row.label, WIDTH - _CHARACTER * (len(text) + 2)), 0, top + 12))
+        drawn.append(_text(text, WIDTH, top + 12, text_anchor="end", class_="strong"))
+        drawn.append(element("rect", x=0, y=top + 17, width=WIDTH, height=11, class_="rail"))
+        for part in row.parts:
+            width = min(max(part.value, 0.0) * scale, WIDTH - x)
+            if width > 0:
+                tip = part.tip or f"{part.name}: {form.format(part.value)}"
+                shape = element("rect", x=x, y=top + 17, width=width, height=11, class_=f"f{part.colour}")
+                drawn.append(_tipped(shape, tip))
+                x += width
+    height = 34 * len(rows)
+    named = {part.name: part.colour for row in rows for part in row.parts if part.value > 0}
+    if line:
+        at = min(line[1] * scale, WIDTH - 1)
+        drawn.append(element("line", x1=at, x2=at, y1=14, y2=height, class_="limit"))
+        anchor = "end" if at > WIDTH / 2 else "start"
+        drawn.append(_text(f"{line[0]} {form.format(line[1])}", at, height + 12, text_anchor=anchor, class_="small"))
+        height += 18
+    return _svg(title, *_with_legend(drawn, height, named if len(set(named.values())) > 1 else {}, 0))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart, or points.
+
+    Attributes:
+        name: Stands in the legend; empty for none.
+        x, y: Its points.
+        colour: Number of its colour.
+        style: ``"line"``, ``"dashed"``, ``"step"`` (the value holds until the next point) or ``"points"``.
+        tips: A text a point; ``"points"`` only.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: int = 0
+    style: str = "line"
+    tips: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis.
+
+    Attributes:
+        label: What it measures, with the unit.
+        log: Whether it is logarithmic; values must then be positive.
+        low, high: Its ends; those of the data by default.
+        form: Format of the numbers at its ticks.
+    """
+
+    label: str
+    log: bool = False
+    low: float | None = None
+    high: float | None = None
+    form: str = "{:,.4g}"
+
+    def spread(self, values: Sequence[float]) -> tuple[float, float]:
+        """Both ends, apart from each other."""
+        finite = [value for value in values if math.isfinite(value) and (value > 0 or not self.log)]
+        low = min(finite, default=1.0) if self.low is None else self.low
+        high = max(finite, default=2.0) if self.high is None else self.high
+        if high <= low:
+            low, high = (low / 1.5, low * 1.5) if self.log else (low - abs(low) * 0.1 - 1e-9, low + abs(low) * 0.1 + 1)
+        return low, high
+
+    def share(self, value: float, ends: tuple[float, float]) -> float:
+        """Where a value lies between the ends, 0 to 1."""
+        low, high = ends
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, 1e-300))
+        return min(max((value - low) / (high - low), 0.0), 1.0)
+
+    def ticks(self, ends: tuple[float, float]) -> list[float]:
+        """A few round values between the ends."""
+        low, high = ends
+        if self.log:
+            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+            fine = (1, 2, 5) if len(powers) <= 3 else (1,)
+            values = [m * 10.0**p for p in powers for m in fine]
+            return [value for value in values if low <= value <= high][:8]
+        raw = (high - low) / 4
+        power = 10.0 ** math.floor(math.log10(raw))
+        step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+        first = math.ceil(low / step - 1e-9)
+        return [step * k for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def lines(title: str, series: Sequence[Line], x: Scale, y: Scale, limits: Sequence[tuple[str, float]] = ()) -> Markup:
+    """Lines and points over two axes, a legend below.
+
+    Args:
+        title: What a screen reader calls the drawing.
+        series: What to draw; points that are not finite are left out.
+        x, y: The axes.
+        limits: Names and places of upright dashed lines.
+    """
+    left, right, top, bottom = 46, WIDTH - 8, 18, 160
+    x_ends = x.spread([*(value for line in series for value in line.x), *(place for _, place in limits)])
+    y_ends = y.spread([value for line in series for value in line.y])
+
+    def across(value: float) -> float:
+        return left + (right - left) * x.share(value, x_ends)
+
+    def down(value: float) -> float:
+        return bottom - (bottom - top) * y.share(value, y_ends)
+
+    drawn: list[Markup] = []
+    for tick in y.ticks(y_ends):
+        drawn.append(element("line", x1=left, x2=right, y1=down(tick), y2=down(tick), class_="grid"))
+        drawn.append(_text(y.form.format(tick), left - 5, down(tick) + 4, text_anchor="end", class_="small"))
+    for tick in x.ticks(x_ends):
+        drawn.append(element("line", x1=across(tick), x2=across(tick), y1=bottom, y2=bottom + 4, class_="axis"))
+        drawn.append(_text(x.form.format(tick), across(tick), bottom + 15, text_anchor="middle", class_="small"))
+    drawn.append(element("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
+    drawn.append(_text(x.label, (left + right) / 2, bottom + 30, text_anchor="middle", class_="small"))
+    drawn.append(_text(y.label, 0, 9, class_="small"))
+    for name, place in limits:
+        drawn.append(element("line", x1=across(place), x2=across(place), y1=top, y2=bottom, class_="limit"))
+        anchor = "end" if across(place) > WIDTH * 0.7 else "start"
+        shift = -4 if anchor == "end" else 4
+        drawn.append(_text(name, across(place) + shift, bottom - 6, text_anchor=anchor, class_="small"))
+    for line in series:
+        points = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+        shapes = _shapes(line, [(across(a), down(b)) for a, b in points])
+        drawn.append(element("g", *shapes, data_series=line.name) if line.name else Markup("").join(shapes))
+    named = {line.name: line.colour for line in series if line.name}
+    return _svg(title, *_with_legend(drawn, bottom + 36, named, left))
+
+
+def _with_legend(drawn: list[Markup], height: int, named: Mapping[str, int], left: int) -> tuple[int, list[Markup]]:
+    """New height, and the marks with a line a name below them, two side by side where they are short."""
+    half = (WIDTH - left) // 2
+    columns = 2 if all(len(name) * _CHARACTER < half - 24 for name in named) else 1
+    for k, (name, colour) in enumerate(named.items()):
+        x, y = left + half * (k % columns), height + 16 * (k // columns + 1)
+        drawn.append(element("rect", x=x, y=y - 9, width=14, height=6, class_=f"f{colour}"))
+        drawn.append(_text(_cut(name, WIDTH - x - 20), x + 20, y - 2, class_="small"))
+    return height + 16 * -(-len(named) // columns) + 2, drawn
+
+
+def _shapes(line: Line, points: Sequence[tuple[float, float]]) -> list[Markup]:
+    if line.style == "points":
+        tips = line.tips or [""] * len(points)
+        circles = [element("circle", cx=a, cy=b, r=4, class_=f"f{line.colour} point") for a, b in points]
+        return [_tipped(circle, tip) if tip else circle for circle, tip in zip(circles, tips, strict=True)]
+    if line.style == "step":
+        points = [
+            corner for k, (a, b) in enumerate(points) for corner in ([(a, points[k - 1][1])] * (k > 0) + [(a, b)])
+        ]
+    if not points:
+        return []
+    path = " ".join(f"{'L' if k else 'M'}{_short(a)} {_short(b)}" for k, (a, b) in enumerate(points))
+    return [element("path", d=path, class_=f"l{line.colour}" + (" dashed" if line.style == "dashed" else ""))]
+
+
+def pipeline(instance: PlannedInstance, colours: Mapping[str, int], sources: Mapping[str, str]) -> Markup:
+    """One serving instance to scale: a stage is as wide as the layers it holds, a node as high as its share of the traffic.
+
+    Args:
+        instance: The instance.
+        colours: Configuration -> number of its colour.
+        sources: Configuration -> where its figures come from.
+    """
+    total = sum(stage.layers for stage in instance.stages)
+    gap, height, x = 10.0, 84.0, 0.0
+    room = WIDTH - gap * (len(instance.stages) - 1)
+    least = min(22.0, room / len(instance.stages))
+    spare = room - least * len(instance.stages)
+    drawn: list[Markup] = []
+    for position, stage in enumerate(instance.stages):
+        width, y = least + spare * stage.layers / total, 0.0
+        for node in stage.nodes:
+            tip = (
+                f"layers {stage.first_layer} to {stage.last_layer} ({stage.layers}): {node.configuration}, "
+                f"{node.count} of them, {node.tokens_s:,.1f} tokens/s and {node.traffic_share:.1%} of the traffic each, "
+                f"batch {node.batch}; figures: {sources.get(node.configuration, 'source not stated')}"
+            )
+            share = node.count * node.traffic_share
+            box = element(
+                "rect", x=x, y=y, width=width, height=height * share, class_=f"t{colours[node.configuration]} node"
+            )
+            inside = [box]
+            # Equal nodes are told apart by thin lines while there are few.
+            for k in range(1, node.count if node.count <= 12 else 1):
+                at = y + height * node.traffic_share * k
+                inside.append(element("line", x1=x, x2=x + width, y1=at, y2=at, class_="seam"))
+            words = node.configuration if node.count == 1 else f"{node.count} of {node.configuration}"
+            upright = len(words) * _CHARACTER > width - 4
+            middle_x, middle_y = x + width / 2, y + height * share / 2
+            if not upright and height * share >= 14:
+                inside.append(_text(words, middle_x, middle_y + 4, text_anchor="middle"))
+            elif width >= 16 and height * share >= len(words) * _CHARACTER:
+                turn = f"rotate(-90 {_short(middle_x)} {_short(middle_y)})"
+                inside.append(_text(words, middle_x, middle_y + 4, text_anchor="middle", transform=turn))
+            drawn.append(_tipped(Markup("").join(inside), tip))
+            y += height * share
+        words = f"{stage.first_layer}-{stage.last_layer}"
+        if len(words) * _CHARACTER > width:
+            words = str(stage.layers)
+        drawn.append(_text(words, x + width / 2, height + 14, text_anchor="middle", class_="small"))
+        x += width
+        if position + 1 < len(instance.stages):
+            tip_x, mid = x + gap - 2, height / 2
+            drawn.append(
+                element(
+                    "path",
+                    d=f"M{_short(x + 2)} {mid - 4} L{_short(tip_x)} {mid} L{_short(x + 2)} {mid + 4}",
+                    class_="arrow",
+                )
+            )
+            x += gap
+    name = f"Pipeline of {instance.key} in {instance.region}: {len(instance.stages)} stages, {total} layers"
+    return _svg(name, height + 20, drawn)
+
+
+def _svg(title: str, height: float, drawn: Iterable[str]) -> Markup:
+    box = f"0 0 {WIDTH} {_short(float(height))}"
+    return element("svg", *drawn, viewBox=box, role="group", aria_label=title, xmlns="http://www.w3.org/2000/svg")
+
+
+def _tipped(shape: Markup, tip: str) -> Markup:
+    """A mark with a text that the pointer and a screen reader find."""
+    return element("g", element("title", tip), shape, role="img", aria_label=tip, tabindex=0, class_="mark")
+
+
+def _text(words: str, x: float, y: float, **attributes: object) -> Markup:
+    return element("text", words, x=x, y=y, **attributes)
+
+
+def _cut(words: str, width: float) -> str:
+    most = max(4, int(width / _CHARACTER))
+    return words if len(words) <= most else words[: most - 1] + "…"
+
+
+def _short(value: object) -> object:
+    """Numbers with a tenth of a unit."""
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value

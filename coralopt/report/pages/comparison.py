@@ -1,0 +1,106 @@
+"""Pages that put several results side by side: planners on one scenario, epochs, solvers of a bench, points of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coralopt.planning.compare import Row
+from coralopt.report.comparison import comparison_table, row_name
+from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers
+from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
+from coralopt.report.pages.plan import pipeline_blocks
+
+
+def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
+    """Planners side by side."""
+    planned = [row for row in rows if not math.isnan(row.cost_usd_h)]
+    whole = [row for row in planned if row.demand_met >= 1]
+    bound = next((row.bound_usd_h for row in rows if not math.isnan(row.bound_usd_h)), math.nan)
+    cheapest = min(whole, key=lambda row: row.cost_usd_h, default=None)
+    words = (
+        f"No allocation of the template library costs less than {bound:,.4f} USD/h, proven by coral."
+        if not math.isnan(bound)
+        else "No lower bound: coral did not take part, or did not meet all demand."
+    )
+    first = PageAnswer(
+        "Who is cheapest?",
+        "nobody meets all demand" if cheapest is None else f"{cheapest.label}: {cheapest.cost_usd_h:,.4f} USD/h",
+        (Words(words),),
+    )
+    others = [
+        f"{row.label}: {_more(row.cost_usd_h / cheapest.cost_usd_h - 1)}"
+        for row in whole
+        if cheapest is not None and row is not cheapest
+    ]
+    short = [row_name(row) for row in planned if row.demand_met < 1]
+    more = [Words(text) for text in (("Short of demand: " + ", ".join(short) + ".") if short else "",) if text]
+    second = PageAnswer(
+        "What do the others cost?", "; ".join(others[:2]) or "-", (Words("; ".join(others[2:]) or ""), *more)
+    )
+    wrong = [row.label for row in planned if not row.verified]
+    third = PageAnswer(
+        "Do the plans hold?",
+        "every one verified" if not wrong else f"wrong: {', '.join(wrong)}",
+        (Words("Every figure of every plan was recomputed by independent code."),),
+        "bad" if wrong else "good",
+    )
+    sections = [
+        PageSection("costs", "Cost and tokens", (Grid(tuple(_figures(planned, bound))),)),
+        PageSection("figures", "All figures", (HtmlTable(comparison_table(rows, "")), *_remarks(rows))),
+        PageSection("plans", "Every plan's pipelines", tuple(_plans(planned))),
+    ]
+    return Page(f"Planners on {scenario}", f"{len(rows)} planners, one scenario.", (first, second, third), sections)
+
+
+def _more(share: float) -> str:
+    return "the same" if share < 5e-4 else f"{share:.1%} more"
+
+
+def _figures(rows: Sequence[Row], bound: float) -> list[Block]:
+    models = list(dict.fromkeys(d.model for row in rows if row.plan is not None for d in row.plan.demands))
+    colours = colour_numbers(models)
+    cost_rows = []
+    for row in rows:
+        parts = [BarPart("cost", row.cost_usd_h)]
+        if row.plan is not None:
+            spent = {m: sum(d.cost_usd_h for d in row.plan.demands if d.model == m) for m in models}
+            parts = [BarPart(model, value, colours[model]) for model, value in spent.items()]
+            parts.append(BarPart("initialization and the rest", row.cost_usd_h - sum(spent.values()), 7))
+        cost_rows.append(BarRow(row_name(row), tuple(parts), f"{row.cost_usd_h:,.4f}"))
+    line = None if math.isnan(bound) else ("lower bound", bound)
+    costs = Figure(
+        bars("Cost by planner, USD/h", cost_rows, "{:,.4f}", line), "USD/h, in parts by model: " + ", ".join(models)
+    )
+    promised = [BarRow(row_name(row), (BarPart("promised", row.tokens_usd / 1000, 0),)) for row in rows]
+    figures: list[Block] = [
+        costs,
+        Figure(bars("Promised", promised, "{:,.1f}"), "Promised: thousand generated tokens per USD"),
+    ]
+    played = [row for row in rows if row.simulated]
+    if played:
+        drawn = [
+            BarRow(row_name(r), (BarPart("met both SLOs", r.simulated.get("attainment", 0.0), 2),)) for r in played
+        ]
+        figures.append(
+            Figure(bars("Attainment", drawn, "{:.1%}", longest=1.0), "Simulated: requests that met both SLOs")
+        )
+        drawn = [
+            BarRow(row_name(r), (BarPart("tokens", r.simulated.get("tokens_usd", 0.0) / 1000, 1),)) for r in played
+        ]
+        figures.append(Figure(bars("Goodput", drawn, "{:,.1f}"), "Simulated: thousand tokens within SLO per USD"))
+    return figures
+
+
+def _remarks(rows: Sequence[Row]) -> list[Block]:
+    lines = [f"{row.label}: {text}" for row in rows for text in (row.error, *row.notes, *row.violations) if text]
+    return [Words(line, small=True) for line in lines]
+
+
+def _plans(rows: Sequence[Row]) -> list[Block]:
+    blocks: list[Block] = [
+        Folded(f"{row.label}: {row.cost_usd_h:,.4f} USD/h", tuple(pipeline_blocks(row.plan)))
+        for row in rows
+        if row.plan is not None
+    ]
+    return blocks or [Words("The plans themselves are not at hand; `coralopt compare -o FOLDER` keeps them.")]

@@ -1,0 +1,111 @@
+"""The page of a rolling horizon: cost, instances and demand epoch by epoch, with a timeline that plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from coralopt.planning import Epoch
+from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
+from coralopt.report.epochs import Horizon, epochs_table, mean_figures
+from coralopt.report.pages.page import (
+    Block,
+    Figure,
+    Folded,
+    Frames,
+    Grid,
+    HtmlTable,
+    Page,
+    PageAnswer,
+    PageSection,
+    Words,
+)
+from coralopt.report.pages.plan import node_counts
+from coralopt.report.table import Column, make_table
+
+#: Most epochs of the timeline; more are thinned out evenly.
+FRAMES = 120
+
+
+def epochs_page(horizon: Horizon, title: str) -> Page:
+    """Epoch after epoch."""
+    epochs = horizon.epochs
+    mean = mean_figures(epochs)
+    costs = [item.summary.cost_usd_h for item in epochs]
+    first = PageAnswer(
+        "What does it cost?",
+        f"{mean['cost_usd_h']:,.4f} USD/h on average",
+        (
+            Words(f"From {min(costs):,.4f} to {max(costs):,.4f} USD/h over {len(epochs):,} epochs."),
+            Words(f"Every epoch's cost is proven up to a gap of {mean['largest_gap'] * 100:.4f} % at most."),
+        ),
+    )
+    second = PageAnswer(
+        "Is all demand served?",
+        f"{mean['least_served_share'] * 100:.1f} % at least",
+        (Words("Of the true demand of the worst epoch; below 100 % only where a forecast was too low."),),
+        "good" if mean["least_served_share"] >= 1 else "bad",
+    )
+    moves = sum(item.summary.start + item.summary.stop for item in epochs[1:])
+    third = PageAnswer(
+        "How much changes?",
+        f"{moves:,} starts and stops",
+        (Words(f"After the first epoch; an added instance costs {horizon.penalty:g} times its price once more."),),
+    )
+    sections = [
+        PageSection("timeline", "Timeline", (Grid(tuple(_curves(epochs))), *_frames(epochs))),
+        PageSection("figures", "All figures", (HtmlTable(epochs_table(horizon)),)),
+    ]
+    return Page(
+        title, f"{len(epochs):,} epochs, initialization penalty {horizon.penalty:g}.", (first, second, third), sections
+    )
+
+
+def _curves(epochs: Sequence[Epoch]) -> list[Block]:
+    x = Scale("epoch", form="{:.0f}")
+    places = [float(item.summary.epoch) for item in epochs]
+    last = places[-1] + 1
+
+    def curve(title: str, unit: str, names: Sequence[tuple[str, str]]) -> Figure:
+        series = []
+        for colour, (label, name) in enumerate(names):
+            values = [float(getattr(item.summary, name)) for item in epochs]
+            series.append(Line(label, [*places, last], [*values, values[-1]], colour, "step"))
+        return Figure(lines(title, series, x, Scale(unit, low=0.0)), title)
+
+    return [
+        curve("Cost of every epoch", "USD/h", (("cost", "cost_usd_h"), ("rent alone", "provisioning_usd_h"))),
+        curve(
+            "Instances started and stopped", "instances", (("started", "start"), ("stopped", "stop"), ("kept", "keep"))
+        ),
+    ]
+
+
+def _frames(epochs: Sequence[Epoch]) -> Iterable[Block]:
+    step = -(-len(epochs) // FRAMES)
+    shown = epochs[::step]
+    if step > 1:
+        yield Words(f"Every {step}th epoch of the timeline can be looked at here; all are in the table.")
+    configurations = sorted({name for item in shown for _, name in node_counts(item.plan.instances)})
+    colours = colour_numbers(configurations)
+    longest = max((sum(node_counts(item.plan.instances).values()) for item in shown), default=1)
+    frames = []
+    for item in shown:
+        by_region: dict[str, list[BarPart]] = {}
+        for (region, name), count in sorted(node_counts(item.plan.instances).items()):
+            by_region.setdefault(region, []).append(
+                BarPart(name, count, colours[name], f"{count} of {name} in {region}")
+            )
+        rows = [BarRow(region, tuple(parts)) for region, parts in by_region.items()]
+        drawing = bars(f"Nodes of epoch {item.summary.epoch}", rows, "{:,.0f}", longest=float(longest))
+        moved = [(c.name, c.start, c.stop, c.keep) for c in item.changes.changes if c.start or c.stop]
+        table = make_table("", ("instance", *(Column(head, "{}") for head in ("start", "stop", "keep"))), moved[:20])
+        blocks: list[Block] = [
+            Words(
+                f"{item.summary.cost_usd_h:,.4f} USD/h, {item.summary.instances} instances on {item.summary.nodes} nodes."
+            ),
+            Figure(drawing, "Nodes by region"),
+        ]
+        if moved:
+            blocks.append(Folded(f"{len(moved)} kinds of instances started or stopped", (HtmlTable(table),)))
+        frames.append((f"Epoch {item.summary.epoch}", tuple(blocks)))
+    yield Frames("Epoch", tuple(frames))

@@ -1,0 +1,269 @@
+"""The page of a plan: what it costs, whether it keeps its promise, what is rented where, how each model is cut."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from coralopt.errors import CoraloptError
+from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers, pipeline
+from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
+from coralopt.report.pages.simulation import PlayedRequests, latency_figures, miss_figure, promise_answer
+from coralopt.report.table import Column, make_table
+from coralopt.report.tables import demand_table, instance_table, node_class_table, option_table, plan_summary
+from coralopt.report.verified import simulated_table
+from coralopt.scenario import ResolvedScenario
+
+#: Most pipelines drawn open and folded, and most rows of a table; a plan of thousands of instances stays a small page.
+DRAWN, FOLDED, ROWS = 12, 36, 300
+
+
+@dataclass(frozen=True)
+class PlanPage:
+    """What a page of a plan is made of.
+
+    Attributes:
+        plan: The plan.
+        played: Requests played against it, where there was a simulation.
+        more: Sections that others add after those of the plan.
+    """
+
+    plan: Plan
+    played: PlayedRequests | None = None
+    more: tuple[PageSection, ...] = ()
+
+
+def plan_page(content: PlanPage) -> Page:
+    """The page of a plan."""
+    plan, played = content.plan, content.played
+    scenario = _scenario(plan)
+    name = plan.scenario.get("name", "scenario")
+    summary = (
+        f"Planner {plan.planner}, solver {plan.solver} {plan.solver_version}, formulation {plan.formulation}, status "
+        f"{plan.status}; made by coralopt {plan.coralopt_version}."
+    )
+    nodes = node_counts(plan.instances)
+    answers = (cost_answer(plan), promise_answer(plan, played), _rent_answer(plan, nodes, scenario), _cut_answer(plan))
+    misses = miss_figure(plan, played)
+    sections = [
+        PageSection("pipelines", "Every pipeline, to scale", tuple(pipeline_blocks(plan))),
+        PageSection("cost", "Where the money goes", (Grid(tuple(_cost_figures(plan, scenario))),)),
+        PageSection("misses", "Where each miss comes from", misses),
+        PageSection("latency", "Latency", latency_figures(played)),
+        PageSection("binding", "What binds", tuple(_binding(plan, nodes, scenario))),
+        *content.more,
+        PageSection("figures", "All figures", tuple(_tables(plan))),
+    ]
+    return Page(f"Plan for {name}", summary, answers, sections)
+
+
+def cost_answer(plan: Plan) -> PageAnswer:
+    """Cost, and what is proven about it."""
+    parts = [f"{plan.provisioning_usd_h:,.4f} USD/h rent"]
+    if plan.initialization_usd_h:
+        parts.append(f"{plan.initialization_usd_h:,.4f} USD/h initialization of what is started")
+    if plan.unmet_usd_h:
+        parts.append(f"{plan.unmet_usd_h:,.4f} USD/h for unmet demand")
+    if plan.lower_bound_usd_h > 0:
+        proof = (
+            f"Proven: no allocation of its template library costs less than {plan.lower_bound_usd_h:,.4f} USD/h, a gap of "
+            f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)."
+        )
+    else:
+        proof = f"Planner {plan.planner} proves no lower bound."
+    blocks = [Words("; ".join(parts) + "."), Words(proof)]
+    if plan.on_infeasible == "scale":
+        bound = f"proven: at most {plan.served_factor_bound * 100:.4f} %"
+        blocks.append(Words(f"It serves {plan.served_factor * 100:.4f} % of every demand ({bound})."))
+    return PageAnswer("What does it cost?", f"{plan.cost_usd_h:,.4f} USD/h", tuple(blocks))
+
+
+def node_counts(instances: Iterable[PlannedInstance]) -> Counter[tuple[str, str]]:
+    """(region, configuration) -> nodes."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for instance in instances:
+        for configuration, nodes in instance.nodes().items():
+            counts[instance.region, configuration] += instance.count * nodes
+    return counts
+
+
+def pipeline_blocks(plan: Plan) -> Iterable[Block]:
+    """A drawing of every different pipeline, dearest first; those after the first few folded or only counted."""
+    colours = colour_numbers(sorted({name for _, name in node_counts(plan.instances)}))
+    sources = {demand.key: demand.throughput_sources for demand in plan.demands}
+    groups: dict[tuple[object, ...], list[PlannedInstance]] = defaultdict(list)
+    for instance in plan.instances:
+        groups[instance.model, instance.phase, instance.stages].append(instance)
+    order = sorted(groups.values(), key=lambda group: -sum(item.count * item.price_usd_h for item in group))
+    figures = [_pipeline_figure(group, colours, sources.get(group[0].key, {})) for group in order[: DRAWN + FOLDED]]
+    yield Words(
+        "A stage is as wide as the layers it holds, a node as high as its share of the stage's traffic. Point at a node, or "
+        "move to it with the tab key, for its throughput and where that figure comes from."
+    )
+    yield Grid(tuple(figures[:DRAWN]))
+    if len(figures) > DRAWN:
+        yield Folded(f"{len(figures) - DRAWN} more pipelines", (Grid(tuple(figures[DRAWN:])),))
+    if len(order) > len(figures):
+        left = [item for group in order[len(figures) :] for item in group]
+        spent = sum(item.count * item.price_usd_h for item in left)
+        yield Words(
+            f"{len(order) - len(figures):,} more pipelines with {sum(item.count for item in left):,} serving instances for "
+            f"{spent:,.4f} USD/h are in the plan file and not drawn here."
+        )
+
+
+def _pipeline_figure(group: Sequence[PlannedInstance], colours: dict[str, int], sources: dict[str, str]) -> Figure:
+    first = group[0]
+    places = ", ".join(f"{item.count} in {item.region}" for item in group[:6])
+    if len(group) > 6:
+        places += f", {sum(item.count for item in group[6:]):,} elsewhere"
+    prices = sorted({item.price_usd_h for item in group})
+    price = f"{prices[0]:,.4f}" + (f" to {prices[-1]:,.4f}" if len(prices) > 1 else "")
+    kept = sum(item.kept for item in group)
+    caption = f"{first.key}: {places}; {first.tokens_s:,.1f} tokens/s and {price} USD/h each"
+    return Figure(pipeline(first, colours, sources), caption + (f"; {kept} run already" if kept else ""))
+
+
+def _scenario(plan: Plan) -> ResolvedScenario | None:
+    """The plan's scenario; ``None`` where this version does not understand it."""
+    try:
+        return plan.resolved
+    except CoraloptError:
+        return None
+
+
+def _rent_answer(plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScenario | None) -> PageAnswer:
+    regions = {region for region, _ in nodes}
+    count = sum(nodes.values())
+    headline = f"{count:,} node{'s' * (count != 1)} in {len(regions)} region{'s' * (len(regions) != 1)}"
+    rows: list[tuple[object, ...]] = []
+    for (region, configuration), number in nodes.most_common(12):
+        price = None if scenario is None else _price(scenario, region, configuration)
+        rows.append((region, configuration, number, None if price is None else number * price))
+    columns = ("region", "nodes of", Column("nodes", "{:,}"), Column("USD/h", "{:,.4f}"))
+    blocks: list[Block] = [HtmlTable(make_table("", columns, rows))]
+    if len(nodes) > len(rows):
+        blocks.append(Words(f"{len(nodes) - len(rows)} more kinds of nodes, below.", small=True))
+    return PageAnswer("What is rented where?", headline, tuple(blocks))
+
+
+def _price(scenario: ResolvedScenario, region: str, configuration: str) -> float | None:
+    names = [item.name for item in scenario.configurations]
+    if region not in scenario.regions or configuration not in names:
+        return None
+    return float(scenario.price_usd_h[scenario.regions.index(region), names.index(configuration)])
+
+
+def _cut_answer(plan: Plan) -> PageAnswer:
+    count = sum(item.count for item in plan.instances)
+    models = len({item.model for item in plan.instances})
+    rows = sorted(plan.instances, key=lambda item: -item.count * item.price_usd_h)[:12]
+    rows = [item for item in plan.instances if item in rows]
+    cells = [(item.key, f"{item.count:,}", " → ".join(map(_stage_words, item.stages))) for item in rows]
+    blocks: list[Block] = [
+        HtmlTable(make_table("", ("model phase", Column("instances", "{}"), "layers on nodes"), cells))
+    ]
+    if len(plan.instances) > len(cells):
+        blocks.append(Words(f"{len(plan.instances) - len(cells):,} more, below.", small=True))
+    headline = f"{count:,} serving instance{'s' * (count != 1)} of {models} model{'s' * (models != 1)}"
+    return PageAnswer("How is each model cut?", headline, tuple(blocks))
+
+
+def _stage_words(stage: PlannedStage) -> str:
+    nodes = " + ".join(n.configuration if n.count == 1 else f"{n.count} of {n.configuration}" for n in stage.nodes)
+    return f"{stage.layers} on {nodes}"
+
+
+def _cost_figures(plan: Plan, scenario: ResolvedScenario | None) -> Iterable[Figure]:
+    by_model: dict[str, list[BarPart]] = defaultdict(list)
+    colours = colour_numbers(("prefill", "decode", "mixed"))
+    for demand in plan.demands:
+        by_model[demand.model].append(BarPart(demand.phase, demand.cost_usd_h, colours[demand.phase]))
+    rows = [BarRow(model, tuple(parts)) for model, parts in by_model.items()]
+    other = (("initialization", plan.initialization_usd_h), ("unmet demand", plan.unmet_usd_h))
+    rows += [BarRow(name, (BarPart(name, value, 7),)) for name, value in other if value > 0]
+    caption = "USD/h by model: " + ", ".join(dict.fromkeys(demand.phase for demand in plan.demands))
+    yield Figure(bars("Cost by model, USD/h", rows, "{:,.4f}"), caption)
+    spent = _spent(plan, scenario)
+    if not spent:
+        return
+    gpus = {} if scenario is None else {item.name: item.gpu.name for item in scenario.configurations}
+    by_gpu: dict[str, float] = defaultdict(float)
+    by_region: dict[str, float] = defaultdict(float)
+    for (region, configuration), value in spent.items():
+        by_gpu[gpus.get(configuration, configuration)] += value
+        by_region[region] += value
+    for title, shares, colour in (("GPU", by_gpu, 6), ("region", by_region, 3)):
+        rows = [
+            BarRow(name, (BarPart(name, value, colour),)) for name, value in sorted(shares.items(), key=_largest)[:16]
+        ]
+        yield Figure(bars(f"Rent by {title}, USD/h", rows, "{:,.4f}"), f"Rent by {title}, USD/h")
+
+
+def _largest(item: tuple[str, float]) -> float:
+    return -item[1]
+
+
+def _spent(plan: Plan, scenario: ResolvedScenario | None) -> dict[tuple[str, str], float]:
+    """(region, configuration) -> USD/h, at the prices of supply classes where there are any."""
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    if plan.node_classes:
+        for item in plan.node_classes:
+            spent[item.region, item.configuration] += item.nodes * item.usd_h
+        return spent
+    for (region, configuration), number in node_counts(plan.instances).items():
+        price = None if scenario is None else _price(scenario, region, configuration)
+        if price is None:
+            return {}
+        spent[region, configuration] = number * price
+    return spent
+
+
+def _binding(plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScenario | None) -> Iterable[Block]:
+    """What is used up, as far as the plan alone tells."""
+    if scenario is None:
+        yield Words("This version does not understand the plan's scenario, so what was on offer is not known here.")
+        return
+    names = [item.name for item in scenario.configurations]
+    rows = []
+    for (region, configuration), number in nodes.most_common(ROWS):
+        if region in scenario.regions and configuration in names:
+            offered = int(scenario.availability[scenario.regions.index(region), names.index(configuration)])
+            rows.append((region, configuration, number, offered, "used up" if number >= offered else ""))
+    columns = ("region", "nodes of", Column("rented", "{:,}"), Column("on offer", "{:,}"), "")
+    full = [row for row in rows if row[-1]]
+    yield Words(
+        "Used up: " + ", ".join(f"{row[1]} in {row[0]}" for row in full) + "."
+        if full
+        else "No kind of node is used up: more of the same nodes would save nothing."
+    )
+    yield HtmlTable(make_table("Nodes rented and on offer", columns, rows))
+    if plan.options:
+        yield HtmlTable(option_table(plan))
+
+
+def _tables(plan: Plan) -> Iterable[Block]:
+    yield HtmlTable(plan_summary(plan))
+    yield HtmlTable(demand_table(plan))
+    dearest = sorted(plan.instances, key=lambda item: -item.count * item.price_usd_h)[:ROWS]
+    shown = plan if len(plan.instances) <= ROWS else plan.model_copy(update={"instances": tuple(dearest)})
+    yield HtmlTable(instance_table(shown), filtered=True)
+    if shown is not plan:
+        yield Words(f"The {ROWS} dearest of {len(plan.instances):,} rows; all are in the plan file.", small=True)
+    if plan.node_classes:
+        yield HtmlTable(node_class_table(plan))
+    played = simulated_table(plan)
+    if played is not None:
+        yield HtmlTable(played)
+    yield Folded("Where the throughput figures come from", (HtmlTable(_source_table(plan)),))
+    digests = f"Scenario {plan.scenario_digest}, template library {plan.library_digest}."
+    yield Words(f"{digests} `coralopt verify` recomputes every figure of the plan file.", small=True)
+
+
+def _source_table(plan: Plan) -> Table:
+    rows = [(d.key, name, line) for d in plan.demands for name, line in d.throughput_sources.items()]
+    return make_table("", ("model phase", "configuration", "source"), rows)

@@ -1,0 +1,178 @@
+"""What a simulation adds to a page: the promise with its interval, misses by cause, latency curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from coralopt.errors import CoraloptError
+from coralopt.plan.document import Plan
+from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
+from coralopt.report.pages.page import Block, Figure, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
+from coralopt.report.simulation import LATENCY_SHARES, MEANING, cause_table, outcome_name, promise_table
+from coralopt.report.table import Column, make_table
+from coralopt.simulation import PhaseOutcome
+
+#: Two-sided 95 % of a normal distribution.
+_Z = 1.959964
+
+
+@dataclass(frozen=True)
+class PlayedRequests:
+    """The document of ``coralopt simulate --json``, read.
+
+    Attributes:
+        outcomes: One row a model phase and kind of latency.
+        requests: Model -> requests.
+        latencies: As :func:`coralopt.report.simulation.latency_quantiles` gives them; empty in older files.
+        facts: The other figures of the document.
+    """
+
+    outcomes: tuple[PhaseOutcome, ...]
+    requests: Mapping[str, int]
+    latencies: Sequence[Mapping[str, Sequence[float | None]]]
+    facts: Mapping[str, object]
+
+
+def read_played(document: Mapping[str, object], source: str) -> PlayedRequests:
+    """From the document's JSON.
+
+    Raises:
+        CoraloptError: A part is missing or not of its kind; another version wrote it.
+    """
+    names = {item.name for item in fields(PhaseOutcome)}
+    try:
+        rows: list[dict[str, object]] = document["outcomes"]  # type: ignore[assignment]
+        outcomes = tuple(
+            PhaseOutcome(**{k: math.nan if v is None else v for k, v in row.items() if k in names})  # type: ignore[arg-type]
+            for row in rows
+        )
+        epochs: dict[str, list[object]] = document["epochs"]  # type: ignore[assignment]
+        requests: dict[str, int] = {}
+        for model, count in zip(epochs["model"], epochs["requests"], strict=True):
+            requests[str(model)] = requests.get(str(model), 0) + int(count)  # type: ignore[call-overload]
+        latencies: Sequence[Mapping[str, Sequence[float | None]]] = document.get("latencies") or ()  # type: ignore[assignment]
+        facts = {name: float(document[name]) for name in ("window_s", "requests", "attainment", "cost_usd_h")}  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CoraloptError(
+            f"{source}: a simulation of another version: {error} is missing or of another kind; play it again with "
+            "`coralopt simulate PLAN --json`"
+        ) from error
+    return PlayedRequests(outcomes, requests, latencies, facts | {"traffic": str(document.get("traffic", ""))})
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+    """The Wilson score interval, 95 %, of a share seen among ``count`` independent requests."""
+    if count <= 0 or not math.isfinite(share):
+        return 0.0, 1.0
+    centre = (share + _Z**2 / (2 * count)) / (1 + _Z**2 / count)
+    half = _Z / (1 + _Z**2 / count) * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def promise_answer(plan: Plan | None, played: PlayedRequests | None) -> PageAnswer:
+    """Attainment by model phase, from the simulation, or else from what the plan says of its own."""
+    question = "Does it keep its promise?"
+    columns = ("model phase", Column("met its SLO", "{}"), Column("95 % interval", "{}"))
+    if played is not None:
+        rows = []
+        for row in played.outcomes:
+            low, high = interval(row.attainment, played.requests.get(row.model, 0))
+            rows.append((outcome_name(row), _percent(row.attainment), f"{_percent(low)} to {_percent(high)}"))
+        worst = min((row.attainment for row in played.outcomes if math.isfinite(row.attainment)), default=math.nan)
+        words = (
+            f"Simulated: {played.facts['requests']:,.0f} requests, {played.facts['traffic'] or 'traffic not stated'}."
+        )
+        note = Words("The interval holds for independent requests; those of one burst are not.", small=True)
+        return PageAnswer(
+            question, f"{_percent(worst)} at least", (Words(words), HtmlTable(make_table("", columns, rows)), note)
+        )
+    mark = None if plan is None else plan.simulated
+    if mark is None:
+        words = (
+            "No requests were played against it. Play some with `coralopt simulate plan.json --json > played.json`, and "
+            "give both files to `coralopt report`."
+        )
+        return PageAnswer(question, "Not simulated", (Words(words),))
+    cells = [(row.key + f" ({row.kind})" * (row.phase == "mixed"), _percent(row.attainment)) for row in mark.phases]
+    passed = "kept" if mark.passed else "not kept"
+    words = f"Simulated: {mark.requests:,} requests; {_percent(mark.target)} of each model phase asked for."
+    return PageAnswer(
+        question,
+        f"{_percent(min((row.attainment for row in mark.phases), default=math.nan))} at least, {passed}",
+        (Words(words), HtmlTable(make_table("", columns[:2], cells))),
+        "good" if mark.passed else "bad",
+    )
+
+
+def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block, ...]:
+    """Share of the requests that missed, by cause; nothing where nothing was played."""
+    if played is not None:
+        rows = [(outcome_name(row), row.causes) for row in played.outcomes]
+    elif plan is not None and plan.simulated is not None:
+        rows = [(row.key, row.causes) for row in plan.simulated.phases]
+    else:
+        return ()
+    present = [name for name in MEANING if any(causes.get(name) for _, causes in rows)]
+    if not present:
+        return (Words("Every request met its SLO."),)
+    colours = colour_numbers(MEANING)
+    drawn = [
+        BarRow(name, tuple(_cause(word, causes.get(word, 0.0), colours) for word in present)) for name, causes in rows
+    ]
+    title = "Share of all requests that missed their SLO, by cause"
+    meanings = make_table("", ("cause", "the request"), [(word, MEANING[word]) for word in present])
+    blocks: list[Block] = [Grid((Figure(bars(title, drawn, "{:.2%}"), title),)), HtmlTable(meanings)]
+    if played is not None:
+        blocks.append(HtmlTable(cause_table(played.outcomes)))
+    return tuple(blocks)
+
+
+def _cause(word: str, share: float, colours: Mapping[str, int]) -> BarPart:
+    return BarPart(word, share, colours[word], f"{word}, {share:.2%} of all requests: {MEANING[word]}")
+
+
+def latency_figures(played: PlayedRequests | None) -> tuple[Block, ...]:
+    """Latency curves of every model phase with the SLO, or a sentence on what to play."""
+    if played is None:
+        return ()
+    if not played.latencies:
+        return (Words("The simulation was written by a version that kept no latency curves; play it again."),)
+    figures = []
+    for row, curves in zip(played.outcomes, played.latencies, strict=False):
+        what = "time to first token" if row.kind == "prefill" else "time per output token"
+        series = [
+            Line(name, [math.inf if ms is None else ms for ms in curves[key]], LATENCY_SHARES, colour, style)
+            for key, name, colour, style in (
+                ("ms", "in this simulation", 0, "line"),
+                ("idle_ms", "alone on an idle cluster", 1, "dashed"),
+            )
+        ]
+        x, y = Scale("ms", log=True), Scale("share of requests", low=0.0, high=1.0, form="{:.0%}")
+        drawing = lines(f"{outcome_name(row)}: {what}", series, x, y, [(f"SLO {row.slo_ms:g} ms", row.slo_ms)])
+        figures.append(Figure(drawing, f"{outcome_name(row)}: {what}; {_percent(row.attainment)} met the SLO"))
+    return (Grid(tuple(figures)),)
+
+
+def simulation_page(played: PlayedRequests) -> Page:
+    """The page of a simulation alone."""
+    cost = PageAnswer(
+        "What did it cost?", f"{played.facts['cost_usd_h']:,.4f} USD/h", (Words("Mean rent over the window."),)
+    )
+    share = float(str(played.facts["attainment"]))
+    both = PageAnswer(
+        "Requests that met both SLOs", _percent(share), (Words(f"Of {played.facts['requests']:,.0f} requests."),)
+    )
+    sections = [
+        PageSection("misses", "Where each miss comes from", miss_figure(None, played)),
+        PageSection("latency", "Latency", latency_figures(played)),
+        PageSection("figures", "All figures", (HtmlTable(promise_table(played.outcomes)),)),
+    ]
+    summary = f"{played.facts['window_s']:,.0f} s of arrivals: {played.facts['traffic']}"
+    return Page("Simulation", summary, (promise_answer(None, played), both, cost), sections)
+
+
+def _percent(share: float) -> str:
+    """With two digits; nothing below 1 may look like 1."""
+    return "-" if math.isnan(share) else f"{math.floor(share * 1e4 + 1e-9) / 100:.2f} %"

@@ -1,0 +1,241 @@
+"""Pages: their figures are those of the files, a file's text stays text, and a bad file is a sentence."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coralopt.plan import Plan
+from coralopt.report.pages import PlanPage, plan_page, render_page
+from coralopt.report.pages.files import read_results
+from coralopt.report.pages.simulation import interval
+
+RunCli = Callable[..., Any]
+
+
+class Reader(HTMLParser):
+    """A page as a browser without a script reads it: its tags with their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "input", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def read(page: str) -> Reader:
+    """The page, after what holds for every page: whole, no address of a host, headings, labels, one policy that holds."""
+    reader = Reader(page)
+    assert not reader.open
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in page
+    for tag, attributes in reader.tags:
+        assert tag not in ("link", "img", "iframe", "base", "form", "object")
+        for name, value in attributes.items():
+            assert not name.startswith("on"), "no handlers in attributes"
+            assert name not in ("src", "style", "xlink:href")
+            assert name != "href" or (value or "").startswith("#")
+    names = [tag for tag, _ in reader.tags]
+    assert names.count("main") == names.count("h1") == names.count("script") == names.count("style") == 1
+    assert next(attributes for tag, attributes in reader.tags if tag == "html")["lang"] == "en"
+    keys = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(keys) == len(set(keys))
+    for tag, attributes in reader.tags:
+        if tag == "svg":
+            assert attributes["aria-label"]
+        if tag == "a":
+            assert (attributes["href"] or "").removeprefix("#") in keys
+    policy = next(a["content"] for _, a in reader.tags if a.get("http-equiv") == "Content-Security-Policy") or ""
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        inside = page[page.index(f"<{tag}>") + len(tag) + 2 : page.index(f"</{tag}>")]
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    return reader
+
+
+def test_a_plan_page_answers_its_questions(tiny_plan: Plan) -> None:
+    """Cost and bound, promise, nodes, cuts: with the very figures of the plan."""
+    page = render_page(plan_page(PlanPage(tiny_plan)))
+    text = read(page).text
+    assert f"{tiny_plan.cost_usd_h:,.4f} USD/h" in text
+    assert f"costs less than {tiny_plan.lower_bound_usd_h:,.4f} USD/h" in text
+    assert "Not simulated" in text
+    for instance in tiny_plan.instances:
+        assert f"{instance.tokens_s:,.1f} tokens/s and {instance.price_usd_h:,.4f} USD/h each" in text
+        for name in instance.nodes():
+            assert name in text
+    for demand in tiny_plan.demands:
+        assert f"{demand.planned_tokens_s:,.1f}" in text
+        for line in demand.throughput_sources.values():
+            assert line in text
+    assert len(page) < 500_000
+
+
+def test_text_of_a_file_stays_text(tiny_plan: Plan) -> None:
+    """A model called <script> is a name; so are markup of the terminal, of templates, and quotes in attributes."""
+    evil = "<script>alert(1)</script>\"'{{7*7}}[bold]&amp;"
+    data = json.loads(tiny_plan.to_json())
+    renamed = json.dumps(data).replace(tiny_plan.demands[0].model, json.dumps(evil)[1:-1])
+    page = render_page(plan_page(PlanPage(Plan.parse(renamed, "evil.json"))))
+    assert "<script>alert" not in page
+    text = read(page).text
+    assert evil in text
+    assert "49" not in [word.strip("[]") for word in text.split()]
+
+
+def test_ten_thousand_instances_stay_a_small_page(tiny_plan: Plan) -> None:
+    """Rows beyond the dearest are counted, not shown; sums on the first screen still hold all of them."""
+    first = tiny_plan.instances[0]
+    many = tuple(
+        first.model_copy(
+            update={"name": f"n{k}", "region": f"region-{k % 50}", "tokens_s": 1.0 + k, "model": f"m{k % 400}"}
+        )
+        for k in range(10_000)
+    )
+    page = render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"instances": many}))))
+    text = read(page).text
+    assert f"{10_000 * first.count:,} serving instances of 400 models" in text
+    assert len(page) < 500_000
+
+
+def test_a_simulation_gives_intervals_misses_and_curves(run_cli: RunCli, tiny_plan_file: Path, tmp_path: Path) -> None:
+    """Plan and simulation make one page; attainment is that of the simulation."""
+    played = run_cli("simulate", "plan.json", "--duration", "60", "--json")
+    (tmp_path / "played.json").write_text(played.stdout)
+    written = run_cli("report", "plan.json", "played.json", "-o", "page.html")
+    assert written.returncode == 0, written.stderr
+    assert "page.html" in written.stderr
+    text = read((tmp_path / "page.html").read_text()).text
+    for row in json.loads(played.stdout)["outcomes"]:
+        assert f"{int(row['attainment'] * 1e4 + 1e-9) / 100:.2f} %" in text
+        assert f"SLO {row['slo_ms']:g} ms" in text
+    alone = run_cli("report", "played.json", "-o", "alone.html")
+    assert alone.returncode == 0, alone.stderr
+    assert "Requests that met both SLOs" in read((tmp_path / "alone.html").read_text()).text
+
+
+def test_comparisons_epochs_and_benches_have_pages(run_cli: RunCli, tmp_path: Path) -> None:
+    """Each from the files that its command writes."""
+    commands: dict[str, tuple[list[str], list[str], str]] = {
+        "compare": (
+            ["compare", "tiny", "--planners", "coral,homo", "-o", "plans"],
+            ["plans/comparison.json"],
+            "Who is",
+        ),
+        "plans": ([], ["plans/coral.json", "plans/homo.json"], "every one verified"),
+        "adapt": (["adapt", "tiny", "--epochs", "2", "-o", "walk"], ["walk"], "Epochs of tiny"),
+        "bench": (
+            [
+                "bench",
+                "-i",
+                "placement:phi4-14b/prefill:nodes=2:scenario=tiny",
+                "-s",
+                "dp",
+                "--seeds",
+                "1",
+                "-o",
+                "b.jsonl",
+            ],
+            ["b.jsonl"],
+            "no wrong answer",
+        ),
+    }
+    for name, (command, files, words) in commands.items():
+        if command:
+            done = run_cli(*command)
+            assert done.returncode == 0, done.stderr
+        written = run_cli("report", *files, "-o", f"{name}.html")
+        assert written.returncode == 0, written.stderr
+        assert words in read((tmp_path / f"{name}.html").read_text()).text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "not a result file"),
+        ("[]", "not a result file"),
+        ("{}", "not a result file"),
+        ("\x00\x01", "not a result file"),
+        ('{"format": "coralopt-plan", "version": 9}', "not a coralopt plan of version 1"),
+        ('{"outcomes": [{}], "epochs": {}}', "a simulation of another version"),
+        ('{"outcomes": [1], "epochs": 2}', "a simulation of another version"),
+        ('{"rows": [{}], "scenario": "x"}', "a comparison of another version"),
+        ('{"format": "coralopt-walk", "epochs": [{"epoch": 0}]}', "a list of epochs of another version"),
+        ('{"format": "coralopt-walk", "epochs": []}', "no epoch is finished"),
+        ('{"walks": []}', "give the folder"),
+        ("[" * 100_000, "not a result file"),
+    ],
+)
+def test_a_bad_file_is_a_sentence(run_cli: RunCli, tmp_path: Path, content: str, words: str) -> None:
+    """No traceback, whatever lies in the file."""
+    (tmp_path / "file.json").write_text(content)
+    refused = run_cli("report", "file.json")
+    assert refused.returncode == 2
+    assert words in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_files_that_do_not_go_together_are_refused(run_cli: RunCli, tiny_plan_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('{"rows": [], "scenario": "x"}')
+    mixed = run_cli("report", "plan.json", "rows.json")
+    assert mixed.returncode == 2
+    assert "do not make one page" in mixed.stderr
+    assert "make a page of their own" in run_cli("report", "plan.json", "bench.jsonl").stderr
+    missing = run_cli("report", "missing.json")
+    assert missing.returncode == 2
+    assert "cannot be read" in missing.stderr
+
+
+def test_plan_open_writes_the_page_and_opens_it(
+    run_cli: RunCli, tmp_path: Path, tiny_library_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    result = run_cli("plan", "tiny", "--library", str(tiny_library_file), "-o", "mine.json", "--open")
+    assert result.returncode == 0, result.stderr
+    assert opened == [(tmp_path / "mine.html").resolve().as_uri()]
+    assert "page written to mine.html" in result.stderr
+
+
+def test_the_interval_holds_the_share_and_narrows() -> None:
+    """Wilson's interval against a published value: 8 of 10 gives 0.490 to 0.943."""
+    low, high = interval(0.8, 10)
+    assert (round(low, 3), round(high, 3)) == (0.49, 0.943)
+    assert interval(1.0, 100)[1] == 1.0
+    narrow = interval(0.8, 1000)
+    assert low < narrow[0] < 0.8 < narrow[1] < high
+    assert interval(float("nan"), 0) == (0.0, 1.0)
+
+
+def test_equal_files_give_equal_pages(tiny_plan_file: Path) -> None:
+    """No dates, no hashes that differ from run to run."""
+    pages = [render_page(read_results([tiny_plan_file]).page()) for _ in range(2)]
+    assert pages[0] == pages[1]
