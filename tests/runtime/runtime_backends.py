@@ -26,8 +26,11 @@ class FakeBackend:
         phase: ``"mixed"``, ``"prefill"`` or ``"decode"``.
         weight: For the router.
         slots: For the router.
-        answer: ``"ok"``; an HTTP status to answer with; ``"hang up"`` before the answer; ``"break"`` after two tokens.
+        answer: ``"ok"``; an HTTP status to answer with; ``"hang up"`` before the answer; ``"break"`` after two tokens. The
+            prompt ``"poison"`` is always answered with 500.
         token_s: Seconds a token.
+        first_s: Seconds before anything is answered.
+        health_s: Seconds before ``/health`` is answered.
         healthy: Whether ``/health`` answers 200.
         bodies: Requests seen.
         most_at_once: Largest number of requests at the same time.
@@ -42,6 +45,8 @@ class FakeBackend:
     connector: str | None = None
     answer: Any = "ok"
     token_s: float = 0.0
+    first_s: float = 0.0
+    health_s: float = 0.0
     healthy: bool = True
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -59,6 +64,7 @@ class FakeBackend:
         server = TestServer(app)
         await server.start_server()
         self.url = str(server.make_url("")).rstrip("/")
+        self.server = server
         return server
 
     def config(self) -> BackendConfig:
@@ -74,6 +80,7 @@ class FakeBackend:
         )
 
     async def _health(self, request: web.Request) -> web.Response:
+        await asyncio.sleep(self.health_s)
         return web.Response(status=200 if self.healthy else 503)
 
     async def _query(self, request: web.Request) -> web.Response:
@@ -96,6 +103,9 @@ class FakeBackend:
             self._now -= 1
 
     async def _respond(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(self.first_s)
+        if body.get("prompt") == "poison":
+            return web.json_response({"error": {"message": "poison"}}, status=500)
         if isinstance(self.answer, int):
             return web.json_response({"error": {"message": f"{self.name} says {self.answer}"}}, status=self.answer)
         if self.answer == "hang up":

@@ -111,8 +111,8 @@ def test_two_legs_over_mooncake() -> None:
             assert taken["remote_bootstrap_addr"] == prefill.url
         assert len({body["kv_transfer_params"]["transfer_id"] for body in prefill.bodies}) == 2
         assert prefill.asked_who == 1
-        client.router.suspect(client.router.backends["p"])
-        await client.router.check_all()
+        client.router.health.suspect(client.router.backends["p"])
+        await client.router.health.check_all()
         assert (await client.ask())[0] == 200
         assert prefill.asked_who == 2
 
@@ -210,7 +210,7 @@ def test_retry_of_either_leg(phase: str) -> None:
         assert [status for status, _, _ in answers] == [200] * 6
         assert len(broken.bodies) == 1
 
-    with_router(backends, test, health_interval_s=60.0)
+    with_router(backends, test, health_interval_s=60.0, unhealthy_after=1)
 
 
 def test_non_streaming_answers_are_retried_whole() -> None:
@@ -342,7 +342,7 @@ def test_clients_that_wait_learn_when_the_last_backend_dies() -> None:
         await asyncio.sleep(0.05)
         second = asyncio.create_task(client.ask())
         await asyncio.sleep(0.05)
-        client.router.suspect(client.router.backends["a"])
+        client.router.health.suspect(client.router.backends["a"])
         status, _, headers = await second
         assert (status, "Retry-After" in headers) == (503, True)
         assert (await first)[0] == 200

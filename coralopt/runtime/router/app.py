@@ -129,7 +129,7 @@ class _Endpoints:
             backend = self.router.add(BackendConfig.model_validate_json(await request.text()))
         except (ValueError, CoraloptError) as error:
             return error_response(400, str(error))
-        await self.router.check_all()
+        await self.router.health.check(backend)
         return web.json_response({"name": backend.config.name, "healthy": backend.healthy}, status=201)
 
     async def drain(self, request: web.Request) -> web.Response:

@@ -51,9 +51,12 @@ class RouterConfig(_Part):
     retries: int = Field(default=2, ge=0, description="Other instances tried when one fails before its first token.")
     health_interval_s: float = Field(default=2.0, gt=0)
     health_timeout_s: float = Field(default=5.0, gt=0)
-    unhealthy_after: int = Field(default=3, ge=1, description="Health checks in a row that must fail.")
+    unhealthy_after: int = Field(default=3, ge=1, description="Health checks, or requests, in a row that must fail.")
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    first_token_timeout_s: float = Field(default=300.0, gt=0, description="Longest wait for a backend's first byte.")
+    first_token_timeout_s: float = Field(default=300.0, gt=0, description="Longest wait for a stream's first byte.")
+    answer_timeout_s: float = Field(
+        default=3600.0, gt=0, description="Longest wait for an answer that is not streamed."
+    )
     idle_timeout_s: float = Field(default=120.0, gt=0, description="Longest pause inside an answer.")
 
     @model_validator(mode="after")

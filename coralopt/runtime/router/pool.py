@@ -30,7 +30,11 @@ class Backend:
 
     Attributes:
         config: Name, address, weight.
-        healthy: Whether its last health checks or requests went well.
+        healthy: Whether it is well, as :class:`coralopt.runtime.router.health.Health` judges.
+        tripped: Whether requests opened its circuit and no health check has been good since.
+        on_trial: Whether it gets one request at a time, after its circuit was open.
+        strikes: Requests in a row that failed on it and succeeded elsewhere.
+        waits: Limits of requests that wait for its first byte.
         draining: Whether it gets no new requests.
         in_flight: Requests it has at the moment.
         failures: Health checks that failed in a row.
@@ -40,12 +44,16 @@ class Backend:
 
     config: BackendConfig
     healthy: bool = False
+    tripped: bool = False
+    on_trial: bool = False
+    strikes: int = 0
     draining: bool = False
     in_flight: int = 0
     failures: int = 0
     credit: float = 0.0
     engine_id: str | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    waits: set[asyncio.Timeout] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -65,7 +73,21 @@ class Backend:
 
     @property
     def free(self) -> bool:
-        return self.usable and self.in_flight < self.config.max_in_flight
+        return self.usable and self.in_flight < (1 if self.on_trial else self.config.max_in_flight)
+
+    @asynccontextmanager
+    async def within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        """Wait for its first byte for so long at most, or until it falls ill; the limit may be moved then.
+
+        Raises:
+            TimeoutError: Either happened.
+        """
+        async with asyncio.timeout(seconds) as limit:
+            self.waits.add(limit)
+            try:
+                yield limit
+            finally:
+                self.waits.discard(limit)
 
 
 class BackendPool:

@@ -29,7 +29,7 @@ _Answering: TypeAlias = AbstractAsyncContextManager[aiohttp.ClientResponse]
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 #: Types of errors in the OpenAI API, by HTTP status.
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
-_TYPES |= {429: "overloaded_error", 502: "upstream_error", 503: "overloaded_error"}
+_TYPES |= {429: "overloaded_error", 502: "upstream_error", 503: "overloaded_error", 504: "upstream_error"}
 
 
 def error_response(status: int, message: str, retry_after_s: int | None = None) -> web.Response:
@@ -49,7 +49,7 @@ class Lost(Exception):
     def __init__(self, backend: Backend, why: str, answer: web.Response | None = None) -> None:
         super().__init__(why)
         self.backend = backend
-        self.answer = answer
+        self.answer = answer or error_response(502, f"instance {backend.config.name}: {why}")
 
 
 class Refused(Exception):
@@ -74,7 +74,7 @@ async def relay(router: Router, request: web.Request, body: JsonObject, model: s
         router.demand.withdrawn(model)
         answer = refused.answer
     except Lost as lost:
-        answer = lost.answer or error_response(502, f"instance {lost.backend.config.name}: {lost}")
+        answer = lost.answer
     router.metrics.requests.labels(model, str(answer.status)).inc()
     router.metrics.duration.labels(model).observe(time.monotonic() - journey.started)
     return answer
@@ -85,6 +85,9 @@ class _Journey:
         self.router, self.request, self.body, self.model = router, request, body, model
         self.started = time.monotonic()
         self.headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
+        #: Those it failed on, for which it counts once it succeeds elsewhere.
+        self.blamed: list[Backend] = []
+        self.to_client = False
 
     async def run(self) -> web.StreamResponse:
         """Try instances until one answers; those that failed are not tried again.
@@ -130,9 +133,9 @@ class _Journey:
                 raise Busy(f"no {phase} instance of this model is up", pool.retry_after_s() if pool else 5, 503)
 
     async def _prefill(self, backend: Backend, body: JsonObject) -> JsonObject:
-        timeout = self._timeout(self.router.config.first_token_timeout_s)
+        limit = self.router.config.first_token_timeout_s
         try:
-            async with self._post(backend, body, timeout) as answer:
+            async with backend.within(limit), self._post(backend, body) as answer:
                 content = await answer.read()
                 self._look_at(backend, answer, content)
         except _BROKEN as error:
@@ -142,7 +145,8 @@ class _Journey:
         except ValueError:
             first = None
         if not isinstance(first, dict):
-            raise self._lost(backend, ValueError("the prefill answer is not a JSON object"))
+            raise self._failed(backend, "the prefill answer is not a JSON object")
+        self._answered(backend)
         self._count(backend, "ok")
         return first
 
@@ -161,29 +165,31 @@ class _Journey:
             except _BROKEN as error:
                 raise self._lost(backend, error) from error
             except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-                raise self._lost(backend, ValueError(f"{url}/query does not name an engine")) from error
+                raise self._failed(backend, f"{url}/query does not name an engine") from error
         return {"remote_engine_id": backend.engine_id, "remote_bootstrap_addr": url}
 
     async def _answer(self, backend: Backend, body: JsonObject) -> web.StreamResponse:
         """The leg whose answer the client reads. Before its first byte everything can be tried elsewhere."""
         limits = self.router.config
+        patience_s = limits.first_token_timeout_s if body.get("stream") else limits.answer_timeout_s
         stream: web.StreamResponse | None = None
         try:
-            async with self._post(backend, with_usage(body), self._timeout(None, limits.idle_timeout_s)) as answer:
+            async with backend.within(patience_s) as limit, self._post(backend, with_usage(body)) as answer:
                 if answer.status >= 400 or "text/event-stream" not in answer.headers.get("Content-Type", ""):
                     # Nothing reaches the client before the whole answer is here, so all of it may be tried again.
-                    async with asyncio.timeout(limits.first_token_timeout_s):
-                        content = await answer.read()
+                    content = await answer.read()
                     self._look_at(backend, answer, content)
+                    self._answered(backend)
                     self._seen_first_byte()
                     self._count(backend, "ok")
                     self._count_tokens(_usage_of(content))
                     return _passed_on(backend, answer, content)
                 events = EventFilter(asks_for_usage(self.body))
-                async with asyncio.timeout(limits.first_token_timeout_s):
-                    passed = await _next(answer, events)
+                passed = await _next(answer, events)
                 if not passed:
                     raise aiohttp.ClientPayloadError("the stream ended before its first token")
+                self._answered(backend)
+                backend.waits.discard(limit)
                 stream = web.StreamResponse(
                     headers={
                         "Content-Type": "text/event-stream; charset=utf-8",
@@ -194,7 +200,9 @@ class _Journey:
                 )
                 await self._to_client(stream.prepare(self.request))
                 self._seen_first_byte()
+                clock = asyncio.get_running_loop().time
                 while passed:
+                    limit.reschedule(clock() + limits.idle_timeout_s)
                     await self._to_client(stream.write(passed))
                     passed = await _next(answer, events)
                 if not events.done:
@@ -204,21 +212,24 @@ class _Journey:
                 self._count_tokens(events.usage)
                 return stream
         except _BROKEN as error:
-            if stream is None or not stream.prepared:
+            if stream is None:
                 raise self._lost(backend, error) from error
-            if isinstance(error, _ClientGone):
+            if self.to_client:
+                # It hung up, or does not read: its backend is not to blame.
+                if self.request.transport is not None:
+                    self.request.transport.abort()
                 return stream
-            self.router.suspect(backend)
+            if not isinstance(error, TimeoutError):
+                self.router.health.check(backend, doubt=True)
             self._count(backend, "broken")
             await self._break_off(stream, backend, error)
             return stream
 
     async def _to_client(self, action: Awaitable[object]) -> None:
         """What fails here is the client's side, not the backend's."""
-        try:
-            await action
-        except (ConnectionError, aiohttp.ClientError) as error:
-            raise _ClientGone(str(error)) from error
+        self.to_client = True
+        await action
+        self.to_client = False
 
     async def _break_off(self, stream: web.StreamResponse, backend: Backend, error: Exception) -> None:
         """After the first token nothing can be tried again: say so inside the stream, and end it."""
@@ -231,31 +242,43 @@ class _Journey:
         except (ConnectionError, aiohttp.ClientError):
             pass
 
-    def _post(self, backend: Backend, body: JsonObject, timeout: aiohttp.ClientTimeout) -> _Answering:
+    def _post(self, backend: Backend, body: JsonObject) -> _Answering:
         url = backend.config.url + self.request.path
-        return self.router.session.post(url, json=body, headers=self.headers, timeout=timeout)
-
-    def _timeout(self, total: float | None, idle: float | None = None) -> aiohttp.ClientTimeout:
-        limits = self.router.config
-        longest = max(idle or 0.0, limits.first_token_timeout_s)
-        return aiohttp.ClientTimeout(total=total, sock_connect=limits.connect_timeout_s, sock_read=longest)
+        return self.router.session.post(url, json=body, headers=self.headers)
 
     def _look_at(self, backend: Backend, answer: aiohttp.ClientResponse, content: bytes) -> None:
         if answer.status < 400:
             return
-        if answer.status >= 500 or answer.status == 429:
+        passed_on = _passed_on(backend, answer, content)
+        if answer.status in (429, 503):
+            # An overloaded server is well.
             self._count(backend, "failed")
-            # An overloaded server is well; anything else it has to prove.
-            if answer.status not in (429, 503):
-                self.router.suspect(backend)
-            raise Lost(backend, f"answered {answer.status}", _passed_on(backend, answer, content))
+            raise Lost(backend, f"answered {answer.status}", passed_on)
+        if answer.status >= 500:
+            raise self._failed(backend, f"answered {answer.status}", passed_on)
+        self._answered(backend)
         self._count(backend, "refused")
-        raise Refused(_passed_on(backend, answer, content))
+        raise Refused(passed_on)
+
+    def _answered(self, backend: Backend) -> None:
+        self.router.health.answered(backend)
+        for failed in self.blamed:
+            self.router.health.strike(failed)
+        self.blamed.clear()
 
     def _lost(self, backend: Backend, error: Exception) -> Lost:
-        self.router.suspect(backend)
+        """Its connection broke, or it did not answer in time; being slow is no failure of its."""
+        name = backend.config.name
+        if isinstance(error, TimeoutError):
+            self._count(backend, "failed")
+            return Lost(backend, "late", error_response(504, f"instance {name}: {_words(error)}"))
+        self.router.health.check(backend, doubt=True)
+        return self._failed(backend, _words(error))
+
+    def _failed(self, backend: Backend, why: str, answer: web.Response | None = None) -> Lost:
         self._count(backend, "failed")
-        return Lost(backend, _words(error))
+        self.blamed.append(backend)
+        return Lost(backend, why, answer)
 
     def _count(self, backend: Backend, outcome: str) -> None:
         config = backend.config
@@ -300,10 +323,6 @@ def _usage_of(content: bytes) -> JsonObject | None:
     except (ValueError, AttributeError):
         return None
     return usage if isinstance(usage, dict) else None
-
-
-class _ClientGone(ConnectionError):
-    """The client hung up; its backend is not to blame."""
 
 
 def _words(error: Exception) -> str:

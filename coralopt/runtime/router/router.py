@@ -1,4 +1,4 @@
-"""The router's state: pools, health checks, backends that come and go. Knows no web framework but the client's."""
+"""The router's state: pools, and backends that come and go. Knows no web framework but the client's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import aiohttp
 from coralopt.errors import LaunchError
 from coralopt.runtime.router.config import BackendConfig, RouterConfig
 from coralopt.runtime.router.demand import DemandMeter
+from coralopt.runtime.router.health import Health
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy
 
@@ -30,7 +31,7 @@ class Router:
         self._pools: dict[tuple[str, str], BackendPool] = {}
         self._headers = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self._session: aiohttp.ClientSession | None = None
-        self._checks: asyncio.Task[None] | None = None
+        self.health = Health(config, self.backends, self._changed)
         for backend in config.backends:
             self.add(backend)
 
@@ -49,13 +50,10 @@ class Router:
             auto_decompress=False,
             read_bufsize=2**18,
         )
-        await self.check_all()
-        self._checks = asyncio.create_task(self._keep_checking())
+        await self.health.start(self._session)
 
     async def stop(self) -> None:
-        if self._checks is not None:
-            self._checks.cancel()
-            await asyncio.gather(self._checks, return_exceptions=True)
+        await self.health.stop()
         if self._session is not None:
             await self._session.close()
 
@@ -139,38 +137,9 @@ class Router:
         if not pool.backends:
             del self._pools[backend.config.model, backend.config.phase]
 
-    def suspect(self, backend: Backend) -> None:
-        """A request failed on it: no more of them until a health check answers."""
-        if backend.healthy:
-            backend.healthy = False
-            backend.failures = self.config.unhealthy_after
-            # A server that comes back under its name is another engine.
-            backend.engine_id = None
-            # It may have been removed while it answered.
-            if self.backends.get(backend.config.name) is backend:
-                self._pool(backend).wake()
-
-    async def check_all(self) -> None:
-        await asyncio.gather(*(self._check(backend) for backend in list(self.backends.values())))
-
-    async def _keep_checking(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.health_interval_s)
-            await self.check_all()
-
-    async def _check(self, backend: Backend) -> None:
-        timeout = aiohttp.ClientTimeout(total=self.config.health_timeout_s)
-        try:
-            async with self.session.get(backend.config.url + backend.config.health_path, timeout=timeout) as answer:
-                good = answer.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            good = False
-        was = backend.healthy
-        if not good:
-            backend.engine_id = None
-        backend.failures = 0 if good else backend.failures + 1
-        backend.healthy = good or (was and backend.failures < self.config.unhealthy_after)
-        if backend.healthy != was and self.backends.get(backend.config.name) is backend:
+    def _changed(self, backend: Backend) -> None:
+        # It may have been removed while it answered.
+        if self.backends.get(backend.config.name) is backend:
             self._pool(backend).wake()
 
     def _named(self, name: str) -> Backend:
