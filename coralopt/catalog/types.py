@@ -111,6 +111,16 @@ class ModelArchitecture:
     max_position: int
     source: str
 
+    def kv_copies(self, gpus: int) -> float:
+        """How often the KV cache of a sequence is held when ``gpus`` share the model in tensor parallel.
+
+        GPUs beyond the number of KV heads hold copies of heads. A latent cache (multi-head latent attention: fewer elements
+        than the heads' keys and values) belongs to all heads, so every GPU holds the whole of it.
+        """
+        if self.kv_elements_per_token_per_layer < 2 * self.kv_heads * self.head_dim:
+            return float(gpus)
+        return max(1.0, gpus / self.kv_heads)
+
     @property
     def layer_bytes(self) -> float:
         """Bytes of the weights of one layer (mean over the layers)."""

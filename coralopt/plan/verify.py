@@ -221,7 +221,7 @@ def _placements(plan: Plan, scenario: ResolvedScenario, known: Known, tables: _T
             continue
         memory = sum(n * scenario.configurations[index[name]].memory_gib for name, n in instance.nodes().items())
         cap = scenario.memory_ratio * phase.model.weight_bytes / GIB
-        if memory >= cap:
+        if nodes > 1 and memory >= cap:
             text = f"{instance.name}: {memory:.1f} GiB of GPU memory, not below memory_ratio's {cap:.1f} GiB"
             yield Violation("memory", instance.name, text)
         names = [configuration.name for configuration in scenario.configurations]

@@ -364,7 +364,7 @@ class Pruning(Section):
 
     max_nodes: Annotated[int, Field(ge=1, le=32)] = Field(default=6, description="N_max: most nodes in one template")
     memory_ratio: Annotated[float, Field(gt=1, le=1e6)] = Field(
-        default=12.0, description="rho: a node set holds less GPU memory than this many times the model's weights"
+        default=12.0, description="rho: several nodes hold less GPU memory than this many times the model's weights"
     )
 
 

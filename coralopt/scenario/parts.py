@@ -290,7 +290,7 @@ class Facts:
         price_usd_h: float64 (R, C), USD per node-hour, p_r(c); NaN where availability is 0 and no price is known.
         instance_types: R x C nested tuples of cloud instance names, ``None`` where none exists.
         max_nodes: N_max, most nodes in one template.
-        memory_ratio: rho, node sets hold less than this many times the model's weight bytes.
+        memory_ratio: rho, sets of several nodes hold less than this many times the model's weight bytes.
         throughput_source: The source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``; or a name and measured times.
         initialization_penalty: K, dimensionless.
         running: Instances that run already.

@@ -206,7 +206,7 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
     full = cache_bytes(model, configuration, window + 1) - cache_bytes(model, configuration, window)
     inside = cache_bytes(model, configuration, 1.0) - full if window else 0.0
     record["kv_full"], record["kv_window"], record["window"] = layers * full, layers * inside, window
-    record["kv_copies"] = max(1.0, configuration.count / model.kv_heads)
+    record["kv_copies"] = model.kv_copies(configuration.count)
     record["batch"] = planned.batch
     # Little's law: what this node must hold at its throughput while its slowest peer works off one micro-batch a stage.
     each = max(phase.mean_input_tokens, 1.0) if phase.phase == PHASES[PREFILL] else 1.0

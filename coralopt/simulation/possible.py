@@ -80,7 +80,7 @@ def _transfer_ms(
     layers = -(-phase.model.layers // scenario.max_nodes)
     best = np.full(len(tokens), np.inf)
     for configuration in offered:
-        copies = max(1.0, configuration.count / phase.model.kv_heads)
+        copies = phase.model.kv_copies(configuration.count)
         gb_s = configuration.network_gb_s if config.kv_gb_s is None else config.kv_gb_s
         # cache_bytes is linear up to the window and beyond it.
         window = float(phase.model.sliding_window or 0)

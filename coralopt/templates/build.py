@@ -34,7 +34,7 @@ from coralopt.types import Progress
 def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> str:
     """SHA-256 hex of all that decides the templates: tables, configurations, node-set limits; not prices or demand."""
     digest = hashlib.sha256(FORMAT.encode())
-    digest.update(f"{scenario.max_nodes};{scenario.memory_ratio!r};".encode())
+    digest.update(f"{scenario.max_nodes};{scenario.memory_ratio!r}, single nodes whatever it says;".encode())
     if scenario.placement != PlacementRules():
         hosts = [(c.count, c.network_gb_s) for c in scenario.configurations]
         digest.update(f"{scenario.placement!r};{hosts!r};".encode())

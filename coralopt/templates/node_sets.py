@@ -13,14 +13,15 @@ from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
 def node_sets(
     memory_gib: Sequence[float], max_nodes: int, memory_cap_gib: float = float("inf")
 ) -> npt.NDArray[np.int8]:
-    """All non-empty node sets of at most ``max_nodes`` nodes whose GPU memory is below ``memory_cap_gib``.
+    """Every single node, and all sets of at most ``max_nodes`` nodes whose GPU memory is below ``memory_cap_gib``.
 
-    The result is closed under taking a node away, since both limits are; the placement sweep relies on that.
+    A node is the least that can be rented, so a large one stays however small the model is. The result is closed under
+    taking a node away, since both limits are; the placement sweep relies on that.
 
     Args:
         memory_gib: GPU memory of one node of each configuration, GiB, length C.
         max_nodes: N_max, at least 1.
-        memory_cap_gib: Strict upper limit on the total GPU memory, GiB.
+        memory_cap_gib: Strict upper limit on the total GPU memory of several nodes, GiB.
 
     Returns:
         int8 (M, C): nodes of each configuration, sorted by the number of nodes, then lexicographically.
@@ -38,7 +39,8 @@ def node_sets(
     for _ in range(max_nodes):
         grown, grown_last, grown_used = [], [], []
         for configuration in range(size):
-            parents = np.flatnonzero((last <= configuration) & (used + memory[configuration] < memory_cap_gib))
+            small = (used == 0) | (used + memory[configuration] < memory_cap_gib)
+            parents = np.flatnonzero((last <= configuration) & small)
             if not len(parents):
                 continue
             children = level[parents].copy()
@@ -58,6 +60,6 @@ def node_sets(
 def node_sets_for(
     model: ModelArchitecture, configurations: Sequence[NodeConfiguration], max_nodes: int, memory_ratio: float
 ) -> npt.NDArray[np.int8]:
-    """Node sets considered for ``model``: total GPU memory below ``memory_ratio`` (rho) times its weights."""
+    """Node sets considered for ``model``: one node, or GPU memory below ``memory_ratio`` (rho) times its weights."""
     cap_gib = memory_ratio * model.weight_bytes / GIB
     return node_sets([configuration.memory_gib for configuration in configurations], max_nodes, cap_gib)

@@ -40,12 +40,11 @@ def prompt_passes(prompt_tokens: float, sequences: Floats) -> Floats:
 def cache_bytes(model: ModelArchitecture, configuration: NodeConfiguration, context: float) -> float:
     """KV-cache bytes of one sequence of ``context`` tokens in one layer on this node (mean over the layers).
 
-    Sliding-window layers keep the window only; with more GPUs than KV heads every head is held more than once.
+    Sliding-window layers keep the window only; copies count (``ModelArchitecture.kv_copies``).
     """
     sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
     kept = (1 - sliding) * context + sliding * min(context, float(model.sliding_window or context))
-    copies = max(1.0, configuration.count / model.kv_heads)
-    return kept * model.kv_elements_per_token_per_layer * 2.0 * copies
+    return kept * model.kv_elements_per_token_per_layer * 2.0 * model.kv_copies(configuration.count)
 
 
 def free_bytes(model: ModelArchitecture, configuration: NodeConfiguration, role: int, stages: int) -> Floats:

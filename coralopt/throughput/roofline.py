@@ -132,7 +132,7 @@ def layer_ms(
     sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
     window = min(context, float(model.sliding_window or context))
     seen = (1 - sliding) * context + sliding * window
-    kv = model.kv_elements_per_token_per_layer * 2.0 * max(1.0, count / model.kv_heads)
+    kv = model.kv_elements_per_token_per_layer * 2.0 * model.kv_copies(count)
     # Causal prefill: token i attends to min(i, window) tokens, c / 2 on average in full layers, w - w^2 / 2c in others.
     causal = (1 - sliding) * context / 2 + sliding * (window - window**2 / (2 * context))
     # Scores and values are two products.

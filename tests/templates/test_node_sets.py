@@ -9,7 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coralopt.templates import node_sets
+from coralopt.catalog import models, node_configurations
+from coralopt.catalog.types import GIB
+from coralopt.templates import node_sets, node_sets_for
 
 
 @given(
@@ -23,10 +25,18 @@ def test_equals_plain_enumeration(memory: list[float], max_nodes: int, cap: floa
     expected = set()
     for size in range(1, max_nodes + 1):
         for nodes in combinations_with_replacement(range(len(memory)), size):
-            if sum(memory[c] for c in nodes) < cap:
+            if size == 1 or sum(memory[c] for c in nodes) < cap:
                 expected.add(tuple(nodes.count(c) for c in range(len(memory))))
     assert found == expected
     assert len(node_sets(memory, max_nodes, cap)) == len(expected)
+
+
+def test_single_nodes_stay_however_large_they_are() -> None:
+    """gpt-oss-20b has 12.8 GiB of weights, 12 times that are less than one B200; it is served on one, not on none."""
+    model, nodes = models()["gpt-oss-20b"], [node_configurations()[f"{count}xB200"] for count in (1, 8)]
+    assert 12 * model.weight_bytes / GIB < nodes[0].memory_gib
+    assert node_sets_for(model, nodes, 6, 12.0).tolist() == [[0, 1], [1, 0]]
+    assert len(node_sets_for(model, nodes, 6, 100.0)) > 2
 
 
 def test_counts_of_the_paper() -> None:

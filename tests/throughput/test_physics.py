@@ -155,10 +155,21 @@ def test_output_head() -> None:
         ("gemma3-27b", 1, 8000, (80_000 + 53_248) / 62 * 8192),
         # One latent of 512 and 64 rotary elements a token, whatever the heads: 1,152 bytes.
         ("deepseek-v3", 1, 1000, 1_152_000),
+        # Every head attends to the same latent, so each of 8 GPUs holds all of it.
+        ("deepseek-v3", 8, 1000, 9_216_000),
     ],
 )
 def test_kv_bytes_of_one_sequence_and_layer(model: str, count: int, context: float, size: float) -> None:
     assert cache_bytes(models()[model], node(count), context) == pytest.approx(size, rel=1e-12)
+
+
+def test_latent_attention_reads_the_whole_cache_on_every_gpu() -> None:
+    """DeepSeek-V3, 64 sequences at 100,000 and at 50,000 tokens on 8 GPUs: 64 * 50,000 * 1,152 bytes more on each.
+
+    3,686,400,000 / 8e11 = 4.608 ms, however many GPUs there are.
+    """
+    longer = decode("deepseek-v3", 64, 100_000, 8) - decode("deepseek-v3", 64, 50_000, 8)
+    assert longer == pytest.approx(4.608, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def _pipelines(
     def allowed(group: tuple[int, ...]) -> bool:
         return (
             sum(group) <= scenario.max_nodes
-            and sum(n * m for n, m in zip(group, memory, strict=True)) < cap
+            and (sum(group) == 1 or sum(n * m for n, m in zip(group, memory, strict=True)) < cap)
             and limits.node_set_allowed(group, gpus)
         )
 
