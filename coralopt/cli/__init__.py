@@ -28,6 +28,7 @@ def _run() -> int:
     import typer
 
     from coralopt.cli.app import make_app
+    from coralopt.cli.console import harmless
     from coralopt.cli.exit_codes import BAD_INPUT, INTERRUPTED, exit_code
     from coralopt.cli.moved import refuse_moved
     from coralopt.errors import CoraloptError
@@ -41,7 +42,7 @@ def _run() -> int:
         code = exit_code(error)
         if "--json" in sys.argv:
             sys.stdout.write(json.dumps({"error": str(error), "kind": type(error).__name__, "exit_code": code}) + "\n")
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {harmless(str(error))}\n")
     except typer.Abort:
         code = INTERRUPTED
     except usage_error as error:

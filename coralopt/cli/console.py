@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 
 from coralopt.errors import CoraloptError, OptionError
 from coralopt.types import Progress
@@ -31,7 +32,7 @@ OptionList = Annotated[
 
 def print_json(document: object) -> None:
     """One JSON document on standard output; see :func:`plain` for what it may hold."""
-    sys.stdout.write(json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(plain(document), indent=2, ensure_ascii=False).translate(_ESCAPED) + "\n")
 
 
 def plain(value: object) -> object:
@@ -54,12 +55,37 @@ def print_rich(renderable: RenderableType) -> None:
     console = Console(soft_wrap=False)
     if not console.is_terminal:
         console = Console(width=140)
-    console.print(renderable, highlight=False)
+    console.print(Harmless(renderable), highlight=False)
 
 
 def say(text: str) -> None:
     """A line about what is going on, on standard error."""
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+    Console(stderr=True, highlight=False).print(harmless(text), markup=False, soft_wrap=True)
+
+
+#: Characters that make a terminal do something, or show text in another order than it has; line ends and tabs may.
+_CONTROLS = frozenset(
+    [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+)
+_HARMLESS = dict.fromkeys(_CONTROLS, "\N{REPLACEMENT CHARACTER}")
+#: The same for JSON, which keeps them as they are.
+_ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS}
+
+
+def harmless(text: str) -> str:
+    """Text of files and servers without what a terminal would obey."""
+    return text.translate(_HARMLESS)
+
+
+class Harmless:
+    """Whatever is printed, with harmless text in the styles of its own."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from coralopt.cli.launch_options import (
     LaunchMode,
     ManifestOptions,
     NodeOptions,
-    PlanArgument,
+    PlanFile,
     Port,
     RunFolder,
     ServerOptions,
@@ -95,7 +95,7 @@ app = typer.Typer(
 @app.command()
 @takes_groups
 def start(
-    plan: PlanArgument,
+    plan: PlanFile,
     mode: LaunchMode,
     servers: ServerOptions,
     options: EngineOptions,
@@ -107,10 +107,9 @@ def start(
     """Start the servers of PLAN on this machine behind a router; Ctrl-C drains and stops them."""
     import asyncio
 
-    from coralopt.plan import Plan
     from coralopt.runtime import lower
 
-    document = Plan.load(plan)
+    document = plan.load()
     engine = options.engine(document)
     require_runnable(lower(document, engine), mode.partial)
     need_runtime_extra()
@@ -141,7 +140,7 @@ def start(
 @app.command()
 @takes_groups
 def render(
-    plan: PlanArgument,
+    plan: PlanFile,
     mode: LaunchMode,
     options: EngineOptions,
     nodes: NodeOptions,
@@ -153,11 +152,10 @@ def render(
     json_output: JsonFlag = False,
 ) -> None:
     """Write the files that start the servers of PLAN elsewhere."""
-    from coralopt.plan import Plan
     from coralopt.runtime import lower
     from coralopt.runtime.targets import write_files
 
-    document = Plan.load(plan)
+    document = plan.load()
     engine = options.engine(document)
     verdicts = lower(document, engine)
     require_runnable(verdicts, mode.partial)
@@ -179,12 +177,11 @@ def render(
 
 @app.command()
 @takes_groups
-def check(plan: PlanArgument, options: EngineOptions, json_output: JsonFlag = False) -> None:
+def check(plan: PlanFile, options: EngineOptions, json_output: JsonFlag = False) -> None:
     """Say which instances of PLAN the engine runs, and why not; exit code 1 when it cannot run all of them."""
-    from coralopt.plan import Plan
     from coralopt.runtime import lower
 
-    document = Plan.load(plan)
+    document = plan.load()
     verdicts = lower(document, options.engine(document))
     code = CHECK_FAILED if verdicts.refused else OK
     answer = CommandOutput(verdicts.to_document()["instances"], [_verdict_table(document, verdicts)], code=code)
@@ -192,12 +189,12 @@ def check(plan: PlanArgument, options: EngineOptions, json_output: JsonFlag = Fa
 
 
 @app.command()
-def apply(plan: PlanArgument, url: UrlArgument, json_output: JsonFlag = False) -> None:
+@takes_groups
+def apply(plan: PlanFile, url: UrlArgument, json_output: JsonFlag = False) -> None:
     """Give PLAN to the servers that run behind URL; returns when they follow it."""
-    from coralopt.plan import Plan
     from coralopt.runtime.local.client import RemoteController
 
-    changes = RemoteController(url, router_keys()[0]).apply(Plan.load(plan))
+    changes = RemoteController(url, router_keys()[0]).apply(plan.load())
     lines = [f"{what}: {', '.join(changes[what]) or 'none'}" for what in ("kept", "started", "stopped")]
     present(CommandOutput(changes, lines=lines), json_output)
 
@@ -205,18 +202,20 @@ def apply(plan: PlanArgument, url: UrlArgument, json_output: JsonFlag = False) -
 @app.command()
 def status(url: UrlArgument = "http://127.0.0.1:8000", json_output: JsonFlag = False) -> None:
     """Say what runs behind URL: every pipeline, its health and its load; exit code 1 when one is missing."""
-    from rich.table import Table
-
+    from coralopt.report.table import Column, make_table
     from coralopt.runtime.local.client import RemoteController
 
     report = RemoteController(url, router_keys()[0]).status()
-    table = Table(title=f"Servers behind {url}")
-    for column in ("pipeline", "model", "phase", "state", "in flight", "url"):
-        table.add_column(column, overflow="fold")
-    for backend in report["backends"]:
-        state = "draining" if backend["draining"] else "healthy" if backend["healthy"] else "ill"
-        cells = (backend["name"], backend["model"], backend["phase"], state, backend["in_flight"], backend["url"])
-        table.add_row(*map(str, cells))
+    heads = ("pipeline", "model", "phase", "state", "in flight", "url")
+    rows = [
+        (
+            *(backend[name] for name in ("name", "model", "phase")),
+            "draining" if backend["draining"] else "healthy" if backend["healthy"] else "ill",
+            *(str(backend[name]) for name in ("in_flight", "url")),
+        )
+        for backend in report["backends"]
+    ]
+    table = make_table(f"Servers behind {url}", [Column(head, fold=True) for head in heads], rows)
     lines = [f"{name}: {n['running']} of {n['planned']} run" for name, n in report["instances"].items()]
     lines += [f"{name} is given up: {why}" for name, why in report["given_up"].items()]
     whole = all(n["running"] >= n["planned"] for n in report["instances"].values())
@@ -274,18 +273,20 @@ def route(
 
 
 def _verdict_table(plan: Plan, launch: Launch) -> Table:
-    from rich.table import Table
+    from coralopt.report.table import make_table
 
-    table = Table(title=f"Serving instances under {launch.engine}")
-    for column in ("instance", "count", "runs", "pipelines", "reasons and remarks"):
-        table.add_column(column)
-    for instance, verdict in zip(plan.instances, launch.verdicts, strict=True):
-        notes = [reason.code for reason in (*verdict.reasons, *verdict.remarks)]
-        layers = ["+".join(map(str, pipeline.layer_counts)) for pipeline in verdict.pipelines]
-        table.add_row(
-            verdict.instance, str(instance.count), "yes" if verdict.runs else "NO", ", ".join(layers), ", ".join(notes)
+    rows = [
+        (
+            verdict.instance,
+            str(instance.count),
+            "yes" if verdict.runs else "NO",
+            ", ".join("+".join(map(str, pipeline.layer_counts)) for pipeline in verdict.pipelines),
+            ", ".join(reason.code for reason in (*verdict.reasons, *verdict.remarks)),
         )
-    return table
+        for instance, verdict in zip(plan.instances, launch.verdicts, strict=True)
+    ]
+    heads = ("instance", "count", "runs", "pipelines", "reasons and remarks")
+    return make_table(f"Serving instances under {launch.engine}", heads, rows)
 
 
 def _commands(launch: Launch) -> str:

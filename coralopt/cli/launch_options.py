@@ -13,7 +13,7 @@ import typer
 
 from coralopt.cli.console import parse_pairs, say
 from coralopt.cli.option_groups import OptionGroup
-from coralopt.errors import LaunchError
+from coralopt.errors import LaunchError, PlanError
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
@@ -38,6 +38,35 @@ class Target(StrEnum):
     SHELL = "shell"
     SKYPILOT = "skypilot"
     KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True)
+class PlanFile(OptionGroup):
+    """The plan, which is verified before anything is made of it."""
+
+    plan: PlanArgument
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Believe the plan's figures unseen.")] = False
+
+    def load(self) -> Plan:
+        """The plan.
+
+        Raises:
+            PlanError: It is no plan, or does not hold what it says.
+        """
+        from coralopt.plan import Plan
+        from coralopt.plan.verify import verify_plan
+
+        document = Plan.load(self.plan)
+        if self.no_verify:
+            say(
+                f"{self.plan}: not verified; its placements, latencies, prices, capacity and demand are believed unseen"
+            )
+            return document
+        violations = verify_plan(document).sentences
+        if violations:
+            lines = [f"{self.plan}: the plan does not hold:", *(f"  - {sentence}" for sentence in violations[:20])]
+            raise PlanError("\n".join(lines) + "\nmake it again, or launch it as it is with --no-verify")
+        return document
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import RenderableType
 
-from coralopt.cli.console import JsonFlag, print_json, print_rich, say
+from coralopt.cli.console import JsonFlag, harmless, print_json, print_rich, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option
 
@@ -50,7 +50,7 @@ def present(answer: CommandOutput, json_output: bool) -> None:
     else:
         for table in answer.tables:
             if isinstance(table, str):
-                typer.echo(table)
+                typer.echo(harmless(table))
             else:
                 print_rich(table)
         for line in answer.lines:

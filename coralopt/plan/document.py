@@ -6,39 +6,46 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coralopt.errors import PlanError
 from coralopt.plan.files import write_text
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
+from coralopt.scenario.document import NAME_FORM, Name, Word
 
 #: Bumped whenever a field changes its meaning.
 VERSION: Literal[1] = 1
+#: Whatever names an instance is put together from names, and so of their characters.
+InstanceName = Annotated[str, Field(pattern=NAME_FORM, max_length=1000)]
+#: Sizes no honest plan comes near; a document beyond them would cost whoever reads it hours and gigabytes.
+MOST_INSTANCES, MOST_NODES, MOST_LAYERS = 1_000_000, 1000, 100_000
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PlannedNode(_Part):
     """Equal nodes of one stage."""
 
-    configuration: str = Field(description="Node configuration, for example 4xL40S.")
-    instance_type: str | None = Field(description="The cloud's instance type; null when no such instance is sold.")
-    count: int = Field(ge=1, description="How many such nodes hold this stage's layers, data parallel.")
+    configuration: Name = Field(description="Node configuration, for example 4xL40S.")
+    instance_type: Word | None = Field(description="The cloud's instance type; null when no such instance is sold.")
+    count: int = Field(ge=1, le=MOST_NODES, description="How many such nodes hold this stage's layers, data parallel.")
     tokens_s: float = Field(gt=0, description="T_j(g): tokens/s one of these nodes sustains in this stage.")
     traffic_share: float = Field(gt=0, le=1, description="Share of the stage's requests that one of these nodes takes.")
-    batch: int = Field(ge=1, description="Sequences (prompts for prefill) in one micro-batch behind that throughput.")
+    batch: int = Field(
+        ge=1, le=10**9, description="Sequences (prompts for prefill) in one micro-batch behind that throughput."
+    )
 
 
 class PlannedStage(_Part):
     """Consecutive layers and the nodes that hold them."""
 
-    first_layer: int = Field(ge=0, description="First layer held, from 0.")
-    last_layer: int = Field(ge=0, description="Last layer held, inclusive.")
-    nodes: tuple[PlannedNode, ...] = Field(min_length=1)
+    first_layer: int = Field(ge=0, le=MOST_LAYERS, description="First layer held, from 0.")
+    last_layer: int = Field(ge=0, le=MOST_LAYERS, description="Last layer held, inclusive.")
+    nodes: tuple[PlannedNode, ...] = Field(min_length=1, max_length=MOST_NODES)
     tokens_s: float = Field(gt=0, description="Sum of the stage's node throughputs, tokens/s.")
     latency_budget_ms: float | None = Field(
         default=None, gt=0, description="Longest time of a micro-batch in this stage, ms; null: SLO / number of stages."
@@ -52,13 +59,13 @@ class PlannedStage(_Part):
 class PlannedInstance(_Part):
     """Equal serving instances: one serving template deployed ``count`` times in one region."""
 
-    name: str = Field(description="Stable name: model phase, region and node set.")
-    model: str
+    name: InstanceName = Field(description="Stable name: model phase, region and node set.")
+    model: Name
     phase: Literal["prefill", "decode", "mixed"]
-    region: str
-    count: int = Field(ge=1, description="Serving instances of this template in this region.")
-    kept: int = Field(ge=0, description="How many of them run already.")
-    stages: tuple[PlannedStage, ...] = Field(min_length=1)
+    region: Name
+    count: int = Field(ge=1, le=MOST_INSTANCES, description="Serving instances of this template in this region.")
+    kept: int = Field(ge=0, le=MOST_INSTANCES, description="How many of them run already.")
+    stages: tuple[PlannedStage, ...] = Field(min_length=1, max_length=MOST_NODES)
     tokens_s: float = Field(gt=0, description="Throughput of one instance: that of its slowest stage, tokens/s.")
     price_usd_h: float = Field(ge=0, description="List price of one instance, USD/h.")
 
@@ -79,7 +86,7 @@ class PlannedInstance(_Part):
 class PlannedDemand(_Part):
     """What one model phase needs and what the plan gives it."""
 
-    model: str
+    model: Name
     phase: Literal["prefill", "decode", "mixed"]
     slo_ms: float
     demand_tokens_s: float
@@ -110,10 +117,10 @@ class PlannedOption(_Part):
 class PlannedNodeClass(_Part):
     """Nodes of one supply class: equal nodes are taken from the cheapest class first."""
 
-    region: str
-    configuration: str
+    region: Name
+    configuration: Name
     node_class: str = Field(description="reserved, spot or on-demand.")
-    nodes: int = Field(ge=1)
+    nodes: int = Field(ge=1, le=10**9)
     usd_h: float = Field(ge=0, description="USD per node-hour, preemptions included.")
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from pydantic import TypeAdapter, ValidationError
+
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.runtime.engine import Engine, NodeJob
@@ -15,6 +17,9 @@ from coralopt.scenario.resolved import ModelPhase
 
 #: Port by use, where every process has a machine of its own: HTTP API, rendezvous of a pipeline, KV caches.
 BASE_PORTS = {"http": 8000, "rendezvous": 29500, "kv": 5600}
+#: More nodes than one launch is made for; beyond, its files alone would take minutes and gigabytes.
+MOST_NODES = 20_000
+_INSTANCES = TypeAdapter(tuple[PlannedInstance, ...])
 
 
 class OneNodeEach:
@@ -77,9 +82,11 @@ def lower(
         only: Which pipelines to lower, by name; others get no addresses and are left out.
 
     Raises:
-        PlanError: The plan and the scenario in it do not fit together.
+        PlanError: The plan and the scenario in it do not fit together, a name holds characters that no name has, or there
+            are more than ``MOST_NODES`` nodes.
         ScenarioError: The scenario in the plan is not valid.
     """
+    _require_sound(plan)
     scenario = plan.resolved
     places = addresses or OneNodeEach()
     phases = {phase.key: phase for phase in scenario.model_phases}
@@ -100,6 +107,19 @@ def lower(
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
     return Launch(engine.name, tuple(pipelines), verdicts)
+
+
+def _require_sound(plan: Plan) -> None:
+    """What the document promises, looked at again: names go into scripts, and a plan may be put together unchecked."""
+    try:
+        _INSTANCES.validate_python([instance.model_dump(warnings=False) for instance in plan.instances])
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise PlanError(f"instances.{place}: {first['msg']}, not {str(first['input'])[:80]!r}") from error
+    nodes = sum(instance.count * sum(instance.nodes().values()) for instance in plan.instances)
+    if nodes > MOST_NODES:
+        raise PlanError(f"the plan has {nodes:,} nodes; one launch holds at most {MOST_NODES:,}. Split its scenario")
 
 
 def _lower_pipeline(

@@ -57,6 +57,10 @@ def judge(plan: Plan, scenario: ResolvedScenario, rules: Rules) -> tuple[EngineV
         if phase is None or unknown:
             what = f"model phase {instance.key}" if phase is None else f"configuration {unknown[0]}"
             raise PlanError(f"{instance.name}: the plan's scenario has no {what}; make the plan again")
+        held = [layer for stage in instance.stages for layer in (stage.first_layer, stage.last_layer + 1)]
+        if [0, *held[1::2]] != [*held[0::2], phase.model.layers] or any(stage.layers < 1 for stage in instance.stages):
+            text = f"{instance.name}: its stages do not hold the {phase.model.layers} layers of {phase.model.name} in order"
+            raise PlanError(f"{text}; make the plan again")
         verdicts.append(_judge_alone(instance, phase, configurations, rules))
     pairs = list(zip(plan.instances, verdicts, strict=True))
     verdicts = [

@@ -25,7 +25,11 @@ from pydantic import (
 
 from coralopt.scenario.lengths import LengthDistribution, through_quantiles
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=100)]
+#: Characters of names: none that a shell, YAML, a terminal or a DNS server reads as more than itself.
+NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
+Name = Annotated[str, Field(pattern=NAME_FORM, max_length=100)]
+#: Names that others gave, of checkpoints (paths too) and instance types; empty where there is none.
+Word = Annotated[str, Field(pattern=r"^([A-Za-z0-9._/~][A-Za-z0-9._/~@+:=-]*)?$", max_length=300)]
 Text = Annotated[str, Field(max_length=2000)]
 Milliseconds = Annotated[float, Field(ge=1, le=3_600_000)]
 HostMilliseconds = Annotated[float, Field(ge=0, le=60_000)]
@@ -36,6 +40,7 @@ Usd = Annotated[float, Field(ge=0, le=1e6)]
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Size = Annotated[int, Field(ge=1, le=10_000_000)]
+Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Section(BaseModel):
@@ -181,7 +186,7 @@ class Demand(Section):
 class InlineModel(Section):
     """A decoder-only transformer that the catalog does not have; parameter counts follow from the sizes."""
 
-    layers: Size = Field(description="decoder layers")
+    layers: Layers = Field(description="decoder layers")
     hidden: Size = Field(description="width of the residual stream")
     heads: Size = Field(description="query heads")
     kv_heads: Size = Field(description="key/value heads")
@@ -206,7 +211,7 @@ class InlineModel(Section):
     sliding_window: Size | None = Field(default=None, description="window of the sliding-window layers, in tokens")
     sliding_layers: Count = Field(default=0, description="how many layers use that window")
     max_position: Size = Field(default=131_072, description="longest context, in tokens")
-    hf_id: Text = Field(default="", description="name of the published checkpoint")
+    hf_id: Word = Field(default="", description="name of the published checkpoint")
     source: Text = Field(default="given in the scenario", description="where the figures come from")
 
     @model_validator(mode="after")
@@ -307,7 +312,7 @@ class PoolEntry(Section):
     )
     spot: SpotEntry | None = Field(default=None, description="spot nodes beside those")
     price_usd_h: Usd | None = Field(default=None, description="overrides the catalog, in USD per node-hour")
-    instance_type: Text | None = Field(
+    instance_type: Word | None = Field(
         default=None, description="the cloud's name of the instance; overrides the catalog"
     )
 

@@ -29,7 +29,7 @@ class Launched:
         document.save(folder / "plan.json")
         vllm = folder / "vllm"
         arguments = [
-            *("launch", "start", "plan.json"),
+            *("launch", "start", "plan.json", "--no-verify"),
             "--cpu",
             "--vllm",
             str(vllm),

@@ -169,7 +169,7 @@ def coralopt(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def apply(document: Plan, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
     """`coralopt launch apply new.json URL`."""
     document.save(folder / "new.json")
-    return coralopt(folder, "apply", "new.json", url, "--json")
+    return coralopt(folder, "apply", "new.json", url, "--no-verify", "--json")
 
 
 def test_status(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:

@@ -60,6 +60,7 @@ class Controller:
             "launch",
             "start",
             "plan.json",
+            "--no-verify",
             "--cpu",
             "--vllm",
             str(VLLM),
@@ -188,7 +189,7 @@ def coralopt(folder: Path, *arguments: str) -> Any:
 def apply(document: Plan, folder: Path, url: str) -> Any:
     """What the controller did to follow the plan."""
     document.save(folder / "new.json")
-    return coralopt(folder, "launch", "apply", "new.json", url)
+    return coralopt(folder, "launch", "apply", "new.json", url, "--no-verify")
 
 
 def test_uneven_layers_weights_restart_replan_and_kill(
