@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,9 @@ if TYPE_CHECKING:
 class RouterOptions(OptionGroup):
     """The servers, and how often they are given a plan."""
 
-    router: str = option(..., "The router of the `coralopt launch start` that is to follow the plans.", metavar="URL")
+    router: str = option(
+        ..., "The folder of the `coralopt launch start` that is to follow the plans, or its URL.", metavar="DIR|URL"
+    )
     every: float = option(300.0, "Length of an epoch, seconds.", metavar="SECONDS")
     floor: float = option(
         0.01, "Least demand that is planned for, as a share of the scenario's; keeps quiet models alive.", least=0
@@ -134,12 +135,10 @@ def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOp
 
 
 def _servers(url: str) -> Servers:
-    from coralopt.cli.launch_options import need_runtime_extra
+    from coralopt.cli.launch_options import controller, need_runtime_extra
 
     need_runtime_extra()
-    from coralopt.runtime.local.client import RemoteController
-
-    return RemoteController(url, os.environ.get("CORALOPT_API_KEY"))
+    return controller(url)
 
 
 def _changes(changes: Mapping[str, list[str]]) -> str:

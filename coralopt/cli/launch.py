@@ -24,12 +24,12 @@ from coralopt.cli.launch_options import (
     RunFolder,
     ServerOptions,
     Target,
-    UrlArgument,
+    WhereArgument,
+    controller,
+    doors,
     need_runtime_extra,
     require_runnable,
-    router_keys,
     target_files,
-    warn_open,
 )
 from coralopt.cli.option_groups import takes_groups
 from coralopt.cli.present import CommandOutput, present
@@ -124,7 +124,6 @@ def start(
         addresses.release()
         present(CommandOutput(launch.to_document(), [_verdict_table(document, launch), _commands(launch)]), json_output)
         return
-    warn_open(host)
     local = servers.local(output, host, port, needs_gpus=not engine.cpu, partial=mode.partial)
 
     def ready(url: str, cluster: LocalCluster, router: Router) -> None:
@@ -190,22 +189,19 @@ def check(plan: PlanFile, options: EngineOptions, json_output: JsonFlag = False)
 
 @app.command()
 @takes_groups
-def apply(plan: PlanFile, url: UrlArgument, json_output: JsonFlag = False) -> None:
-    """Give PLAN to the servers that run behind URL; returns when they follow it."""
-    from coralopt.runtime.local.client import RemoteController
-
-    changes = RemoteController(url, router_keys()[0]).apply(plan.load())
+def apply(plan: PlanFile, where: WhereArgument = str(RUN_FOLDER), json_output: JsonFlag = False) -> None:
+    """Give PLAN to the servers that run there; returns when they follow it."""
+    changes = controller(where).apply(plan.load())
     lines = [f"{what}: {', '.join(changes[what]) or 'none'}" for what in ("kept", "started", "stopped")]
     present(CommandOutput(changes, lines=lines), json_output)
 
 
 @app.command()
-def status(url: UrlArgument = "http://127.0.0.1:8000", json_output: JsonFlag = False) -> None:
-    """Say what runs behind URL: every pipeline, its health and its load; exit code 1 when one is missing."""
+def status(where: WhereArgument = str(RUN_FOLDER), json_output: JsonFlag = False) -> None:
+    """Say what runs there: every pipeline, its health and its load; exit code 1 when one is missing."""
     from coralopt.report.table import Column, make_table
-    from coralopt.runtime.local.client import RemoteController
 
-    report = RemoteController(url, router_keys()[0]).status()
+    report = controller(where).status()
     heads = ("pipeline", "model", "phase", "state", "in flight", "url")
     rows = [
         (
@@ -215,7 +211,7 @@ def status(url: UrlArgument = "http://127.0.0.1:8000", json_output: JsonFlag = F
         )
         for backend in report["backends"]
     ]
-    table = make_table(f"Servers behind {url}", [Column(head, fold=True) for head in heads], rows)
+    table = make_table(f"Servers of {where}", [Column(head, fold=True) for head in heads], rows)
     lines = [f"{name}: {n['running']} of {n['planned']} run" for name, n in report["instances"].items()]
     lines += [f"{name} is given up: {why}" for name, why in report["given_up"].items()]
     whole = all(n["running"] >= n["planned"] for n in report["instances"].values())
@@ -247,6 +243,9 @@ def route(
     ],
     host: Host = "127.0.0.1",
     port: Port = 8000,
+    admin_socket: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Unix socket through which its owner manages the router.")
+    ] = None,
     vllm_router: Annotated[
         bool,
         typer.Option(
@@ -268,8 +267,7 @@ def route(
     need_runtime_extra()
     from coralopt.runtime.router.run import run_router
 
-    warn_open(host)
-    run_router(loaded, host, port, *router_keys(), on_event=say)
+    run_router(loaded, doors(host, port, admin_socket), on_event=say)
 
 
 def _verdict_table(plan: Plan, launch: Launch) -> Table:

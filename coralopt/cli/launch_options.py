@@ -18,15 +18,22 @@ from coralopt.errors import LaunchError, PlanError
 if TYPE_CHECKING:
     from coralopt.plan import Plan
     from coralopt.runtime import Launch, VllmEngine
-    from coralopt.runtime.local import LocalOptions
+    from coralopt.runtime.local import LocalOptions, RemoteController
+    from coralopt.runtime.router.doors import Doors
 
-#: Environment variables with keys; keys never stand on a command line or in a file.
-ROUTER_KEY, SERVER_KEY = "CORALOPT_API_KEY", "VLLM_API_KEY"
+#: Environment variable with the servers' key; keys never stand on a command line or in a file.
+SERVER_KEY = "VLLM_API_KEY"
 #: Logs and state of servers on this machine.
 RUN_FOLDER = Path("coralopt-run")
 
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")]
-UrlArgument = Annotated[str, typer.Argument(metavar="URL", help="The router of a running `coralopt launch start`.")]
+WhereArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[DIR|URL]",
+        help="A running `coralopt launch start`: its folder, or its router's URL with CORALOPT_ADMIN_KEY set.",
+    ),
+]
 RunFolder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of logs and state.")]
 Host = Annotated[str, typer.Option(help="Address that the router listens on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the router; 0 for a free one.")]
@@ -167,7 +174,7 @@ class ServerOptions(OptionGroup):
             any_gpu=self.any_gpu,
             partial=partial,
         )
-        return LocalOptions(directory, host, port, *router_keys(), pace, RestartPolicy(most=self.restarts))
+        return LocalOptions(directory, doors(host, port), pace, RestartPolicy(most=self.restarts))
 
 
 @dataclass(frozen=True)
@@ -236,15 +243,22 @@ def _addresses(path: Path | None) -> dict[str, str]:
     return addresses
 
 
-def router_keys() -> tuple[str | None, str | None]:
-    """API keys of the environment: the router's, asked of clients, and that of the servers."""
-    return os.environ.get(ROUTER_KEY), os.environ.get(SERVER_KEY)
+def doors(host: str, port: int, admin_socket: Path | None = None) -> Doors:
+    """Where a router listens, with the keys of the environment; says so where others reach it without a key."""
+    from coralopt.runtime.router.doors import ADMIN_KEY, ROUTER_KEY, Doors, Keys
 
-
-def warn_open(host: str) -> None:
-    """Say so where a router listens to other machines and asks for no key."""
-    if host not in ("127.0.0.1", "::1", "localhost") and not os.environ.get(ROUTER_KEY):
+    keys = Keys(*(os.environ.get(name) or None for name in (ROUTER_KEY, ADMIN_KEY, SERVER_KEY)))
+    if host not in ("127.0.0.1", "::1", "localhost") and keys.client is None:
         say(f"the router listens on {host} without an API key; set {ROUTER_KEY} to ask for one")
+    return Doors(host, port, keys, admin_socket)
+
+
+def controller(where: str) -> RemoteController:
+    """The running ``coralopt launch start`` in a folder, or behind a URL with the admin key of the environment."""
+    from coralopt.runtime.local.client import RemoteController
+    from coralopt.runtime.router.doors import ADMIN_KEY
+
+    return RemoteController(where, os.environ.get(ADMIN_KEY))
 
 
 def need_runtime_extra() -> None:

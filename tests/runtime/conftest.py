@@ -16,6 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launched import HERE, Launched
 
 
+@pytest.fixture(autouse=True)
+def admin_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches are managed under their URL."""
+    monkeypatch.setenv("CORALOPT_ADMIN_KEY", "admin")
+
+
 @pytest.fixture
 def vllm(tmp_path: Path) -> Path:
     """The stand-in as a program."""

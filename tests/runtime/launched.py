@@ -97,6 +97,11 @@ def ask(
     return "".join(event["choices"][0]["text"] if "choices" in event else "ERROR" for event in events), name, 200
 
 
+def admin(url: str) -> urllib.request.Request:
+    """A question for the admin endpoints of a launch under test."""
+    return urllib.request.Request(url, headers={"Authorization": f"Bearer {os.environ['CORALOPT_ADMIN_KEY']}"})
+
+
 def gone(pids: list[int]) -> bool:
     return all(birth(pid) is None for pid in pids)
 

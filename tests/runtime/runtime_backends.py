@@ -14,7 +14,12 @@ from aiohttp.test_utils import TestServer
 
 from coralopt.runtime.router import BackendConfig, RouterConfig
 from coralopt.runtime.router.app import make_app
+from coralopt.runtime.router.doors import Doors, Keys
 from coralopt.runtime.router.router import Router
+
+#: The admin key of routers under test.
+ADMIN = "admin"
+AS_ADMIN = {"Authorization": f"Bearer {ADMIN}"}
 
 
 @dataclass
@@ -159,6 +164,11 @@ class Client:
             return answer.status, await answer.text()
 
 
+def send_admin(client: Client, method: str, path: str, **more: Any) -> Any:
+    """A request about backends, with the admin key."""
+    return client.session.request(method, f"{client.url}/router/backends{path}", headers=AS_ADMIN, **more)
+
+
 def with_router(
     backends: list[FakeBackend], test: Callable[[Client], Awaitable[None]], api_key: str | None = None, **limits: Any
 ) -> None:
@@ -170,7 +180,7 @@ def with_router(
             backends=tuple(backend.config() for backend in backends), **{"health_interval_s": 0.05, **limits}
         )
         router = Router(config)
-        server = TestServer(make_app(router, api_key))
+        server = TestServer(make_app(router, Doors(keys=Keys(api_key, ADMIN))))
         try:
             await server.start_server()
             async with aiohttp.ClientSession() as session:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_vllm import tokens
-from launched import TWO, Launched, ask, gone, strays
+from launched import TWO, Launched, admin, ask, gone, strays
 from runtime_plans import MODEL, instance, plan
 
 from coralopt.errors import LaunchError, OptionError
@@ -200,7 +200,7 @@ def until(true: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 
 def backends(url: str) -> dict[str, bool]:
-    with urllib.request.urlopen(f"{url}/router/backends", timeout=10) as answer:
+    with urllib.request.urlopen(admin(f"{url}/router/backends"), timeout=10) as answer:
         return {item["name"]: item["healthy"] for item in json.load(answer)["backends"]}
 
 
@@ -301,7 +301,7 @@ def test_the_dead_are_started_again(tmp_path: Path, vllm: Path, launched: list[L
     assert until(lambda: len(run.pids()) == 3 and not set(victim) & set(run.pids()))
     assert until(lambda: list(backends(run.url).values()) == [True, True])
     assert len(set(before) & set(run.pids())) == 1
-    with urllib.request.urlopen(f"{run.url}/router/plan", timeout=10) as answer:
+    with urllib.request.urlopen(admin(f"{run.url}/router/plan"), timeout=10) as answer:
         told = json.load(answer)
     assert until(lambda: set(told["running"].values()) == {1})
     assert told["given_up"] == {}

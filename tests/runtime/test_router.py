@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_backends import Client, FakeBackend, count, with_router
+from runtime_backends import AS_ADMIN, Client, FakeBackend, count, send_admin, with_router
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router import BackendConfig, RouterConfig, vllm_router_commands
@@ -131,7 +132,7 @@ def test_demand_is_what_clients_asked_for() -> None:
         assert text.endswith("data: [DONE]\n\n")
         shown = (await client.ask(stream=True, tokens=2, stream_options={"include_usage": True}))[1]
         assert '"completion_tokens": 2' in shown
-        told = json.loads((await client.get("/router/demand"))[1])
+        told = json.loads((await client.get("/router/demand", headers=AS_ADMIN))[1])
         sums = {"requests": 3, "answered": 3, "prompt_tokens": 21, "completion_tokens": 10}
         assert told["models"] == {"m": sums}
         answers = await asyncio.gather(*(client.ask(tokens=10) for _ in range(4)))
@@ -139,7 +140,7 @@ def test_demand_is_what_clients_asked_for() -> None:
         backend.answer = 400
         assert (await client.ask())[0] == 400
         assert (await client.ask(model="other"))[0] == 404
-        told = json.loads((await client.get("/router/demand"))[1])
+        told = json.loads((await client.get("/router/demand", headers=AS_ADMIN))[1])
         assert told["models"] == {"m": {"requests": 7, "answered": 5, "prompt_tokens": 35, "completion_tokens": 30}}
         assert told["seconds"] > 0
 
@@ -392,19 +393,20 @@ def test_backends_are_managed_over_http() -> None:
     a, b = FakeBackend("a"), FakeBackend("b")
 
     async def test(client: Client) -> None:
+        send = partial(send_admin, client)
         client.router.remove("b")
-        async with client.session.post(f"{client.url}/router/backends", json=b.config().model_dump()) as answer:
+        async with send("POST", "", json=b.config().model_dump()) as answer:
             assert (answer.status, (await answer.json())["healthy"]) == (201, True)
         assert {(await client.ask())[2]["X-Coralopt-Instance"] for _ in range(2)} == {"a", "b"}
-        async with client.session.post(f"{client.url}/router/backends/a/drain?timeout_s=1") as answer:
+        async with send("POST", "/a/drain?timeout_s=1") as answer:
             assert (await answer.json())["idle"] is True
-        async with client.session.delete(f"{client.url}/router/backends/a") as answer:
+        async with send("DELETE", "/a") as answer:
             assert answer.status == 200
-        listed = json.loads((await client.get("/router/backends"))[1])["backends"]
+        listed = json.loads((await client.get("/router/backends", headers=AS_ADMIN))[1])["backends"]
         assert [item["name"] for item in listed] == ["b"]
-        async with client.session.post(f"{client.url}/router/backends", json={"name": "c"}) as answer:
+        async with send("POST", "", json={"name": "c"}) as answer:
             assert answer.status == 400
-        async with client.session.delete(f"{client.url}/router/backends/a") as answer:
+        async with send("DELETE", "/a") as answer:
             assert answer.status == 404
 
     with_router([a, b], test)

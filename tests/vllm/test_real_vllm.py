@@ -26,6 +26,7 @@ from runtime_plans import MODEL, instance, plan
 
 from coralopt.plan import Plan
 from coralopt.planning import plan_scenario
+from coralopt.runtime.local import RemoteController
 from coralopt.scenario import scenario_from_mapping
 
 VLLM = os.environ.get("CORALOPT_VLLM")
@@ -93,12 +94,13 @@ class Controller:
         return {p["backend"]["name"]: [process["pid"] for process in p["processes"]] for p in pipelines}
 
     def urls(self) -> dict[str, str]:
-        with urlopen(f"{self.url}/router/backends") as answer:
-            return {item["name"]: item["url"] for item in json.load(answer)["backends"]}
+        return {item["name"]: item["url"] for item in self._backends()}
 
     def health(self) -> list[bool]:
-        with urlopen(f"{self.url}/router/backends") as answer:
-            return [item["healthy"] for item in json.load(answer)["backends"]]
+        return [item["healthy"] for item in self._backends()]
+
+    def _backends(self) -> list[dict[str, Any]]:
+        return RemoteController(str(self.folder / "run")).status()["backends"]
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -186,10 +188,10 @@ def coralopt(folder: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def apply(document: Plan, folder: Path, url: str) -> Any:
+def apply(document: Plan, folder: Path) -> Any:
     """What the controller did to follow the plan."""
     document.save(folder / "new.json")
-    return coralopt(folder, "launch", "apply", "new.json", url, "--no-verify")
+    return coralopt(folder, "launch", "apply", "new.json", "run", "--no-verify")
 
 
 def test_uneven_layers_weights_restart_replan_and_kill(
@@ -221,9 +223,9 @@ def test_uneven_layers_weights_restart_replan_and_kill(
 
     with Load(run.url, 2) as load:
         more = instance("mixed", (8, {"1xA100": (1, 300.0)}), batch=8)
-        up = apply(plan(SINGLE, UNEVEN, more), tmp_path, run.url)
+        up = apply(plan(SINGLE, UNEVEN, more), tmp_path)
         time.sleep(3)
-        down = apply(plan(SINGLE, more), tmp_path, run.url)
+        down = apply(plan(SINGLE, more), tmp_path)
         time.sleep(3)
     assert up == {
         "kept": ["tiny-mixed-us-east-2-1xl4-0", "tiny-mixed-us-east-2-1xl4-1xl40s-0"],
@@ -302,7 +304,7 @@ def test_measured_demand_makes_the_plan(model: Path, tmp_path: Path, controllers
         "follow",
         "scenario.yaml",
         "--router",
-        run.url,
+        "run",
         "--every",
         "20",
         "--epochs",

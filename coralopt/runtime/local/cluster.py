@@ -17,6 +17,7 @@ from coralopt.processes import LOOK_S, Child, last_words
 from coralopt.runtime.launch import PipelineLaunch
 from coralopt.runtime.local.state import PipelineState, ProcessState, load_state, save_state
 from coralopt.runtime.router.config import BackendConfig, backend_config
+from coralopt.runtime.router.doors import ADMIN_KEY, ROUTER_KEY
 from coralopt.types import JsonObject
 
 #: Seconds a process gets to end by itself after its requests are done.
@@ -121,7 +122,7 @@ class LocalCluster:
         self._log("").parent.mkdir(parents=True, exist_ok=True)
         try:
             for node in launch.nodes:
-                env = {**node.env, **dict.fromkeys(node.own_address, node.host)}
+                env = {ROUTER_KEY: "", ADMIN_KEY: "", **node.env, **dict.fromkeys(node.own_address, node.host)}
                 try:
                     child = Child.start(node.argv, env=env, log=self._log(node.name), outlives=True)
                 except OSError as error:

@@ -7,10 +7,8 @@ import shutil
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from aiohttp import web
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
@@ -19,10 +17,11 @@ from coralopt.runtime.local.cluster import LocalCluster
 from coralopt.runtime.local.controller import Controller, RestartPolicy
 from coralopt.runtime.local.reconcile import Pace, wanted
 from coralopt.runtime.local.state import only_controller
-from coralopt.runtime.router.app import make_app
+from coralopt.runtime.router.admin import PlanHooks
 from coralopt.runtime.router.config import RouterConfig
+from coralopt.runtime.router.doors import ADMIN_SOCKET, Doors
 from coralopt.runtime.router.router import Router
-from coralopt.runtime.router.run import require_free_port
+from coralopt.runtime.router.run import open_doors, require_free_port
 
 
 @dataclass(frozen=True)
@@ -31,19 +30,13 @@ class LocalOptions:
 
     Attributes:
         directory: Logs and state.
-        host: Address the router binds to.
-        port: Its port; 0 for a free one.
-        api_key: Asked of clients when given.
-        backend_key: API key of the servers themselves, if they have one.
+        doors: Where the router listens, and to whom. Who owns the directory manages it by the socket there.
         pace: How servers start and stop.
         restarts: What happens to servers that die.
     """
 
     directory: Path
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    backend_key: str | None = None
+    doors: Doors = field(default_factory=Doors)
     pace: Pace = field(default_factory=Pace)
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
@@ -80,14 +73,14 @@ async def serve_locally(
         raise LaunchError(
             f"{program!r} is not a program on this machine; install the engine or say where it is (--vllm)"
         )
-    if options.port:
-        require_free_port(options.host, options.port)
+    if options.doors.port:
+        require_free_port(options.doors.host, options.doors.port)
     wanted(plan, engine, options.pace.partial)
     with only_controller(options.directory):
         cluster = LocalCluster(options.directory, on_event)
         for name, pipeline in cluster.running.items():
             on_event(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
-        router = Router(RouterConfig(), options.backend_key)
+        router = Router(RouterConfig(), options.doors.keys.servers)
         controller = Controller(engine, cluster, router, options.pace, options.restarts)
         signals = _Signals()
         try:
@@ -111,17 +104,9 @@ async def _route(
     on_ready: Callable[[str, LocalCluster, Router], None],
 ) -> None:
     router, cluster = controller.router, controller.cluster
-    app = make_app(router, options.api_key, controller.apply, controller.describe)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, options.host, options.port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise LaunchError(f"the router cannot listen on {options.host}:{options.port}: {error.strerror}") from error
-        port = runner.addresses[0][1]
-        on_ready(f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{port}", cluster, router)
+    doors = replace(options.doors, admin_socket=options.directory / ADMIN_SOCKET)
+    async with open_doors(router, doors, PlanHooks(controller.apply, controller.describe)) as url:
+        on_ready(url, cluster, router)
         while not signals.count and not controller.hopeless:
             if await signals.unless(controller.look_after()):
                 await signals.unless(asyncio.sleep(0.5))
@@ -135,8 +120,6 @@ async def _route(
         patience = max(pipeline.drain_s for pipeline in cluster.running.values())
         draining = asyncio.gather(*(router.drain(name, patience) for name in list(router.backends)))
         await signals.unless(draining)
-    finally:
-        await runner.cleanup()
 
 
 class _Signals:

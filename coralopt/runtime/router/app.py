@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
-import hmac
-import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from coralopt.errors import CoraloptError
-from coralopt.runtime.router.config import BackendConfig
+from coralopt.runtime.router.admin import PREFIX, PlanHooks, add_admin, has_key
+from coralopt.runtime.router.doors import Doors
 from coralopt.runtime.router.relay import error_response, relay
 from coralopt.runtime.router.router import Router
-from coralopt.types import JsonObject
 
 #: Largest request body, bytes.
 LARGEST_BODY = 32 * 2**20
 #: Paths that need no key, as in vLLM.
 _OPEN = frozenset({"/health", "/ping", "/metrics"})
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-#: Takes a plan document as JSON text, makes the servers follow it, and says what changed.
-Apply = Callable[[str], Awaitable[JsonObject]]
-#: The plan that the servers follow, as JSON data.
-Describe = Callable[[], JsonObject]
 
-
-def make_app(
-    router: Router, api_key: str | None = None, apply: Apply | None = None, describe: Describe | None = None
-) -> web.Application:
-    """The application: OpenAI API, ``/health``, ``/metrics``, and ``/router/backends`` for whoever manages it.
+def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None = None) -> web.Application:
+    """The application: OpenAI API, ``/health``, ``/metrics``, and ``/router/`` for whoever manages it.
 
     Args:
         router: Started and stopped with the application.
-        api_key: Asked of every client when given; without one, backends are managed from this machine only.
-        apply: Behind ``POST /router/plan``, where the router's process also runs the servers.
-        describe: Behind ``GET /router/plan``, likewise.
+        doors: Who may come in; by default all, but nobody to manage it.
+        hooks: Behind ``/router/plan``.
     """
+    doors = doors or Doors()
+    client_key = doors.keys.client
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if api_key is not None and request.path not in _OPEN:
-            key = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(key.encode(), api_key.encode()):
-                return error_response(401, "the API key is missing or wrong")
-        elif request.path.startswith("/router/") and not _is_local(request):
-            return error_response(403, "without an API key only this machine may manage backends")
-        return await handler(request)
+        free = client_key is None or request.path in _OPEN or request.path.startswith(PREFIX)
+        if free or has_key(request, client_key or ""):
+            return await handler(request)
+        return error_response(401, "the API key is missing or wrong")
 
     async def life(_: web.Application) -> AsyncIterator[None]:
         await router.start()
@@ -65,25 +52,10 @@ def make_app(
             web.get("/health", endpoints.health),
             web.get("/ping", endpoints.ping),
             web.get("/metrics", endpoints.metrics),
-            web.get("/router/demand", endpoints.demand),
-            web.get("/router/backends", endpoints.backends),
-            web.post("/router/backends", endpoints.add),
-            web.post("/router/backends/{name}/drain", endpoints.drain),
-            web.delete("/router/backends/{name}", endpoints.remove),
         ]
     )
-    if apply is not None:
-        app.router.add_post("/router/plan", _applying(apply))
-    if describe is not None:
-        app.router.add_get("/router/plan", _describing(describe))
+    add_admin(app, router, hooks or PlanHooks(), doors)
     return app
-
-
-def _is_local(request: web.Request) -> bool:
-    try:
-        return ipaddress.ip_address(request.remote or "").is_loopback
-    except ValueError:
-        return False
 
 
 class _Endpoints:
@@ -117,53 +89,3 @@ class _Endpoints:
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self.router.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
-    async def demand(self, _: web.Request) -> web.Response:
-        return web.json_response(self.router.demand.document())
-
-    async def backends(self, _: web.Request) -> web.Response:
-        return web.json_response({"backends": [backend.document() for backend in self.router.backends.values()]})
-
-    async def add(self, request: web.Request) -> web.Response:
-        try:
-            backend = self.router.add(BackendConfig.model_validate_json(await request.text()))
-        except (ValueError, CoraloptError) as error:
-            return error_response(400, str(error))
-        await self.router.health.check(backend)
-        return web.json_response({"name": backend.config.name, "healthy": backend.healthy}, status=201)
-
-    async def drain(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        try:
-            idle = await self.router.drain(name, float(request.query.get("timeout_s", "120")))
-        except ValueError:
-            return error_response(400, "timeout_s must be a number of seconds")
-        except CoraloptError as error:
-            return error_response(404, str(error))
-        return web.json_response({"name": name, "idle": idle})
-
-    async def remove(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        try:
-            self.router.remove(name)
-        except CoraloptError as error:
-            return error_response(404, str(error))
-        return web.json_response({"name": name, "removed": True})
-
-
-def _applying(apply: Apply) -> Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        try:
-            # A client that goes away must not leave servers half changed.
-            return web.json_response(await asyncio.shield(apply(await request.text())))
-        except CoraloptError as error:
-            return error_response(409, str(error))
-
-    return handle
-
-
-def _describing(describe: Describe) -> Handler:
-    async def handle(_: web.Request) -> web.StreamResponse:
-        return web.json_response(describe())
-
-    return handle

@@ -46,6 +46,9 @@ class RouterConfig(_Part):
     format: Literal["coralopt-router"] = "coralopt-router"
     version: Literal[1] = 1
     backends: tuple[BackendConfig, ...] = ()
+    admin_hosts: tuple[str, ...] = Field(
+        default=(), description="Names with a dot under which the admin endpoints may be called."
+    )
     queue_size: int = Field(default=256, ge=0, description="Requests that may wait for a model; more get a 429.")
     queue_timeout_s: float = Field(default=30.0, gt=0, description="Longest wait in the queue; then a 503.")
     retries: int = Field(default=2, ge=0, description="Other instances tried when one fails before its first token.")

@@ -30,6 +30,7 @@ class Backend:
 
     Attributes:
         config: Name, address, weight.
+        trusted: Whether it gets the servers' key.
         healthy: Whether it is well, as :class:`coralopt.runtime.router.health.Health` judges.
         tripped: Whether requests opened its circuit and no health check has been good since.
         on_trial: Whether it gets one request at a time, after its circuit was open.
@@ -43,6 +44,7 @@ class Backend:
     """
 
     config: BackendConfig
+    trusted: bool = True
     healthy: bool = False
     tripped: bool = False
     on_trial: bool = False

@@ -244,7 +244,8 @@ class _Journey:
 
     def _post(self, backend: Backend, body: JsonObject) -> _Answering:
         url = backend.config.url + self.request.path
-        return self.router.session.post(url, json=body, headers=self.headers)
+        headers = {**self.headers, **self.router.key_header(backend)}
+        return self.router.session.post(url, json=body, headers=headers)
 
     def _look_at(self, backend: Backend, answer: aiohttp.ClientResponse, content: bytes) -> None:
         if answer.status < 400:

@@ -29,7 +29,7 @@ class Router:
         self.demand = DemandMeter()
         self.backends: dict[str, Backend] = {}
         self._pools: dict[tuple[str, str], BackendPool] = {}
-        self._headers = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
+        self._key_header = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self._session: aiohttp.ClientSession | None = None
         self.health = Health(config, self.backends, self._changed)
         for backend in config.backends:
@@ -45,7 +45,6 @@ class Router:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.config.connect_timeout_s)
         self._session = aiohttp.ClientSession(
             timeout=timeout,
-            headers=self._headers,
             connector=aiohttp.TCPConnector(limit=0),
             auto_decompress=False,
             read_bufsize=2**18,
@@ -85,15 +84,24 @@ class Router:
                 429,
             )
 
-    def add(self, config: BackendConfig, *, healthy: bool = False) -> Backend:
+    def key_header(self, backend: Backend) -> Mapping[str, str]:
+        """The servers' key, for those that may have it."""
+        return self._key_header if backend.trusted else {}
+
+    def add(self, config: BackendConfig, *, healthy: bool = False, trusted: bool = True) -> Backend:
         """Route to one more backend as soon as it is healthy.
+
+        Args:
+            config: Its name, which is new, and its address.
+            healthy: Whether it is known to be well already.
+            trusted: Whether it gets the servers' key.
 
         Raises:
             LaunchError: The name is taken.
         """
         if config.name in self.backends:
             raise LaunchError(f"a backend called {config.name!r} is there already")
-        backend = Backend(config, healthy=healthy)
+        backend = Backend(config, healthy=healthy, trusted=trusted)
         self.backends[config.name] = backend
         key = (config.model, config.phase)
         if key not in self._pools:

@@ -1,46 +1,101 @@
-"""The router alone, in the foreground."""
+"""A router that listens: its doors opened and shut, and the router alone, in the foreground."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 from aiohttp import web
 
 from coralopt.errors import LaunchError
+from coralopt.runtime.router.admin import PlanHooks, make_admin_app
 from coralopt.runtime.router.app import make_app
 from coralopt.runtime.router.config import RouterConfig
+from coralopt.runtime.router.doors import Doors, socket_address
 from coralopt.runtime.router.router import Router
 
 #: Seconds that requests in flight are given when it is told to stop.
 DRAIN_S = 120.0
 
 
-def run_router(
-    config: RouterConfig,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    api_key: str | None = None,
-    backend_key: str | None = None,
-    *,
-    on_event: Callable[[str], None] = lambda text: None,
-) -> None:
-    """Route until SIGINT or SIGTERM; then no new requests, and those in flight are finished.
+def run_router(config: RouterConfig, doors: Doors, *, on_event: Callable[[str], None] = lambda text: None) -> None:
+    """Route until SIGINT or SIGTERM; then no new requests, and those in flight are finished. A second signal ends at once.
 
     Raises:
-        LaunchError: The port is taken.
+        LaunchError: The port is taken, or there is no place for the admin socket.
     """
-    if port:
-        require_free_port(host, port)
-    web.run_app(
-        make_app(Router(config, backend_key), api_key),
-        host=host,
-        port=port,
-        handler_cancellation=True,
-        access_log=None,
-        shutdown_timeout=DRAIN_S,
-        print=lambda text: on_event(str(text)),
+    if doors.port:
+        require_free_port(doors.host, doors.port)
+    asyncio.run(_route(config, doors, on_event))
+
+
+async def _route(config: RouterConfig, doors: Doors, on_event: Callable[[str], None]) -> None:
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    async with open_doors(Router(config, doors.keys.servers), doors, drain_s=DRAIN_S) as url:
+        on_event(f"routing at {url}/v1; Ctrl-C ends it")
+        await told.wait()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def open_doors(
+    router: Router, doors: Doors, hooks: PlanHooks | None = None, drain_s: float = 60.0
+) -> AsyncIterator[str]:
+    """The router listens; at the end it takes no new requests, and those in flight get ``drain_s`` seconds.
+
+    Yields:
+        Its URL.
+
+    Raises:
+        LaunchError: It cannot listen.
+    """
+    hooks = hooks or PlanHooks()
+    runner = web.AppRunner(
+        make_app(router, doors, hooks), handler_cancellation=True, access_log=None, shutdown_timeout=drain_s
     )
+    admin = web.AppRunner(make_admin_app(router, hooks), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, doors.host, doors.port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise LaunchError(f"the router cannot listen on {doors.host}:{doors.port}: {error.strerror}") from error
+        port = runner.addresses[0][1]
+        if doors.admin_socket is not None:
+            await admin.setup()
+            await web.SockSite(admin, _private_socket(doors.admin_socket)).start()
+        yield doors.url(port)
+    finally:
+        await runner.cleanup()
+        await admin.cleanup()
+        if doors.admin_socket is not None and doors.admin_socket.is_socket():
+            doors.admin_socket.unlink()
+
+
+def _private_socket(path: Path) -> socket.socket:
+    """Bound, and open to its owner only from the first moment."""
+    if path.is_socket():
+        path.unlink()
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        with socket_address(path) as address:
+            server.bind(address)
+    except OSError as error:
+        server.close()
+        raise LaunchError(f"{path}: the admin socket cannot be made there: {error.strerror or error}") from error
+    finally:
+        os.umask(mask)
+    return server
 
 
 def require_free_port(host: str, port: int) -> None:

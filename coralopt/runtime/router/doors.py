@@ -1,0 +1,75 @@
+"""Who may come in: keys, and the address of the admin door."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coralopt.errors import LaunchError
+
+#: Environment variables with the router's own keys; servers never get them.
+ROUTER_KEY, ADMIN_KEY = "CORALOPT_API_KEY", "CORALOPT_ADMIN_KEY"
+#: The admin door of `coralopt launch start`, below its folder.
+ADMIN_SOCKET = "admin.sock"
+#: Longest path of a Unix socket that every system takes, bytes.
+_LONGEST_PATH = 100
+
+
+@dataclass(frozen=True)
+class Keys:
+    """API keys.
+
+    Attributes:
+        client: Asked of clients when given.
+        admin: Opens the admin endpoints under the router's address; closed there when ``None``.
+        servers: What the servers behind the router ask for, if anything.
+
+    Raises:
+        LaunchError: Clients would have the admin's key.
+    """
+
+    client: str | None = None
+    admin: str | None = None
+    servers: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.admin is not None and self.admin == self.client:
+            raise LaunchError(
+                f"{ADMIN_KEY} is the same as {ROUTER_KEY}: every client could manage servers; choose another"
+            )
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Where a router listens, and to whom.
+
+    Attributes:
+        host: Address for clients.
+        port: Its port; 0 for a free one.
+        keys: Who may come in.
+        admin_socket: Unix socket through which whoever owns it manages the router, without a key.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: Keys = field(default_factory=Keys)
+    admin_socket: Path | None = None
+
+    def url(self, port: int) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """``path`` for bind and connect, which take short ones only: a long one goes by its folder's descriptor."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
