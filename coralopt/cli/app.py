@@ -24,6 +24,7 @@ from coralopt.cli import (
     show,
     simulate,
     solvers,
+    sweep,
     templates,
     verify,
     verify_solvers,
@@ -43,6 +44,7 @@ def make_app() -> typer.Typer:
     app.callback()(_root)
     app.command()(plan.plan)
     app.command()(compare.compare)
+    app.command()(sweep.sweep)
     app.command()(adapt.adapt)
     app.command()(follow.follow)
     app.command()(templates.templates)

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coralopt.cli.console import progress_bar
 from coralopt.cli.present import write_page
+from coralopt.cli.shared_options import LibraryFile
+from coralopt.errors import OptionError
 
 if TYPE_CHECKING:
     from coralopt.report.pages import Page
@@ -24,15 +27,35 @@ def report(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("page.html"),
     open_page: OpenFlag = False,
+    analyse: Annotated[
+        bool,
+        typer.Option(
+            "--analyse",
+            help="Of a plan: plan again with one thing changed, for what binds and what was close; minutes.",
+        ),
+    ] = False,
+    library: LibraryFile = None,
 ) -> None:
     """Write one self-contained web page from FILES: plan, simulation, comparison, epochs, bench or sweep."""
-    write_page(_page(files), output, open_page)
+    if not analyse:
+        write_page(_page(files), output, open_page)
+        return
+    from coralopt.planning.analysis import analyse_plan
+    from coralopt.report.pages.files import read_results
+
+    results = read_results(files)
+    if len(results.plans) != 1:
+        raise OptionError("--analyse is for one plan, alone or with its simulation")
+    with progress_bar("analysis") as progress:
+        page = results.page(lambda plan: analyse_plan(plan, library, progress))
+    write_page(page, output, open_page)
 
 
 def _page(files: list[Path]) -> Page:
-    from coralopt.errors import OptionError
+    from coralopt.planning.sweep import Sweep, is_sweep
     from coralopt.report.pages.bench import bench_page
     from coralopt.report.pages.files import read_results
+    from coralopt.report.pages.sweep import sweep_page
 
     tables = [path for path in files if path.suffix in (".jsonl", ".parquet")]
     if not tables:
@@ -41,6 +64,8 @@ def _page(files: list[Path]) -> Page:
         raise OptionError(
             f"{tables[0]}: the results of a bench or a sweep make a page of their own; give no other file"
         )
+    if is_sweep(tables[0]):
+        return sweep_page(Sweep.load(tables[0]))
     from coralopt.benchmark import read_rows, summarise
 
     return bench_page(summarise(read_rows(tables[0])))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from markupsafe import Markup, escape
@@ -222,8 +222,11 @@ def lines(title: str, series: Sequence[Line], x: Scale, y: Scale, limits: Sequen
         shift = -4 if anchor == "end" else 4
         drawn.append(_text(name, across(place) + shift, bottom - 6, text_anchor=anchor, class_="small"))
     for line in series:
-        points = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(a) and math.isfinite(b)]
-        shapes = _shapes(line, [(across(a), down(b)) for a, b in points])
+        shown = [
+            k for k, (a, b) in enumerate(zip(line.x, line.y, strict=True)) if math.isfinite(a) and math.isfinite(b)
+        ]
+        tips = [line.tips[k] for k in shown] if line.tips else ()
+        shapes = _shapes(replace(line, tips=tips), [(across(line.x[k]), down(line.y[k])) for k in shown])
         drawn.append(element("g", *shapes, data_series=line.name) if line.name else Markup("").join(shapes))
     named = {line.name: line.colour for line in series if line.name}
     return _svg(title, *_with_legend(drawn, bottom + 36, named, left))
@@ -313,6 +316,15 @@ def pipeline(instance: PlannedInstance, colours: Mapping[str, int], sources: Map
             x += gap
     name = f"Pipeline of {instance.key} in {instance.region}: {len(instance.stages)} stages, {total} layers"
     return _svg(name, height + 20, drawn)
+
+
+def standalone(drawing: Markup) -> str:
+    """A drawing as a file of its own, with its colours."""
+    start = drawing.index("viewBox=")
+    box = drawing[start : drawing.index('"', start + 9) + 1]
+    style = element("style", Markup(stylesheet()))
+    root = f'<svg xmlns="http://www.w3.org/2000/svg" class="coralopt" {box}>'
+    return f"{root}{style}{drawing}</svg>\n"
 
 
 def _svg(title: str, height: float, drawn: Iterable[str]) -> Markup:

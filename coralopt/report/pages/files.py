@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from coralopt.errors import CoraloptError
 from coralopt.plan import Plan, PlanDifference
 from coralopt.planning import Epoch, EpochSummary
+from coralopt.planning.analysis import PlanAnalysis
 from coralopt.planning.compare import Row, planned_row, with_bound
 from coralopt.report.epochs import Horizon
 from coralopt.report.pages.comparison import comparison_page
@@ -41,8 +42,11 @@ class ResultFiles:
     horizons: list[tuple[str, Horizon]] = field(default_factory=list)
     comparisons: list[tuple[str, list[Row]]] = field(default_factory=list)
 
-    def page(self) -> Page:
+    def page(self, analyse: Callable[[Plan], PlanAnalysis] | None = None) -> Page:
         """The page that they make together.
+
+        Args:
+            analyse: Says what a plan hangs on; ``None`` leaves that out.
 
         Raises:
             CoraloptError: They do not go together.
@@ -50,7 +54,9 @@ class ResultFiles:
         kinds = (len(self.plans), len(self.played), len(self.horizons), len(self.comparisons))
         match kinds:
             case (1, 0 | 1, 0, 0):
-                return plan_page(PlanPage(self.plans[0], self.played[0] if self.played else None))
+                plan = self.plans[0]
+                analysis = None if analyse is None else analyse(plan)
+                return plan_page(PlanPage(plan, self.played[0] if self.played else None, analysis))
             case (0, 1, 0, 0):
                 return simulation_page(self.played[0])
             case (0, 0, 1, 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from rich.table import Table
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
-from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers, pipeline
+from coralopt.planning.analysis import PlanAnalysis
+from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import PlayedRequests, latency_figures, miss_figure, promise_answer
 from coralopt.report.table import Column, make_table
@@ -29,12 +31,12 @@ class PlanPage:
     Attributes:
         plan: The plan.
         played: Requests played against it, where there was a simulation.
-        more: Sections that others add after those of the plan.
+        analysis: What it hangs on, where that was asked for.
     """
 
     plan: Plan
     played: PlayedRequests | None = None
-    more: tuple[PageSection, ...] = ()
+    analysis: PlanAnalysis | None = None
 
 
 def plan_page(content: PlanPage) -> Page:
@@ -54,8 +56,9 @@ def plan_page(content: PlanPage) -> Page:
         PageSection("cost", "Where the money goes", (Grid(tuple(_cost_figures(plan, scenario))),)),
         PageSection("misses", "Where each miss comes from", misses),
         PageSection("latency", "Latency", latency_figures(played)),
-        PageSection("binding", "What binds", tuple(_binding(plan, nodes, scenario))),
-        *content.more,
+        PageSection("binding", "What binds", tuple(_binding(plan, nodes, scenario, content.analysis))),
+        PageSection("alternatives", "Which alternatives were close", tuple(_alternatives(content.analysis))),
+        PageSection("sensitivity", "How cost follows prices, demand and SLOs", tuple(_sensitivity(content.analysis))),
         PageSection("figures", "All figures", tuple(_tables(plan))),
     ]
     return Page(f"Plan for {name}", summary, answers, sections)
@@ -223,8 +226,10 @@ def _spent(plan: Plan, scenario: ResolvedScenario | None) -> dict[tuple[str, str
     return spent
 
 
-def _binding(plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScenario | None) -> Iterable[Block]:
-    """What is used up, as far as the plan alone tells."""
+def _binding(
+    plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScenario | None, analysis: PlanAnalysis | None
+) -> Iterable[Block]:
+    """What is used up, and what more of it would save."""
     if scenario is None:
         yield Words("This version does not understand the plan's scenario, so what was on offer is not known here.")
         return
@@ -234,16 +239,62 @@ def _binding(plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScen
         if region in scenario.regions and configuration in names:
             offered = int(scenario.availability[scenario.regions.index(region), names.index(configuration)])
             rows.append((region, configuration, number, offered, "used up" if number >= offered else ""))
-    columns = ("region", "nodes of", Column("rented", "{:,}"), Column("on offer", "{:,}"), "")
     full = [row for row in rows if row[-1]]
-    yield Words(
-        "Used up: " + ", ".join(f"{row[1]} in {row[0]}" for row in full) + "."
-        if full
-        else "No kind of node is used up: more of the same nodes would save nothing."
-    )
+    if not full:
+        yield Words("No kind of node is used up.")
+    elif analysis is None:
+        yield Words("Used up: " + ", ".join(f"{row[1]} in {row[0]}" for row in full) + ".")
+    if analysis is not None:
+        for item in analysis.nodes:
+            words = f"{item.saved_usd_h:,.4f} USD/h" if item.saved_usd_h > analysis.gap_usd_h else "nothing"
+            yield Words(f"One more {item.configuration} in {item.region} would save {words}.")
+    columns = ("region", "nodes of", Column("rented", "{:,}"), Column("on offer", "{:,}"), "")
     yield HtmlTable(make_table("Nodes rented and on offer", columns, rows))
     if plan.options:
         yield HtmlTable(option_table(plan))
+
+
+def _alternatives(analysis: PlanAnalysis | None) -> Iterable[Block]:
+    """The best plan without each template."""
+    if analysis is None:
+        yield Words(
+            "Not computed: `coralopt report --analyse` plans again without each template in use, with one more node of what "
+            "is used up, and with other prices, demand and SLOs."
+        )
+        return
+    yield Words(
+        "Each line is a plan of its own, solved to the same gap: the best one that does not use this template at all."
+    )
+    rows = [
+        (
+            item.instance.key,
+            " → ".join(map(_stage_words, item.instance.stages)),
+            "no plan" if item.more_usd_h is None else item.more_usd_h,
+            item.instead,
+        )
+        for item in analysis.alternatives
+    ]
+    columns = ("model phase", "without", Column("more USD/h", "{:,.4f}"), "instead")
+    yield HtmlTable(make_table("", columns, rows))
+
+
+def _sensitivity(analysis: PlanAnalysis | None) -> Iterable[Block]:
+    """Small multiples with one scale."""
+    if analysis is None:
+        return
+    costs = [cost for item in analysis.sensitivities for cost in item.costs if math.isfinite(cost)]
+    y = Scale("USD/h", low=min(costs) * 0.95, high=max(costs) * 1.05)
+    words = {"price": "Price of", "demand": "Demand of", "slo": "Both SLOs of"}
+    figures = []
+    for item in analysis.sensitivities:
+        head, _, name = item.path.partition(".")
+        tips = [f"times {factor:g}: {cost:,.4f} USD/h" for factor, cost in zip(item.factors, item.costs, strict=True)]
+        series = [Line("", item.factors, item.costs), Line("", item.factors, item.costs, 0, "points", tips)]
+        missing = [f"times {f:g}" for f, cost in zip(item.factors, item.costs, strict=True) if math.isnan(cost)]
+        note = f"; no plan {', '.join(missing)}" if missing else ""
+        title = f"{words[head]} {name}"
+        figures.append(Figure(lines(title, series, Scale("times as in the scenario"), y), title + note))
+    yield Grid(tuple(figures))
 
 
 def _tables(plan: Plan) -> Iterable[Block]:
