@@ -37,6 +37,9 @@ class FakeBackend:
         first_s: Seconds before anything is answered.
         health_s: Seconds before ``/health`` is answered.
         healthy: Whether ``/health`` answers 200.
+        padding: Put into every token.
+        engine_id: What a prefill server calls itself; its name by default.
+        pushed: Waited for before anything is answered, as for a push.
         bodies: Requests seen.
         most_at_once: Largest number of requests at the same time.
         cancelled: Requests whose client went away.
@@ -53,6 +56,9 @@ class FakeBackend:
     first_s: float = 0.0
     health_s: float = 0.0
     healthy: bool = True
+    padding: str = ""
+    engine_id: str | None = None
+    pushed: asyncio.Event | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
@@ -109,6 +115,8 @@ class FakeBackend:
 
     async def _respond(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         await asyncio.sleep(self.first_s)
+        if self.pushed is not None:
+            await self.pushed.wait()
         if body.get("prompt") == "poison":
             return web.json_response({"error": {"message": "poison"}}, status=500)
         if isinstance(self.answer, int):
@@ -118,7 +126,7 @@ class FakeBackend:
             request.transport.close()
             return web.Response()
         count = int(body.get("max_tokens", 4))
-        words = [f"{self.name}:{index} " for index in range(count)]
+        words = [f"{self.name}:{index} {self.padding}" for index in range(count)]
         if not body.get("stream"):
             await asyncio.sleep(self.token_s * count)
             if self.answer == "break":
@@ -127,7 +135,10 @@ class FakeBackend:
             document: dict[str, Any] = {"choices": [{"text": "".join(words)}], "from": self.name}
             document["usage"] = {"prompt_tokens": 7, "completion_tokens": count}
             if self.phase == "prefill":
-                document["kv_transfer_params"] = {"do_remote_prefill": True, "remote_engine_id": self.name}
+                params = {"do_remote_prefill": True, "remote_engine_id": self.engine_id or self.name}
+                if self.connector == "NixlPushConnector":
+                    params |= {"transfer_mode": "push", "remote_host": "h", "remote_port": 5600, "tp_size": 1}
+                document["kv_transfer_params"] = params
             return web.json_response(document)
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await stream.prepare(request)

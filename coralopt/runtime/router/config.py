@@ -57,6 +57,9 @@ class RouterConfig(_Part):
     unhealthy_after: int = Field(default=3, ge=1, description="Health checks, or requests, in a row that must fail.")
     connect_timeout_s: float = Field(default=5.0, gt=0)
     first_token_timeout_s: float = Field(default=300.0, gt=0, description="Longest wait for a stream's first byte.")
+    kv_wait_s: float = Field(
+        default=20.0, gt=0, description="Longest wait between prefill and decode; longer, and prefill is done again."
+    )
     answer_timeout_s: float = Field(
         default=3600.0, gt=0, description="Longest wait for an answer that is not streamed."
     )

@@ -92,7 +92,7 @@ class Health:
             backend.tripped = False
         else:
             # A server that comes back under its name is another engine.
-            backend.engine_id, backend.strikes = None, 0
+            backend.engine_id, backend.push_identity, backend.strikes = None, None, 0
         if (backend.healthy, backend.on_trial) != was:
             self._on_change(backend)
 

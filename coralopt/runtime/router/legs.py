@@ -7,12 +7,39 @@ itself and need no word.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 
 from coralopt.types import Json, JsonObject
 
+PUSH = "NixlPushConnector"
 #: Fields of the request that make no sense for an answer of one token that nobody reads.
 _DROPPED = ("stream_options", "min_tokens", "n", "best_of", "stop", "stop_token_ids")
 _PREFILL = {"do_remote_decode": True, "do_remote_prefill": False}
+_DECODE = {"do_remote_decode": False, "do_remote_prefill": True}
+#: What a pushing prefill server says about itself in every answer; those without a default must be there.
+_PUSH_IDENTITY = ("remote_engine_id", "remote_host", "remote_port", "tp_size", "transfer_mode")
+_PUSH_OPTIONAL = ("pp_size", "dcp_size")
+
+
+def holds_cache(connector: str | None) -> bool:
+    """Whether a prefill server keeps the blocks of one request for one decode server, and only for so long."""
+    return (connector or "").startswith("Nixl") or connector == "MooncakeConnector"
+
+
+def not_transferable(body: JsonObject, connector: str | None) -> str | None:
+    """Why no KV cache can be handed over for this request: several sequences would share the blocks of one."""
+    if not holds_cache(connector):
+        return None
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > 1 and not all(isinstance(token, int) for token in prompt):
+        return "several prompts in one request cannot be served where prefill and decode are apart; send one by one"
+    for name in ("n", "best_of"):
+        count = body.get(name)
+        if isinstance(count, int) and count > 1:
+            return f"{name} = {count} cannot be served where prefill and decode are apart; ask {count} times"
+    if body.get("use_beam_search"):
+        return "use_beam_search cannot be served where prefill and decode are apart"
+    return None
 
 
 def prefill_body(body: JsonObject, connector: str | None) -> dict[str, Json]:
@@ -21,11 +48,12 @@ def prefill_body(body: JsonObject, connector: str | None) -> dict[str, Json]:
     request |= {"max_tokens": 1, "stream": False}
     if "max_completion_tokens" in request:
         request["max_completion_tokens"] = 1
+    transfer: dict[str, Json] = {"transfer_id": f"xfer-{uuid.uuid4()}"}
     if (connector or "").startswith("Nixl"):
         unknown = dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
-        request["kv_transfer_params"] = {**_PREFILL, **unknown}
+        request["kv_transfer_params"] = {**_PREFILL, **unknown, **(transfer if connector == PUSH else {})}
     if connector == "MooncakeConnector":
-        request["kv_transfer_params"] = {**_PREFILL, "transfer_id": f"xfer-{uuid.uuid4()}"}
+        request["kv_transfer_params"] = {**_PREFILL, **transfer}
     return request
 
 
@@ -42,11 +70,36 @@ def decode_body(
         place: Where its caches are: ``remote_engine_id`` and ``remote_bootstrap_addr``, for Mooncake.
     """
     params = answer.get("kv_transfer_params")
-    if (connector or "").startswith("Nixl") and params:
-        return {**body, "kv_transfer_params": params}
+    if (connector or "").startswith("Nixl") and isinstance(params, dict) and params:
+        return {**body, "kv_transfer_params": {**params, **_transfer(prefill)}}
     if connector == "MooncakeConnector":
-        sent = prefill["kv_transfer_params"]
-        assert isinstance(sent, dict)
-        transfer = {"transfer_id": sent["transfer_id"], **place}
-        return {**body, "kv_transfer_params": {"do_remote_decode": False, "do_remote_prefill": True, **transfer}}
+        return {**body, "kv_transfer_params": {**_DECODE, **_transfer(prefill), **place}}
     return body
+
+
+def push_identity(connector: str | None, answer: JsonObject) -> JsonObject | None:
+    """What a pushing prefill server says about itself, from its answer; ``None`` where it says too little."""
+    params = answer.get("kv_transfer_params")
+    if connector != PUSH or not isinstance(params, dict) or params.get("transfer_mode") != "push":
+        return None
+    if any(params.get(name) is None for name in _PUSH_IDENTITY):
+        return None
+    return {name: params[name] for name in (*_PUSH_IDENTITY, *_PUSH_OPTIONAL) if name in params}
+
+
+def pushed_body(body: JsonObject, identity: JsonObject, prefill: JsonObject, request_id: str) -> JsonObject:
+    """The request for a decode server that waits for a push while the prefill server still works.
+
+    Args:
+        body: As it came.
+        identity: Of the prefill server, from :func:`push_identity`.
+        prefill: What it was asked, from :func:`prefill_body`.
+        request_id: ``X-Request-Id`` of both.
+    """
+    params = {**identity, **_DECODE, **_transfer(prefill), "remote_request_id": request_id}
+    return {**body, "kv_transfer_params": params}
+
+
+def _transfer(prefill: JsonObject) -> Mapping[str, Json]:
+    sent = prefill.get("kv_transfer_params")
+    return {"transfer_id": sent["transfer_id"]} if isinstance(sent, dict) and "transfer_id" in sent else {}

@@ -41,6 +41,7 @@ class Backend:
         failures: Health checks that failed in a row.
         credit: State of the weighted round robin.
         engine_id: What a Mooncake prefill server calls itself, once asked.
+        push_identity: What a pushing prefill server says about itself, once it has answered.
     """
 
     config: BackendConfig
@@ -54,6 +55,7 @@ class Backend:
     failures: int = 0
     credit: float = 0.0
     engine_id: str | None = None
+    push_identity: JsonObject | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     waits: set[asyncio.Timeout] = field(default_factory=set)
 
@@ -117,6 +119,10 @@ class BackendPool:
     def up(self, avoid: frozenset[str] = frozenset()) -> bool:
         """Whether any backend but those to ``avoid`` may get requests."""
         return any(backend.usable and backend.config.name not in avoid for backend in self.backends)
+
+    def ready(self, avoid: frozenset[str] = frozenset()) -> bool:
+        """Whether a request would get a slot at once."""
+        return not self._waiting and any(b.free and b.config.name not in avoid for b in self.backends)
 
     def retry_after_s(self) -> int:
         """Seconds until the queue should have moved: its length times the time a slot is held, over the slots."""

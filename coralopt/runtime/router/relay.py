@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import uuid
 from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TypeAlias
 
 import aiohttp
 from aiohttp import web
 
 from coralopt.runtime.router.events import EventFilter, asks_for_usage, with_usage
-from coralopt.runtime.router.legs import decode_body, prefill_body
+from coralopt.runtime.router.legs import (
+    PUSH,
+    decode_body,
+    holds_cache,
+    not_transferable,
+    prefill_body,
+    push_identity,
+    pushed_body,
+)
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy
 from coralopt.runtime.router.router import Router
 from coralopt.types import JsonObject
@@ -85,6 +94,7 @@ class _Journey:
         self.router, self.request, self.body, self.model = router, request, body, model
         self.started = time.monotonic()
         self.headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
+        self.headers.setdefault("X-Request-Id", uuid.uuid4().hex)
         #: Those it failed on, for which it counts once it succeeds elsewhere.
         self.blamed: list[Backend] = []
         self.to_client = False
@@ -118,13 +128,58 @@ class _Journey:
             async with pools["mixed"].slot(failed, wait_s) as backend:
                 return await self._answer(backend, self.body)
         self._need_halves(pools)
-        async with pools["prefill"].slot(failed, wait_s) as backend:
-            connector = backend.config.connector
-            request = prefill_body(self.body, connector)
-            prefill = await self._prefill(backend, request)
-            place = await self._place(backend)
+        connector = pools["prefill"].backends[0].config.connector
+        if why := not_transferable(self.body, connector):
+            raise Refused(error_response(400, why))
+        async with AsyncExitStack() as slots:
+            source = await slots.enter_async_context(pools["prefill"].slot(failed, wait_s))
+            if source.push_identity and pools["decode"].ready(failed):
+                async with pools["decode"].slot(failed, wait_s) as backend:
+                    return await self._push(slots, source, backend, source.push_identity)
+            body = await self._prefilled(source)
+        since = time.monotonic()
         async with pools["decode"].slot(failed, wait_s) as backend:
-            return await self._answer(backend, decode_body(self.body, connector, request, prefill, place))
+            if holds_cache(connector) and time.monotonic() - since > self.router.config.kv_wait_s:
+                # The prefill server frees the blocks soon, or has done so.
+                async with pools["prefill"].slot(failed, wait_s) as source:
+                    body = await self._prefilled(source)
+            return await self._answer(backend, body)
+
+    async def _prefilled(self, source: Backend) -> JsonObject:
+        """The first leg; what the second one is to be asked."""
+        connector = source.config.connector
+        request = prefill_body(self.body, connector)
+        answer = await self._prefill(source, request)
+        return decode_body(self.body, connector, request, answer, await self._place(source))
+
+    async def _push(
+        self, slots: AsyncExitStack, source: Backend, target: Backend, identity: JsonObject
+    ) -> web.StreamResponse:
+        """Both legs at once: the decode server waits with its blocks for what the prefill server will write there."""
+        request = prefill_body(self.body, PUSH)
+        handed = pushed_body(self.body, identity, request, self.headers["X-Request-Id"])
+        legs = prefill, decode = (
+            asyncio.create_task(self._prefill(source, request)),
+            asyncio.create_task(self._answer(target, handed)),
+        )
+        try:
+            await asyncio.wait(legs, return_when=asyncio.FIRST_COMPLETED)
+            if not decode.done():
+                answer = prefill.result()
+                await slots.aclose()
+                if source.push_identity != identity:
+                    # Another engine under this name since: nobody would write to those blocks.
+                    decode.cancel()
+                    await asyncio.wait({decode})
+                    return await self._answer(target, decode_body(self.body, PUSH, request, answer, {}))
+            return await decode
+        except Lost:
+            source.push_identity = None
+            raise
+        finally:
+            for leg in legs:
+                leg.cancel()
+            await asyncio.gather(*legs, return_exceptions=True)
 
     def _need_halves(self, pools: Mapping[str, BackendPool]) -> None:
         for phase in ("prefill", "decode"):
@@ -146,6 +201,7 @@ class _Journey:
             first = None
         if not isinstance(first, dict):
             raise self._failed(backend, "the prefill answer is not a JSON object")
+        backend.push_identity = push_identity(backend.config.connector, first)
         self._answered(backend)
         self._count(backend, "ok")
         return first
