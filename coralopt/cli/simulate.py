@@ -42,6 +42,9 @@ class ClusterOptions(OptionGroup):
     noise: float = option(0.0, "Coefficient of variation of every stage time.")
     kv_gb_s: float | None = option(None, "Bandwidth of KV transfers, GB/s; by default each node's network.")
     kv_latency_ms: float = option(1.0, "Latency of a KV transfer, ms.")
+    routing: str | None = option(None, "weighted-round-robin, least-work or power-of-two; by default the scenario's.")
+    order: str | None = option(None, "fifo, hopeless-last or shortest-first; by default the scenario's.")
+    admission: str | None = option(None, "reserve or preempt; by default the scenario's.")
     cold_start: bool = option(False, "The first plan's nodes must start and load weights, too.", "--cold-start")
 
 
@@ -88,6 +91,9 @@ def simulate(
         kv_gb_s=cluster.kv_gb_s,
         kv_latency_ms=cluster.kv_latency_ms,
         warm_start=not cluster.cold_start,
+        routing=cluster.routing,
+        order=cluster.order,
+        admission=cluster.admission,
     )
     requests, window_s, words = _requests(traffic, schedule, None if epochs.epochs is None else epoch_s)
     with progress_bar("simulation", quiet=files.json_output) as progress:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan, PlannedInstance
-from coralopt.round_robin import smooth_weighted_round_robin
+from coralopt.routing import smooth_weighted_round_robin
 
 Phase = Literal["prefill", "decode", "mixed"]
 

@@ -20,7 +20,7 @@ class Serving:
     Attributes:
         routing: Which instance gets a request: ``"weighted-round-robin"``, ``"least-work"`` (prompt tokens outstanding over
             planned rate) or ``"power-of-two"`` (the less loaded of two drawn ones).
-        order: Which waiting request an instance takes first: ``"fifo"``, ``"hopeless-last"`` (those late already) or
+        order: Which waiting request an instance takes first: ``"fifo"``, ``"hopeless-last"`` (those too late) or
             ``"shortest-first"``.
         admission: ``"reserve"``: KV cache of the whole answer is set aside. ``"preempt"``: it grows, and where it runs out
             the youngest sequence gives way and is computed again.

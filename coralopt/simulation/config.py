@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from coralopt.errors import CoraloptError
+from coralopt.scenario.parts import Serving
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.simulation.state import ADMISSIONS, ORDERS, ROUTINGS
 
 
 @dataclass(frozen=True)
@@ -13,7 +16,7 @@ class SimulationConfig:
     """Parameters of one run. Equal plan, trace and parameters give equal bytes.
 
     Attributes:
-        seed: Seed of the noise; without noise nothing is random.
+        seed: Seed of the noise and of the instances that ``power-of-two`` draws; without them nothing is random.
         noise: Coefficient of variation of every stage time: each is multiplied by a lognormal factor of mean 1.
         kv_gb_s: Bandwidth of a node for KV transfers, one direction, 1e9 bytes/s; ``None``: the node's network bandwidth.
         kv_latency_ms: Time before the first byte of a KV transfer arrives, ms.
@@ -25,6 +28,7 @@ class SimulationConfig:
         warm_start: The first plan's instances serve at time 0; otherwise they start like any other.
         overlap: Instances a new plan drops drain only when all new ones of their model phase serve; otherwise at once.
         samples: Moments, evenly spaced over the trace, at which queue lengths are recorded.
+        routing, order, admission: Instead of what the scenario says (:class:`coralopt.scenario.parts.Serving`).
     """
 
     seed: int = 0
@@ -39,6 +43,9 @@ class SimulationConfig:
     warm_start: bool = True
     overlap: bool = True
     samples: int = 360
+    routing: str | None = None
+    order: str | None = None
+    admission: str | None = None
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -50,3 +57,13 @@ class SimulationConfig:
                 raise CoraloptError(f"simulation parameter {name} is 0; give a positive bandwidth in 1e9 bytes/s")
         if self.samples < 1:
             raise CoraloptError(f"simulation parameter samples is {self.samples}; give 1 or more")
+        for name, words in (("routing", ROUTINGS), ("order", ORDERS), ("admission", ADMISSIONS)):
+            if getattr(self, name) not in (None, *words):
+                raise CoraloptError(
+                    f"simulation parameter {name} is {getattr(self, name)!r}; give one of {', '.join(words)}"
+                )
+
+    def serving(self, scenario: ResolvedScenario) -> Serving:
+        """How engines and the router work: the scenario's way, but for what is said here."""
+        words = {name: getattr(self, name) for name in ("routing", "order", "admission")}
+        return replace(scenario.serving, **{name: word for name, word in words.items() if word is not None})

@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
+from coralopt.scenario.parts import Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Schedule, common_models, lay_out
+from coralopt.simulation.outcomes import slos
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
-from coralopt.throughput.nodes import STEP_TOKENS
 from coralopt.types import Floats, Ints, Progress
 from coralopt.workload import Trace
 
@@ -62,16 +63,18 @@ def simulate(
     starts = [start for start, _ in timed]
     _check_starts(starts)
     arrival, inputs, outputs, model, window = _requests(trace, duration_s)
-    # numpy.max has no answer for an empty trace. A mixed step may have more tokens than the longest request.
-    step = STEP_TOKENS * any(instance.phase == "mixed" for _, plan in timed for instance in plan.instances)
+    # numpy.max has no answer for an empty trace. A step may have more tokens than the longest request.
+    serving = _serving([plan for _, plan in timed], config)
+    mixed = any(instance.phase == "mixed" for _, plan in timed for instance in plan.instances)
+    step = serving.step_tokens * (mixed or serving.admission == "preempt")
     tables = TimeTables(max(step, int((inputs + outputs).max(initial=2))))
     layouts = tuple(lay_out(plan, tables, config, source) for _, plan in timed)
     models = common_models(layouts)
     schedule = Schedule(np.array(starts), layouts, models, window, _epoch_starts(starts, window, epoch_s))
     requests = requests_of(arrival, inputs, outputs, _model_numbers(trace, model, models))
     stages = max((len(blueprint.stage_sizes) for layout in layouts for blueprint, _ in layout.wanted), default=1)
-    word = int(np.random.SeedSequence(config.seed).generate_state(1, np.uint64)[0])
-    fleet = Fleet(empty_state(requests, len(models), stages, tables, config, word), models, config)
+    requests["latest"] = arrival + slos(arrival, requests["model"].astype(np.int64), schedule)[0] / 1e3
+    fleet = Fleet(empty_state(requests, len(models), stages, tables, config, serving), models, config)
     return collect(fleet, schedule, _play(fleet, schedule, progress))
 
 
@@ -116,6 +119,17 @@ def _run_until(state: State, until: float, window: float, progress: Progress | N
 def _tell(state: State, window: float, progress: Progress | None) -> None:
     if progress is not None:
         progress("simulated seconds", int(min(float(state.clock["now"][0]), window)), max(1, int(window)))
+
+
+def _serving(plans: Sequence[Plan], config: SimulationConfig) -> Serving:
+    """How engines and the router work, the same for all plans."""
+    ways = list(dict.fromkeys(config.serving(plan.resolved) for plan in plans))
+    if len(ways) > 1:
+        raise CoraloptError(
+            f"the plans are made for different engines and routers: {ways[0]} and {ways[1]}; "
+            "make all of them with one `serving`"
+        )
+    return ways[0]
 
 
 def _check_starts(starts: Sequence[float]) -> None:

@@ -19,8 +19,9 @@ from coralopt.simulation.kernels import (
     stage_ms,
     touch_instance,
     touch_node,
+    wanted_tokens,
 )
-from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, leave, route
+from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, grow, leave, route, send_back
 from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, NIL, PREFILL, State
 
 
@@ -64,6 +65,9 @@ def try_start(state: State, k: int) -> None:
         while state.decode_list[k, 2] > 0 and decodes < most:
             request = pop(state.requests, state.decode_list, k)
             record = state.requests[request]
+            if node.stage == 0 and record.evicted:
+                send_back(state, request, node.instance)
+                continue
             decodes += 1
             context += record.input + record.generated
             if node.stage == 0:
@@ -74,7 +78,10 @@ def try_start(state: State, k: int) -> None:
         while state.prompt_list[k, 2] > 0 and decodes + prompt_tokens < node.chunk:
             record = state.requests[state.prompt_list[k, 0]]
             if node.stage == 0:
-                record.chunk = min(record.input - record.prefilled, node.chunk - decodes - prompt_tokens)
+                if record.evicted:
+                    send_back(state, pop(state.requests, state.prompt_list, k), node.instance)
+                    continue
+                record.chunk = min(record.target - record.prefilled, node.chunk - decodes - prompt_tokens)
                 record.slot = slot
             elif prompt_tokens > 0 and decodes + prompt_tokens + record.chunk > node.chunk:
                 break
@@ -105,10 +112,10 @@ def finish_batch(state: State, k: int) -> None:
     holder = state.instances[node.instance]
     offset = route_offset(state, holder.phase)
     now = state.clock[0].now
-    while state.batch_list[k, 2] > 0:
+    for _ in range(state.batch_list[k, 2]):
         request = pop(state.requests, state.batch_list, k)
         record = state.requests[request]
-        prefilling = record.prefilled < record.input
+        prefilling = record.prefilled < record.target
         if node.stage + 1 < holder.stages:
             following = state.routes[request, offset + node.stage + 1]
             if prefilling:
@@ -129,31 +136,43 @@ def finish_batch(state: State, k: int) -> None:
                 touch_node(state, first)
         if prefilling:
             record.prefilled += record.chunk
-            if record.prefilled < record.input:
+            if record.prefilled < record.target:
                 # The next chunk of a prompt goes before prompts that came later.
+                if record.evicted:
+                    send_back(state, request, node.instance)
+                    continue
                 first = state.routes[request, offset]
                 put_first(state.requests, state.prompt_list, first, request)
                 touch_node(state, first)
                 continue
-            record.first_token = now
-            record.generated = 1
-            if record.output > 1:
+            if record.generated == 0:
+                record.first_token = now
                 if holder.phase == PREFILL:
-                    route(state, request, 3 * record.model + DECODE)
-                else:
+                    holder.work -= record.input
+                elif record.output > 1:
                     record.decode_admitted = now
-                    begin_decoding(state, request, node.instance)
-                continue
+            else:
+                record.away += now
+        record.generated += 1
+        if record.generated == record.output:
+            record.finish = now
+            record.status = FINISHED
+            leave(state, request, node.instance)
+        elif holder.phase == PREFILL:
+            route(state, request, 3 * record.model + DECODE)
+        elif record.evicted:
+            send_back(state, request, node.instance)
+        elif wanted_tokens(state, request, holder.phase) > record.held:
+            # More memory, once all of this micro-batch that ends has given its own back.
+            append(state.requests, state.batch_list, k, request)
         else:
-            record.generated += 1
-            if record.generated < record.output:
-                first = state.routes[request, offset]
-                append(state.requests, state.decode_list, first, request)
-                touch_node(state, first)
-                continue
-        record.finish = now
-        record.status = FINISHED
-        leave(state, request, node.instance)
+            begin_decoding(state, request, node.instance)
+    while state.batch_list[k, 2] > 0:
+        request = pop(state.requests, state.batch_list, k)
+        if state.requests[request].evicted or not grow(state, request, node.instance):
+            send_back(state, request, node.instance)
+        else:
+            begin_decoding(state, request, node.instance)
     touch_node(state, k)
 
 
@@ -161,17 +180,19 @@ def finish_batch(state: State, k: int) -> None:
 def settle(state: State) -> None:
     """Everything of this instant has happened: take in requests, then start micro-batches."""
     clock = state.clock[0]
-    for t in range(clock.touched_instances):
-        i = state.touched_instances[t]
-        state.instances[i].touched = 0
-        begin_arrived(state, i)
-        admit(state, i)
-    clock.touched_instances = 0
-    for t in range(clock.touched_nodes):
-        k = state.touched_nodes[t]
-        state.nodes[k].touched = 0
-        try_start(state, k)
-    clock.touched_nodes = 0
+    while clock.touched_instances + clock.touched_nodes > 0:
+        for t in range(clock.touched_instances):
+            i = state.touched_instances[t]
+            state.instances[i].touched = 0
+            begin_arrived(state, i)
+            admit(state, i)
+        clock.touched_instances = 0
+        # Nodes may send what was preempted back to its instance, which is then looked at once more.
+        for t in range(clock.touched_nodes):
+            k = state.touched_nodes[t]
+            state.nodes[k].touched = 0
+            try_start(state, k)
+        clock.touched_nodes = 0
 
 
 @compiled
@@ -194,7 +215,7 @@ def run(state: State, until: float, most_events: int) -> bool:
         if clock.events > 0:
             time = state.heap_time[0]
         if clock.next_arrival < total:
-            time = min(time, state.requests[clock.next_arrival].arrival)
+            time = min(time, state.requests[clock.next_arrival].arrival + clock.host_request)
         if time >= until or handled >= most_events:
             break
         clock.now = time
@@ -210,7 +231,7 @@ def run(state: State, until: float, most_events: int) -> bool:
                 record.kv_arrived = time
                 append(state.requests, state.arrived_list, record.decode_instance, what)
                 touch_instance(state, record.decode_instance)
-        while clock.next_arrival < total and state.requests[clock.next_arrival].arrival == time:
+        while clock.next_arrival < total and state.requests[clock.next_arrival].arrival + clock.host_request == time:
             request = clock.next_arrival
             clock.next_arrival = request + 1
             handled += 1

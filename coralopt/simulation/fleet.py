@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from coralopt.scenario.parts import Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import route_waiting
 from coralopt.simulation.layout import Blueprint, Layout
 from coralopt.simulation.state import (
+    ADMISSIONS,
     CLOCK,
     DRAINING,
     GONE,
@@ -19,8 +21,10 @@ from coralopt.simulation.state import (
     MIXED,
     NIL,
     NODE,
+    ORDERS,
     PREFILL,
     READY,
+    ROUTINGS,
     STARTING,
     Records,
     State,
@@ -31,7 +35,7 @@ from coralopt.types import Floats, Ints
 
 
 def empty_state(
-    requests: Records, models: int, stages: int, tables: TimeTables, config: SimulationConfig, seed_word: int
+    requests: Records, models: int, stages: int, tables: TimeTables, config: SimulationConfig, serving: Serving
 ) -> State:
     """A state with requests and no instance.
 
@@ -40,11 +44,13 @@ def empty_state(
         models: Number of models.
         stages: Most stages an instance of any plan has.
         tables: Stage times of everything in all plans.
-        config: Links and noise.
-        seed_word: 64 bits that start the random numbers.
+        config: Links, noise and seed.
+        serving: How engines and the router work.
     """
     clock = np.zeros(1, dtype=CLOCK)
-    clock["random"], clock["noise"] = np.uint64(seed_word), config.noise
+    clock["random"], clock["noise"] = np.random.SeedSequence(config.seed).generate_state(1, np.uint64), config.noise
+    clock["routing"], clock["order"] = ROUTINGS.index(serving.routing), ORDERS.index(serving.order)
+    clock["admission"], clock["host_request"] = ADMISSIONS.index(serving.admission), serving.host_request_ms / 1e3
     clock["kv_latency"], clock["kv_region_latency"] = config.kv_latency_ms / 1e3, config.kv_region_latency_ms / 1e3
     clock["kv_contention"] = config.kv_contention
     none = np.zeros(0, dtype=np.int64)
@@ -59,6 +65,8 @@ def empty_state(
         entry=3 * np.arange(models, dtype=np.int64),
         pool_list=empty_lists(3 * models),
         instance_list=empty_lists(0),
+        late_list=empty_lists(0),
+        returned_list=empty_lists(0),
         arrived_list=empty_lists(0),
         decode_list=empty_lists(0),
         prompt_list=empty_lists(0),
@@ -196,7 +204,7 @@ class Fleet:
         instance["stages"], instance["weight"] = len(blueprint.stage_sizes), blueprint.weight
         instance["started_at"] = instance["area_at"] = now
         instance["ready_at"] = instance["gone_at"] = np.nan
-        instance["price_usd_h"] = blueprint.price_usd_h
+        instance["price_usd_h"], instance["youngest"] = blueprint.price_usd_h, NIL
         nodes = blueprint.nodes.copy()
         nodes["instance"] = i
         first = np.full((1, state.stage_first.shape[1]), len(state.nodes) + len(nodes), dtype=np.int64)
@@ -205,7 +213,7 @@ class Fleet:
             "instances": instance,
             "stage_first": first,
             "nodes": nodes,
-            **dict.fromkeys(("instance_list", "arrived_list"), empty_lists(1)),
+            **dict.fromkeys(("instance_list", "late_list", "returned_list", "arrived_list"), empty_lists(1)),
             **dict.fromkeys(("decode_list", "prompt_list", "batch_list"), empty_lists(len(nodes))),
             "slots": np.zeros((len(nodes), state.slots.shape[1]), dtype=np.int64),
             # One event a busy node.

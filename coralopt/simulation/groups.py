@@ -71,7 +71,6 @@ class GroupPlayer:
         self.longest = longest
         self._draughtsman = Draughtsman(scenario, TimeTables(longest), self.config, source)
         self._blueprints: dict[PlannedInstance, Blueprint] = {}
-        self._word = int(np.random.SeedSequence(self.config.seed).generate_state(1, np.uint64)[0])
 
     def play(self, instances: Sequence[PlannedInstance], requests: Trace) -> GroupOutcome:
         """Play requests against instances of one model, ``count`` of each.
@@ -109,7 +108,13 @@ class GroupPlayer:
             records["first_token"], records["prefilled"], records["generated"] = records["arrival"], records["input"], 1
             records["prefill_instance"] = sum(count for _, count in blueprints) - 1
         stages = max(len(blueprint.stage_sizes) for blueprint, _ in blueprints)
-        state = empty_state(records, 1, stages, self._draughtsman.tables, self.config, self._word)
+        state = empty_state(records, 1, stages, self._draughtsman.tables, self.config, self._draughtsman.serving)
+        if kinds == {"decode"}:
+            # Host time was before the first token.
+            state.clock["host_request"] = 0.0
+        else:
+            slo_ms = max(self._draughtsman.phases[instance.key].prefill_ms for instance in instances)
+            records["latest"] = records["arrival"] + slo_ms / 1e3
         fleet = Fleet(state, (names[0],), self.config)
         for blueprint, count in blueprints:
             fleet.ready += [(0.0, fleet.add(blueprint, 0.0)) for _ in range(count)]

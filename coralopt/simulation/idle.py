@@ -47,6 +47,7 @@ def fill_idle_times(state: State, ttft_ms: Array, tpot_ms: Array) -> None:
         ttft_ms: float64 (N,), filled with the time to first token.
         tpot_ms: float64 (N,), filled with the time per output token, the KV transfer included.
     """
+    host_ms = 1e3 * state.clock[0].host_request
     for request in range(len(state.requests)):
         record = state.requests[request]
         i = record.prefill_instance
@@ -60,9 +61,9 @@ def fill_idle_times(state: State, ttft_ms: Array, tpot_ms: Array) -> None:
                 alone += whole * _round_ms(state, request, i, 0, 0, 0, chunk)
             if rest > 0:
                 alone += _round_ms(state, request, i, 0, 0, 0, rest)
-            ttft_ms[request] = alone
+            ttft_ms[request] = host_ms + alone
         else:
-            ttft_ms[request] = _round_ms(state, request, i, 0, 0, 0, record.input)
+            ttft_ms[request] = host_ms + _round_ms(state, request, i, 0, 0, 0, record.input)
         if record.output < 2:
             continue
         d = record.decode_instance

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-from coralopt.simulation.state import DECODE, MIXED, NIL, PREFILL, State
+from coralopt.simulation.state import BLOCK, DECODE, NIL, PREFILL, RESERVE, State
 from coralopt.throughput.layer_times import SHORT_PASS
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -103,6 +103,47 @@ def pop(requests: Array, lists: Array, row: int) -> int:
     if lists[row, 2] == 0:
         lists[row, 0] = NIL
         lists[row, 1] = NIL
+    return int(request)
+
+
+@compiled
+def meld(requests: Array, first: int, second: int) -> int:
+    """The root of one heap out of two: a skew heap, shortest prompt first, then by arrival; ``next`` is the right child."""
+    root, above = NIL, NIL
+    while first != NIL and second != NIL:
+        if (requests[second].input, second) < (requests[first].input, first):
+            first, second = second, first
+        if above == NIL:
+            root = first
+        else:
+            requests[above].left = first
+        above = first
+        right = requests[first].next
+        # Children change places, so that no branch grows long; the new left one is what is melded next.
+        requests[first].next = requests[first].left
+        first = right
+    rest = first if first != NIL else second
+    if above == NIL:
+        return int(rest)
+    requests[above].left = rest
+    return int(root)
+
+
+@compiled
+def put_shortest(requests: Array, lists: Array, row: int, request: int) -> None:
+    """Put a request into a list that is a heap."""
+    requests[request].next = NIL
+    requests[request].left = NIL
+    lists[row, 0] = meld(requests, lists[row, 0], request)
+    lists[row, 2] += 1
+
+
+@compiled
+def pop_shortest(requests: Array, lists: Array, row: int) -> int:
+    """Take the shortest prompt out of a heap that is not empty."""
+    request = lists[row, 0]
+    lists[row, 0] = meld(requests, requests[request].left, requests[request].next)
+    lists[row, 2] -= 1
     return int(request)
 
 
@@ -200,7 +241,7 @@ def stage_ms(state: State, node: int, decodes: int, context: int, prompts: int, 
         node: The node.
         decodes: Sequences that decode one token.
         context: Sum of their contexts, tokens.
-        prompts: Whole prompts (prefill instances), or 1 for any number of chunks (mixed ones); 0 for none.
+        prompts: Whole prompts (prefill instances), or 1 for any number of chunks (others); 0 for none.
         prompt_tokens: Tokens of the prompts or chunks together.
 
     A mixed step is :func:`coralopt.throughput.layer_times.mixed_ms` on the sampled tables.
@@ -211,7 +252,7 @@ def stage_ms(state: State, node: int, decodes: int, context: int, prompts: int, 
     if prompts > 0:
         layer, other = layer_time(state, holder.prefill_table, prompts, tokens / prompts)
         if (
-            state.instances[holder.instance].phase == MIXED
+            state.instances[holder.instance].phase != PREFILL
             and tokens < SHORT_PASS
             and tokens <= state.tables[holder.decode_table].batches
         ):
@@ -243,21 +284,25 @@ def link_seconds(state: State, node: int, tokens: int) -> float:
 
 
 @compiled
-def noise_factor(state: State) -> float:
-    """The next lognormal factor of mean 1 (splitmix64, Box-Muller); 1 without noise."""
+def uniform(state: State) -> float:
+    """The next random number inside (0, 1) (splitmix64)."""
     clock = state.clock[0]
-    spread = clock.noise
+    clock.random = clock.random + np.uint64(0x9E3779B97F4A7C15)
+    z = clock.random
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return (float(z >> np.uint64(11)) + 0.5) / 9007199254740992.0
+
+
+@compiled
+def noise_factor(state: State) -> float:
+    """The next lognormal factor of mean 1 (Box-Muller); 1 without noise."""
+    spread = state.clock[0].noise
     if spread == 0.0:
         return 1.0
-    uniform = np.empty(2)
-    for i in range(2):
-        clock.random = clock.random + np.uint64(0x9E3779B97F4A7C15)
-        z = clock.random
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-        uniform[i] = (float(z >> np.uint64(11)) + 0.5) / 9007199254740992.0
-    normal = math.sqrt(-2.0 * math.log(uniform[0])) * math.cos(2.0 * math.pi * uniform[1])
+    radius = math.sqrt(-2.0 * math.log(uniform(state)))
+    normal = radius * math.cos(2.0 * math.pi * uniform(state))
     sigma2 = math.log1p(spread * spread)
     return math.exp(math.sqrt(sigma2) * normal - sigma2 / 2.0)
 
@@ -293,12 +338,29 @@ def count_inside(state: State, instance: int, change: int) -> None:
 
 
 @compiled
-def held_tokens(state: State, request: int, phase: int) -> int:
-    """Tokens of KV memory a request reserves on every node of an instance of this phase."""
+def most_tokens(state: State, request: int, phase: int) -> int:
+    """Tokens of KV memory that a request may come to hold on every node of an instance of this phase."""
     record = state.requests[request]
     if phase == PREFILL:
         return int(record.input)
     return int(record.input) + int(record.output)
+
+
+@compiled
+def wanted_tokens(state: State, request: int, phase: int) -> int:
+    """Tokens of KV memory that a request needs now: all it may hold, or what is there and the rest of a block."""
+    most = most_tokens(state, request, phase)
+    if phase == PREFILL or state.clock[0].admission == RESERVE:
+        return most
+    record = state.requests[request]
+    return min(most, ((int(record.input) + int(record.generated)) // BLOCK + 1) * BLOCK)
+
+
+@compiled
+def held_tokens(state: State, request: int, phase: int) -> int:
+    """Tokens of KV memory that a request holds on every node of an instance of this phase."""
+    record = state.requests[request]
+    return int(record.input) if phase == PREFILL else int(record.held)
 
 
 @compiled

@@ -10,12 +10,13 @@ import numpy as np
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
+from coralopt.scenario.parts import Serving
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
 from coralopt.simulation.times import TimesOf, TimeTables
 from coralopt.throughput import stage_role, throughput_source
-from coralopt.throughput.nodes import HOP_MS, STEP_TOKENS, cache_bytes, free_bytes, prompt_passes
+from coralopt.throughput.nodes import HOP_MS, cache_bytes, free_bytes, prompt_passes
 from coralopt.throughput.tables import FIRST, LAST
 from coralopt.types import Floats, Ints
 
@@ -56,11 +57,13 @@ class Layout:
     Attributes:
         plan: The plan.
         scenario: The scenario inside it, validated.
+        serving: How engines and the router work.
         wanted: (template, instances of it).
     """
 
     plan: Plan
     scenario: ResolvedScenario
+    serving: Serving
     wanted: tuple[tuple[Blueprint, int], ...]
 
     def phase_of(self, model: str, phase: str) -> ModelPhase:
@@ -103,14 +106,14 @@ class Draughtsman:
     Args:
         scenario: Model phases and node configurations.
         tables: Stage times; pairs not met before are sampled and added.
-        config: Links and start-up.
+        config: Links and start-up; what it says of routing, order and admission goes before what the scenario says.
         source: Layer times; by default the source that the scenario names.
     """
 
     def __init__(
         self, scenario: ResolvedScenario, tables: TimeTables, config: SimulationConfig, source: TimesOf | None = None
     ) -> None:
-        self.tables, self.config = tables, config
+        self.tables, self.config, self.serving = tables, config, config.serving(scenario)
         self.times: TimesOf = throughput_source(scenario.throughput_source) if source is None else source
         self.phases = {phase.key: phase for phase in scenario.model_phases}
         self.configurations = {configuration.name: configuration for configuration in scenario.configurations}
@@ -141,7 +144,9 @@ def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: Ti
     """
     scenario = plan.resolved
     draughtsman = Draughtsman(scenario, tables, config, source)
-    return Layout(plan, scenario, tuple((draughtsman.draw(item), item.count) for item in plan.instances))
+    return Layout(
+        plan, scenario, draughtsman.serving, tuple((draughtsman.draw(item), item.count) for item in plan.instances)
+    )
 
 
 def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsman) -> Blueprint:
@@ -212,11 +217,13 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
     each = max(phase.mean_input_tokens, 1.0) if phase.phase == PHASES[PREFILL] else 1.0
     in_flight = math.ceil(stages * place.slowest_s * planned.tokens_s / each - 1e-6)
     record["budget_ms"] = phase.budget_ms / stages
+    if phase.phase == "mixed" or (phase.phase == "decode" and sources.serving.admission == "preempt"):
+        # A decode instance computes the prompts, too, of sequences that it preempted.
+        record["chunk"] = max(sources.serving.step_tokens, planned.batch + 1)
     if phase.phase == "mixed":
         # Beside the decoding sequences of a micro-batch the prompts that arrive while one is computed, one at least.
         passes = float(prompt_passes(phase.mean_input_tokens, np.array(planned.batch)))
         arriving = planned.batch / max(phase.mean_output_tokens, 1.0)
-        record["chunk"] = max(STEP_TOKENS, planned.batch + 1)
         record["limit"] = in_flight + stages * math.ceil(arriving * passes)
     else:
         # Prefill: the next micro-batch waits at the first node while the others are in flight.
@@ -224,8 +231,9 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
     record["pays_head"] = stages == 1 or role == LAST
     if role == FIRST and stages > 1:
         record["token_ms"] += model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)
+    record["hop_ms"] = sources.serving.host_step_ms
     if stages > 1:
-        record["hop_ms"] = HOP_MS
+        record["hop_ms"] += HOP_MS
         if role != LAST:
             record["token_ms"] += model.hidden * 2.0 / (configuration.network_gb_s * 1e6)
     record["prefill_table"], record["decode_table"] = sources.tables.index(model, configuration, sources.times)

@@ -40,7 +40,8 @@ class Samples:
         """Queue lengths now."""
         pool = state.instances["pool"]
         self.waiting[row] = state.pool_list[:, 2]
-        np.add.at(self.waiting[row], pool, state.instance_list[:, 2])
+        waiting = state.instance_list[:, 2] + state.late_list[:, 2] + state.returned_list[:, 2]
+        np.add.at(self.waiting[row], pool, waiting)
         np.add.at(self.inside[row], pool, state.instances["inside"])
 
     def note_busy(self, bound: int, state: State, now: float) -> None:
@@ -59,11 +60,12 @@ class SimulationResult:
         end_s: When the last request left, s.
         requests: Columns, one row a request by arrival: ``arrival_s``, ``model`` (index), ``input_tokens``,
             ``output_tokens``, ``status`` (index into ``STATUS``), ``ttft_ms``, ``tpot_ms`` (NaN for one token), ``e2e_ms``,
-            ``prefill_wait_ms``, ``decode_wait_ms`` (before the first step, the KV transfer apart), ``transfer_ms``,
-            ``prefill_served_ms`` (from a node taking it in to the first token), ``step_ms`` (time per output token from the
-            first decode step on), ``idle_ttft_ms``, ``idle_tpot_ms`` (alone on an idle cluster, on the same nodes),
-            ``prefill_instance``, ``decode_instance`` (-1: none), ``blocked_prefill``, ``blocked_decode`` (why it
-            waited), ``epoch``, ``met_ttft``, ``met_tpot``, ``cause_ttft``, ``cause_tpot`` (index into ``CAUSES``).
+            ``prefill_wait_ms``, ``decode_wait_ms`` (before the first step, the KV transfer apart, and after preemptions
+            until it is back), ``transfer_ms``, ``prefill_served_ms`` (host time, and from a node taking it in to the
+            first token), ``step_ms`` (time per output token from the first decode step on, preemptions apart),
+            ``idle_ttft_ms``, ``idle_tpot_ms`` (alone on an idle cluster, on the same nodes), ``prefill_instance``,
+            ``decode_instance`` (-1: none), ``preemptions``, ``blocked_prefill``, ``blocked_decode`` (why it waited),
+            ``epoch``, ``met_ttft``, ``met_tpot``, ``cause_ttft``, ``cause_tpot`` (index into ``CAUSES``).
         nodes: Columns, one row a node that ever existed: ``instance``, ``stage``, ``label``, ``configuration``,
             ``busy_s``, ``batches``, ``prompt_tokens``, ``decode_tokens``, ``kv_capacity_bytes``, ``kv_peak_bytes``,
             ``utilisation`` (share of the time it was rented inside the window).
@@ -183,8 +185,9 @@ def _request_columns(state: State, schedule: Schedule) -> Columns:
     several = output > 1
     tpot[several] = 1e3 * (finish - first)[several] / (output[several] - 1)
     step = np.full(len(records), np.nan)
-    step[several] = 1e3 * (finish - records["decode_start"])[several] / (output[several] - 1)
-    model = records["model"].astype(np.int64)
+    away = records["away"]
+    step[several] = 1e3 * (finish - records["decode_start"] - away)[several] / (output[several] - 1)
+    model, host = records["model"].astype(np.int64), float(state.clock["host_request"][0])
     prefill_slo, decode_slo = slos(records["arrival"], model, schedule)
     # A mixed instance moves nothing.
     transfer = 1e3 * (records["kv_arrived"] - records["decode_admitted"])
@@ -203,14 +206,15 @@ def _request_columns(state: State, schedule: Schedule) -> Columns:
         "ttft_ms": ttft,
         "tpot_ms": tpot,
         "e2e_ms": 1e3 * (finish - records["arrival"]),
-        "prefill_wait_ms": 1e3 * (records["prefill_admitted"] - records["arrival"]),
-        "decode_wait_ms": 1e3 * (records["decode_start"] - first) - transfer,
+        "prefill_wait_ms": 1e3 * (records["prefill_admitted"] - host - records["arrival"]),
+        "decode_wait_ms": 1e3 * (records["decode_start"] - first + away) - transfer,
         "transfer_ms": transfer,
-        "prefill_served_ms": 1e3 * (first - records["prefill_admitted"]),
+        "prefill_served_ms": 1e3 * (first - (records["prefill_admitted"] - host)),
         "step_ms": step,
         "idle_ttft_ms": idle_ttft,
         "idle_tpot_ms": idle_tpot,
         **{f"{phase}_instance": records[f"{phase}_instance"].copy() for phase in PHASES[:2]},
+        "preemptions": records["preempted"].copy(),
         **{f"blocked_{phase}": records[f"blocked_{phase}"].copy() for phase in PHASES[:2]},
         "epoch": (np.searchsorted(schedule.epochs_s, records["arrival"], side="right") - 1).astype(np.int32),
         "met_ttft": met_ttft,

@@ -1,9 +1,11 @@
-"""Coordinator and instance schedulers, compiled: routing, taking requests in, KV transfers, letting go.
+"""Coordinator and instance schedulers, compiled: routing, taking requests in, preemption, KV transfers, letting go.
 
 docs/concepts/simulation.md states every rule in words; tests hold this code equal to a second, slow writing of them.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from coralopt.simulation.kernels import (
     Array,
@@ -13,18 +15,27 @@ from coralopt.simulation.kernels import (
     held_tokens,
     kv_bytes,
     link_seconds,
+    most_tokens,
     pop,
+    pop_shortest,
     push_event,
+    put_first,
+    put_shortest,
     route_offset,
+    stage_ms,
     touch_instance,
     touch_node,
+    uniform,
+    wanted_tokens,
 )
 from coralopt.simulation.state import (
     BATCH_FULL,
     DECODE,
     DRAINING,
     GONE,
+    HOPELESS_LAST,
     KV_ARRIVED,
+    LEAST_WORK,
     MIXED,
     NIL,
     NO_INSTANCE,
@@ -32,14 +43,17 @@ from coralopt.simulation.state import (
     NOT_BLOCKED,
     PREFILL,
     REJECTED,
+    ROUND_ROBIN,
+    SHORTEST_FIRST,
     State,
 )
 
 
 @compiled
-def leave(state: State, request: int, instance: int) -> None:
-    """Free what a request holds in an instance; a draining one that is empty now is gone."""
+def release(state: State, request: int, instance: int) -> None:
+    """Free the memory and the places that a request has on the nodes of an instance."""
     holder = state.instances[instance]
+    record = state.requests[request]
     offset = route_offset(state, holder.phase)
     tokens = held_tokens(state, request, holder.phase)
     for stage in range(holder.stages):
@@ -47,9 +61,44 @@ def leave(state: State, request: int, instance: int) -> None:
         node = state.nodes[k]
         node.used -= kv_bytes(state, k, tokens)
         node.resident -= 1
-        # Prompts were at work until their first token, and a mixed instance's answers of one token never decoded.
-        if holder.phase == DECODE or (holder.phase == MIXED and state.requests[request].output > 1):
-            node.active -= 1
+        # Prompts were at work until their first token.
+        if holder.phase != PREFILL:
+            node.active -= record.decoding
+    if holder.phase == PREFILL:
+        return
+    record.held = 0
+    record.decoding = 0
+    if record.older != NIL:
+        state.requests[record.older].newer = record.newer
+    if record.newer != NIL:
+        state.requests[record.newer].older = record.older
+    elif holder.youngest == request:
+        holder.youngest = record.older
+    record.older = NIL
+    record.newer = NIL
+
+
+@compiled
+def join(state: State, request: int, instance: int) -> None:
+    """A request begins to compute at an instance; the last to join is the first to be preempted."""
+    holder = state.instances[instance]
+    record = state.requests[request]
+    record.older = holder.youngest
+    if holder.youngest != NIL:
+        state.requests[holder.youngest].newer = request
+    holder.youngest = request
+
+
+@compiled
+def leave(state: State, request: int, instance: int) -> None:
+    """Free what a request holds in an instance; a draining one that is empty now is gone."""
+    holder = state.instances[instance]
+    record = state.requests[request]
+    if holder.phase != PREFILL and record.evicted:
+        record.evicted = 0
+        holder.evicted -= 1
+    else:
+        release(state, request, instance)
     count_inside(state, instance, -1)
     if holder.state == DRAINING and holder.inside == 0:
         holder.state = GONE
@@ -58,10 +107,65 @@ def leave(state: State, request: int, instance: int) -> None:
 
 
 @compiled
+def grow(state: State, request: int, instance: int) -> bool:
+    """Get the memory that a sequence needs for its next token; whether it could, and was not preempted itself.
+
+    While a node of it lacks memory, the request that joined last of those on that node is preempted: its memory is free
+    at once, and it goes back to the front of the queue at its next turn.
+    """
+    holder = state.instances[instance]
+    record = state.requests[request]
+    offset = route_offset(state, holder.phase)
+    wanted = wanted_tokens(state, request, holder.phase)
+    for stage in range(holder.stages):
+        k = state.routes[request, offset + stage]
+        more = kv_bytes(state, k, wanted) - kv_bytes(state, k, record.held)
+        while state.nodes[k].used + more > state.nodes[k].capacity:
+            victim = holder.youngest
+            while state.routes[victim, offset + stage] != k:
+                victim = state.requests[victim].older
+            release(state, victim, instance)
+            state.requests[victim].evicted = 1
+            state.requests[victim].preempted += 1
+            holder.evicted += 1
+            if victim == request:
+                return False
+    for stage in range(holder.stages):
+        k = state.routes[request, offset + stage]
+        node = state.nodes[k]
+        node.used += kv_bytes(state, k, wanted) - kv_bytes(state, k, record.held)
+        node.peak = max(node.peak, node.used)
+    record.held = wanted
+    return True
+
+
+@compiled
+def send_back(state: State, request: int, instance: int) -> None:
+    """A preempted request is at the front of the queue again; its prompt and what it has said must be computed anew."""
+    record = state.requests[request]
+    record.evicted = 0
+    state.instances[instance].evicted -= 1
+    if record.generated == 0:
+        record.prefill_admitted = np.nan
+        if record.blocked_prefill == NOT_BLOCKED:
+            record.blocked_prefill = NO_MEMORY
+    else:
+        if record.prefilled == record.target:
+            record.away -= state.clock[0].now
+        if record.blocked_decode == NOT_BLOCKED:
+            record.blocked_decode = NO_MEMORY
+    record.wasted += record.prefilled
+    record.prefilled = 0
+    record.target = record.input + record.generated
+    put_first(state.requests, state.returned_list, instance, request)
+    touch_instance(state, instance)
+
+
+@compiled
 def fits(state: State, request: int, instance: int) -> bool:
     """Whether every stage has a node that could hold the request if it were empty."""
     holder = state.instances[instance]
-    tokens = held_tokens(state, request, holder.phase)
+    tokens = most_tokens(state, request, holder.phase)
     for stage in range(holder.stages):
         room = False
         for k in range(state.stage_first[instance, stage], state.stage_first[instance, stage + 1]):
@@ -74,8 +178,94 @@ def fits(state: State, request: int, instance: int) -> bool:
 
 
 @compiled
+def by_round_robin(state: State, request: int, pool: int) -> int:
+    """The richest of the instances that could ever hold the request, after each has earned its weight; ``NIL``: none."""
+    best, total = NIL, 0.0
+    for m in range(state.member_count[pool]):
+        i = state.members[pool, m]
+        member = state.instances[i]
+        if fits(state, request, i):
+            member.credit += member.weight
+            total += member.weight
+            if best == NIL or member.credit > state.instances[best].credit:
+                best = i
+    if best != NIL:
+        state.instances[best].credit -= total
+    return best
+
+
+@compiled
+def draw(state: State, request: int, pool: int, without: int) -> int:
+    """One instance but ``without`` that could ever hold the request, in proportion to the weights; ``NIL``: none."""
+    count, total, last = 0, 0.0, NIL
+    for m in range(state.member_count[pool]):
+        i = state.members[pool, m]
+        if i != without and fits(state, request, i):
+            count += 1
+            total += state.instances[i].weight
+            last = i
+    if count < 2:
+        return last
+    point = uniform(state) * total
+    for m in range(state.member_count[pool]):
+        i = state.members[pool, m]
+        if i != without and fits(state, request, i):
+            point -= state.instances[i].weight
+            if point < 0:
+                return int(i)
+    return last
+
+
+@compiled
+def work_seconds(state: State, request: int, instance: int) -> float:
+    """Work of an instance with this request: prompt tokens without first token, or requests inside, over planned rate."""
+    holder = state.instances[instance]
+    if holder.phase == PREFILL:
+        return float((holder.work + state.requests[request].input) / holder.weight)
+    return float((holder.inside + 1) / holder.weight)
+
+
+@compiled
+def by_least_work(state: State, request: int, pool: int) -> int:
+    """The instance with least work of those that could ever hold the request; ``NIL``: none."""
+    best, least = NIL, np.inf
+    for m in range(state.member_count[pool]):
+        i = state.members[pool, m]
+        seconds = work_seconds(state, request, i)
+        if seconds < least and fits(state, request, i):
+            best, least = i, seconds
+    return best
+
+
+@compiled
+def by_two_choices(state: State, request: int, pool: int) -> int:
+    """Of two drawn instances the one with less work; ``NIL`` when none could ever hold the request."""
+    first = draw(state, request, pool, NIL)
+    second = draw(state, request, pool, first) if first != NIL else NIL
+    if second != NIL and work_seconds(state, request, second) < work_seconds(state, request, first):
+        return second
+    return first
+
+
+@compiled
+def alone_ms(state: State, request: int, instance: int) -> float:
+    """The prompt alone through the first node of every stage, ms."""
+    holder = state.instances[instance]
+    tokens = state.requests[request].input
+    chunk = state.nodes[state.stage_first[instance, 0]].chunk if holder.phase == MIXED else tokens
+    total = 0.0
+    for stage in range(holder.stages):
+        k = state.stage_first[instance, stage]
+        if tokens >= chunk:
+            total += tokens // chunk * stage_ms(state, k, 0, 0, 1, chunk)
+        if tokens % chunk > 0:
+            total += stage_ms(state, k, 0, 0, 1, tokens % chunk)
+    return total
+
+
+@compiled
 def route(state: State, request: int, pool: int) -> None:
-    """The coordinator: weighted round robin over the pool's instances that could ever hold the request."""
+    """The coordinator: give a request to one of the pool's instances that could ever hold it."""
     phase = pool % 3
     record = state.requests[request]
     if state.member_count[pool] == 0:
@@ -85,31 +275,64 @@ def route(state: State, request: int, pool: int) -> None:
             record.blocked_prefill = NO_INSTANCE
         append(state.requests, state.pool_list, pool, request)
         return
-    best, total = NIL, 0.0
-    for m in range(state.member_count[pool]):
-        i = state.members[pool, m]
-        if fits(state, request, i):
-            member = state.instances[i]
-            member.credit += member.weight
-            total += member.weight
-            if best == NIL or member.credit > state.instances[best].credit:
-                best = i
+    clock = state.clock[0]
+    if clock.routing == ROUND_ROBIN:
+        best = by_round_robin(state, request, pool)
+    elif clock.routing == LEAST_WORK:
+        best = by_least_work(state, request, pool)
+    else:
+        best = by_two_choices(state, request, pool)
     if best == NIL:
         record.status = REJECTED
         if phase == DECODE:
             leave(state, request, record.prefill_instance)
         return
-    state.instances[best].credit -= total
     if phase == DECODE:
         record.decode_instance = best
     else:
         record.prefill_instance = best
         if phase == MIXED:
             record.decode_instance = best
+        else:
+            state.instances[best].work += record.input
+        if clock.order == HOPELESS_LAST:
+            record.latest -= alone_ms(state, request, best) / 1e3
     count_inside(state, best, 1)
     state.instances[best].routed += 1
-    append(state.requests, state.instance_list, best, request)
+    if clock.order == SHORTEST_FIRST and phase != DECODE:
+        put_shortest(state.requests, state.instance_list, best, request)
+    else:
+        append(state.requests, state.instance_list, best, request)
     touch_instance(state, best)
+
+
+@compiled
+def next_waiting(state: State, instance: int) -> int:
+    """The request that an instance takes in next, ``NIL`` for none; those that are too late go behind."""
+    if state.returned_list[instance, 2] > 0:
+        return int(state.returned_list[instance, 0])
+    clock = state.clock[0]
+    if clock.order == HOPELESS_LAST and state.instances[instance].phase != DECODE:
+        while state.instance_list[instance, 2] > 0:
+            request = state.instance_list[instance, 0]
+            if clock.now <= state.requests[request].latest:
+                return int(request)
+            append(state.requests, state.late_list, instance, pop(state.requests, state.instance_list, instance))
+        return int(state.late_list[instance, 0])
+    return int(state.instance_list[instance, 0])
+
+
+@compiled
+def take_waiting(state: State, instance: int) -> None:
+    """Take the request that :func:`next_waiting` names out of the queue."""
+    if state.returned_list[instance, 2] > 0:
+        pop(state.requests, state.returned_list, instance)
+    elif state.instance_list[instance, 2] == 0:
+        pop(state.requests, state.late_list, instance)
+    elif state.clock[0].order == SHORTEST_FIRST and state.instances[instance].phase != DECODE:
+        pop_shortest(state.requests, state.instance_list, instance)
+    else:
+        pop(state.requests, state.instance_list, instance)
 
 
 @compiled
@@ -146,28 +369,39 @@ def start_transfer(state: State, request: int) -> None:
 
 
 @compiled
-def has_room(node: Array, phase: int) -> bool:
+def has_room(node: Array, phase: int, computes: bool) -> bool:
     """Whether a node may take one more in, memory apart; decode instances look at that when the KV cache is there."""
-    return bool(phase == DECODE or (node.active if phase == PREFILL else node.resident) < node.limit)
+    if phase == MIXED:
+        return bool(node.resident < node.limit)
+    return bool(not computes or node.active < node.limit)
 
 
 @compiled
 def admit(state: State, instance: int) -> None:
-    """The instance scheduler: take in waiting requests, first come first served, as long as every stage has room."""
+    """The instance scheduler: take in waiting requests, one after the other, as long as every stage has room."""
     holder = state.instances[instance]
     offset = route_offset(state, holder.phase)
-    now = state.clock[0].now
-    while state.instance_list[instance, 2] > 0:
-        request = state.instance_list[instance, 0]
+    clock = state.clock[0]
+    now = clock.now
+    while True:
+        request = next_waiting(state, instance)
+        if request == NIL:
+            return
+        if holder.evicted > 0:
+            # Memory that was taken from others is for those who go on.
+            holder.reason = NO_MEMORY
+            return
         record = state.requests[request]
-        tokens = held_tokens(state, request, holder.phase)
+        # A decode instance computes only what it preempted; other caches come from a prefill instance.
+        computes = bool(record.prefilled < record.target)
+        tokens = wanted_tokens(state, request, holder.phase)
         for stage in range(holder.stages):
             memory, room = False, False
             for k in range(state.stage_first[instance, stage], state.stage_first[instance, stage + 1]):
                 node = state.nodes[k]
                 if node.used + kv_bytes(state, k, tokens) <= node.capacity:
                     memory = True
-                    if has_room(node, holder.phase):
+                    if has_room(node, holder.phase, computes):
                         room = True
             if not room:
                 holder.reason = BATCH_FULL if memory else NO_MEMORY
@@ -175,14 +409,18 @@ def admit(state: State, instance: int) -> None:
         if holder.phase == DECODE:
             if record.blocked_decode == NOT_BLOCKED and record.first_token < now:
                 record.blocked_decode = holder.reason
-        elif record.blocked_prefill == NOT_BLOCKED and record.arrival < now:
+        elif (
+            record.generated == 0
+            and record.blocked_prefill == NOT_BLOCKED
+            and record.arrival + clock.host_request < now
+        ):
             record.blocked_prefill = holder.reason
-        pop(state.requests, state.instance_list, instance)
+        take_waiting(state, instance)
         for stage in range(holder.stages):
             best, total = NIL, 0.0
             for k in range(state.stage_first[instance, stage], state.stage_first[instance, stage + 1]):
                 node = state.nodes[k]
-                if has_room(node, holder.phase) and node.used + kv_bytes(state, k, tokens) <= node.capacity:
+                if has_room(node, holder.phase, computes) and node.used + kv_bytes(state, k, tokens) <= node.capacity:
                     node.credit += node.weight
                     total += node.weight
                     if best == NIL or node.credit > state.nodes[best].credit:
@@ -192,26 +430,36 @@ def admit(state: State, instance: int) -> None:
             chosen.used += kv_bytes(state, best, tokens)
             chosen.peak = max(chosen.peak, chosen.used)
             chosen.resident += 1
-            if holder.phase == PREFILL:
+            if holder.phase != MIXED and computes:
                 chosen.active += 1
             state.routes[request, offset + stage] = best
-        if holder.phase == DECODE:
+        if holder.phase != PREFILL:
+            record.held = tokens
+        if not computes:
             record.decode_admitted = now
             start_transfer(state, request)
-        else:
+            continue
+        if holder.phase == DECODE:
+            record.decoding = 1
+        elif record.generated == 0:
             record.prefill_admitted = now
-            first = state.routes[request, 0]
-            append(state.requests, state.prompt_list, first, request)
-            touch_node(state, first)
+        if holder.phase != PREFILL:
+            join(state, request, instance)
+        first = state.routes[request, offset]
+        append(state.requests, state.prompt_list, first, request)
+        touch_node(state, first)
 
 
 @compiled
 def begin_decoding(state: State, request: int, instance: int) -> None:
     """A sequence whose KV cache is in place joins the decode steps of its nodes."""
     holder = state.instances[instance]
+    record = state.requests[request]
     offset = route_offset(state, holder.phase)
-    for stage in range(holder.stages):
-        state.nodes[state.routes[request, offset + stage]].active += 1
+    if not record.decoding:
+        for stage in range(holder.stages):
+            state.nodes[state.routes[request, offset + stage]].active += 1
+        record.decoding = 1
     first = state.routes[request, offset]
     append(state.requests, state.decode_list, first, request)
     touch_node(state, first)
@@ -231,4 +479,6 @@ def begin_arrived(state: State, instance: int) -> None:
         record = state.requests[request]
         if record.blocked_decode == NOT_BLOCKED and record.kv_arrived < state.clock[0].now:
             record.blocked_decode = BATCH_FULL
-        begin_decoding(state, pop(state.requests, state.arrived_list, instance), instance)
+        pop(state.requests, state.arrived_list, instance)
+        join(state, request, instance)
+        begin_decoding(state, request, instance)

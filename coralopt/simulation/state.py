@@ -22,6 +22,16 @@ STARTING, READY, DRAINING, GONE = 0, 1, 2, 3
 WAITING, FINISHED, REJECTED = 0, 1, 2
 #: Why a request had to wait before a phase let it in.
 NOT_BLOCKED, NO_MEMORY, BATCH_FULL, NO_INSTANCE = 0, 1, 2, 3
+#: How a request's instance is chosen, which waiting prompt an instance takes first, and what KV memory it must find:
+#: positions of the words in :class:`coralopt.scenario.parts.Serving`.
+ROUTINGS = ("weighted-round-robin", "least-work", "power-of-two")
+ROUND_ROBIN, LEAST_WORK, POWER_OF_TWO = 0, 1, 2
+ORDERS = ("fifo", "hopeless-last", "shortest-first")
+FIFO, HOPELESS_LAST, SHORTEST_FIRST = 0, 1, 2
+ADMISSIONS = ("reserve", "preempt")
+RESERVE, PREEMPT = 0, 1
+#: Tokens by which a growing KV cache grows: vLLM's block.
+BLOCK = 16
 #: Kinds of events.
 BATCH_DONE, KV_ARRIVED = 0, 1
 #: End of a list.
@@ -37,22 +47,40 @@ REQUEST = np.dtype(
         ("kv_arrived", "f8"),
         ("decode_start", "f8"),
         ("finish", "f8"),
+        # The prompt must begin until then to meet its time to first token (once routed; before, the SLO's end); and
+        # time between a preemption and being back at decoding.
+        ("latest", "f8"),
+        ("away", "f8"),
         ("input", "i4"),
         ("output", "i4"),
-        # Tokens done so far, and tokens of the round under way.
+        # Tokens done so far, tokens that its pass through the prompt must do (more than the prompt after a preemption),
+        # tokens of the round under way, and tokens of passes that a preemption made worthless.
         ("prefilled", "i4"),
         ("generated", "i4"),
+        ("target", "i4"),
         ("chunk", "i4"),
+        ("wasted", "i4"),
+        # KV tokens held at the decode or mixed instance, and how often they were taken away.
+        ("held", "i4"),
+        ("preempted", "i4"),
         # Instances; for mixed both are the same.
         ("prefill_instance", "i4"),
         ("decode_instance", "i4"),
         ("next", "i4"),
+        # In a heap of waiting prompts: the other child. At work: who joined its instance before and after it.
+        ("left", "i4"),
+        ("older", "i4"),
+        ("newer", "i4"),
         # Which of its first node's micro-batches in flight it is part of (decode, mixed).
         ("slot", "i4"),
         ("model", "i2"),
         ("status", "u1"),
         ("blocked_prefill", "u1"),
         ("blocked_decode", "u1"),
+        # Whether it counts as a decoding sequence of its nodes; whether its memory was taken away and its turn, at which
+        # it goes back to the queue, is still to come.
+        ("decoding", "u1"),
+        ("evicted", "u1"),
     ],
     align=True,
 )
@@ -72,6 +100,11 @@ INSTANCE = np.dtype(
         ("area", "f8"),
         ("area_at", "f8"),
         ("routed", "i8"),
+        # Prompt tokens routed here whose first token is not made yet (prefill); who joined last; how many are evicted and
+        # not back in the queue.
+        ("work", "i8"),
+        ("youngest", "i8"),
+        ("evicted", "i8"),
         # Why the scheduler last let a request wait; it is why those behind it waited, too.
         ("reason", "i8"),
         ("started_at", "f8"),
@@ -146,6 +179,11 @@ CLOCK = np.dtype(
         ("kv_latency", "f8"),
         ("kv_region_latency", "f8"),
         ("kv_contention", "i8"),
+        # How engines and the router work; seconds from a request's arrival until the coordinator has it.
+        ("routing", "i8"),
+        ("order", "i8"),
+        ("admission", "i8"),
+        ("host_request", "f8"),
     ],
     align=True,
 )
@@ -162,10 +200,11 @@ def requests_of(arrival_s: Floats, input_tokens: Ints, output_tokens: Ints, mode
     requests = np.zeros(len(arrival_s), dtype=REQUEST)
     for name in ("prefill_admitted", "first_token", "decode_admitted", "kv_arrived", "decode_start", "finish"):
         requests[name] = np.nan
-    for name in ("prefill_instance", "decode_instance", "next"):
+    for name in ("prefill_instance", "decode_instance", "next", "left", "older", "newer"):
         requests[name] = NIL
     requests["arrival"], requests["model"] = arrival_s, model
-    requests["input"], requests["output"] = input_tokens, output_tokens
+    requests["input"], requests["output"], requests["target"] = input_tokens, output_tokens, input_tokens
+    requests["latest"] = np.inf
     return requests
 
 
@@ -190,10 +229,13 @@ class State(NamedTuple):
     #: int64 (models,): the pool that new requests of a model go to.
     entry: Ints
     #: int64 (., 3) each: head, tail and length of a list. By pool: requests that found no instance. By instance:
-    #: requests routed there and not taken in yet; sequences whose KV cache is there and that may not decode yet.
-    #: By node: decode steps and prompts that wait, and the micro-batch under way.
+    #: requests routed there and not taken in yet (shortest first: root and size of a heap, see ``put_shortest``), those
+    #: of them that are too late, those that were preempted; sequences whose KV cache is there and that may not decode
+    #: yet. By node: decode steps and prompts that wait, and the micro-batch under way.
     pool_list: Ints
     instance_list: Ints
+    late_list: Ints
+    returned_list: Ints
     arrived_list: Ints
     decode_list: Ints
     prompt_list: Ints

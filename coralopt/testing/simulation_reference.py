@@ -8,10 +8,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
+
+from coralopt.routing import choose, smooth_weighted_round_robin
+from coralopt.scenario.parts import Serving
+from coralopt.simulation.config import SimulationConfig
 
 MASK = 2**64 - 1
-_T = TypeVar("_T", "SlowInstance", "SlowNode")
 
 
 @dataclass(eq=False)
@@ -21,8 +24,16 @@ class SlowRequest:
     arrival: float
     input: int
     output: int
+    latest: float = math.inf
     prefilled: int = 0
     generated: int = 0
+    target: int = 0
+    wasted: int = 0
+    away: float = 0.0
+    held: int = 0
+    preempted: int = 0
+    evicted: bool = False
+    decoding: bool = False
     chunk: int = 0
     status: str = "waiting"
     prefill: SlowInstance | None = None
@@ -32,13 +43,19 @@ class SlowRequest:
     times: dict[str, float] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.target = self.input
+
+    def nodes_of(self, instance: SlowInstance) -> list[SlowNode]:
+        return self.nodes["decode" if instance.phase == "decode" else "prefill"]
+
 
 @dataclass(eq=False)
 class SlowNode:
     owner: SlowInstance
     stage: int
     layers: int
-    share: float
+    weight: float
     capacity: int
     kv: tuple[float, float, float, float]
     batch: int
@@ -82,12 +99,23 @@ class SlowInstance:
     credit: float = 0.0
     queue: deque[SlowRequest] = field(default_factory=deque)
     arrived: deque[SlowRequest] = field(default_factory=deque)
+    returned: deque[SlowRequest] = field(default_factory=deque)
+    at_work: list[SlowRequest] = field(default_factory=list)
+    evicted: int = 0
+    prompt_tokens: int = 0
     inside: int = 0
     reason: str = ""
     gone_at: float = math.nan
 
-    def holds(self, request: SlowRequest) -> int:
+    def most(self, request: SlowRequest) -> int:
         return request.input + (0 if self.phase == "prefill" else request.output)
+
+    def holds(self, request: SlowRequest) -> int:
+        return request.input if self.phase == "prefill" else request.held
+
+    @property
+    def work(self) -> int:
+        return self.prompt_tokens if self.phase == "prefill" else self.inside
 
 
 class Reference:
@@ -99,13 +127,14 @@ class Reference:
         requests: Sequence[SlowRequest],
         entry: Sequence[str],
         tables: Sequence[tuple[list[float], list[list[tuple[float, float]]]]],
-        links: tuple[float, float, bool],
-        noise: float,
+        config: SimulationConfig,
+        serving: Serving,
         seed: int,
     ) -> None:
         self.instances, self.requests, self.entry, self.tables = instances, requests, entry, tables
-        self.latency, self.region_latency, self.contention = links
-        self.noise, self.random = noise, seed
+        self.latency, self.region_latency = config.kv_latency_ms / 1e3, config.kv_region_latency_ms / 1e3
+        self.contention, self.noise, self.random = config.kv_contention, config.noise, seed
+        self.policy, self.host_s = serving, serving.host_request_ms / 1e3
         self.now, self.order = 0.0, 0
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self.homeless: dict[tuple[int, str], deque[SlowRequest]] = {}
@@ -117,7 +146,8 @@ class Reference:
         arrivals = deque(self.requests)
         due = deque(timeline)
         while True:
-            times = [self.events[0][0] if self.events else math.inf, arrivals[0].arrival if arrivals else math.inf]
+            times = [self.events[0][0] if self.events else math.inf]
+            times.append(arrivals[0].arrival + self.host_s if arrivals else math.inf)
             if due and due[0][0] <= min(times):
                 self.now, ready, drained = due.popleft()
                 self.reconfigure(ready, drained)
@@ -129,7 +159,7 @@ class Reference:
             while self.events and self.events[0][0] == now:
                 _, _, happens, what = heapq.heappop(self.events)
                 happens(what)
-            while arrivals and arrivals[0].arrival == now:
+            while arrivals and arrivals[0].arrival + self.host_s == now:
                 request = arrivals.popleft()
                 self.route(request, self.entry[request.model])
             self.settle()
@@ -166,69 +196,146 @@ class Reference:
             self.homeless.setdefault((request.model, phase), deque()).append(request)
             return
         fitting = [
-            i for i in candidates if all(any(n.bytes(i.holds(request)) <= n.capacity for n in s) for s in i.stages)
+            i for i in candidates if all(any(n.bytes(i.most(request)) <= n.capacity for n in s) for s in i.stages)
         ]
-        if not fitting:
+        own = request.input if phase == "prefill" else 1
+        chosen = choose(self.policy.routing, fitting, own, self.uniform)
+        if chosen is None:
             request.status = "rejected"
             if phase == "decode":
                 self.leave(request, request.prefill)
             return
-        chosen = round_robin(fitting, lambda i: i.weight)
         if phase != "decode":
             request.prefill = chosen
+            request.latest -= self.alone_s(request, chosen)
         if phase != "prefill":
             request.decode = chosen
+        chosen.prompt_tokens += request.input
         chosen.inside += 1
         chosen.queue.append(request)
         self.touched_instances[chosen] = None
 
+    def alone_s(self, request: SlowRequest, instance: SlowInstance) -> float:
+        """The prompt alone through the first node of every stage, s."""
+        chunk = instance.stages[0][0].chunk if instance.phase == "mixed" else request.input
+        whole, rest = divmod(request.input, chunk)
+        total = 0.0
+        for nodes in instance.stages:
+            total += whole * self.time(nodes[0], 0, 0, 1, chunk) if whole else 0.0
+            total += self.time(nodes[0], 0, 0, 1, rest) if rest else 0.0
+        return total / 1e3
+
     def settle(self) -> None:
-        for instance in list(self.touched_instances):
-            self.begin_arrived(instance)
-            self.admit(instance)
-        self.touched_instances.clear()
-        for node in list(self.touched_nodes):
-            self.start(node)
-        self.touched_nodes.clear()
+        while self.touched_instances or self.touched_nodes:
+            for instance in list(self.touched_instances):
+                self.begin_arrived(instance)
+                self.admit(instance)
+            self.touched_instances.clear()
+            for node in list(self.touched_nodes):
+                self.start(node)
+            self.touched_nodes.clear()
 
     # SlowInstance scheduler
 
+    def waiting(self, instance: SlowInstance) -> SlowRequest | None:
+        """Who is next: what was preempted, then by the order that serving asks for."""
+        if instance.returned:
+            return instance.returned[0]
+        if not instance.queue:
+            return None
+        if self.policy.order == "hopeless-last" and instance.phase != "decode":
+            return min(instance.queue, key=lambda r: self.now > r.latest)
+        if self.policy.order == "shortest-first" and instance.phase != "decode":
+            return min(instance.queue, key=lambda r: (r.input, r.number))
+        return instance.queue[0]
+
+    def wanted(self, request: SlowRequest, instance: SlowInstance) -> int:
+        """Tokens of memory it needs now."""
+        most = instance.most(request)
+        if instance.phase == "prefill" or self.policy.admission == "reserve":
+            return most
+        there = request.input + request.generated
+        return min(most, there - there % 16 + 16)
+
     def admit(self, instance: SlowInstance) -> None:
-        while instance.queue:
-            request = instance.queue[0]
-            tokens = instance.holds(request)
+        while (request := self.waiting(instance)) is not None:
+            if instance.evicted:
+                instance.reason = "memory"
+                return
+            tokens, computes = self.wanted(request, instance), request.prefilled < request.target
             chosen = []
             for stage in instance.stages:
                 memory = [n for n in stage if n.used + n.bytes(tokens) <= n.capacity]
-                room = [n for n in memory if self.room(instance, n)]
+                room = [n for n in memory if self.room(instance, n, computes)]
                 if not room:
                     instance.reason = "batch" if memory else "memory"
                     return
                 chosen.append(room)
             key = "decode" if instance.phase == "decode" else "prefill"
-            if (request.times["first_token"] if key == "decode" else request.arrival) < self.now:
+            since = request.times["first_token"] if key == "decode" else request.arrival + self.host_s
+            if since < self.now and (key == "decode" or not request.generated):
                 request.blocked.setdefault(key, instance.reason)
-            instance.queue.popleft()
-            nodes = [round_robin(room, lambda n: n.share) for room in chosen]
-            request.nodes["decode" if instance.phase == "decode" else "prefill"] = nodes
+            (instance.returned if request in instance.returned else instance.queue).remove(request)
+            nodes = [node for room in chosen if (node := smooth_weighted_round_robin(room))]
+            request.nodes[key] = nodes
             for node in nodes:
                 node.used += node.bytes(tokens)
                 node.peak = max(node.peak, node.used)
                 node.resident += 1
-                node.active += instance.phase == "prefill"
-            if instance.phase == "decode":
+                node.active += computes and instance.phase != "mixed"
+            if instance.phase != "prefill":
+                request.held = tokens
+            if not computes:
                 request.times["decode_admitted"] = self.now
                 self.send(request)
-            else:
+                continue
+            if instance.phase == "decode":
+                request.decoding = True
+            elif not request.generated:
                 request.times["prefill_admitted"] = self.now
-                nodes[0].prompts.append(request)
-                self.touched_nodes[nodes[0]] = None
+            instance.at_work.append(request)
+            nodes[0].prompts.append(request)
+            self.touched_nodes[nodes[0]] = None
 
     @staticmethod
-    def room(instance: SlowInstance, node: SlowNode) -> bool:
-        if instance.phase == "decode":
+    def room(instance: SlowInstance, node: SlowNode, computes: bool) -> bool:
+        if instance.phase == "decode" and not computes:
             return True
-        return (node.active if instance.phase == "prefill" else node.resident) < node.limit
+        return (node.resident if instance.phase == "mixed" else node.active) < node.limit
+
+    def grow(self, request: SlowRequest, instance: SlowInstance) -> bool:
+        """Memory for the next token, if need be that of whoever joined last; false: its own."""
+        tokens = self.wanted(request, instance)
+        nodes = request.nodes_of(instance)
+        for node in nodes:
+            while node.used + node.bytes(tokens) - node.bytes(request.held) > node.capacity:
+                victim = [other for other in instance.at_work if node in other.nodes_of(instance)][-1]
+                self.release(victim, instance)
+                victim.evicted = True
+                victim.preempted += 1
+                instance.evicted += 1
+                if victim is request:
+                    return False
+        for node in nodes:
+            node.used += node.bytes(tokens) - node.bytes(request.held)
+            node.peak = max(node.peak, node.used)
+        request.held = tokens
+        return True
+
+    def send_back(self, request: SlowRequest, instance: SlowInstance) -> None:
+        request.evicted = False
+        instance.evicted -= 1
+        if request.generated == 0:
+            del request.times["prefill_admitted"]
+            request.blocked.setdefault("prefill", "memory")
+        else:
+            if request.prefilled == request.target:
+                request.away -= self.now
+            request.blocked.setdefault("decode", "memory")
+        request.wasted += request.prefilled
+        request.prefilled, request.target = 0, request.input + request.generated
+        instance.returned.appendleft(request)
+        self.touched_instances[instance] = None
 
     def begin_arrived(self, instance: SlowInstance) -> None:
         while instance.arrived:
@@ -237,25 +344,38 @@ class Reference:
                 return
             if request.times["kv_arrived"] < self.now:
                 request.blocked.setdefault("decode", "batch")
-            self.begin_decoding(instance.arrived.popleft(), request.nodes["decode"])
+            instance.at_work.append(instance.arrived.popleft())
+            self.begin_decoding(request, request.nodes["decode"])
 
     def begin_decoding(self, request: SlowRequest, nodes: list[SlowNode]) -> None:
-        for node in nodes:
-            node.active += 1
+        if not request.decoding:
+            for node in nodes:
+                node.active += 1
+        request.decoding = True
         nodes[0].decodes.append(request)
         self.touched_nodes[nodes[0]] = None
 
     def leave(self, request: SlowRequest, instance: SlowInstance | None) -> None:
         assert instance is not None
-        for node in request.nodes["decode" if instance.phase == "decode" else "prefill"]:
-            node.used -= node.bytes(instance.holds(request))
-            node.resident -= 1
-            if instance.phase == "decode" or (instance.phase == "mixed" and request.output > 1):
-                node.active -= 1
+        if request.evicted:
+            request.evicted = False
+            instance.evicted -= 1
+        else:
+            self.release(request, instance)
         instance.inside -= 1
         if instance.state == "draining" and instance.inside == 0:
             instance.state, instance.gone_at = "gone", self.now
         self.touched_instances[instance] = None
+
+    def release(self, request: SlowRequest, instance: SlowInstance) -> None:
+        for node in request.nodes_of(instance):
+            node.used -= node.bytes(instance.holds(request))
+            node.resident -= 1
+            node.active -= instance.phase != "prefill" and request.decoding
+        if instance.phase != "prefill":
+            request.held, request.decoding = 0, False
+        if request in instance.at_work:
+            instance.at_work.remove(request)
 
     # KV transfer
 
@@ -309,6 +429,9 @@ class Reference:
                 most = min(most, -(-node.active // stages))
             while node.decodes and decodes < most:
                 request = node.decodes.popleft()
+                if node.stage == 0 and request.evicted:
+                    self.send_back(request, instance)
+                    continue
                 decodes += 1
                 context += request.input + request.generated
                 if node.stage == 0:
@@ -316,8 +439,11 @@ class Reference:
                 taken.append(request)
             while node.prompts and decodes + prompt_tokens < node.chunk:
                 request = node.prompts[0]
+                if node.stage == 0 and request.evicted:
+                    self.send_back(node.prompts.popleft(), instance)
+                    continue
                 if node.stage == 0:
-                    request.chunk = min(request.input - request.prefilled, node.chunk - decodes - prompt_tokens)
+                    request.chunk = min(request.target - request.prefilled, node.chunk - decodes - prompt_tokens)
                 elif prompt_tokens and decodes + prompt_tokens + request.chunk > node.chunk:
                     break
                 prompt_tokens += request.chunk
@@ -342,9 +468,10 @@ class Reference:
     def batch_ends(self, node: SlowNode) -> None:
         instance, taken = node.owner, node.running or []
         node.running = None
+        growing = []
         for request in taken:
-            route = request.nodes["decode" if instance.phase == "decode" else "prefill"]
-            prompt = request.prefilled < request.input
+            route = request.nodes_of(instance)
+            prompt = request.prefilled < request.target
             if node.stage + 1 < len(instance.stages):
                 following = route[node.stage + 1]
                 (following.prompts if prompt else following.decodes).append(request)
@@ -360,28 +487,38 @@ class Reference:
                     self.touched_nodes[route[0]] = None
             if prompt:
                 request.prefilled += request.chunk
-                if request.prefilled < request.input:
-                    route[0].prompts.appendleft(request)
-                    self.touched_nodes[route[0]] = None
-                    continue
-                request.times["first_token"] = self.now
-                request.generated = 1
-                if request.output > 1:
-                    if instance.phase == "prefill":
-                        self.route(request, "decode")
+                if request.prefilled < request.target:
+                    if request.evicted:
+                        self.send_back(request, instance)
                     else:
+                        route[0].prompts.appendleft(request)
+                        self.touched_nodes[route[0]] = None
+                    continue
+                if request.generated:
+                    request.away += self.now
+                else:
+                    request.times["first_token"] = self.now
+                    instance.prompt_tokens -= request.input
+                    if instance.phase == "mixed" and request.output > 1:
                         request.times["decode_admitted"] = self.now
-                        self.begin_decoding(request, route)
-                    continue
+            request.generated += 1
+            if request.generated == request.output:
+                request.times["finish"] = self.now
+                request.status = "finished"
+                self.leave(request, instance)
+            elif instance.phase == "prefill":
+                self.route(request, "decode")
+            elif request.evicted:
+                self.send_back(request, instance)
+            elif self.wanted(request, instance) > request.held:
+                growing.append(request)
             else:
-                request.generated += 1
-                if request.generated < request.output:
-                    route[0].decodes.append(request)
-                    self.touched_nodes[route[0]] = None
-                    continue
-            request.times["finish"] = self.now
-            request.status = "finished"
-            self.leave(request, instance)
+                self.begin_decoding(request, route)
+        for request in growing:
+            if request.evicted or not self.grow(request, instance):
+                self.send_back(request, instance)
+            else:
+                self.begin_decoding(request, request.nodes_of(instance))
         self.touched_nodes[node] = None
 
     # Times
@@ -413,27 +550,17 @@ class Reference:
         layer, other = ((1.0 - share) * a + share * b for a, b in zip(left, right, strict=True))
         return layer, other
 
+    def uniform(self) -> float:
+        self.random = (self.random + 0x9E3779B97F4A7C15) & MASK
+        z = self.random
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        return float((((z ^ (z >> 31)) >> 11) + 0.5) / 2**53)
+
     def factor(self) -> float:
         if self.noise == 0:
             return 1.0
-        uniform = []
-        for _ in range(2):
-            self.random = (self.random + 0x9E3779B97F4A7C15) & MASK
-            z = self.random
-            z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-            uniform.append((((z ^ (z >> 31)) >> 11) + 0.5) / 2**53)
-        normal = math.sqrt(-2.0 * math.log(uniform[0])) * math.cos(2.0 * math.pi * uniform[1])
+        radius = math.sqrt(-2.0 * math.log(self.uniform()))
+        normal = radius * math.cos(2.0 * math.pi * self.uniform())
         variance = math.log1p(self.noise * self.noise)
         return math.exp(math.sqrt(variance) * normal - variance / 2.0)
-
-
-def round_robin(candidates: Sequence[_T], weight: Callable[[_T], float]) -> _T:
-    """Smooth weighted round robin: everyone earns its weight, the richest is chosen and pays for all."""
-    total = 0.0
-    for candidate in candidates:
-        candidate.credit += weight(candidate)
-        total += weight(candidate)
-    chosen = max(candidates, key=lambda c: c.credit)
-    chosen.credit -= total
-    return chosen

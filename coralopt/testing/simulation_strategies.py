@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from coralopt.scenario.parts import PAPER_SERVING, Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint
-from coralopt.simulation.state import DECODE, MIXED, NODE, PHASES, PREFILL, requests_of
+from coralopt.simulation.state import ADMISSIONS, DECODE, MIXED, NODE, ORDERS, PHASES, PREFILL, ROUTINGS, requests_of
 from coralopt.simulation.times import FunctionTimes, TimeTables
 from coralopt.testing.simulation_reference import Reference, SlowInstance, SlowNode, SlowRequest
 from coralopt.types import Floats, Ints
-
-WORD = 20260713
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,8 @@ class SimulationCase:
         arrival_s, input_tokens, output_tokens, model: One a request.
         config: Links and noise.
         tables: Stage times.
+        serving: How engines and the router work.
+        slo_s: SLO on the time to first token, s.
     """
 
     models: int
@@ -46,13 +47,16 @@ class SimulationCase:
     model: Ints
     config: SimulationConfig
     tables: TimeTables
+    serving: Serving = PAPER_SERVING
+    slo_s: float = math.inf
 
     def play(self, events_a_call: int = 2**62) -> Fleet:
         """The compiled engine, run to the end, handing control back after about so many events."""
         requests = requests_of(self.arrival_s, self.input_tokens, self.output_tokens, self.model)
+        requests["latest"] = self.arrival_s + self.slo_s
         stages = max(len(b.stage_sizes) for b in self.blueprints)
         fleet = Fleet(
-            empty_state(requests, self.models, stages, self.tables, self.config, WORD),
+            empty_state(requests, self.models, stages, self.tables, self.config, self.serving),
             tuple(f"m{m}" for m in range(self.models)),
             self.config,
         )
@@ -84,7 +88,7 @@ class SimulationCase:
                 instance.stages[record["stage"]].append(_node(instance, record))
             instances.append(instance)
         requests = [
-            SlowRequest(r, int(m), float(a), int(i), int(o))
+            SlowRequest(r, int(m), float(a), int(i), int(o), float(a) + self.slo_s)
             for r, (m, a, i, o) in enumerate(
                 zip(self.model, self.arrival_s, self.input_tokens, self.output_tokens, strict=True)
             )
@@ -94,9 +98,9 @@ class SimulationCase:
             requests,
             ["mixed" if mixed else "prefill" for mixed in self.mixed],
             [_table(self.tables, t) for t in range(len(self.tables.tables))],
-            (self.config.kv_latency_ms / 1e3, self.config.kv_region_latency_ms / 1e3, self.config.kv_contention),
-            self.config.noise,
-            WORD,
+            self.config,
+            self.serving,
+            int(np.random.SeedSequence(self.config.seed).generate_state(1, np.uint64)[0]),
         )
         moments = sorted({*self.ready_s, *(d for d in self.drain_s if d < math.inf)})
         played.play(
@@ -121,7 +125,7 @@ def _node(owner: SlowInstance, record: Any) -> SlowNode:
         owner=owner,
         stage=number("stage"),
         layers=number("layers"),
-        share=real("weight"),
+        weight=real("weight"),
         capacity=number("capacity"),
         kv=(real("kv_full"), real("kv_window"), real("window"), real("kv_copies")),
         batch=number("batch"),
@@ -192,14 +196,23 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
         else tuple(float(x) if rng.random() < 0.4 else math.inf for x in rng.uniform(2, 4, count)),
         arrival_s=arrival,
         input_tokens=rng.integers(1, 40, len(arrival)),
-        output_tokens=rng.integers(1, 12, len(arrival)),
+        output_tokens=rng.integers(1, rng.choice([12, 60]), len(arrival)),
         model=rng.integers(0, models, len(arrival)),
         config=SimulationConfig(
             noise=draw(st.sampled_from([0.0, 0.0, 0.3])),
             kv_latency_ms=float(rng.choice([0.0, 3.0])),
             kv_region_latency_ms=50.0,
             kv_contention=draw(st.booleans()),
+            seed=20260713,
         ),
+        serving=replace(
+            PAPER_SERVING,
+            routing=draw(st.sampled_from(ROUTINGS)),
+            order=draw(st.sampled_from(ORDERS)),
+            admission=draw(st.sampled_from(ADMISSIONS)),
+            host_request_ms=float(rng.choice([0.0, 20.0])),
+        ),
+        slo_s=float(rng.choice([0.05, 0.3])),
         tables=tables,
     )
 

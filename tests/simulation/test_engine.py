@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coralopt import CoraloptError, Plan, plan_scenario, scenario_from_mapping
+from coralopt.scenario.parts import PAPER_SERVING
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import FunctionTimes, SimulationConfig, SimulationResult, simulate
 from coralopt.simulation.events import run
@@ -80,7 +81,7 @@ def test_stage_times_are_the_planners(mode: str, request: pytest.FixtureRequest)
     tables = TimeTables(5000)
     layout = lay_out(tiny_plan, tables, SimulationConfig())
     names = tuple(phase.model.name for phase in layout.scenario.model_phases)
-    state = empty_state(requests_of(*(np.zeros(0),) * 4), len(names), 3, tables, SimulationConfig(), 1)  # type: ignore[arg-type]
+    state = empty_state(requests_of(*(np.zeros(0),) * 4), len(names), 3, tables, SimulationConfig(), PAPER_SERVING)  # type: ignore[arg-type]
     fleet = Fleet(state, tuple(dict.fromkeys(names)), SimulationConfig())
     fleet.apply(layout, 0.0, at_once=True)
     source = throughput_source(layout.scenario.throughput_source)
@@ -189,7 +190,7 @@ def test_the_least_loaded_instance_drains(tiny_plan: Plan) -> None:
     twins, single = (lay_out(plan, tables, config) for plan in (_doubled(tiny_plan), tiny_plan))
     none = np.zeros(0)
     models = common_models([twins])
-    state = empty_state(requests_of(none, none, none, none), len(models), 3, tables, config, 1)  # type: ignore[arg-type]
+    state = empty_state(requests_of(none, none, none, none), len(models), 3, tables, config, PAPER_SERVING)  # type: ignore[arg-type]
     fleet = Fleet(state, models, config)
     fleet.apply(twins, 0.0, at_once=True)
     instances = fleet.state.instances

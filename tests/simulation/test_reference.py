@@ -25,7 +25,8 @@ def test_engine_equals_reference(case: SimulationCase) -> None:
     slow = case.reference()
     for record, request in zip(state.requests, slow.requests, strict=True):
         assert record["status"] == STATUS[request.status]
-        assert (record["prefilled"], record["generated"]) == (request.prefilled, request.generated)
+        for name in ("prefilled", "generated", "target", "wasted", "preempted", "away"):
+            assert record[name] == getattr(request, name), name
         for name in ("prefill_admitted", "first_token", "decode_admitted", "kv_arrived", "decode_start", "finish"):
             assert _same(float(record[name]), request.times.get(name, math.nan)), name
         assert record["blocked_prefill"] == BLOCKED[request.blocked.get("prefill")]

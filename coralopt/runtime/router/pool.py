@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from coralopt.round_robin import smooth_weighted_round_robin
+from coralopt.routing import smooth_weighted_round_robin
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.types import JsonObject
 

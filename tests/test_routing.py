@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.round_robin import smooth_weighted_round_robin
+from coralopt.routing import smooth_weighted_round_robin
 
 
 @dataclass(eq=False)

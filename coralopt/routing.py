@@ -1,0 +1,98 @@
+"""Which instance gets a request: the router's and the slow reference's choice; the simulator's compiled twin is equal.
+
+=======================  ====================================================================================
+routing                  rule
+=======================  ====================================================================================
+``weighted-round-robin`` blind: every instance in proportion to its planned rate, spread evenly
+``least-work``           least (work there + the request's own) / planned rate, the first of equal ones
+``power-of-two``         two instances are drawn in proportion to their planned rates; the one with less work,
+                         measured the same way, the first drawn of equal ones
+=======================  ====================================================================================
+
+Work is what a router can know: at a prefill instance the prompt tokens sent there whose first token is not made yet;
+at a decode or mixed instance the requests sent there that have not left. Lengths of answers are known to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+
+class Weighted(Protocol):
+    """Something that can be picked.
+
+    Attributes:
+        weight: How often, relative to the others: its planned rate.
+        credit: State of the weighted round robin; 0 at first.
+    """
+
+    @property
+    def weight(self) -> float: ...
+
+    credit: float
+
+
+class Loaded(Weighted, Protocol):
+    """Something that can be picked by its work.
+
+    Attributes:
+        work: What it has to do, in the unit of a request's own work.
+    """
+
+    @property
+    def work(self) -> float: ...
+
+
+Item = TypeVar("Item", bound=Weighted)
+Busy = TypeVar("Busy", bound=Loaded)
+
+
+def choose(routing: str, items: Sequence[Busy], own: float, uniform: Callable[[], float]) -> Busy | None:
+    """Pick one of ``items`` for a request; ``None`` when there are none.
+
+    Args:
+        routing: A rule of the table above.
+        items: Who could take it.
+        own: Work that the request brings: its prompt tokens for prefill, else 1.
+        uniform: Random numbers inside (0, 1); asked for power of two alone, and only where there is a choice.
+    """
+    if routing == "weighted-round-robin" or not items:
+        return smooth_weighted_round_robin(items)
+    if routing == "power-of-two":
+        first = _drawn(items, uniform)
+        rest = [item for item in items if item is not first]
+        items = [first, _drawn(rest, uniform)] if rest else [first]
+    return min(items, key=lambda item: (item.work + own) / item.weight)
+
+
+def _drawn(items: Sequence[Item], uniform: Callable[[], float]) -> Item:
+    """One of ``items``, in proportion to the weights."""
+    total = 0.0
+    for item in items:
+        total += item.weight
+    point = uniform() * total if len(items) > 1 else 0.0
+    for item in items:
+        point -= item.weight
+        if point < 0:
+            return item
+    return items[-1]
+
+
+def smooth_weighted_round_robin(items: Iterable[Item]) -> Item | None:
+    """Pick the next of ``items`` and move the credits on; ``None`` when there are none.
+
+    Every pick gives each item its weight as credit and takes the sum of weights from the one picked, the first with the
+    largest credit. Credits sum to zero, so while the set stays the same, picks are never further from their shares than
+    the number of items, and they are spread evenly: weights 5, 1, 1 give a a b a c a a.
+    """
+    best: Item | None = None
+    total = 0.0
+    for item in items:
+        item.credit += item.weight
+        total += item.weight
+        if best is None or item.credit > best.credit:
+            best = item
+    if best is not None:
+        best.credit -= total
+    return best
