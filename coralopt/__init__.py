@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from coralopt import display
 from coralopt._version import __version__
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ __all__ = [
     "solve",
     "verify_plan",
 ]
+
+
+# What values look like in notebooks is known to the floor of reports; it is imported when the first one is shown.
+display.provide(lambda: importlib.import_module("coralopt.report.notebook"))
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coralopt.planning import PlanRequest
-from coralopt.planning.compare import Contestant, Row, compare
+from coralopt.planning.compare import Comparison, Contestant, Row, compare
 from coralopt.planning.rolling.epochs import epoch_scenario
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Ints
@@ -58,7 +58,7 @@ def all_models(scenario: ResolvedScenario, factor: float) -> dict[str, float]:
     return {phase.model.name: factor for phase in scenario.model_phases}
 
 
-def run(scenario: ResolvedScenario, planners: Sequence[str], time_limit: float, seed: int) -> list[Row]:
+def run(scenario: ResolvedScenario, planners: Sequence[str], time_limit: float, seed: int) -> Comparison:
     """Plans of the planners; progress on standard error."""
     return compare(
         PlanRequest(scenario, options={"time_limit": time_limit}, seed=seed),

@@ -122,13 +122,13 @@ def compare(
     if files.plot is not None:
         require_drawable(files.plot)
     quiet = files.json_output
-    rows: list[Row] = []
+    kept: list[Row] = []
     with _stop_after_interrupt() as stopped:
 
         def finished(row: Row) -> Row:
             if requests is not None and row.plan is not None:
                 row = replace(row, simulated=_played(row, requests, traffic.seed))
-            rows.append(row)
+            kept.append(row)
             if files.output is not None and row.plan is not None:
                 row.plan.save(files.output / str(_file_name(row)))
             if stopped:
@@ -145,7 +145,7 @@ def compare(
             )
         except KeyboardInterrupt:
             say("interrupted: the finished rows are kept")
-    rows = with_bound(rows)
+    rows = with_bound(kept)
     lines = [
         f"{row.label}: {line}"
         for row in rows

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
 
+from coralopt.display import Tabular
 from coralopt.errors import PlanError
 from coralopt.plan.files import write_text
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
@@ -172,7 +173,7 @@ class Simulated(_Part):
     phases: tuple[SimulatedPhase, ...]
 
 
-class Plan(_Part):
+class Plan(_Part, Tabular):
     """A plan. Money is USD/h, throughput tokens/s, time ms. Holds no wall times: equal input gives equal bytes."""
 
     format: Literal["coralopt-plan"] = "coralopt-plan"
@@ -234,6 +235,16 @@ class Plan(_Part):
         if update and "scenario" in update:
             copied.__dict__.pop("resolved", None)
         return copied
+
+    def __repr__(self) -> str:
+        count = sum(item.count for item in self.instances)
+        nodes = sum(item.count * sum(item.nodes().values()) for item in self.instances)
+        return (
+            f"<Plan {self.scenario.get('name', '')}: {self.cost_usd_h:,.4f} USD/h, proven gap {self.gap * 100:.4f} %, "
+            f"{count:,} instances on {nodes:,} nodes>"
+        )
+
+    __str__ = __repr__
 
     def to_json(self) -> str:
         """The document as text; equal plans give equal bytes."""

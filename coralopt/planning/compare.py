@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from coralopt.display import Tabular
 from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, OptionError
 from coralopt.plan import Plan
 from coralopt.plan.verify import verify_plan
@@ -103,6 +104,14 @@ class Row:
     simulated: Mapping[str, float] = field(default_factory=dict)
 
 
+class Comparison(tuple[Row, ...], Tabular):
+    """The rows of a comparison, in the order of the contestants."""
+
+    def __repr__(self) -> str:
+        costs = ", ".join(f"{row.label} {row.cost_usd_h:,.4f}" for row in self)
+        return f"<Comparison in USD/h: {costs}>"
+
+
 def compare(
     request: PlanRequest,
     contestants: Sequence[Contestant],
@@ -110,7 +119,7 @@ def compare(
     shrink: bool = True,
     on_start: Callable[[str], None] | None = None,
     on_row: Callable[[Row], Row] | None = None,
-) -> list[Row]:
+) -> Comparison:
     """Plan the scenario with each contestant.
 
     Args:
@@ -136,7 +145,7 @@ def compare(
     return with_bound(rows)
 
 
-def with_bound(rows: Sequence[Row]) -> list[Row]:
+def with_bound(rows: Sequence[Row]) -> Comparison:
     """The rows with the lower bound that ``coral`` proved for the full demand, where it is among them."""
     whole = [
         row.plan.lower_bound_usd_h
@@ -144,14 +153,14 @@ def with_bound(rows: Sequence[Row]) -> list[Row]:
         if row.plan is not None and row.plan.planner == "coral" and row.share == 1.0
     ]
     bound = max(whole, default=float("nan"))
-    return [
+    return Comparison(
         replace(
             row,
             bound_usd_h=bound,
             above_bound=row.cost_usd_h / bound - 1 if bound > 0 and row.demand_met >= 1 else float("nan"),
         )
         for row in rows
-    ]
+    )
 
 
 def _row(contestant: Contestant, request: PlanRequest, shrink: bool) -> Row:

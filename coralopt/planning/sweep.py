@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coralopt.display import Tabular
 from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, OptionError, ScenarioError
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.request import PlanRequest
@@ -128,7 +129,7 @@ COLUMNS = tuple(item.name for item in fields(SweepPoint) if item.name != "values
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Tabular):
     """A finished or half-finished sweep.
 
     Attributes:
@@ -142,6 +143,10 @@ class Sweep:
     variations: tuple[Variation, ...]
     points: tuple[SweepPoint, ...]
     settings: Mapping[str, object]
+
+    def __repr__(self) -> str:
+        axes = " x ".join(f"{axis.path} ({len(axis.values)})" for axis in self.variations)
+        return f"<Sweep of {self.scenario} over {axes}: {len(self.points):,} points>"
 
     def save(self, path: Path) -> None:
         """Write it as Parquet, first beside its place, then renamed.

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coralopt import catalog
+from coralopt.display import Tabular
 from coralopt.scenario.document import Document
 from coralopt.scenario.explain import explain
 from coralopt.scenario.lengths import USUAL_SPREAD
@@ -58,7 +59,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class ResolvedScenario(Facts):
+class ResolvedScenario(Facts, Tabular):
     """A scenario: the facts, and the document that they follow from.
 
     Attributes:
@@ -66,6 +67,11 @@ class ResolvedScenario(Facts):
     """
 
     source: Document = field(repr=False)
+
+    def __repr__(self) -> str:
+        phases = ", ".join(phase.key for phase in self.model_phases)
+        nodes = f"{len(self.configurations)} node configurations in {len(self.regions)} regions"
+        return f"<ResolvedScenario {self.name}: {phases}; {nodes}>"
 
     @staticmethod
     def of(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coralopt.display import Tabular
 from coralopt.errors import CoraloptError
 from coralopt.replacing import replacing
 from coralopt.simulation.causes import CAUSES
@@ -51,7 +52,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class SimulationResult:
+class SimulationResult(Tabular):
     """Outcome of one simulation.
 
     Attributes:
@@ -93,6 +94,12 @@ class SimulationResult:
     outcomes: tuple[PhaseOutcome, ...]
     cost_usd: float
     events: int
+
+    def __repr__(self) -> str:
+        return (
+            f"<SimulationResult of {len(self.requests['status']):,} requests in {self.window_s:,.1f} s: "
+            f"{self.attainment:.2%} met both SLOs, {self.cost_usd_h:,.4f} USD/h>"
+        )
 
     @property
     def cost_usd_h(self) -> float:

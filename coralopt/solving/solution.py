@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from coralopt.display import Shown
 from coralopt.errors import NoSolutionError
 from coralopt.solving.options import OptionValue
 from coralopt.solving.status import Termination
@@ -15,7 +16,7 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, eq=False)
-class Solution(Generic[A]):
+class Solution(Shown, Generic[A]):
     """A checked answer and how good it is.
 
     Attributes:
@@ -51,6 +52,12 @@ class Solution(Generic[A]):
     effective: Mapping[str, OptionValue] = field(default_factory=dict)
     shape: tuple[int, int] | None = None
     start_accepted: bool | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Solution {self.termination.reason.value} by {self.solver}: objective {self.objective:.10g}, "
+            f"bound {self.bound if self.bound is None else format(self.bound, '.10g')}, gap {self.gap:.3g}>"
+        )
 
     def require_solution(self) -> A:
         """The answer.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.display import Tabular
 from coralopt.errors import LibraryError
 from coralopt.placement import Placement, Stage
 from coralopt.replacing import replacing
@@ -83,7 +84,7 @@ class PhaseTemplates(Templates):
 
 
 @dataclass(frozen=True)
-class TemplateLibrary:
+class TemplateLibrary(Tabular):
     """All templates of a scenario.
 
     Attributes:
@@ -102,6 +103,9 @@ class TemplateLibrary:
     document: JsonObject = field(default_factory=dict, repr=False)
     # Plain data from the metadata of a file; each reader knows the type of its entry.
     method: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<TemplateLibrary {self.scenario}: {len(self):,} templates of {', '.join(self.by_key)}>"
 
     def __len__(self) -> int:
         return sum(len(phase) for phase in self.phases)

@@ -14,9 +14,9 @@ from coralopt.report.pages.plan import pipeline_blocks
 
 def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
     """Planners side by side."""
-    planned = [row for row in rows if not math.isnan(row.cost_usd_h)]
+    planned = _planned(rows)
     whole = [row for row in planned if row.demand_met >= 1]
-    bound = next((row.bound_usd_h for row in rows if not math.isnan(row.bound_usd_h)), math.nan)
+    bound = _bound(rows)
     cheapest = min(whole, key=lambda row: row.cost_usd_h, default=None)
     words = (
         f"No allocation of the template library costs less than {bound:,.4f} USD/h, proven by coral."
@@ -46,7 +46,7 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
         "bad" if wrong else "good",
     )
     sections = [
-        PageSection("costs", "Cost and tokens", (Grid(tuple(_figures(planned, bound))),)),
+        PageSection("costs", "Cost and tokens", cost_figures(rows)),
         PageSection("figures", "All figures", (HtmlTable(comparison_table(rows, "")), *_remarks(rows))),
         PageSection("plans", "Every plan's pipelines", tuple(_plans(planned))),
     ]
@@ -57,7 +57,17 @@ def _more(share: float) -> str:
     return "the same" if share < 5e-4 else f"{share:.1%} more"
 
 
-def _figures(rows: Sequence[Row], bound: float) -> list[Block]:
+def _planned(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if not math.isnan(row.cost_usd_h)]
+
+
+def _bound(rows: Sequence[Row]) -> float:
+    return next((row.bound_usd_h for row in rows if not math.isnan(row.bound_usd_h)), math.nan)
+
+
+def cost_figures(rows: Sequence[Row]) -> tuple[Block, ...]:
+    """Cost by planner and model, and tokens for the money, promised and simulated."""
+    rows, bound = _planned(rows), _bound(rows)
     models = list(dict.fromkeys(d.model for row in rows if row.plan is not None for d in row.plan.demands))
     colours = colour_numbers(models)
     cost_rows = []
@@ -89,7 +99,7 @@ def _figures(rows: Sequence[Row], bound: float) -> list[Block]:
             BarRow(row_name(r), (BarPart("tokens", r.simulated.get("tokens_usd", 0.0) / 1000, 1),)) for r in played
         ]
         figures.append(Figure(bars("Goodput", drawn, "{:,.1f}"), "Simulated: thousand tokens within SLO per USD"))
-    return figures
+    return (Grid(tuple(figures)),)
 
 
 def _remarks(rows: Sequence[Row]) -> list[Block]:

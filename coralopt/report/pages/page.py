@@ -156,6 +156,12 @@ def render_page(page: Page) -> str:
     )
 
 
+def blocks_html(blocks: tuple[Block, ...]) -> Markup:
+    """Blocks without a page, for a notebook."""
+    show = _environment().get_template("blocks.html.j2").module.show  # type: ignore[attr-defined]
+    return Markup("").join(show(block) for block in blocks)
+
+
 def table_html(table: Table) -> Markup:
     """A table of the terminal as HTML, without its title; text only, whatever its cells hold."""
     columns = table.columns

@@ -6,13 +6,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
 from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
 from coralopt.report.pages.page import Block, Figure, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
-from coralopt.report.simulation import LATENCY_SHARES, MEANING, cause_table, outcome_name, promise_table
+from coralopt.report.simulation import (
+    LATENCY_SHARES,
+    MEANING,
+    cause_table,
+    latency_quantiles,
+    outcome_name,
+    promise_table,
+)
 from coralopt.report.table import Column, make_table
-from coralopt.simulation import PhaseOutcome
+from coralopt.simulation import PhaseOutcome, SimulationResult
 
 #: Two-sided 95 % of a normal distribution.
 _Z = 1.959964
@@ -60,6 +69,15 @@ def read_played(document: Mapping[str, object], source: str) -> PlayedRequests:
             "`coralopt simulate PLAN --json`"
         ) from error
     return PlayedRequests(outcomes, requests, latencies, facts | {"traffic": str(document.get("traffic", ""))})
+
+
+def played_requests(result: SimulationResult) -> PlayedRequests:
+    """The same from a simulation that was just played."""
+    counts = np.bincount(result.requests["model"], minlength=len(result.models))
+    facts: dict[str, object] = {name: getattr(result, name) for name in ("window_s", "attainment", "cost_usd_h")}
+    facts |= {"requests": len(result.requests["status"]), "traffic": ""}
+    requests = dict(zip(result.models, counts.tolist(), strict=True))
+    return PlayedRequests(result.outcomes, requests, latency_quantiles(result), facts)
 
 
 def interval(share: float, count: int) -> tuple[float, float]:

@@ -1,0 +1,70 @@
+"""How values show themselves in notebooks and as data frames.
+
+A value on any floor says only that it can be shown; what it looks like is registered from the floor of reports, which is
+imported when the first value is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from coralopt.errors import CoraloptError
+
+if TYPE_CHECKING:
+    import pandas
+
+V = TypeVar("V")
+Columns = Mapping[str, Iterable[object]]
+
+_renderers: dict[type, Callable[[object], str]] = {}
+_columns: dict[type, Callable[[object], Columns]] = {}
+_loaders: list[Callable[[], object]] = []
+
+
+def provide(load: Callable[[], object]) -> None:
+    """Name what registers the renderers; called once, when the first value is shown."""
+    _loaders.append(load)
+
+
+def register(kind: type[V], html: Callable[[V], str], columns: Callable[[V], Columns] | None = None) -> None:
+    """Say how values of a kind look.
+
+    Args:
+        kind: The class.
+        html: A value as HTML.
+        columns: A value as columns of one length, for classes with :class:`Tabular`.
+    """
+    _renderers[kind] = html  # type: ignore[assignment]
+    if columns is not None:
+        _columns[kind] = columns  # type: ignore[assignment]
+
+
+class Shown:
+    """A value that notebooks show as HTML."""
+
+    def _repr_html_(self) -> str:
+        _load()
+        return _renderers[type(self)](self)
+
+
+class Tabular(Shown):
+    """A value that is a table, too."""
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The value as a pandas data frame.
+
+        Raises:
+            CoraloptError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise CoraloptError(f"to_frame() needs pandas ({error}); pip install 'coralopt[notebook]'") from error
+        _load()
+        return pandas.DataFrame(dict(_columns[type(self)](self)))
+
+
+def _load() -> None:
+    while _loaders:
+        _loaders.pop()()
