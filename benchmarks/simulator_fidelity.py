@@ -126,7 +126,7 @@ def make_plan(folder: Path, load: float) -> tuple[Plan, float]:
                     "weight_format": "bf16",
                     "max_position": 2048,
                 },
-                "slo": {"prefill_ms": 3000, "decode_ms": 150},
+                "slo": {"ttft_ms": 3000, "tpot_ms": 150, "attainment": "mean"},
                 "demand": {"requests_s": 0.01, "input_tokens": INPUT, "output_tokens": OUTPUT},
             }
         },
@@ -134,6 +134,7 @@ def make_plan(folder: Path, load: float) -> tuple[Plan, float]:
         "nodes": {"1xCPU": {"gpu": "CPU", "count": 1, "network_gb_s": 1}},
         "pool": {"regions": {"here": {"configurations": {"1xCPU": {"available": 1, "price_usd_h": 1}}}}},
         "pruning": {"max_nodes": 1, "memory_ratio": 1000},
+        "serving": {"preset": "paper"},
         "throughput": {"source": "measured", "measured": ["measured.json"]},
     }
     path = folder / "scenario.json"

@@ -116,7 +116,7 @@ def cluster(pool: PlacementPool) -> ResolvedScenario:
             "name": "helix-cluster",
             "models": {
                 "llama3-70b": {
-                    "slo": {"prefill_ms": 2090, "decode_ms": 730},
+                    "slo": {"ttft_ms": 2090, "tpot_ms": 730, "attainment": "mean"},
                     # Mean lengths of Helix's sampler.
                     "demand": {"requests_s": 4, "input_tokens": 761.5, "output_tokens": 232.5},
                 }
@@ -124,6 +124,7 @@ def cluster(pool: PlacementPool) -> ResolvedScenario:
             "pool": {"regions": {"us-east-2": {"configurations": offered}}},
             "nodes": unknown,
             "throughput": {"source": "roofline"},
+            "serving": {"preset": "paper"},
             "initialization_penalty": 0,
         },
         source="helix_cluster.py",

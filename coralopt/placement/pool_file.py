@@ -137,8 +137,12 @@ def _from_catalog(document: _Catalog, source: str, name: str) -> PlacementPool:
             "name": document.name or name,
             "mode": "mixed" if document.phase == "mixed" else "disaggregated",
             "models": {
-                document.model: {"slo": document.slo.model_dump(), "demand": {"requests_s": 1.0, **lengths}},
+                document.model: {
+                    "slo": {**document.slo.model_dump(), "attainment": "mean"},
+                    "demand": {"requests_s": 1.0, **lengths},
+                },
             },
+            "serving": {"preset": "paper"},
             "pool": {
                 "regions": {
                     "pool": {

@@ -16,7 +16,7 @@ from coralopt.runtime.launch import EngineReason, EngineVerdict, Phase, Pipeline
 from coralopt.runtime.unzip import unzip
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.throughput import NO_BF16, heads_fit, stage_role
-from coralopt.throughput.nodes import MEMORY_SHARE, STEP_TOKENS, cache_bytes, free_bytes
+from coralopt.throughput.nodes import MEMORY_SHARE, cache_bytes, free_bytes
 
 #: Connectors by the names of the option, as vLLM's registry calls them.
 CONNECTORS = {
@@ -182,7 +182,7 @@ def _pipeline(slices: tuple[Slice, ...], nodes: tuple[PlannedNode, ...], phase: 
     if len(nodes) > 1:
         each = prompt if phase.phase == "prefill" else 1.0
         resident = max(1, math.ceil(tokens_s / each * phase.slo_ms / 1e3 * (1 - 1e-9)))
-    tokens = {"prefill": math.ceil(batch * prompt), "decode": batch, "mixed": STEP_TOKENS}[phase.phase]
+    tokens = {"prefill": math.ceil(batch * prompt), "decode": batch, "mixed": phase.serving.step_tokens}[phase.phase]
     return Pipeline(slices, tokens_s, resident, tokens)
 
 
@@ -210,7 +210,7 @@ def _memory(
     for position, part in enumerate(pipeline.slices):
         whole = configurations[part.configuration]
         node = replace(whole, name=f"{len(part.gpus)}x{whole.gpu.name}", count=len(part.gpus))
-        room = float(free_bytes(model, node, stage_role(position, count), count)[part.layers])
+        room = float(free_bytes(phase, node, stage_role(position, count), count)[part.layers])
         room += (rules.memory_share - MEMORY_SHARE) * node.memory_gib * GIB
         rooms.append(room / (cache_bytes(model, node, context) * part.layers))
     fewest = min(rooms)

@@ -100,8 +100,8 @@ class ModelPhase:
 
     @property
     def prefill_budget_ms(self) -> float:
-        """Time that the execution of a mean prompt may take, ms: the SLO less its headroom."""
-        return self.prefill_ms * (1.0 - self.latency_headroom)
+        """Time that the execution of a mean prompt may take, ms: the SLO less its headroom and the host's time."""
+        return self.prefill_ms * (1.0 - self.latency_headroom) - self.serving.host_request_ms
 
     @property
     def decode_budget_ms(self) -> float:

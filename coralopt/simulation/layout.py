@@ -205,7 +205,7 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
     model, role = phase.model, stage_role(place.stage, stages)
     record = np.zeros(1, dtype=NODE)
     record["stage"], record["layers"], record["weight"] = place.stage, layers, planned.tokens_s
-    record["capacity"] = max(0, math.floor(free_bytes(model, configuration, role, stages)[layers]))
+    record["capacity"] = max(0, math.floor(free_bytes(phase, configuration, role, stages)[layers]))
     # cache_bytes is linear up to the window and beyond it: two differences give both slopes.
     window = float(model.sliding_window or 0)
     full = cache_bytes(model, configuration, window + 1) - cache_bytes(model, configuration, window)
@@ -222,7 +222,7 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
         record["chunk"] = max(sources.serving.step_tokens, planned.batch + 1)
     if phase.phase == "mixed":
         # Beside the decoding sequences of a micro-batch the prompts that arrive while one is computed, one at least.
-        passes = float(prompt_passes(phase.mean_input_tokens, np.array(planned.batch)))
+        passes = float(prompt_passes(phase.mean_input_tokens, np.array(planned.batch), phase.serving.step_tokens))
         arriving = planned.batch / max(phase.mean_output_tokens, 1.0)
         record["limit"] = in_flight + stages * math.ceil(arriving * passes)
     else:

@@ -8,7 +8,7 @@ from coralopt.catalog.types import NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.throughput import LayerTimes, throughput_source
-from coralopt.throughput.nodes import STEP_TOKENS, cache_bytes
+from coralopt.throughput.nodes import cache_bytes
 from coralopt.types import Bools, Floats, Ints
 from coralopt.workload import Trace
 
@@ -55,7 +55,8 @@ def _quickest(phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes
     if not len(tokens) or not nodes:
         return np.full(len(tokens), np.inf)
     in_parts = kind == "prefill" and phase.phase == "mixed"
-    longest = max(STEP_TOKENS if in_parts else 2, int(tokens.max()))
+    budget = phase.serving.step_tokens
+    longest = max(budget if in_parts else 2, int(tokens.max()))
     points = np.unique(np.rint(np.geomspace(1, longest, _POINTS)))
     best = np.full(len(points), np.inf)
     for _, times in nodes:
@@ -63,8 +64,8 @@ def _quickest(phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes
         best = np.minimum(best, [float(of(np.ones(1), float(n))[0][0]) * phase.model.layers for n in points])
     if in_parts:
         # A mixed instance computes long prompts in parts of a whole step and does not count what attends to earlier ones.
-        parts, rest = np.divmod(tokens, STEP_TOKENS)
-        step, last = np.interp(STEP_TOKENS, points, best), np.interp(rest, points, best)
+        parts, rest = np.divmod(tokens, budget)
+        step, last = np.interp(budget, points, best), np.interp(rest, points, best)
         return np.asarray(parts * step + np.where(rest > 0, last, 0.0))
     return np.asarray(np.interp(tokens, points, best))
 

@@ -10,17 +10,16 @@ import numpy.typing as npt
 from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput.layer_times import LayerTimes, mixed_ms
+from coralopt.throughput.occupancy import Occupancy, occupancy_of, transfer_tokens
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 from coralopt.types import Floats
 
 #: Share of usable GPU memory an engine takes (vLLM's default gpu_memory_utilization).
 MEMORY_SHARE = 0.9
-#: Activations, workspace and CUDA graphs, GiB a GPU.
-RESERVE_GIB = 1.0
 #: One-way latency between nodes of a region, ms.
 HOP_MS = 0.1
-#: Tokens, decoded and of prompts, that one step of a mixed instance takes: vLLM's default max_num_batched_tokens.
-STEP_TOKENS = 2048
+#: With an attainment prompts wait for one another as little as this share of the best throughput allows.
+BATCH_SHARE = 0.95
 
 Cells = tuple[Floats, npt.NDArray[np.int32], Floats]
 
@@ -32,9 +31,9 @@ def batch_grid(most: int) -> Floats:
     return np.concatenate([small, large[(large > 64) & (large <= most)]]).astype(np.float64)
 
 
-def prompt_passes(prompt_tokens: float, sequences: Floats) -> Floats:
+def prompt_passes(prompt_tokens: float, sequences: Floats, step_tokens: int) -> Floats:
     """Steps that a prompt is spread over beside so many decoding sequences: one while it fits the token budget."""
-    return np.maximum(1.0, np.ceil(prompt_tokens / np.maximum(STEP_TOKENS - sequences, 1.0)))
+    return np.maximum(1.0, np.ceil(prompt_tokens / np.maximum(step_tokens - sequences, 1.0)))
 
 
 def cache_bytes(model: ModelArchitecture, configuration: NodeConfiguration, context: float) -> float:
@@ -47,10 +46,11 @@ def cache_bytes(model: ModelArchitecture, configuration: NodeConfiguration, cont
     return kept * model.kv_elements_per_token_per_layer * 2.0 * model.kv_copies(configuration.count)
 
 
-def free_bytes(model: ModelArchitecture, configuration: NodeConfiguration, role: int, stages: int) -> Floats:
+def free_bytes(phase: ModelPhase, configuration: NodeConfiguration, role: int, stages: int) -> Floats:
     """float64 (L + 1,): bytes left for the KV cache when the node holds j layers; negative when they do not fit."""
+    model = phase.model
     layers = np.arange(model.layers + 1)
-    total = configuration.memory_gib * GIB * MEMORY_SHARE - RESERVE_GIB * GIB * configuration.count
+    total = configuration.memory_gib * GIB * MEMORY_SHARE - phase.serving.reserve_gib * GIB * configuration.count
     # Embedding and head are half of embedding_params each, in BF16: one a GPU end, both in a pipeline of one stage.
     ends = 2 if stages == 1 else (1 if role != MIDDLE else 0)
     return np.asarray(total - layers * model.layer_bytes - ends * model.embedding_params / 2 * 2.0)
@@ -81,17 +81,21 @@ def node_throughput(
         float64 (S, 3, L + 1) tokens/s, int32 (S, 3, L + 1) batch, float64 (S, 3, L + 1) ms.
     """
     model = phase.model
-    work = _work(phase, times, smallest)
+    work = _work(phase, times, batch_grid(1 if smallest else _most(phase, times)))
     layers = np.arange(model.layers + 1, dtype=np.float64)
     shape = (max_stages, 3, model.layers + 1)
     values, stage_ms = np.zeros(shape), np.zeros(shape)
     chosen = np.zeros(shape, dtype=np.int32)
-    per_sequence = cache_bytes(model, configuration, work.context)
+    per_sequence = cache_bytes(model, configuration, work.occupancy.held)
     link_gb_s = min(configuration.network_gb_s, receiver_gb_s)
     scale = budget_units[1] / budget_units[0]
+    # Every GPU has its part of the KV cache; copies are made where it arrives.
+    arriving_ms = (
+        transfer_tokens(phase) * model.kv_elements_per_token_per_layer * 2.0 / (configuration.network_gb_s * 1e6)
+    )
 
     def stage_time(step: _Step, stages: int, role: int) -> Floats:
-        fixed = np.zeros_like(work.batch)
+        fixed = np.full_like(step.tokens, phase.serving.host_step_ms)
         if stages == 1 or role == LAST:
             fixed = fixed + step.nonlayer_ms
         elif role == FIRST:
@@ -102,26 +106,43 @@ def node_throughput(
             fixed = fixed + (send_ms + HOP_MS)
         return np.asarray(fixed[:, None] + step.layer_ms[:, None] * layers[None, :])
 
+    def mean_time(work: _Work, stages: int, role: int) -> tuple[Floats, Floats]:
+        """(mean micro-batch, one with prompts where there are), ms."""
+        ms = stage_time(work.step, stages, role)
+        if work.carrying is None:
+            return ms, ms
+        carrying_ms = stage_time(work.carrying.step, stages, role)
+        # The micro-batches in flight follow one another, so one that carries holds up all of them.
+        share = (1.0 - (1.0 - work.carrying.share) ** stages)[:, None]
+        return (1.0 - share) * ms + share * carrying_ms, carrying_ms
+
     for stages in range(1, max_stages + 1):
+        # The largest micro-batch is the tail of the sequences at work; throughput is made by their mean.
+        at_work = work.occupancy.mean_within(stages * work.batch) / stages
+        usual = work if work.occupancy.score == 0 else _work(phase, times, np.maximum(at_work, 1.0))
         for role in (FIRST, MIDDLE, LAST) if stages > 1 else (FIRST,):
-            ms = stage_time(work.step, stages, role)
-            room = free_bytes(model, configuration, role, stages)
+            ms, carrying_ms = mean_time(work, stages, role)
+            room = free_bytes(phase, configuration, role, stages)
             with np.errstate(divide="ignore", invalid="ignore"):
                 sequences = np.where(layers > 0, np.floor(room / (per_sequence * layers)), 0.0)
-            fits = (stages * work.batch[:, None] <= sequences[None, :]) & (layers > 0)[None, :]
+            resident = work.occupancy.mean_within(sequences, work.occupancy.spread)
+            fits = (stages * at_work[:, None] <= resident[None, :]) & (layers > 0)[None, :]
             if work.carrying is not None:
-                carrying_ms = stage_time(work.carrying.step, stages, role)
                 fits &= stages * carrying_ms * scale <= work.carrying.slo_ms[:, None]
-                # The micro-batches in flight follow one another, so one that carries holds up all of them.
-                share = (1.0 - (1.0 - work.carrying.share) ** stages)[:, None]
-                ms = (1.0 - share) * ms + share * carrying_ms
-            fits &= stages * ms * scale <= work.slo_ms
-            speed = np.where(fits, 1e3 * work.batch[:, None] * work.tokens_each / np.maximum(ms, 1e-12), 0.0)
+            fits &= stages * ms * scale <= work.slo_ms - arriving_ms * layers
+            usual_ms = ms if usual is work else mean_time(usual, stages, role)[0]
+            speed = np.where(fits, 1e3 * at_work[:, None] * work.tokens_each / np.maximum(usual_ms, 1e-12), 0.0)
             if stages > 1:
-                # Little's law: at most `sequences` are resident, each for up to the whole SLO.
-                resident = 1e3 * np.maximum(sequences, 0.0)[None, :] * work.tokens_each / work.slo_ms
-                speed = np.minimum(speed, resident)
+                # Little's law: at most `resident` are there, each for up to the whole SLO.
+                most = 1e3 * np.maximum(resident, 0.0)[None, :] * work.tokens_each / work.slo_ms
+                speed = np.minimum(speed, most)
             best = speed.argmax(axis=0)
+            if phase.phase == "prefill" and phase.attainment is not None:
+                best = (speed >= BATCH_SHARE * speed.max(axis=0)).argmax(axis=0)
+                # Where one more layer makes it a larger batch, it promises no more than with one layer less.
+                speed[:, 1:] = np.minimum(
+                    speed[:, 1:], np.minimum.accumulate(speed[best, np.arange(model.layers + 1)][1:])
+                )
             cell = (stages - 1, role)
             take = (best, np.arange(model.layers + 1))
             values[cell] = speed[take]
@@ -156,7 +177,7 @@ class _Work:
     Attributes:
         batch: Batches tried.
         step: The micro-batch, for mixed one without prompts.
-        context: Tokens in the KV cache of one sequence.
+        occupancy: What sequences at work hold.
         tokens_each: Tokens that count as throughput, a sequence and micro-batch.
         slo_ms: Latency that the pipeline as a whole may take for one micro-batch.
         carrying: Mixed: the micro-batches with prompts.
@@ -164,29 +185,32 @@ class _Work:
 
     batch: Floats
     step: _Step
-    context: float
+    occupancy: Occupancy
     tokens_each: float
     slo_ms: float
     carrying: _Carrying | None = None
 
 
-def _work(phase: ModelPhase, times: LayerTimes, smallest: bool) -> _Work:
+def _most(phase: ModelPhase, times: LayerTimes) -> int:
+    return times.most_prompts if phase.phase == "prefill" else times.most_sequences
+
+
+def _work(phase: ModelPhase, times: LayerTimes, batch: Floats) -> _Work:
     lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
     if phase.phase == "prefill":
-        batch = batch_grid(1 if smallest else times.most_prompts)
         step = _Step(*times.prefill_ms(batch, lengths_in), batch * lengths_in)
-        return _Work(batch, step, lengths_in, lengths_in, phase.prefill_budget_ms)
-    batch = batch_grid(1 if smallest else times.most_sequences)
-    context = lengths_in + lengths_out / 2
-    step = _Step(*times.decode_ms(batch, context), batch)
+        return _Work(batch, step, Occupancy(lengths_in, lengths_in, 0.0, 0.0), lengths_in, phase.prefill_budget_ms)
+    occupancy = occupancy_of(phase)
+    step = _Step(*times.decode_ms(batch, occupancy.context), batch)
     if phase.phase == "decode":
-        return _Work(batch, step, context, 1.0, phase.decode_budget_ms)
+        return _Work(batch, step, occupancy, 1.0, phase.decode_budget_ms)
     # Mixed: b / n_out prompts arrive in a step. Steps that carry none only decode; the others carry whole prompts, or
     # equal parts of them where they exceed the budget; when every step carries, it carries all that arrives.
-    arriving, passes = batch / lengths_out, prompt_passes(lengths_in, batch)
+    budget = phase.serving.step_tokens
+    arriving, passes = batch / lengths_out, prompt_passes(lengths_in, batch, budget)
     share = np.minimum(1.0, arriving * passes)
     carried = arriving * lengths_in / share
-    mixed = _Step(*mixed_ms(times, batch, context, carried), batch + carried)
+    mixed = _Step(*mixed_ms(times, batch, occupancy.context, carried), batch + carried)
     # A prompt waits for at most the step under way, a carrying one, before its own.
-    limit = np.where(batch + carried <= STEP_TOKENS, phase.prefill_budget_ms / (passes + 1), -1.0)
-    return _Work(batch, step, context, 1.0, phase.decode_budget_ms, _Carrying(mixed, share, limit))
+    limit = np.where(batch + carried <= budget, phase.prefill_budget_ms / (passes + 1), -1.0)
+    return _Work(batch, step, occupancy, 1.0, phase.decode_budget_ms, _Carrying(mixed, share, limit))

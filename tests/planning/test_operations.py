@@ -29,11 +29,11 @@ from coralopt.workload import EpochAvailability, Trace
 BASE: dict[str, Any] = {
     "models": {
         "gpt-oss-20b": {
-            "slo": {"prefill_ms": 900, "decode_ms": 30},
+            "slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": "mean"},
             "demand": {"requests_s": 4, "dataset": "azure-code"},
         },
         "phi4-14b": {
-            "slo": {"prefill_ms": 1200, "decode_ms": 60},
+            "slo": {"ttft_ms": 1200, "tpot_ms": 60, "attainment": "mean"},
             "demand": {"requests_s": 4, "dataset": "azure-conv"},
         },
     },
@@ -44,6 +44,7 @@ BASE: dict[str, Any] = {
         }
     },
     "pruning": {"max_nodes": 2, "memory_ratio": 12},
+    "serving": {"preset": "paper"},
 }
 
 

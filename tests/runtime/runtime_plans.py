@@ -77,10 +77,11 @@ def plan(*instances: PlannedInstance, model: dict[str, Any] | None = None, marke
     scenario = scenario_from_mapping(
         {
             "mode": mode,
+            "serving": {"preset": "paper"},
             "models": {
                 name: {
                     "model": model or MODEL,
-                    "slo": {"prefill_ms": 1000, "decode_ms": 100},
+                    "slo": {"ttft_ms": 1000, "tpot_ms": 100, "attainment": "mean"},
                     "demand": {"requests_s": 1, "input_tokens": 100, "output_tokens": 20},
                 }
                 for name in dict.fromkeys(item.model for item in instances)

@@ -14,10 +14,13 @@ import pytest
 
 from coralopt.catalog import gpus, models
 from coralopt.catalog.types import GIB, Gpu, NodeConfiguration
+from coralopt.scenario.lengths import LengthSpread
+from coralopt.scenario.parts import SERVING_PRESETS
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput import FIRST, LAST, MIDDLE
 from coralopt.throughput.layer_times import mixed_ms
 from coralopt.throughput.nodes import cache_bytes, free_bytes, node_throughput
+from coralopt.throughput.occupancy import occupancy_of, transfer_tokens
 from coralopt.throughput.roofline import Efficiency, Link, RooflineSource, efficiency_of, head_ms, layer_ms
 from coralopt.types import Floats
 
@@ -187,7 +190,11 @@ def test_latent_attention_reads_the_whole_cache_on_every_gpu() -> None:
     ],
 )
 def test_memory_left_for_the_kv_cache(role: int, stages: int, layers: int, left: int) -> None:
-    assert free_bytes(models()["qwen3-32b"], node(2), role, stages)[layers] == left
+    phase = ModelPhase(models()["qwen3-32b"], "decode", 1000.0, 100.0, 1000.0, 1000.0, 200.0)
+    assert free_bytes(phase, node(2), role, stages)[layers] == left
+    # An engine that keeps 2.5 GiB more back on either GPU.
+    engine = replace(phase, serving=replace(phase.serving, reserve_gib=3.5))
+    assert free_bytes(engine, node(2), role, stages)[layers] == left - 5 * GIB
     assert 178 * GIB == 191_126_044_672
 
 
@@ -303,6 +310,103 @@ def test_mean_step_of_a_mixed_node(
     assert chosen[0, FIRST, 64] == batch
     assert stage_ms[0, FIRST, 64] == pytest.approx(milliseconds, rel=1e-12)
     assert values[0, FIRST, 64] == pytest.approx(1e3 * batch / milliseconds, rel=1e-12)
+
+
+#: Lognormal lengths of cv 1, 1,000 and 200 tokens: E[s^2] = 2,000,000, E[o^2] = 80,000, E[o^3] = 64,000,000.
+PROMISE = ModelPhase(models()["qwen3-32b"], "decode", 1000.0, 100.0, 1000.0, 1000.0, 200.0, attainment=0.99)
+
+
+def test_occupancy_at_a_random_moment() -> None:
+    """A sequence at work has an answer of 80,000 / 200 = 400 tokens on average, half of it written: 1,200 tokens.
+
+    Set aside whole, 1,400; mean square 2,000,000 + 2 * 1,000 * 400 + 64,000,000 / 200 = 3,120,000, its root 1,766.35, which
+    is 1.26168 times the mean.
+    """
+    growing = occupancy_of(replace(PROMISE, serving=SERVING_PRESETS["engine"]))
+    assert (growing.context, growing.held, growing.spread) == (1200.0, 1200.0, 0.0)
+    reserved = occupancy_of(PROMISE)
+    assert (reserved.context, reserved.held) == (1200.0, 1400.0)
+    assert reserved.spread == pytest.approx(1.26168, abs=1e-5)
+    usual = occupancy_of(replace(PROMISE, attainment=None))
+    assert (usual.context, usual.held, usual.score) == (1100.0, 1100.0, 0.0)
+
+
+def test_tail_of_occupancy() -> None:
+    """99 % of moments lie within 2.32635 deviations. 74.6439 sequences: 74.6439 + 2.32635 * 8.63967 = 94.743.
+
+    With 1.26168 times the deviation, 70.02: 70.02 + 2.32635 * 1.26168 * 8.36780 = 94.580.
+    """
+    reserved = occupancy_of(PROMISE)
+    assert float(reserved.mean_within(np.array([94.743]))[0]) == pytest.approx(74.644, abs=1e-3)
+    assert float(reserved.mean_within(np.array([94.580]), reserved.spread)[0]) == pytest.approx(70.02, abs=1e-2)
+    assert reserved.mean_within(np.array([-3.0, 0.0])).tolist() == [0.0, 0.0]
+
+
+def test_kv_transfer_takes_its_part_of_the_decode_slo() -> None:
+    """Equal lengths: 1,000 tokens over the 10 that follow the first, 100 * 4,096 bytes a layer and token.
+
+    64 layers: 26,214,400 bytes over 12.5 GB/s, 2.097152 ms of each token's time. A layer takes 1 + b / 50 ms and
+    b * context / 10,000, the rest 0.3 ms.
+    """
+    equal = replace(PROMISE, mean_output_tokens=11.0, attainment=0.5, input_spread=LengthSpread(0.0))
+    equal = replace(equal, output_spread=LengthSpread(0.0))
+    assert transfer_tokens(equal) == pytest.approx(100.0)
+    assert transfer_tokens(replace(equal, attainment=None)) == 0.0
+    # One sequence at 1,005.5 tokens: 64 * (1.02 + 0.10055) + 0.3 = 72.0152 ms.
+    for slo, batch in ((72.0152 + 2.0972, 1), (72.0152 + 2.0971, 0)):
+        phase = replace(equal, decode_ms=slo)
+        assert node_throughput(phase, node(1), _Lines(1), 1)[1][0, FIRST, 64] == batch
+    # Windows are kept only: half of gpt-oss-20b's layers take 128 of 1,000 tokens, 564 on average.
+    assert transfer_tokens(replace(equal, model=models()["gpt-oss-20b"])) == pytest.approx(56.4)
+
+
+def test_host_time_is_part_of_every_step() -> None:
+    """5 ms a step: batch 1 at 1,100 tokens, 64 * (1.02 + 0.11) + 0.3 = 72.62 ms, takes 77.62; a prompt of 1,000 tokens
+    takes 5 ms longer and has 40 ms less.
+    """
+    host = replace(SERVING_PRESETS["paper"], host_step_ms=5.0, host_request_ms=40.0)
+    phase = replace(PROMISE, attainment=None, serving=host)
+    values, _, stage_ms = node_throughput(phase, node(1), _Lines(1), 1)
+    assert stage_ms[0, FIRST, 64] == pytest.approx(77.62)
+    assert values[0, FIRST, 64] == pytest.approx(1e3 / 77.62)
+    prompts = replace(phase, phase="prefill", prefill_ms=1e6)
+    took = float(node_throughput(prompts, node(1), _Lines(1), 1)[2][0, FIRST, 64])
+    bare = replace(prompts, serving=SERVING_PRESETS["paper"])
+    assert took == pytest.approx(5 + float(node_throughput(bare, node(1), _Lines(1), 1)[2][0, FIRST, 64]))
+    for slo, possible in ((took + 40.001, True), (took + 39.999, False)):
+        tight = replace(prompts, prefill_ms=slo)
+        assert (node_throughput(tight, node(1), _Lines(1), 1)[0][0, FIRST, 64] > 0) == possible
+
+
+class _Batches(_Lines):
+    """Prompts that gain little by company: 100 ms and 97 ms each, then 94 and 80 ms."""
+
+    most_prompts = 4
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        return prompts * np.interp(prompts, [1.0, 2.0, 3.0, 4.0], [100.0, 97.0, 94.0, 80.0]), np.zeros_like(prompts)
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "attainment", "batch"),
+    [
+        # One layer. Up to two prompts 1,000 / 97 is best; one has 97 % of it, and half the wait.
+        (200.0, None, 2),
+        (200.0, 0.99, 1),
+        # Up to three: one has 94 % of 1,000 / 94, two have 97 %.
+        (300.0, None, 3),
+        (300.0, 0.99, 2),
+        # All four: no other has 95 % of 1,000 / 80.
+        (400.0, None, 4),
+        (400.0, 0.99, 4),
+    ],
+)
+def test_prompts_wait_for_company_only_where_it_pays(ttft_ms: float, attainment: float | None, batch: int) -> None:
+    phase = replace(PROMISE, phase="prefill", prefill_ms=ttft_ms, attainment=attainment)
+    values, chosen, _ = node_throughput(phase, node(1), _Batches(64), 1)
+    assert chosen[0, FIRST, 1] == batch
+    each = {1: 100, 2: 97, 3: 94, 4: 80}[batch]
+    assert values[0, FIRST, 1] == pytest.approx(1e6 / each)
 
 
 def test_a_gpu_without_nvlink_is_not_assumed_like_one_with() -> None:

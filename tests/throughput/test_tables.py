@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtri
 
 from coralopt.catalog import models, node_configurations
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.lengths import LengthSpread
+from coralopt.scenario.parts import SERVING_PRESETS
+from coralopt.scenario.resolved import ModelPhase, Serving
 from coralopt.throughput import FIRST, LAST, MIDDLE, build_tables, explain_infeasible, stage_role, throughput_source
-from coralopt.throughput.nodes import HOP_MS, MEMORY_SHARE, RESERVE_GIB, batch_grid, cache_bytes
+from coralopt.throughput.nodes import HOP_MS, MEMORY_SHARE, batch_grid, cache_bytes
 from coralopt.throughput.roofline import RooflineSource, efficiency_of, layer_ms
 from coralopt.throughput.silicon import SiliconSource
 
@@ -27,41 +30,83 @@ def phase_of(name: str, phase: str, slo: tuple[float, float] = (1500.0, 80.0)) -
     return ModelPhase(models()[name], phase, slo[0], slo[1], 1000.0, 1100.0, 200.0)  # type: ignore[arg-type]
 
 
-@settings(max_examples=80, deadline=None)
+PAPER, ENGINE = SERVING_PRESETS["paper"], SERVING_PRESETS["engine"]
+
+
+def lognormal_points(mean: float, cv: float) -> np.ndarray:
+    """512 equally likely lengths."""
+    sigma = np.sqrt(np.log1p(cv**2))
+    return mean * np.exp(sigma * ndtri((np.arange(512) + 0.5) / 512) - sigma**2 / 2)
+
+
+@settings(max_examples=120, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     phase=st.sampled_from(["prefill", "decode"]),
     node=st.sampled_from(NODES),
-    stages=st.integers(1, 6),
-    role=st.sampled_from([FIRST, MIDDLE, LAST]),
-    share=st.floats(0.01, 1.0),
+    shape=st.tuples(st.integers(1, 6), st.sampled_from([FIRST, MIDDLE, LAST]), st.floats(0.01, 1.0)),
     slo=st.sampled_from([(900.0, 30.0), (1500.0, 80.0), (6000.0, 400.0)]),
+    attainment=st.sampled_from([None, 0.3, 0.9, 0.99]),
+    serving=st.sampled_from([PAPER, ENGINE, replace(ENGINE, admission="reserve", host_step_ms=7.5)]),
+    cvs=st.sampled_from([(1.0, 1.0), (0.0, 0.5), (1.5, 2.0)]),
 )
 def test_cell_equals_slow_recomputation(
-    name: str, phase: str, node: str, stages: int, role: int, share: float, slo: tuple[float, float]
+    name: str,
+    phase: str,
+    node: str,
+    shape: tuple[int, int, float],
+    slo: tuple[float, float],
+    attainment: float | None,
+    serving: Serving,
+    cvs: tuple[float, float],
 ) -> None:
     """One cell, batch by batch in plain Python from the documented formulas: the vectorised table must be equal."""
+    stages, role, share = shape
     role = FIRST if stages == 1 else role
     item, configuration = phase_of(name, phase, slo), node_configurations()[node]
+    item = replace(item, attainment=attainment, serving=serving)
+    item = replace(item, input_spread=LengthSpread(cvs[0]), output_spread=LengthSpread(cvs[1]))
     model = item.model
-    j = max(1, round(share * model.layers))
+    held_layers = max(1, round(share * model.layers))
     source = throughput_source("auto")
     table = build_tables(source, item, [configuration], 6)
     times = source.times(model, configuration)
-    free = configuration.memory_gib * GIB * MEMORY_SHARE - RESERVE_GIB * GIB * configuration.count
-    free -= j * model.layer_bytes
-    ends = 2 if stages == 1 else int(role != MIDDLE)
-    free -= ends * model.embedding_params
     prefill = phase == "prefill"
-    context = item.mean_input_tokens + (0 if prefill else item.mean_output_tokens / 2)
-    sequences = np.floor(free / (j * cache_bytes(model, configuration, context)))
-    tokens = item.mean_input_tokens if prefill else 1.0
-    limit = item.prefill_ms if prefill else item.decode_ms
-    best = 0.0
-    for b in batch_grid(times.most_prompts if prefill else times.most_sequences):
-        at = np.array([b])
-        layer, other = times.prefill_ms(at, context) if prefill else times.decode_ms(at, context)
-        ms = j * float(layer[0])
+    # What is at work when a limit is looked at: the mean, or with an attainment what that share of moments stays below.
+    answer, prompt, z = item.mean_output_tokens, item.mean_input_tokens, 0.0
+    context, held, spread, later = prompt + answer / 2, prompt + answer / 2, 0.0, 0.0
+    if prefill:
+        context = held = prompt
+    elif attainment is not None:
+        z = max(0.0, float(ndtri(attainment)))
+        biased = answer * (1 + cvs[1] ** 2)
+        context = held = prompt + biased / 2
+        if serving.admission == "reserve":
+            held = prompt + biased
+            square = prompt**2 * (1 + cvs[0] ** 2) + 2 * prompt * biased + answer**2 * (1 + cvs[1] ** 2) ** 3
+            spread = np.sqrt(square) / held
+        kept = np.maximum(lognormal_points(prompt, cvs[0]), 1.0)
+        if model.sliding_window:
+            windowed = model.sliding_layers / model.layers
+            kept = (1 - windowed) * kept + windowed * np.minimum(kept, model.sliding_window)
+        more = np.rint(np.maximum(lognormal_points(answer, cvs[1]), 1.0)) - 1
+        shares = np.where(more > 0, kept[:, None] / np.maximum(more, 1e-9), 0.0)
+        later = float(np.quantile(shares, attainment)) * model.kv_elements_per_token_per_layer * 2
+        later /= configuration.network_gb_s * 1e6
+    tokens = prompt if prefill else 1.0
+    limit = item.prefill_ms - serving.host_request_ms if prefill else item.decode_ms
+
+    def mean_of(most: float, spread: float) -> float:
+        """m with m + z spread sqrt(m) = most, by bisection."""
+        low, high = 0.0, max(most, 0.0)
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if middle + z * spread * np.sqrt(middle) <= most else (low, middle)
+        return high
+
+    def stage_ms(b: float, j: int) -> float:
+        layer, other = (times.prefill_ms if prefill else times.decode_ms)(np.array([b]), context)
+        ms = j * float(layer[0]) + serving.host_step_ms
         moved = b * tokens * model.hidden * 2
         if stages == 1 or role == LAST:
             ms += float(other[0])
@@ -69,14 +114,33 @@ def test_cell_equals_slow_recomputation(
             if role == FIRST:
                 ms += moved / (configuration.gpu.bandwidth_gb_s * 1e6)
             ms += moved / (configuration.network_gb_s * 1e6)
-        if stages > 1:
-            ms += HOP_MS
-        if stages * ms <= limit and stages * b <= sequences:
-            speed = 1e3 * b * tokens / ms
-            if stages > 1:
-                speed = min(speed, 1e3 * sequences * tokens / limit)
-            best = max(best, speed)
-    assert table.values[stages - 1, role, 0, j] == pytest.approx(best, rel=1e-9)
+        return ms + (HOP_MS if stages > 1 else 0.0)
+
+    def best_of(j: int) -> tuple[float, int]:
+        free = configuration.memory_gib * GIB * MEMORY_SHARE - serving.reserve_gib * GIB * configuration.count
+        free -= j * model.layer_bytes + (2 if stages == 1 else int(role != MIDDLE)) * model.embedding_params
+        sequences = np.floor(free / (j * cache_bytes(model, configuration, held)))
+        resident = mean_of(sequences, spread) if spread else sequences
+        speeds = []
+        for b in batch_grid(times.most_prompts if prefill else times.most_sequences):
+            at_work = mean_of(stages * b, 1.0) / stages if z else b
+            usual = max(at_work, 1.0) if z else b
+            speed = 0.0
+            if stages * stage_ms(b, j) <= limit - later * j and stages * at_work <= resident:
+                speed = 1e3 * at_work * tokens / stage_ms(usual, j)
+                if stages > 1:
+                    speed = min(speed, 1e3 * resident * tokens / limit)
+            speeds.append((speed, int(b)))
+        most = max(speed for speed, _ in speeds)
+        if prefill and attainment is not None:
+            return next(pair for pair in speeds if pair[0] >= 0.95 * most)
+        return max(speeds, key=lambda pair: pair[0])
+
+    best, batch = best_of(held_layers)
+    if prefill and attainment is not None:
+        best = min(best_of(j)[0] for j in range(1, held_layers + 1))
+    assert table.values[stages - 1, role, 0, held_layers] == pytest.approx(best, rel=1e-9)
+    assert table.batch[stages - 1, role, 0, held_layers] == (batch if best else 0)
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
@@ -106,7 +170,7 @@ def test_little_law_holds_for_whole_pipelines() -> None:
     context = item.mean_input_tokens + item.mean_output_tokens / 2
     for c, configuration in enumerate(configurations):
         for j in range(1, 81):
-            room = configuration.memory_gib * GIB * MEMORY_SHARE - configuration.count * GIB * RESERVE_GIB
+            room = configuration.memory_gib * GIB * MEMORY_SHARE - configuration.count * GIB * 1.0
             room -= j * item.model.layer_bytes
             resident = table.values[1:, MIDDLE, c, j] * item.decode_ms / 1e3
             assert (resident * j * cache_bytes(item.model, configuration, context) <= max(room, 0.0) * (1 + 1e-9)).all()
