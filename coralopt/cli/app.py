@@ -10,6 +10,7 @@ from coralopt._version import __version__
 from coralopt.cli import (
     adapt,
     bench,
+    certify,
     compare,
     follow,
     launch,
@@ -49,6 +50,7 @@ def make_app() -> typer.Typer:
     app.command()(follow.follow)
     app.command()(templates.templates)
     app.command()(place.place)
+    app.command()(certify.certify)
     app.command()(verify.verify)
     app.command()(show.show)
     app.command()(report.report)

@@ -88,7 +88,13 @@ class PlanOutput(OptionGroup):
     json_output: JsonFlag = False
 
 
-def present_plan(plan: Plan, output: PlanOutput, answer: CommandOutput, written: str = "plan written to {}") -> None:
+def present_plan(
+    plan: Plan,
+    output: PlanOutput,
+    answer: CommandOutput,
+    written: str = "plan written to {}",
+    expected: Mapping[str, float] | None = None,
+) -> None:
     """Check a plan, write it, show it, and end with exit code 1 when it is not what it says.
 
     Args:
@@ -97,6 +103,7 @@ def present_plan(plan: Plan, output: PlanOutput, answer: CommandOutput, written:
         answer: What else there is to say: facts of its own for the JSON document (a mapping), tables before the plan's,
             lines after them, warnings after the violations; a code other than 0 means that the plan is not good enough.
         written: The line that names the file.
+        expected: Model phase -> share of requests expected within SLO, where that is known.
 
     Raises:
         typer.Exit: The check failed, or ``answer`` has an exit code.
@@ -118,12 +125,13 @@ def present_plan(plan: Plan, output: PlanOutput, answer: CommandOutput, written:
         "plan": plan.model_dump(mode="json"),
         "verified": verification.ok and answer.code == OK,
         "violations": list(verification.sentences),
+        **({} if expected is None else {"expected": dict(expected)}),
         **answer.document,
     }
     present(
         CommandOutput(
             document,
-            () if output.json_output else (*answer.tables, plan_view(plan, pipelines=output.pipelines)),
+            () if output.json_output else (*answer.tables, plan_view(plan, output.pipelines, expected)),
             lines,
             (*(f"  - {violation}" for violation in verification.sentences), *answer.warnings),
             answer.code if verification.ok else CHECK_FAILED,

@@ -1,5 +1,6 @@
 """The portable plan document: schema, load and save, independent verification, drawing data."""
 
+from coralopt.plan.certificate import Certificate, CertifiedPhase
 from coralopt.plan.difference import InstanceChange, PlanDifference, difference
 from coralopt.plan.document import (
     Plan,
@@ -15,6 +16,8 @@ from coralopt.plan.document import (
 )
 
 __all__ = [
+    "Certificate",
+    "CertifiedPhase",
     "InstanceChange",
     "Plan",
     "PlanDifference",

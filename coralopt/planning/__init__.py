@@ -3,6 +3,8 @@
 from coralopt.planning.coral import CoralPlanner, allocation_problem, plan_scenario, prove_bound
 from coralopt.planning.headroom import queueing_headroom
 from coralopt.planning.operators import operator_terms, parse_forbidden, unmet_prices
+from coralopt.planning.promise.certificate import certify, certify_again, expected_shares
+from coralopt.planning.promise.search import asks_for_shares
 from coralopt.planning.registry import get_planner, planner_names
 from coralopt.planning.request import LibraryUse, Planner, PlanOutcome, PlanRequest, demand_met
 from coralopt.planning.rolling.adapt import Epoch, EpochSummary, RollingSettings, adapt, planned_instances
@@ -33,10 +35,14 @@ __all__ = [
     "WarmState",
     "adapt",
     "allocation_problem",
+    "asks_for_shares",
+    "certify",
+    "certify_again",
     "demand_met",
     "demand_of_trace",
     "epoch_inputs",
     "epoch_scenario",
+    "expected_shares",
     "forecast_named",
     "get_planner",
     "is_demand_table",

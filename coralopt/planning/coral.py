@@ -20,10 +20,11 @@ from coralopt.errors import Mistake, ScenarioError
 from coralopt.plan import Plan
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.operators import operator_terms, unmet_prices
+from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import SolveOptions
-from coralopt.templates import TemplateLibrary, build_library, library_digest
+from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_tables
 from coralopt.types import Progress
 
 
@@ -53,15 +54,19 @@ class CoralPlanner:
         formulation, restrict = setting(self, request, "formulation"), setting(self, request, "restrict")
         library, reused, warm = request.templates()
         steps.end("library")
-        served = solve_or_serve_less(
-            replace(allocation_problem(scenario, library), unmet_price=unmet_prices(scenario)),
-            request.on_infeasible,
-            request.backend,
-            request.solve_options,
-            AllocationSearchOptions(
-                formulation, bool(setting(self, request, "reductions")), restrict, state=warm.prices
-            ),
-        )
+        problem = replace(allocation_problem(scenario, library), unmet_price=unmet_prices(scenario))
+        if asks_for_shares(scenario):
+            served = PromiseSearch(request, library, warm.tables_of(scenario), problem).run()
+        else:
+            served = solve_or_serve_less(
+                problem,
+                request.on_infeasible,
+                request.backend,
+                request.solve_options,
+                AllocationSearchOptions(
+                    formulation, bool(setting(self, request, "reductions")), restrict, state=warm.prices
+                ),
+            )
         steps.end("allocation")
         tables, gap = warm.tables_of(scenario), request.solve_options.rel_gap
         plan = make_plan(scenario, library, tables, served, request.backend, gap)
@@ -171,6 +176,10 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
         violations.append(f"library_digest is {plan.library_digest[:12]}, rebuilt {library.digest[:12]}")
     options = PlanRequest(scenario, options={"rel_gap": plan.requested_gap}).solve_options
     problem = allocation_problem(scenario, library)
+    if asks_for_shares(scenario):
+        request = PlanRequest(scenario, options={"rel_gap": plan.requested_gap}, progress=progress)
+        search = PromiseSearch(request, library, scenario_tables(scenario), problem, remember=False)
+        return (*violations, *_outside(plan, *search.interval()))
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, problem, scenario.solver, options)
         unmet = {item.key: item.unmet_tokens_s for item in plan.demands}
@@ -180,16 +189,23 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     elif plan.on_infeasible == "shortfall":
         problem = replace(problem, unmet_price=unmet_prices(scenario))
     result = solve_allocation(problem, solver=scenario.solver, options=options)
-    if plan.lower_bound_usd_h > result.cost_usd_h * (1 + 1e-9):
-        violations.append(
-            f"lower_bound_usd_h is {plan.lower_bound_usd_h!r}, but an allocation of {result.cost_usd_h!r} USD/h exists"
-        )
-    if plan.cost_usd_h < result.bound_usd_h * (1 - 1e-9):
-        violations.append(f"cost_usd_h is {plan.cost_usd_h!r}, below the re-derived bound {result.bound_usd_h!r}")
+    violations += _outside(plan, result.bound_usd_h, result.cost_usd_h)
     rederived = (plan.cost_usd_h - result.bound_usd_h) / max(plan.cost_usd_h, 1e-9)
     if plan.status == "optimal" and rederived > plan.requested_gap * (1 + 1e-6) + 1e-9:
         violations.append(f"the re-derived bound leaves a gap of {rederived:.3e}, {plan.requested_gap:.3e} is claimed")
     return tuple(violations)
+
+
+def _outside(plan: Plan, bound_usd_h: float, cost_usd_h: float) -> list[str]:
+    """What contradicts a re-derived bound and the cost of an allocation that exists."""
+    violations = []
+    if plan.lower_bound_usd_h > cost_usd_h * (1 + 1e-9):
+        violations.append(
+            f"lower_bound_usd_h is {plan.lower_bound_usd_h!r}, but an allocation of {cost_usd_h!r} USD/h exists"
+        )
+    if plan.cost_usd_h < bound_usd_h * (1 - 1e-9):
+        violations.append(f"cost_usd_h is {plan.cost_usd_h!r}, below the re-derived bound {bound_usd_h!r}")
+    return violations
 
 
 def _factor_violations(plan: Plan, problem: AllocationProblem, solver: str, options: SolveOptions) -> list[str]:

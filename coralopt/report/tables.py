@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.report.promise import certificate_table, expected_fact
 from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.verified import simulated_table
 
 
-def plan_summary(plan: Plan) -> Table:
-    """Cost, proven bound and gap in one small table."""
+def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Table:
+    """Cost, proven bound, gap and, where known, the share of requests expected within SLO in one small table."""
     facts = [
         ("cost", f"{plan.cost_usd_h:,.4f} USD/h"),
         ("of it initialization", f"{plan.initialization_usd_h:,.4f} USD/h"),
@@ -31,6 +34,8 @@ def plan_summary(plan: Plan) -> Table:
         ("solver", f"{plan.solver} {plan.solver_version}, formulation {plan.formulation}"),
         ("serving instances", f"{count} on {nodes} nodes"),
     ]
+    if expected is not None:
+        facts.append(expected_fact(expected, plan.certificate is not None))
     return facts_table(f"Plan for {plan.scenario.get('name', 'scenario')}", facts)
 
 
@@ -128,9 +133,15 @@ def pipeline_drawing(instance: PlannedInstance) -> Text:
     return Text("\n".join([head, *(f"  {line.rstrip()}" for line in lines), ""]))
 
 
-def plan_view(plan: Plan, pipelines: bool = True) -> RenderableType:
-    """All tables of a plan and, if wanted, a drawing of every instance."""
-    parts: list[RenderableType] = [plan_summary(plan), demand_table(plan), instance_table(plan)]
+def plan_view(plan: Plan, pipelines: bool = True, expected: Mapping[str, float] | None = None) -> RenderableType:
+    """All tables of a plan and, if wanted, a drawing of every instance.
+
+    Args:
+        plan: The plan.
+        pipelines: Whether to draw instances.
+        expected: Model phase -> share of requests expected within SLO, where that is known.
+    """
+    parts: list[RenderableType] = [plan_summary(plan, expected), demand_table(plan), instance_table(plan)]
     if plan.options:
         parts.append(option_table(plan))
     if plan.node_classes:
@@ -153,6 +164,8 @@ def plan_view(plan: Plan, pipelines: bool = True) -> RenderableType:
     played = simulated_table(plan)
     if played is not None:
         parts.append(played)
+    if plan.certificate is not None:
+        parts.append(certificate_table(plan.certificate))
     if pipelines:
         parts.append(Text("\nPipelines (layers held, nodes with their share of the stage's traffic)"))
         parts.extend(pipeline_drawing(instance) for instance in plan.instances)

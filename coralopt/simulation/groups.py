@@ -14,7 +14,7 @@ import numpy as np
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import PlannedInstance
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
@@ -23,6 +23,9 @@ from coralopt.simulation.state import DECODE, FINISHED, MIXED, NODE, PHASES, PRE
 from coralopt.simulation.times import TimesOf, TimeTables
 from coralopt.types import Bools, Floats
 from coralopt.workload import Trace
+
+#: Looks at a run that may end early.
+LOOKS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,13 @@ class GroupOutcome:
         """Share of requests that met the SLOs of all phases in the group."""
         return float((self.met_ttft & self.met_tpot).mean()) if len(self.ttft_ms) else math.nan
 
+    @property
+    def missed(self) -> float:
+        """Share of requests that missed the SLO on the time to first token or per output token, whichever is more."""
+        return (
+            max(1.0 - float(self.met_ttft.mean()), 1.0 - float(self.met_tpot.mean())) if len(self.ttft_ms) else math.nan
+        )
+
 
 class GroupPlayer:
     """Plays groups of planned instances of one model; a call costs the run and a few milliseconds.
@@ -72,11 +82,17 @@ class GroupPlayer:
         self._draughtsman = Draughtsman(scenario, TimeTables(longest), self.config, source)
         self._blueprints: dict[PlannedInstance, Blueprint] = {}
 
-    def play(self, instances: Sequence[PlannedInstance], requests: Trace) -> GroupOutcome:
+    def play(self, instances: Sequence[PlannedInstance], requests: Trace, most_missed: float = 1.0) -> GroupOutcome:
         """Play requests against instances of one model, ``count`` of each.
 
         Prefill instances alone end with the first token; decode instances alone get every request with its first token
         made at its arrival and its KV cache on nodes whose links are free; together, or mixed, they serve it whole.
+
+        Args:
+            instances: The group.
+            requests: What arrives.
+            most_missed: The run ends as soon as a larger share of the requests has missed one of the SLOs for certain;
+                those that are not done by then count as missed.
 
         Raises:
             CoraloptError: No instances, instances of several models, a request longer than ``longest``, or as
@@ -120,15 +136,37 @@ class GroupPlayer:
             fleet.ready += [(0.0, fleet.add(blueprint, 0.0)) for _ in range(count)]
         fleet.state.entry[0] = MIXED if "mixed" in kinds else PREFILL if "prefill" in kinds else DECODE
         fleet.advance(0.0)
-        run(fleet.state, math.inf, 2**62)
+        looks = np.linspace(0.0, requests.last_arrival_s, LOOKS + 1)[1:].tolist() if most_missed < 1 else []
+        for until in (*looks, math.inf):
+            run(fleet.state, until, 2**62)
+            if most_missed < 1 and self._late(fleet, instances, until) > most_missed * len(rows):
+                break
         return self._outcome(fleet, instances, requests, rows)
+
+    def _late(self, fleet: Fleet, instances: Sequence[PlannedInstance], now: float) -> int:
+        """Requests that have missed one SLO at ``now``, or must; the larger number of both SLOs."""
+        records, most = fleet.state.requests, 0
+        first, last = self._slos(instances)
+        with np.errstate(invalid="ignore"):
+            if first:
+                end = np.where(np.isnan(records["first_token"]), now, records["first_token"])
+                most = int((1e3 * (end - records["arrival"]) > first.prefill_ms).sum())
+            if last:
+                end = np.where(np.isnan(records["finish"]), now, records["finish"])
+                spent = 1e3 * (end - records["first_token"])
+                most = max(most, int((spent > last.decode_ms * np.maximum(records["output"] - 1, 1)).sum()))
+        return most
+
+    def _slos(self, instances: Sequence[PlannedInstance]) -> tuple[ModelPhase | None, ModelPhase | None]:
+        """The model phases that make first tokens and that decode, ``None`` where there is none here."""
+        of = {instance.phase: self._draughtsman.phases[instance.key] for instance in instances}
+        return of.get("prefill") or of.get("mixed"), of.get("decode") or of.get("mixed")
 
     def _outcome(
         self, fleet: Fleet, instances: Sequence[PlannedInstance], requests: Trace, rows: Bools
     ) -> GroupOutcome:
         records = fleet.state.requests
-        slos = {instance.phase: self._draughtsman.phases[instance.key] for instance in instances}
-        first, last = slos.get("prefill") or slos.get("mixed"), slos.get("decode") or slos.get("mixed")
+        first, last = self._slos(instances)
         ttft_ms, tpot_ms = np.full((2, len(rows)), np.nan)
         met_ttft, met_tpot = np.ones((2, len(rows)), dtype=np.bool_)
         with np.errstate(invalid="ignore"):

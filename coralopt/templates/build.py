@@ -141,12 +141,17 @@ def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:
     return PhaseTemplates(key=key, examined=sum(result.examined for result in results), **columns)
 
 
+def cache_folder() -> Path:
+    """The folder for what takes long to find out and may be deleted at any time."""
+    base = os.environ.get("CORALOPT_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "coralopt"
+
+
 def default_library_path(scenario: ResolvedScenario, digest: str, method: BuildMethod | None = None) -> Path:
     """Where a library is kept when no path is given: the user's cache directory, by name, digest and method."""
-    base = os.environ.get("CORALOPT_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     text = "-".join(part for part in (scenario.name, method.name if method is not None else "") if part)
     safe = "".join(character if character.isalnum() or character in "-_" else "_" for character in text)
-    return Path(base) / "coralopt" / f"{safe}-{digest.removeprefix('sample-')[:16]}.parquet"
+    return cache_folder() / f"{safe}-{digest.removeprefix('sample-')[:16]}.parquet"
 
 
 def obtain_library(

@@ -129,7 +129,7 @@ def _scenario(folder: Path, source: str, **model: Any) -> Path:
     document = {
         "models": {
             "phi4-14b": {
-                "slo": {"prefill_ms": 3000, "decode_ms": 100},
+                "slo": {"ttft_ms": 3000, "tpot_ms": 100, "attainment": "mean"},
                 "demand": {"requests_s": 1, "input_tokens": 200, "output_tokens": 50},
                 **model,
             }

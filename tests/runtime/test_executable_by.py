@@ -34,7 +34,7 @@ def scenario(
     models = {
         name: {
             "model": {**shape, "weight_format": "bf16", "max_position": 8192},
-            "slo": {"prefill_ms": 400, "decode_ms": 20},
+            "slo": {"ttft_ms": 400, "tpot_ms": 20, "attainment": "mean"},
             "demand": {"requests_s": 20, "input_tokens": 500, "output_tokens": 100},
         }
         for name, shape in (("odd", ODD), ("even", EVEN))

@@ -36,7 +36,7 @@ def scenario(available: int = 12, **fields: Any) -> ResolvedScenario:
         "models": {
             "tiny": {
                 "model": MODEL,
-                "slo": {"prefill_ms": 1000, "decode_ms": 100},
+                "slo": {"ttft_ms": 1000, "tpot_ms": 100, "attainment": "mean"},
                 "demand": {"requests_s": 1, "input_tokens": 10, "output_tokens": 5},
             }
         },

@@ -287,7 +287,7 @@ def test_measured_demand_makes_the_plan(model: Path, tmp_path: Path, controllers
         "models": {
             "tiny": {
                 "model": MODEL,
-                "slo": {"prefill_ms": 1000, "decode_ms": 100},
+                "slo": {"ttft_ms": 1000, "tpot_ms": 100, "attainment": "mean"},
                 "demand": {"requests_s": 1, "input_tokens": 10, "output_tokens": 8},
             }
         },

@@ -1,0 +1,48 @@
+"""``coralopt certify``: whether a plan holds its SLOs for the share of requests asked for, on fresh requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coralopt.cli.console import JsonFlag, progress_bar
+from coralopt.cli.exit_codes import CHECK_FAILED, OK
+from coralopt.cli.present import CommandOutput, present
+
+
+def certify(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan with the certificate here.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of the first window of requests; by default one that no search uses."),
+    ] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Play windows of fresh requests against PLAN until every SLO is confirmed or one is refuted; exit 1 unless all are."""
+    from coralopt.plan import Plan
+    from coralopt.planning import certify as certificate_of
+    from coralopt.planning.promise.certificate import FIRST_SEED
+    from coralopt.report.promise import certificate_table
+
+    document = Plan.load(plan)
+    with progress_bar(quiet=json_output) as progress:
+        mark = certificate_of(document, FIRST_SEED if seed is None else seed, progress)
+    if all(phase.verdict == "not asked" for phase in mark.phases):
+        lines = ["the scenario asks for mean requests only: there is no share to certify"]
+    else:
+        lines = ["certified" if mark.holds else "NOT CERTIFIED: the share asked for is not confirmed for every SLO"]
+    if output is not None:
+        document.model_copy(update={"certificate": mark}).save(output)
+        lines.append(f"plan written to {output}")
+    answer = CommandOutput(
+        {"plan": plan, "certified": mark.holds, "certificate": mark.model_dump(mode="json")},
+        [certificate_table(mark)],
+        lines,
+        code=OK if mark.holds else CHECK_FAILED,
+    )
+    present(answer, json_output)

@@ -1,0 +1,69 @@
+"""What windows of fresh requests said about a plan: the part of its document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Numbers of windows after which it is looked whether more are needed.
+LOOKS = (20, 40, 80)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CertifiedPhase(_Part):
+    """One SLO of one model over all windows."""
+
+    model: str
+    kind: Literal["prefill", "decode"] = Field(
+        description="prefill: time to first token; decode: time per output token."
+    )
+    target: float | None = Field(description="Share of requests that must meet it; null: planned for mean requests.")
+    shares: tuple[float, ...] = Field(min_length=1, description="Share of requests that met it, by window.")
+    low: float = Field(description="Lower end of the interval of the mean share.")
+    high: float = Field(description="Upper end of it.")
+    verdict: Literal["confirmed", "refuted", "open", "not asked"]
+
+    @property
+    def mean(self) -> float:
+        """Mean share over the windows."""
+        return float(np.mean(self.shares))
+
+
+class Certificate(_Part):
+    """Windows of requests with seeds that no search used, and what came of them; enough to play them again."""
+
+    first_seed: int = Field(description="Seed of the first window; each following one is one higher.")
+    window_s: float = Field(gt=0, description="Seconds of Poisson arrivals with the scenario's lengths in each window.")
+    confidence: float = Field(gt=0, lt=1, description="Of all that is confirmed together.")
+    looks: tuple[int, ...] = Field(
+        min_length=1, description="Windows after which it was looked whether more are needed."
+    )
+    phases: tuple[CertifiedPhase, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every SLO that asks for a share of requests is confirmed."""
+        return all(phase.verdict in ("confirmed", "not asked") for phase in self.phases)
+
+
+def interval(shares: Sequence[float], confidence: float, sharing: int) -> tuple[float, float]:
+    """One-sided limits of the mean share of independent windows, each wrong with probability (1 - confidence) / sharing.
+
+    Student's t over the windows (the requests of one window depend on each other, windows do not); ``sharing`` limits and
+    looks share the error (Bonferroni).
+    """
+    from scipy.special import stdtrit
+
+    count, mean = len(shares), float(np.mean(shares))
+    if count < 2:
+        return 0.0, 1.0
+    reach = float(stdtrit(count - 1, 1.0 - (1.0 - confidence) / sharing))
+    error = reach * float(np.std(shares, ddof=1)) / math.sqrt(count)
+    return max(0.0, mean - error), min(1.0, mean + error)

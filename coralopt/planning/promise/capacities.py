@@ -1,0 +1,173 @@
+"""What groups of one model phase hold at most and at least, found out only as far as it decides the cheapest cover.
+
+A group is ``count`` equal instances of a template that share a percentage of the phase's traffic. ``most[j]`` percent is
+what group j cannot exceed, ``least[j]`` what it was seen to hold. Covers of 100 percent at ``most`` bound the cost from
+below, covers at ``least`` are plans.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from coralopt.planning.promise.games import PhaseGames
+from coralopt.types import Bools, Floats, Ints, Progress
+
+#: Shares of traffic are whole parts of so many.
+PARTS = 100
+#: A group has at most so many times the instances that its tables ask for, and a few more.
+MOST_SPARE, MORE = 2.5, 1
+#: Games to settle what one group holds.
+HALVES = 6
+
+
+@dataclass(eq=False)
+class Groups:
+    """Groups of one model phase as columns.
+
+    Attributes:
+        games: Who finds out.
+        unit_tokens: Tokens/s of one part of the demand; a few bits are left free, so that sums of parts are exact.
+        template: int64 (J,), row of the phase's templates.
+        count: int64 (J,), instances.
+        most: int64 (J,), parts of the demand that the group holds at most.
+        least: int64 (J,), parts that it was seen to hold.
+        unclear: int64 (J,), least parts of which games did not tell; beyond ``most`` where there are none.
+        allowed: int64 (J,), parts that tables and idle times allow.
+    """
+
+    games: PhaseGames
+    unit_tokens: float
+    template: Ints
+    count: Ints
+    most: Ints
+    least: Ints
+    unclear: Ints
+    allowed: Ints
+
+    @staticmethod
+    def of(games: PhaseGames, demand_tokens_s: float, most_instances: Ints) -> Groups:
+        """All groups of a phase, with what its throughput tables allow; of a phase for mean requests they hold just that.
+
+        Args:
+            games: The phase.
+            demand_tokens_s: Tokens/s that it must serve.
+            most_instances: int64 (T,), instances of each template that the pool has room for.
+        """
+        unit = _with_free_bits(demand_tokens_s / PARTS)
+        if unit == 0:
+            none = np.zeros(0, dtype=np.int64)
+            return Groups(games, unit, *[none] * 6)
+        each = np.where(games.too_slow(), 0.0, games.templates.throughput) / unit
+        wanted = np.ceil(np.divide(MOST_SPARE * PARTS, each, out=np.zeros_like(each), where=each > 0))
+        counts = np.where(each > 0, np.minimum(wanted.astype(np.int64) + MORE, most_instances), 0)
+        template = np.repeat(np.arange(len(each)), counts)
+        count = np.arange(len(template)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+        most = np.minimum(PARTS, np.floor(count * each[template])).astype(np.int64)
+        some = most > 0
+        template, count, most = template[some], count[some], most[some]
+        least = np.zeros_like(most) if games.target is not None else most
+        return Groups(games, unit, template, count, most, least.copy(), np.full_like(most, PARTS + 1), most.copy())
+
+    def covers(self, capacity: Ints, price: Floats) -> Floats:
+        """float64 (PARTS + 1,): least price of groups that hold so many parts, any as often as wanted; inf for never.
+
+        Args:
+            capacity: ``most`` or ``least``.
+            price: float64 (J,), USD/h.
+        """
+        least = np.zeros(PARTS + 1)
+        if self.unit_tokens == 0:
+            return least
+        cheapest = np.full(PARTS + 1, np.inf)
+        np.minimum.at(cheapest, capacity, price)
+        cheapest[0] = np.inf
+        # A group that holds more does for less.
+        cheapest = np.minimum.accumulate(cheapest[::-1])[::-1]
+        for parts in range(1, PARTS + 1):
+            least[parts] = (cheapest[1 : parts + 1] + least[parts - 1 :: -1][:parts]).min()
+        return least
+
+    def settle(self, j: int) -> None:
+        """Play group j at the most that it may hold, and where it does not, at half of it and so on for a while."""
+        low, high = int(self.least[j]), int(min(self.most[j], self.unclear[j] - 1))
+        parts = high
+        for _ in range(HALVES):
+            if self.known[j]:
+                return
+            self.find_out(j, parts)
+            if self.least[j] >= parts:
+                low = parts
+            else:
+                high = parts - 1
+            parts = (low + high + 1) // 2
+
+    def find_out(self, j: int, parts: int) -> None:
+        """Play group j at a share of the demand, and note what follows."""
+        verdict = self.games.verdict(
+            int(self.template[j]), int(self.count[j]), parts * self.games.rate(self.unit_tokens)
+        )
+        same = self.template == self.template[j]
+        if verdict == "holds":
+            more = same & (self.count >= self.count[j])
+            self.least[more] = np.maximum(self.least[more], np.minimum(parts, self.most[more]))
+        elif verdict == "fails":
+            fewer = same & (self.count <= self.count[j])
+            self.most[fewer] = np.minimum(self.most[fewer], parts - 1)
+        else:
+            self.unclear[j] = min(self.unclear[j], parts)
+
+    @property
+    def known(self) -> Bools:
+        """Groups of which there is nothing left to find out."""
+        return np.asarray(np.minimum(self.most, self.unclear - 1) <= self.least)
+
+
+def tighten(groups: Groups, price: Floats, slack: float, progress: Progress | None = None) -> tuple[float, float]:
+    """Find out what decides the cheapest cover of one phase.
+
+    Args:
+        groups: The groups; what is found out is noted there.
+        price: float64 (J,), USD/h.
+        slack: The search ends when the cover at ``least`` costs at most this share above that at ``most``.
+        progress: Told how many games were played.
+
+    Returns:
+        (least price at ``most``, least price at ``least``), USD/h: nothing in the family is cheaper than the first, and the
+        second is a cover.
+    """
+    while True:
+        bound, cost = groups.covers(groups.most, price), groups.covers(groups.least, price)
+        low, high = float(bound[PARTS]), float(cost[PARTS])
+        if low >= high * (1 - slack) or math.isinf(low):
+            return low, high
+        # What any cover with the group costs at least.
+        with_group = price + bound[PARTS - np.minimum(groups.most, PARTS)]
+        candidates = np.flatnonzero((with_group < high * (1 - slack)) & ~groups.known)
+        if not len(candidates):
+            return low, high
+        j = int(candidates[np.argmin(with_group[candidates])])
+        groups.find_out(j, _parts(groups, j, float(price[j]), bound, high))
+        if progress is not None:
+            progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
+
+
+def _parts(groups: Groups, j: int, price: float, bound: Floats, high: float) -> int:
+    """The share to play group j at: the smallest at which a cheaper cover could use it, until that holds; then halves."""
+    least, most = int(groups.least[j]), int(min(groups.most[j], groups.unclear[j] - 1))
+    if math.isinf(high):
+        # Nothing is known to do: all that the tables allow, then half of it, and so on.
+        return most if groups.least[j] == 0 and most == groups.allowed[j] else (least + most + 1) // 2
+    useful = price + bound[PARTS - np.arange(PARTS + 1)] < high
+    first = int(np.argmax(useful)) if useful.any() else most
+    if first > least:
+        return min(max(first, 1), most)
+    return most if most == least + 1 else (most + least + 1) // 2
+
+
+def _with_free_bits(value: float) -> float:
+    """The next number at least as large that has 30 bits, so that its small multiples are exact."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(math.ceil(mantissa * 2**30), exponent - 30)

@@ -1,0 +1,148 @@
+"""Whether a plan holds its SLOs for the share of requests asked for: replications with fresh seeds, judged by intervals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
+from coralopt.plan.certificate import LOOKS
+from coralopt.plan.verify_certificate import certified
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.simulation.groups import GroupPlayer
+from coralopt.types import Progress
+from coralopt.workload import Trace, poisson_for_scenario
+
+#: First seed of certificates; no search uses it or a later one.
+FIRST_SEED = 2_000_003
+#: Seconds of arrivals of one replication.
+WINDOW_S = 600.0
+CONFIDENCE = 0.95
+#: Seed and seconds of arrivals of the one window that says what to expect of a plan without a certificate.
+GLANCE_SEED, GLANCE_S = 1_900_009, 120.0
+
+#: (model, kind of SLO) -> share of requests that met it, by window.
+Shares = dict[tuple[str, str], list[float]]
+
+
+class Replications:
+    """Windows of requests by number, and what groups of instances do with them.
+
+    Args:
+        scenario: Demand, lengths, serving.
+        first_seed: Seed of the first window.
+        window_s: Seconds of arrivals.
+        player: Plays the instances of one model.
+    """
+
+    def __init__(
+        self,
+        scenario: ResolvedScenario,
+        first_seed: int,
+        window_s: float = WINDOW_S,
+        player: GroupPlayer | None = None,
+    ) -> None:
+        self.scenario, self.first_seed, self.window_s = scenario, first_seed, window_s
+        self.player = player or GroupPlayer(scenario)
+        self._windows: dict[int, Trace] = {}
+
+    def shares(self, instances: Sequence[PlannedInstance], number: int, most_missed: float = 1.0) -> dict[str, float]:
+        """Kind (``"prefill"``: time to first token, ``"decode"``: per output token) -> share of requests that met, alone
+        the instances of one model in one window; empty in a window without requests."""
+        trace = self.window(number)
+        name = instances[0].model
+        mine = trace.take(trace.model == trace.models.index(name))
+        if not len(mine):
+            return {}
+        outcome = self.player.play(instances, mine, most_missed)
+        phases = {item.phase for item in instances}
+        met = {"prefill": outcome.met_ttft, "decode": outcome.met_tpot}
+        return {kind: float(met[kind].mean()) for kind in met if kind in phases or "mixed" in phases}
+
+    def add(self, plan: Plan, number: int, shares: Shares) -> None:
+        """Play all models of a plan in one window."""
+        for model in dict.fromkeys(item.model for item in plan.instances):
+            instances = [item for item in plan.instances if item.model == model]
+            for kind, share in self.shares(instances, number).items():
+                shares.setdefault((model, kind), []).append(share)
+
+    def window(self, number: int) -> Trace:
+        """The requests of one window."""
+        if number not in self._windows:
+            seed = self.first_seed + number
+            self._windows[number] = poisson_for_scenario(self.scenario, None, self.window_s, seed)
+        return self._windows[number]
+
+
+def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None = None) -> Certificate:
+    """Play windows of fresh requests against a plan until every SLO is confirmed or one is refuted.
+
+    Looks are taken after so many windows as :data:`coralopt.plan.certificate.LOOKS` says; looks and SLOs share the error,
+    so that all that is confirmed is so at :data:`CONFIDENCE` together.
+
+    Args:
+        plan: The plan; models planned for mean requests are played and judged against nothing.
+        first_seed: Seed of the first window.
+        progress: Told how many windows are played.
+    """
+    windows = Replications(plan.resolved, first_seed)
+    shares: Shares = {}
+    phases: tuple[CertifiedPhase, ...] = ()
+    for start, count in itertools.pairwise((0, *LOOKS)):
+        for number in range(start, count):
+            if progress is not None:
+                progress("windows of fresh requests", number, count)
+            windows.add(plan, number, shares)
+        phases = certified(plan, shares, CONFIDENCE, LOOKS)
+        verdicts = [phase.verdict for phase in phases]
+        if "refuted" in verdicts or "open" not in verdicts:
+            break
+    return Certificate(
+        first_seed=first_seed, window_s=windows.window_s, confidence=CONFIDENCE, looks=LOOKS, phases=phases
+    )
+
+
+def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ...]:
+    """Play the windows of a plan's certificate once more.
+
+    Returns:
+        One sentence for every SLO whose shares are not those of the certificate; empty when it stands.
+    """
+    mark = plan.certificate
+    if mark is None:
+        return ()
+    windows = Replications(plan.resolved, mark.first_seed, mark.window_s)
+    shares: Shares = {}
+    count = max((len(phase.shares) for phase in mark.phases), default=0)
+    for number in range(count):
+        if progress is not None:
+            progress("windows played again", number, count)
+        windows.add(plan, number, shares)
+    return tuple(
+        f"certificate: {phase.model}, {phase.kind}: {phase.mean:.4%} met in the plan, "
+        f"{np.mean(shares.get((phase.model, phase.kind), [math.nan])):.4%} when played again"
+        for phase in mark.phases
+        if not np.allclose(shares.get((phase.model, phase.kind), [math.nan]), phase.shares, rtol=0, atol=1e-9)
+    )
+
+
+def expected_shares(plan: Plan) -> dict[str, float]:
+    """Model phase -> share of requests expected within its SLO: those of the certificate, or of one short window.
+
+    Raises:
+        WorkloadError: The scenario has no demand.
+    """
+    shares: Shares = {}
+    if plan.certificate is not None:
+        shares = {(phase.model, phase.kind): list(phase.shares) for phase in plan.certificate.phases}
+    else:
+        Replications(plan.resolved, GLANCE_SEED, GLANCE_S).add(plan, 0, shares)
+    mixed = {phase.model.name for phase in plan.resolved.model_phases if phase.phase == "mixed"}
+    expected: dict[str, float] = {}
+    for (model, kind), values in shares.items():
+        key = f"{model}/{'mixed' if model in mixed else kind}"
+        expected[key] = min(expected.get(key, 1.0), float(np.mean(values)))
+    return expected

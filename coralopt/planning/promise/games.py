@@ -1,0 +1,261 @@
+"""Whether a group of equal instances holds its SLO at a rate: played with the same requests for everyone, and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from coralopt import simulation
+from coralopt._version import __version__
+from coralopt.plan import PlannedInstance
+from coralopt.planning.make_plan import StageTables, instance_name, planned_stages
+from coralopt.replacing import replacing
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.simulation.groups import GroupPlayer
+from coralopt.templates import PhaseTemplates
+from coralopt.templates.build import cache_folder
+from coralopt.throughput import throughput_source
+from coralopt.types import Bools
+from coralopt.workload import Trace, poisson_for_scenario
+
+#: Digest of the simulator: what was found out by other rules does not hold.
+RULES = hashlib.sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(simulation.__file__).parent.glob("*.py")))
+).hexdigest()
+Verdict = Literal["holds", "fails", "unclear"]
+#: Seed of the requests that the search plays; certificates use others.
+SEARCH_SEED = 1_000_003
+#: Requests of one game: so many that this many may miss.
+MAY_MISS, FEWEST, MOST = 50, 3_000, 30_000
+#: Games until a verdict is given up.
+GAMES = 4
+#: One game decides where misses are so many times as many as allowed, or fewer than this share of it.
+SURE_FAIL, SURE_HOLD = 2.0, 0.4
+#: Several decide where their mean is farther from what is allowed than this many standard errors.
+ERRORS = 1.5
+#: Idle times are held against the prompt length that so much more than the share allowed exceeds.
+IDLE_SLACK = 0.1
+#: Load at which nothing waits, and templates looked at for what is possible at best.
+IDLE_LOAD, SHOWN = 0.01, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known of one group.
+
+    Attributes:
+        verdicts: (rate in requests/s, verdict, share of misses), oldest first.
+    """
+
+    verdicts: list[tuple[float, Verdict, float]] = field(default_factory=list)
+
+    def at(self, rate: float) -> Verdict | None:
+        """What follows for a rate: what holds at a rate holds below it, what fails fails above."""
+        same = [verdict for known, verdict, _ in self.verdicts if known == rate]
+        if same:
+            return same[-1]
+        if any(verdict == "holds" and known >= rate for known, verdict, _ in self.verdicts):
+            return "holds"
+        return "fails" if any(v == "fails" and known <= rate for known, v, _ in self.verdicts) else None
+
+
+class PhaseGames:
+    """Groups of the templates of one model phase, played at any rate.
+
+    Args:
+        scenario: Lengths, links, serving.
+        phase: The model phase.
+        templates: Its templates.
+        tables: Throughput tables of stages.
+        player: Plays groups of its instances.
+        remember: Whether what earlier searches found out is read.
+    """
+
+    def __init__(
+        self,
+        scenario: ResolvedScenario,
+        phase: ModelPhase,
+        templates: PhaseTemplates,
+        tables: StageTables,
+        player: GroupPlayer,
+        remember: bool = True,
+    ) -> None:
+        self.scenario, self.phase, self.templates, self.tables, self.player = scenario, phase, templates, tables, player
+        self.target = phase.attainment
+        self.played = 0
+        self.requests = int(min(MOST, max(FEWEST, MAY_MISS / (1.0 - (self.target or 0.0)))))
+        self._traces: dict[int, Trace] = {}
+        self._instances: dict[int, PlannedInstance] = {}
+        self.digest = self._digest()
+        self._path = cache_folder() / "capacities" / f"{phase.key.replace('/', '-')}-{self.digest[:16]}.json"
+        self.evidence = self._load() if remember else {}
+
+    def rate(self, tokens_s: float) -> float:
+        """Requests/s of so many tokens/s of the phase."""
+        phase = self.phase
+        return tokens_s / max(phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens, 1.0)
+
+    def too_slow(self) -> Bools:
+        """bool (T,): templates on which, though idle, a larger share of prompts than may miss takes longer than the SLO.
+
+        All prompts beyond a quantile take at least as long as one of that length on the quickest node of each stage.
+        """
+        templates, phase = self.templates, self.phase
+        if self.target is None or phase.phase != "prefill":
+            return np.zeros(len(templates), dtype=np.bool_)
+        tokens = float(phase.lengths.input.quantile([self.target - IDLE_SLACK * (1.0 - self.target)])[0])
+        source = throughput_source(self.scenario.throughput_source)
+        layer_ms = [
+            float(source.times(phase.model, c).prefill_ms(np.ones(1), tokens)[0][0])
+            for c in self.scenario.configurations
+        ]
+        quickest = np.full(templates.stage_layers.shape, np.inf)
+        for node in range(templates.node_stage.shape[1]):
+            rows = np.flatnonzero(templates.node_stage[:, node] >= 0)
+            stage, own = templates.node_stage[rows, node], np.array(layer_ms)[templates.node_configuration[rows, node]]
+            quickest[rows, stage] = np.minimum(quickest[rows, stage], own)
+        layers = templates.stage_layers.astype(np.float64)
+        idle_ms = (layers * np.where(layers > 0, quickest, 0.0)).sum(axis=1)
+        return np.asarray(idle_ms > phase.prefill_ms)
+
+    def best_share(self) -> tuple[float, str]:
+        """The largest share of requests that meets the SLO on one idle instance, and its nodes in words.
+
+        Looked at are templates of one node, and those of most throughput.
+        """
+        templates = self.templates
+        single = np.flatnonzero(templates.usage.sum(axis=1) == 1)
+        some = np.unique(np.concatenate([single, np.argsort(-templates.throughput)[:SHOWN]]))
+        best = (0.0, "any node")
+        for template in some.tolist():
+            instance = self.instance(template)
+            trace = self.requests_at(0, IDLE_LOAD * self.rate(float(templates.throughput[template])))
+            share = 1.0 - self.player.play([instance], trace).missed
+            nodes = " + ".join(n if count == 1 else f"{count} of {n}" for n, count in instance.nodes().items())
+            best = max(best, (share, nodes))
+        return best
+
+    def verdict(self, template: int, count: int, rate: float) -> Verdict:
+        """Whether ``count`` instances of a template hold the SLO at so many requests/s."""
+        evidence = self.evidence.setdefault(self._key(template, count), Evidence())
+        known = evidence.at(rate)
+        if known is None:
+            known, missed = self._race(template, count, rate)
+            evidence.verdicts.append((rate, known, missed))
+        return known
+
+    def requests_at(self, game: int, rate: float) -> Trace:
+        """The requests of one game: the same for every group, and but for their distances the same at every rate."""
+        if game not in self._traces:
+            self._traces[game] = requests_alone(self.scenario, self.phase, self.requests, SEARCH_SEED + game)
+        trace = self._traces[game]
+        return replace(trace, arrival_s=trace.arrival_s / rate)
+
+    def instance(self, template: int) -> PlannedInstance:
+        """One instance of a template as a plan shows it."""
+        if template not in self._instances:
+            self._instances[template] = planned_template(
+                self.scenario, self.phase, self.templates, self.tables, template
+            )
+        return self._instances[template]
+
+    def save(self) -> None:
+        """Keep what is known for other demands and prices."""
+        text = json.dumps({key: item.verdicts for key, item in self.evidence.items()})
+        try:
+            with replacing(self._path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        except OSError:
+            # A cache that cannot be written only costs time.
+            return
+
+    def _race(self, template: int, count: int, rate: float) -> tuple[Verdict, float]:
+        group = [self.instance(template).model_copy(update={"count": count})]
+        assert self.target is not None
+        allowed = 1.0 - self.target
+        shares: list[float] = []
+        while len(shares) < GAMES:
+            self.played += 1
+            outcome = self.player.play(group, self.requests_at(len(shares), rate), SURE_FAIL * allowed)
+            shares.append(min(outcome.missed, SURE_FAIL * allowed * 1.01))
+            verdict = judge(shares, allowed)
+            if verdict != "unclear":
+                break
+        return verdict, float(np.mean(shares))
+
+    def _key(self, template: int, count: int) -> str:
+        placement = self.templates.placement(template)
+        stages = ";".join(f"{stage.layers}:{','.join(map(str, stage.nodes))}" for stage in placement.stages)
+        return f"{count}x{stages}"
+
+    def _digest(self) -> str:
+        """SHA-256 hex of everything that decides a verdict but template, count and rate."""
+        phase, table = self.phase, self.tables.plain[self.phase.key]
+        facts = (
+            __version__,
+            RULES,
+            # Demand and headroom decide the rate, which every verdict names.
+            {**vars(phase), "demand_tokens_s": 0.0, "throughput_headroom": 0.0},
+            self.scenario.configurations,
+            self.scenario.placement,
+            self.scenario.throughput_source,
+            table.provenance,
+            (self.target, self.requests, SEARCH_SEED, GAMES, SURE_FAIL, SURE_HOLD, ERRORS),
+        )
+        digest = hashlib.sha256(repr(facts).encode())
+        for array in (table.values, table.batch, table.stage_ms):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def _load(self) -> dict[str, Evidence]:
+        try:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            return {key: Evidence([(float(r), v, float(m)) for r, v, m in rows]) for key, rows in stored.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            # Nothing there, or nothing that can be read: it is found out again.
+            return {}
+
+
+def judge(shares: Sequence[float], allowed: float) -> Verdict:
+    """What the shares of misses of several games say against the share that may miss."""
+    mean = float(np.mean(shares))
+    if len(shares) == 1:
+        return "fails" if mean > SURE_FAIL * allowed else "holds" if mean < SURE_HOLD * allowed else "unclear"
+    error = float(np.std(shares, ddof=1)) / math.sqrt(len(shares))
+    if abs(mean - allowed) <= ERRORS * max(error, 0.05 * allowed):
+        return "unclear"
+    return "fails" if mean > allowed else "holds"
+
+
+def requests_alone(scenario: ResolvedScenario, phase: ModelPhase, count: int, seed: int) -> Trace:
+    """About ``count`` requests of one model, as the scenario describes them, at one request/s."""
+    trace = poisson_for_scenario(scenario, 1.0, float(count), seed)
+    return trace.take(trace.model == trace.models.index(phase.model.name))
+
+
+def planned_template(
+    scenario: ResolvedScenario, phase: ModelPhase, templates: PhaseTemplates, tables: StageTables, template: int
+) -> PlannedInstance:
+    """A template as a plan would show one instance of it, in the first region."""
+    placement = templates.placement(template)
+    by_stage, budgets_ms = tables.of(phase.key, placement)
+    usage = templates.usage[template]
+    nodes = {c.name: int(n) for c, n in zip(scenario.configurations, usage, strict=True) if n}
+    return PlannedInstance(
+        name=instance_name(phase, scenario.regions[0], nodes),
+        model=phase.model.name,
+        phase=phase.phase,
+        region=scenario.regions[0],
+        count=1,
+        kept=0,
+        stages=planned_stages(scenario, placement, by_stage, 0, budgets_ms),
+        tokens_s=float(templates.throughput[template]),
+        price_usd_h=0.0,
+    )

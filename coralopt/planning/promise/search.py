@@ -1,0 +1,364 @@
+"""The cheapest plan whose model phases hold their SLOs for the share of requests asked for; docs/concepts/promise.md.
+
+Lower bounds come from what groups hold at most, plans from what they were seen to hold; whatever decides the cheapest plan
+is played until both meet. What one phase does to another (KV transfers from the prefill nodes, their memory) is in no
+group's capacity: the instances of a model are played together, and where that fails, one of its groups is left out, in
+every way.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coralopt.allocation import Allocation, AllocationProblem, AllocationSearchOptions, Served, solve_or_serve_less
+from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioError
+from coralopt.plan import PlannedInstance
+from coralopt.plan.certificate import interval
+from coralopt.planning.make_plan import StageTables
+from coralopt.planning.promise.capacities import PARTS, Groups, tighten
+from coralopt.planning.promise.certificate import CONFIDENCE, Replications
+from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.request import PlanRequest
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.simulation.groups import GroupPlayer
+from coralopt.templates import TemplateLibrary
+from coralopt.throughput import ThroughputTables
+from coralopt.types import Floats, Ints
+
+#: First seed of the windows in which the instances of a model are played together.
+TOGETHER_SEED = 1_500_007
+#: Windows of that: the fewest that decide, and the most.
+FEWEST_WINDOWS, MOST_WINDOWS = 3, 24
+#: Plans whose models are played together, at most.
+MOST_PLANS = 60
+#: A group that may not be used: model phase, template of it, instances.
+Cut = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupColumns:
+    """Groups as columns of an allocation problem.
+
+    Attributes:
+        phase: int64 (n,), model phase of each.
+        template: int64 (n,), its template in that phase's library.
+        count: int64 (n,), its instances.
+        problem: The problem over them.
+    """
+
+    phase: Ints
+    template: Ints
+    count: Ints
+    problem: AllocationProblem
+
+
+class PromiseSearch:
+    """The search over one scenario.
+
+    Args:
+        request: What to plan.
+        library: Its templates.
+        tables: Its throughput tables.
+        base: The allocation problem over single templates at their mean throughput.
+        remember: Whether capacities are kept from one search to the next.
+    """
+
+    def __init__(
+        self,
+        request: PlanRequest,
+        library: TemplateLibrary,
+        tables: Sequence[ThroughputTables],
+        base: AllocationProblem,
+        remember: bool = True,
+    ) -> None:
+        self.request, self.library, self.base, self.remember = request, library, base, remember
+        scenario = request.scenario
+        self.scenario: ResolvedScenario = scenario
+        self.gap = request.solve_options.rel_gap or 0.0
+        player = GroupPlayer(scenario)
+        of_stages = StageTables(scenario, tables)
+        self.groups: list[Groups] = []
+        self.price: list[Floats] = []
+        for p, phase in enumerate(scenario.model_phases):
+            games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
+            room = self.base.availability.sum(axis=0) // np.maximum(library.phases[p].usage, 1)
+            room = np.where(library.phases[p].usage > 0, room, np.iinfo(np.int64).max).min(axis=1)
+            groups = Groups.of(games, self.base.demand[p], room)
+            self.groups.append(groups)
+            self.price.append(self._least_price(p, groups))
+        self.windows = Replications(scenario, TOGETHER_SEED, player=player)
+        self._together: dict[tuple[PlannedInstance, ...], tuple[bool, float]] = {}
+        self.bound = 0.0
+
+    def run(self) -> Served:
+        """The cheapest plan found whose models hold together, and a lower bound on all of the family.
+
+        Raises:
+            InfeasibleError: The pool has no such plan.
+        """
+        order = itertools.count()
+        queue: list[tuple[float, int, frozenset[Cut], Served, GroupColumns]] = []
+        self._push(queue, order, frozenset())
+        self.bound = self._bound(queue[0][3].result.cost_usd_h)
+        nearest: tuple[float, Served] | None = None
+        for _ in range(MOST_PLANS):
+            if not queue:
+                break
+            _, _, cuts, served, columns = heapq.heappop(queue)
+            failing, least = self._failing(served, columns)
+            if nearest is None or least > nearest[0]:
+                nearest = (least, self._as_templates(served, columns))
+            if not failing:
+                break
+            for cut in failing:
+                try:
+                    self._push(queue, order, cuts | {cut})
+                except (InfeasibleError, NoSolutionError):
+                    continue
+        assert nearest is not None
+        if self.remember:
+            for groups in self.groups:
+                groups.games.save()
+        return nearest[1]
+
+    def interval(self) -> tuple[float, float]:
+        """(a lower bound on every plan of the family, cost of the cheapest whose groups hold by themselves), USD/h.
+
+        Raises:
+            InfeasibleError: The pool has no such plan.
+        """
+        cost = self._cheapest(frozenset())[0].result.cost_usd_h
+        return self._bound(cost), cost
+
+    def _push(
+        self,
+        queue: list[tuple[float, int, frozenset[Cut], Served, GroupColumns]],
+        order: itertools.count[int],
+        cuts: frozenset[Cut],
+    ) -> None:
+        if any(cuts == item[2] for item in queue):
+            return
+        served, columns = self._cheapest(cuts)
+        heapq.heappush(queue, (served.result.cost_usd_h, next(order), cuts, served, columns))
+
+    def _cheapest(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns]:
+        """The cheapest plan at what groups were seen to hold, without those that were cut."""
+        for p, groups in enumerate(self.groups):
+            low, _ = tighten(groups, self._open_price(p, cuts), self.gap, self.request.progress)
+            if not cuts and math.isinf(low):
+                self._refuse(p)
+        while True:
+            columns = self._columns("least", [self._open_price(p, cuts) < math.inf for p in range(len(self.groups))])
+            try:
+                return self._solve(columns), columns
+            except (InfeasibleError, NoSolutionError):
+                # What was looked at finds no room: look at what the best of all would take.
+                best = self._columns("most", [self._open_price(p, cuts) < math.inf for p in range(len(self.groups))])
+                if not self._find_out(self._solve(best), best):
+                    raise
+
+    def _refuse(self, p: int) -> None:
+        """No group of this model phase holds anything: is it the SLO?
+
+        Raises:
+            ScenarioError: On no node so many requests meet it; says how many do at best.
+        """
+        phase, games = self.scenario.model_phases[p], self.groups[p].games
+        share, nodes = games.best_share()
+        if games.target is None or share >= games.target:
+            # There are too few nodes, which the allocation says better.
+            return
+        limit = "ttft_ms" if phase.phase == "prefill" else "tpot_ms"
+        mistake = Mistake(
+            place=f"models.{self.scenario.model_keys[phase.model.name]}.slo.attainment",
+            problem=f"no node of the pool meets {limit}: {phase.slo_ms:g} for {games.target:.2%} of the requests; "
+            f"at most {share:.2%} meet it, alone on {nodes}",
+            hint=f"ask for less than that, for a larger {limit}, or add quicker nodes",
+        )
+        raise ScenarioError(self.scenario.name, [mistake])
+
+    def _bound(self, cost: float) -> float:
+        """A lower bound on every plan of the family, USD/h; groups that decide it are played."""
+        while True:
+            least = [groups.covers(groups.most, price) for groups, price in zip(self.groups, self.price, strict=True)]
+            floor = float(sum(bound[PARTS] for bound in least))
+            if floor >= cost * (1 - self.gap):
+                return min(floor, cost)
+            keep = [
+                price + bound[PARTS - groups.most] - bound[PARTS] + floor <= cost
+                for groups, price, bound in zip(self.groups, self.price, least, strict=True)
+            ]
+            columns = self._columns("most", keep)
+            try:
+                served = self._solve(columns)
+            except (InfeasibleError, NoSolutionError):
+                # Nothing cheaper than the plan there is.
+                return cost
+            bound_usd_h = min(cost, served.result.bound_usd_h)
+            if bound_usd_h >= cost * (1 - self.gap) or not self._find_out(served, columns):
+                return max(floor, bound_usd_h)
+
+    def _find_out(self, served: Served, columns: GroupColumns) -> bool:
+        """Play the groups of a plan that nothing is known of at the share they take; whether there was any."""
+        some = False
+        for row in served.result.allocation.template.tolist():
+            groups = self.groups[int(columns.phase[row])]
+            same = (groups.template == columns.template[row]) & (groups.count == columns.count[row])
+            j = int(np.flatnonzero(same)[0])
+            if not groups.known[j]:
+                groups.settle(j)
+                some = True
+        return some
+
+    def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Cut], float]:
+        """Groups of which one must go, since the instances of a model do not hold together; least share that met."""
+        cuts: list[Cut] = []
+        least = 1.0
+        for model in dict.fromkeys(phase.model.name for phase in self.scenario.model_phases):
+            rows = [
+                k
+                for k, row in enumerate(served.result.allocation.template.tolist())
+                if self.scenario.model_phases[int(columns.phase[row])].model.name == model
+            ]
+            instances = tuple(self._instance(served, columns, k) for k in rows)
+            holds, share = self._holds(instances)
+            least = min(least, share)
+            if not holds and not cuts:
+                chosen = served.result.allocation.template[rows].tolist()
+                cuts = [(int(columns.phase[r]), int(columns.template[r]), int(columns.count[r])) for r in chosen]
+        return cuts, least
+
+    def _holds(self, instances: tuple[PlannedInstance, ...]) -> tuple[bool, float]:
+        """Whether the instances of one model hold its SLOs together, and the least mean share that met."""
+        if instances not in self._together:
+            phase = next(phase for phase in self.scenario.model_phases if phase.key == instances[0].key)
+            self._together[instances] = self._race(instances, phase)
+        return self._together[instances]
+
+    def _race(self, instances: tuple[PlannedInstance, ...], phase: ModelPhase) -> tuple[bool, float]:
+        target = phase.attainment
+        if target is None:
+            return True, 1.0
+        shares: dict[str, list[float]] = {}
+        for number in range(MOST_WINDOWS):
+            for kind, share in self.windows.shares(instances, number, 5 * (1 - target)).items():
+                shares.setdefault(kind, []).append(max(share, 1 - 6 * (1 - target)))
+            means = {kind: float(np.mean(values)) for kind, values in shares.items()}
+            least = min(means.values(), default=1.0)
+            if least < 1 - 3 * (1 - target):
+                return False, least
+            if number + 1 < FEWEST_WINDOWS:
+                continue
+            limits = [interval(values, CONFIDENCE, len(self.scenario.model_phases)) for values in shares.values()]
+            if all(low >= target for low, _ in limits):
+                return True, least
+            if any(high < target for _, high in limits):
+                return False, least
+        return False, least
+
+    def _instance(self, served: Served, columns: GroupColumns, k: int) -> PlannedInstance:
+        allocation = served.result.allocation
+        row, region, times = (int(values[k]) for values in (allocation.template, allocation.region, allocation.count))
+        groups = self.groups[int(columns.phase[row])]
+        one = groups.games.instance(int(columns.template[row]))
+        return one.model_copy(
+            update={"region": self.scenario.regions[region], "count": times * int(columns.count[row])}
+        )
+
+    def _as_templates(self, served: Served, columns: GroupColumns) -> Served:
+        """The same plan as an allocation of single templates, checked against the problem over these."""
+        allocation, counts = served.result.allocation, dict[tuple[int, int], int]()
+        for row, region, times in zip(allocation.template, allocation.region, allocation.count, strict=True):
+            place = self.library.offsets[int(columns.phase[row])] + int(columns.template[row]), int(region)
+            counts[place] = counts.get(place, 0) + int(times) * int(columns.count[row])
+        single = Allocation.of(counts)
+        problem = replace(self.base, demand=np.minimum(self.base.demand, served.problem.demand))
+        check = problem.check(single)
+        cost = float(check.objective)
+        bound = min(self.bound, cost)
+        result = replace(
+            served.result,
+            allocation=single,
+            cost_usd_h=cost,
+            bound_usd_h=bound,
+            gap=(cost - bound) / cost if cost else 0.0,
+            state=None,
+        )
+        return replace(served, result=result, problem=problem)
+
+    def _solve(self, columns: GroupColumns) -> Served:
+        return solve_or_serve_less(
+            columns.problem,
+            self.request.on_infeasible,
+            self.request.backend,
+            self.request.solve_options,
+            AllocationSearchOptions(),
+        )
+
+    def _columns(self, kind: str, keep: Sequence[np.ndarray]) -> GroupColumns:
+        """An allocation problem over the groups at what they hold at most, or at least; only those to keep."""
+        phases, templates, counts, throughput = [], [], [], []
+        demand = np.zeros(len(self.groups))
+        for p, groups in enumerate(self.groups):
+            capacity = groups.most if kind == "most" else groups.least
+            rows = np.flatnonzero((capacity > 0) & keep[p])
+            unit = groups.unit_tokens
+            phases.append(np.full(len(rows), p, dtype=np.int64))
+            templates.append(groups.template[rows])
+            counts.append(groups.count[rows])
+            throughput.append(capacity[rows] * unit)
+            demand[p] = PARTS * unit
+        phase, template, count = (np.concatenate(parts) for parts in (phases, templates, counts))
+        row = np.asarray(self.library.offsets)[phase] + template
+        running = None if self.base.running is None else self.base.running[row] // count[:, None]
+        problem = replace(
+            self.base,
+            usage=(self.base.usage[row].astype(np.int64) * count[:, None]).astype(np.int16),
+            throughput=np.concatenate(throughput),
+            phase=phase.astype(np.int32),
+            demand=demand,
+            running=running,
+        )
+        return GroupColumns(phase, template, count, problem)
+
+    def _open_price(self, p: int, cuts: frozenset[Cut]) -> Floats:
+        price = self.price[p]
+        for phase, template, count in cuts:
+            if phase == p:
+                gone = (self.groups[p].template == template) & (self.groups[p].count == count)
+                price = np.where(gone, math.inf, price)
+        return price
+
+    def _least_price(self, p: int, groups: Groups) -> Floats:
+        """float64 (J,): what a group adds to the cost at least, wherever it stands, USD/h."""
+        base = self.base
+        listed = np.where(base.availability > 0, base.price, np.inf)
+        rent = listed.copy()
+        for item in base.supply:
+            rent = np.where(item.nodes > 0, np.minimum(rent, item.price), rent)
+        usage = self.library.phases[p].usage.astype(np.float64)
+        cheapest, new = (_priced(usage, prices.min(axis=0)) for prices in (rent, base.penalty * listed))
+        running = np.zeros(len(usage), dtype=np.int64)
+        if base.running is not None:
+            start = self.library.offsets[p]
+            running = base.running[start : start + len(usage)].sum(axis=1)
+        added = np.maximum(groups.count - running[groups.template], 0)
+        return np.asarray(cheapest[groups.template] * groups.count + new[groups.template] * added)
+
+
+def _priced(usage: Floats, price: Floats) -> Floats:
+    """float64 (T,): price of each template's nodes; infinite where one of them is not sold."""
+    sold = np.isfinite(price)
+    total = usage @ np.where(sold, price, 0.0)
+    return np.where((usage[:, ~sold] > 0).any(axis=1), np.inf, total)
+
+
+def asks_for_shares(scenario: ResolvedScenario) -> bool:
+    """Whether any model is planned for a share of its requests rather than for mean ones."""
+    return any(phase.attainment is not None and phase.demand_tokens_s > 0 for phase in scenario.model_phases)

@@ -1,0 +1,226 @@
+"""Plans for a share of requests: the search against trying everything, what is remembered, and certificates."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.errors import CoraloptError
+from coralopt.plan import Plan
+from coralopt.plan.certificate import interval
+from coralopt.plan.verify import verify_plan
+from coralopt.planning import certify, certify_again, expected_shares, plan_scenario, prove_bound
+from coralopt.planning.make_plan import StageTables
+from coralopt.planning.promise.capacities import PARTS, Groups, tighten
+from coralopt.planning.promise.games import PhaseGames, judge
+from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
+from coralopt.simulation import GroupPlayer
+from coralopt.templates import obtain_library, scenario_tables
+
+
+def small(**changes: Any) -> ResolvedScenario:
+    """One model of `tiny` on single nodes, 99 % of its requests."""
+    document: dict[str, Any] = {**load_scenario("tiny").document, "name": "small"}
+    model = dict(document["models"]["gpt-oss-20b"])
+    model["slo"] = {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}
+    model |= changes.pop("model", {})
+    document |= {"models": {"gpt-oss-20b": model}, "pruning": {"max_nodes": 1, "memory_ratio": 12}, **changes}
+    return scenario_from_mapping(document)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The plan of `small` with its certificate."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORALOPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        made = plan_scenario(small())
+    return made.model_copy(update={"certificate": certify(made)})
+
+
+class Known:
+    """Capacities that are given, in the place of games; counts how often it is asked."""
+
+    target = 0.99
+    phase = SimpleNamespace(key="model/prefill")
+
+    def __init__(self, capacity: dict[tuple[int, int], int], throughput: list[float]) -> None:
+        self.capacity, self.played = capacity, 0
+        self.templates = SimpleNamespace(throughput=np.array(throughput))
+
+    def too_slow(self) -> np.ndarray:
+        return np.zeros(len(self.templates.throughput), dtype=np.bool_)
+
+    def rate(self, tokens_s: float) -> float:
+        return tokens_s
+
+    def verdict(self, template: int, count: int, rate: float) -> str:
+        self.played += 1
+        return "holds" if round(rate) <= self.capacity[template, count] else "fails"
+
+
+@st.composite
+def phases(draw: st.DrawFn) -> tuple[Groups, Known, np.ndarray]:
+    """Two to four templates with up to three instances, and what groups of them hold: more instances hold no less."""
+    throughput = draw(st.lists(st.integers(15, 120), min_size=2, max_size=4))
+    price = np.array([draw(st.integers(1, 30)) for _ in throughput], dtype=np.float64)
+    capacity: dict[tuple[int, int], int] = {}
+    for t, most in enumerate(throughput):
+        held = 0
+        for count in range(1, 4):
+            held = draw(st.integers(held, max(held, min(PARTS, most * count))))
+            capacity[t, count] = held
+    games = Known(capacity, [float(value) for value in throughput])
+    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.full(len(throughput), 3))
+    return groups, games, price[groups.template] * groups.count
+
+
+@settings(max_examples=150, deadline=None)
+@given(phases())
+def test_the_cheapest_cover_is_that_of_trying_all(case: tuple[Groups, Known, np.ndarray]) -> None:
+    """Bound and cover meet at the optimum over all multisets of groups, though few groups are played."""
+    groups, games, price = case
+    low, high = tighten(groups, price, 0.0)
+    unit = [price[(groups.template == t) & (groups.count == 1)][0] for t, _ in games.capacity if _ == 1]
+    items = [(held, unit[t] * count) for (t, count), held in games.capacity.items() if held]
+    best = np.full(PARTS + 1, np.inf)
+    best[0] = 0.0
+    for parts in range(1, PARTS + 1):
+        best[parts] = min((cost + best[max(0, parts - held)] for held, cost in items), default=np.inf)
+    assert low == high == pytest.approx(best[PARTS])
+    # What was found out is true.
+    for t, count, most, least in zip(groups.template, groups.count, groups.most, groups.least, strict=True):
+        assert least <= games.capacity[int(t), int(count)] <= most
+
+
+def test_a_plan_holds_what_it_promises(plan: Plan) -> None:
+    """The plan is verified, certified, no dearer than its bound allows, and dearer than that for mean requests."""
+    assert verify_plan(plan).ok
+    assert plan.certificate is not None
+    assert plan.certificate.holds
+    assert plan.gap <= 0.01
+    assert min(expected_shares(plan).values()) >= 0.99
+    mean = plan_scenario(small(model={"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": "mean"}}))
+    assert mean.certificate is None
+    assert min(expected_shares(mean).values()) < 0.99
+    assert mean.cost_usd_h < plan.cost_usd_h
+
+
+def test_no_cheaper_plan_holds(plan: Plan) -> None:
+    """Every cheaper choice of up to two instances a phase fails when its instances are played."""
+    scenario = plan.resolved
+    library, _ = obtain_library(scenario)
+    player = GroupPlayer(scenario)
+    tables = StageTables(scenario, scenario_tables(scenario))
+    rent = {"prefill": 0.0, "decode": 0.0}
+    for item in plan.instances:
+        rent[item.phase] += item.count * item.price_usd_h
+    prices = np.nanmin(scenario.price_usd_h, axis=0)
+    for phase, templates in zip(scenario.model_phases, library.phases, strict=True):
+        games = PhaseGames(scenario, phase, templates, tables, player, remember=False)
+        price = templates.usage.astype(np.float64) @ prices
+        rate = games.rate(phase.demand_tokens_s)
+        for size in (1, 2):
+            for chosen in itertools.combinations_with_replacement(range(len(templates)), size):
+                if sum(price[list(chosen)]) >= rent[phase.phase] - 1e-9:
+                    continue
+                if sum(templates.throughput[list(chosen)]) < phase.demand_tokens_s:
+                    continue
+                group = [games.instance(t) for t in chosen]
+                shares = [player.play(group, games.requests_at(game, rate)).missed for game in range(3)]
+                assert np.mean(shares) > 0.01, (phase.key, [item.nodes() for item in group])
+
+
+def test_the_bound_is_derived_again(plan: Plan) -> None:
+    """`verify --prove`: the honest plan stands; a bound above a plan that exists, and a cost below the bound, do not."""
+    assert prove_bound(plan) == ()
+    assert certify_again(plan) == ()
+    boast = plan.model_copy(update={"lower_bound_usd_h": plan.cost_usd_h * 1.2})
+    assert any("exists" in line for line in prove_bound(boast))
+
+
+def test_a_certificate_is_recomputed(plan: Plan) -> None:
+    """A changed interval, verdict, share or target is found, with the figures alone or by playing again."""
+    mark = plan.certificate
+    assert mark is not None
+    first = mark.phases[0]
+    for wrong in (
+        first.model_copy(update={"low": first.low + 0.001}),
+        first.model_copy(update={"verdict": "refuted"}),
+        first.model_copy(update={"target": 0.5}),
+        first.model_copy(update={"shares": tuple(min(1.0, share + 0.002) for share in first.shares)}),
+    ):
+        changed = mark.model_copy(update={"phases": (wrong, *mark.phases[1:])})
+        assert not verify_plan(plan.model_copy(update={"certificate": changed})).ok
+    fewer = mark.model_copy(update={"phases": mark.phases[1:]})
+    assert not verify_plan(plan.model_copy(update={"certificate": fewer})).ok
+    other = mark.model_copy(update={"first_seed": mark.first_seed + 1})
+    assert certify_again(plan.model_copy(update={"certificate": other}))
+    assert Plan.model_validate_json(plan.to_json()).certificate == mark
+
+
+def test_intervals() -> None:
+    """Student's t by hand: four windows at 0.98, 0.99, 0.99, 1.00, 95 % shared by one and by five."""
+    shares = [0.98, 0.99, 0.99, 1.0]
+    error = np.std(shares, ddof=1) / 2
+    low, high = interval(shares, 0.95, 1)
+    assert low == pytest.approx(0.99 - 2.353363 * error, abs=1e-6)
+    assert high == pytest.approx(0.99 + 2.353363 * error, abs=1e-6)
+    # t of 3 degrees of freedom at 0.99.
+    assert interval(shares, 0.95, 5)[0] == pytest.approx(0.99 - 4.540703 * error, abs=1e-6)
+    assert interval([0.99], 0.95, 1) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ([0.05], "fails"),
+        ([0.001], "holds"),
+        ([0.01], "unclear"),
+        ([0.012, 0.009], "unclear"),
+        ([0.018, 0.019], "fails"),
+    ],
+)
+def test_verdicts(shares: list[float], verdict: str) -> None:
+    """One game decides what is far off, several what is near."""
+    assert judge(shares, 0.01) == verdict
+
+
+def test_what_decides_a_capacity_changes_its_digest() -> None:
+    """SLO, lengths, share asked for, engine and tables do; demand and prices do not."""
+    base = small()
+
+    def digest(scenario: ResolvedScenario) -> str:
+        tables = scenario_tables(scenario)
+        library, _ = obtain_library(scenario, tables=tables)
+        player = GroupPlayer(scenario)
+        stages = StageTables(scenario, tables)
+        return PhaseGames(scenario, scenario.model_phases[0], library.phases[0], stages, player).digest
+
+    own = digest(base)
+    assert digest(base.with_demand(np.array([4096.0, 55.0]))) == own
+    assert digest(base.with_supply(base.availability, base.price_usd_h * 2)) == own
+    slo = {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}
+    demand = {"requests_s": 1, "input_tokens": 2048, "output_tokens": 28}
+    for change in (
+        {"slo": {**slo, "ttft_ms": 901}},
+        {"slo": {**slo, "attainment": 0.98}},
+        {"demand": {**demand, "input_cv": 0.5}},
+        {"demand": {**demand, "input_tokens": 2000}},
+    ):
+        assert digest(small(model=change)) != own
+    assert digest(small(serving={"preset": "paper", "step_tokens": 1024})) != own
+    assert digest(small(throughput={"source": "roofline"})) != own
+
+
+def test_a_share_that_no_node_can_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says the best possible share, and on which node."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    with pytest.raises(CoraloptError, match=r"at most \d+\.\d+% meet it, alone on 2xL40S"):
+        plan_scenario(small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": 0.99}}))
