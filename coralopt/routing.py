@@ -16,7 +16,10 @@ at a decode or mixed instance the requests sent there that have not left. Length
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, get_args
+
+Routing = Literal["weighted-round-robin", "least-work", "power-of-two"]
+ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 
 
 class Weighted(Protocol):
@@ -48,7 +51,7 @@ Item = TypeVar("Item", bound=Weighted)
 Busy = TypeVar("Busy", bound=Loaded)
 
 
-def choose(routing: str, items: Sequence[Busy], own: float, uniform: Callable[[], float]) -> Busy | None:
+def choose(routing: Routing, items: Sequence[Busy], own: float, uniform: Callable[[], float]) -> Busy | None:
     """Pick one of ``items`` for a request; ``None`` when there are none.
 
     Args:

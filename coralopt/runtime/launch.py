@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coralopt.errors import LaunchError
+from coralopt.routing import Routing
 from coralopt.types import JsonObject
 
 Phase = Literal["prefill", "decode", "mixed"]
@@ -201,11 +202,13 @@ class Launch:
         engine: Name of the engine.
         pipelines: In the order of the plan.
         verdicts: One an instance of the plan, in its order; instances that do not run have no pipelines here.
+        routing: How the router chooses an instance.
     """
 
     engine: str
     pipelines: tuple[PipelineLaunch, ...]
     verdicts: tuple[EngineVerdict, ...] = field(default=())
+    routing: Routing = "weighted-round-robin"
 
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:

@@ -106,7 +106,7 @@ def lower(
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
-    return Launch(engine.name, tuple(pipelines), verdicts)
+    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing)
 
 
 def _require_sound(plan: Plan) -> None:

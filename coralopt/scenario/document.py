@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from coralopt.routing import Routing
 from coralopt.scenario.lengths import LengthDistribution, through_quantiles
 
 #: Characters of names: none that a shell, YAML, a terminal or a DNS server reads as more than itself.
@@ -403,9 +404,7 @@ class ServingPolicy(Section):
         default="engine",
         description="engine: as engines work, with what was measured of them; paper: the paper's idealised ones",
     )
-    routing: Literal["weighted-round-robin", "least-work", "power-of-two"] | None = Field(
-        default=None, description="which instance gets a request"
-    )
+    routing: Routing | None = Field(default=None, description="which instance gets a request")
     order: Literal["fifo", "hopeless-last", "shortest-first"] | None = Field(
         default=None, description="which waiting request an instance takes first"
     )

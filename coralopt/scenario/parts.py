@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.routing import Routing
 from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPair, LengthSpread
 from coralopt.types import Floats, Ints
 
@@ -30,7 +31,7 @@ class Serving:
         step_tokens: Most tokens of one step, prompts and decoded ones (vLLM's max_num_batched_tokens).
     """
 
-    routing: Literal["weighted-round-robin", "least-work", "power-of-two"]
+    routing: Routing
     order: Literal["fifo", "hopeless-last", "shortest-first"]
     admission: Literal["reserve", "preempt"]
     reserve_gib: float

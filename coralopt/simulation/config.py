@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from coralopt.errors import CoraloptError
+from coralopt.routing import ROUTINGS
 from coralopt.scenario.parts import Serving
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.simulation.state import ADMISSIONS, ORDERS, ROUTINGS
+from coralopt.simulation.state import ADMISSIONS, ORDERS
 
 
 @dataclass(frozen=True)

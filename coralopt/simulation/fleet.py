@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from coralopt.routing import ROUTINGS
 from coralopt.scenario.parts import Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import route_waiting
@@ -24,7 +25,6 @@ from coralopt.simulation.state import (
     ORDERS,
     PREFILL,
     READY,
-    ROUTINGS,
     STARTING,
     Records,
     State,

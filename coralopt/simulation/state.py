@@ -23,8 +23,7 @@ WAITING, FINISHED, REJECTED = 0, 1, 2
 #: Why a request had to wait before a phase let it in.
 NOT_BLOCKED, NO_MEMORY, BATCH_FULL, NO_INSTANCE = 0, 1, 2, 3
 #: How a request's instance is chosen, which waiting prompt an instance takes first, and what KV memory it must find:
-#: positions of the words in :class:`coralopt.scenario.parts.Serving`.
-ROUTINGS = ("weighted-round-robin", "least-work", "power-of-two")
+#: positions of the words in :class:`coralopt.scenario.parts.Serving`, of routing in :data:`coralopt.routing.ROUTINGS`.
 ROUND_ROBIN, LEAST_WORK, POWER_OF_TWO = 0, 1, 2
 ORDERS = ("fifo", "hopeless-last", "shortest-first")
 FIFO, HOPELESS_LAST, SHORTEST_FIRST = 0, 1, 2

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from coralopt.routing import ROUTINGS
 from coralopt.scenario.parts import PAPER_SERVING, Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint
-from coralopt.simulation.state import ADMISSIONS, DECODE, MIXED, NODE, ORDERS, PHASES, PREFILL, ROUTINGS, requests_of
+from coralopt.simulation.state import ADMISSIONS, DECODE, MIXED, NODE, ORDERS, PHASES, PREFILL, requests_of
 from coralopt.simulation.times import FunctionTimes, TimeTables
 from coralopt.testing.simulation_reference import Reference, SlowInstance, SlowNode, SlowRequest
 from coralopt.types import Floats, Ints

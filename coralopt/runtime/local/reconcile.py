@@ -114,6 +114,7 @@ async def reconcile(
     # The predecessor of the same name is still there: the new one gets its definition as a second name.
     pipelines = [_renamed(p, definitions[p.name]) if p.name in cluster.running else p for p in launch.pipelines]
     await _start(pipelines, definitions, cluster, how)
+    router.route_by(launch.routing)
     for pipeline in pipelines:
         router.add(cluster.running[pipeline.name].backend, healthy=True)
     for name in kept:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from coralopt.errors import LaunchError
+from coralopt.routing import ROUTINGS, Routing
 from coralopt.runtime.launch import Launch, PipelineLaunch
 
 
@@ -46,6 +47,7 @@ class RouterConfig(_Part):
     format: Literal["coralopt-router"] = "coralopt-router"
     version: Literal[1] = 1
     backends: tuple[BackendConfig, ...] = ()
+    routing: Routing = Field(default="weighted-round-robin", description="How an instance is chosen.")
     admin_hosts: tuple[str, ...] = Field(
         default=(), description="Names with a dot under which the admin endpoints may be called."
     )
@@ -106,4 +108,5 @@ def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:  # Any: each field has
 def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
     """``router.json``. Host names that a target's own variables complete are written as they are."""
     backends = [_backend(pipeline) for pipeline in launch.pipelines]
-    return {"format": "coralopt-router", "version": 1, "backends": backends}
+    routing = {} if launch.routing == ROUTINGS[0] else {"routing": launch.routing}
+    return {"format": "coralopt-router", "version": 1, **routing, "backends": backends}

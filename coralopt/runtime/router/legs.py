@@ -7,7 +7,7 @@ itself and need no word.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from coralopt.types import Json, JsonObject
 
@@ -103,3 +103,19 @@ def pushed_body(body: JsonObject, identity: JsonObject, prefill: JsonObject, req
 def _transfer(prefill: JsonObject) -> Mapping[str, Json]:
     sent = prefill.get("kv_transfer_params")
     return {"transfer_id": sent["transfer_id"]} if isinstance(sent, dict) and "transfer_id" in sent else {}
+
+
+def prompt_tokens(body: JsonObject) -> float:
+    """About how many tokens the prompt of a request has: four characters each, or as many as it lists; 1 at least."""
+    return max(1.0, _characters(body.get("prompt", body.get("messages"))) / 4)
+
+
+def _characters(part: Json) -> int:
+    if isinstance(part, str):
+        return len(part)
+    if isinstance(part, Mapping):
+        return _characters(part.get("content", part.get("text")))
+    if isinstance(part, Sequence):
+        return sum(map(_characters, part))
+    # A prompt may be a list of token numbers.
+    return 4 if isinstance(part, int) else 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from coralopt.routing import smooth_weighted_round_robin
+from coralopt.routing import Routing, choose
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.types import JsonObject
 
@@ -38,6 +39,7 @@ class Backend:
         waits: Limits of requests that wait for its first byte.
         draining: Whether it gets no new requests.
         in_flight: Requests it has at the moment.
+        work: What they are, as :mod:`coralopt.routing` counts: prompt tokens (prefill) or requests.
         failures: Health checks that failed in a row.
         credit: State of the weighted round robin.
         engine_id: What a Mooncake prefill server calls itself, once asked.
@@ -52,6 +54,7 @@ class Backend:
     strikes: int = 0
     draining: bool = False
     in_flight: int = 0
+    work: float = 0.0
     failures: int = 0
     credit: float = 0.0
     engine_id: str | None = None
@@ -99,12 +102,21 @@ class BackendPool:
 
     Args:
         on_change: Called after every change of queue or load, for metrics.
+        uniform: Random numbers inside (0, 1), for power of two.
+
+    Attributes:
+        routing: How a backend is chosen, one of :mod:`coralopt.routing`.
     """
 
-    def __init__(self, on_change: Callable[[BackendPool], None] = lambda pool: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[BackendPool], None] = lambda pool: None,
+        uniform: Callable[[], float] = random.random,
+    ) -> None:
         self.backends: list[Backend] = []
-        self._waiting: deque[tuple[asyncio.Future[Backend], frozenset[str]]] = deque()
-        self._on_change = on_change
+        self.routing: Routing = "weighted-round-robin"
+        self._waiting: deque[tuple[asyncio.Future[Backend], frozenset[str], float]] = deque()
+        self._on_change, self._uniform = on_change, uniform
         #: Mean seconds a request holds a slot, exponentially forgotten; for Retry-After.
         self._hold_s = 1.0
 
@@ -140,35 +152,42 @@ class BackendPool:
             backend.credit = 0.0
         self.wake()
 
-    def _pick(self, avoid: frozenset[str]) -> Backend | None:
-        picked = smooth_weighted_round_robin(b for b in self.backends if b.free and b.config.name not in avoid)
+    def _pick(self, avoid: frozenset[str], own: float) -> Backend | None:
+        free = [backend for backend in self.backends if backend.free and backend.config.name not in avoid]
+        picked = choose(self.routing, free, own, self._uniform)
         if picked is not None:
             picked.in_flight += 1
+            picked.work += own
             picked.idle.clear()
         return picked
 
     @asynccontextmanager
-    async def slot(self, avoid: frozenset[str], timeout_s: float) -> AsyncIterator[Backend]:
-        """A backend for the length of the context, by weighted round robin; waits while all are busy.
+    async def slot(self, avoid: frozenset[str], timeout_s: float, own: float = 1.0) -> AsyncIterator[Backend]:
+        """A backend for the length of the context, chosen by ``routing``; waits while all are busy.
+
+        Args:
+            avoid: Names of backends that are not to be chosen.
+            timeout_s: Longest wait, s.
+            own: Work that the request brings.
 
         Raises:
             Busy: No backend is up, or none became free within ``timeout_s``.
         """
-        backend = await self._acquire(avoid, timeout_s)
+        backend = await self._acquire(avoid, timeout_s, own)
         started = time.monotonic()
         try:
             yield backend
         finally:
             self._hold_s += 0.1 * (time.monotonic() - started - self._hold_s)
-            self._give_back(backend)
+            self._give_back(backend, own)
 
-    async def _acquire(self, avoid: frozenset[str], timeout_s: float) -> Backend:
+    async def _acquire(self, avoid: frozenset[str], timeout_s: float, own: float) -> Backend:
         if not self.up(avoid):
             raise Busy("no instance of this model is up", self.retry_after_s(), 503)
         # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free.
-        if (picked := None if self._waiting else self._pick(avoid)) is None:
+        if (picked := None if self._waiting else self._pick(avoid, own)) is None:
             future: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
-            entry = (future, avoid)
+            entry = (future, avoid, own)
             self._waiting.append(entry)
             self.wake()
             try:
@@ -177,7 +196,7 @@ class BackendPool:
             except BaseException as error:
                 if future.done() and not future.cancelled() and future.exception() is None:
                     # Picked at the very moment of giving up: hand the slot on.
-                    self._give_back(future.result())
+                    self._give_back(future.result(), own)
                 elif entry in self._waiting:
                     self._waiting.remove(entry)
                 self._on_change(self)
@@ -187,8 +206,9 @@ class BackendPool:
         self._on_change(self)
         return picked
 
-    def _give_back(self, backend: Backend) -> None:
+    def _give_back(self, backend: Backend, own: float) -> None:
         backend.in_flight -= 1
+        backend.work -= own
         if backend.in_flight == 0:
             backend.idle.set()
         self.wake()
@@ -196,13 +216,13 @@ class BackendPool:
     def wake(self) -> None:
         """Hand out slots that became free; tell those whose last backend went down."""
         for entry in list(self._waiting):
-            future, avoid = entry
+            future, avoid, own = entry
             if future.done():
                 self._waiting.remove(entry)
             elif not self.up(avoid):
                 self._waiting.remove(entry)
                 future.set_exception(Busy("no instance of this model is up", self.retry_after_s(), 503))
-            elif (picked := self._pick(avoid)) is not None:
+            elif (picked := self._pick(avoid, own)) is not None:
                 self._waiting.remove(entry)
                 future.set_result(picked)
         self._on_change(self)

@@ -20,6 +20,7 @@ from coralopt.runtime.router.legs import (
     holds_cache,
     not_transferable,
     prefill_body,
+    prompt_tokens,
     push_identity,
     pushed_body,
 )
@@ -131,8 +132,9 @@ class _Journey:
         connector = pools["prefill"].backends[0].config.connector
         if why := not_transferable(self.body, connector):
             raise Refused(error_response(400, why))
+        own = prompt_tokens(self.body)
         async with AsyncExitStack() as slots:
-            source = await slots.enter_async_context(pools["prefill"].slot(failed, wait_s))
+            source = await slots.enter_async_context(pools["prefill"].slot(failed, wait_s, own))
             if source.push_identity and pools["decode"].ready(failed):
                 async with pools["decode"].slot(failed, wait_s) as backend:
                     return await self._push(slots, source, backend, source.push_identity)
@@ -141,7 +143,7 @@ class _Journey:
         async with pools["decode"].slot(failed, wait_s) as backend:
             if holds_cache(connector) and time.monotonic() - since > self.router.config.kv_wait_s:
                 # The prefill server frees the blocks soon, or has done so.
-                async with pools["prefill"].slot(failed, wait_s) as source:
+                async with pools["prefill"].slot(failed, wait_s, own) as source:
                     body = await self._prefilled(source)
             return await self._answer(backend, body)
 

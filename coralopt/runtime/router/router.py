@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from coralopt.errors import LaunchError
+from coralopt.routing import Routing
 from coralopt.runtime.router.config import BackendConfig, RouterConfig
 from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.health import Health
@@ -29,6 +30,7 @@ class Router:
         self.demand = DemandMeter()
         self.backends: dict[str, Backend] = {}
         self._pools: dict[tuple[str, str], BackendPool] = {}
+        self._routing: Routing = config.routing
         self._key_header = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self._session: aiohttp.ClientSession | None = None
         self.health = Health(config, self.backends, self._changed)
@@ -55,6 +57,12 @@ class Router:
         await self.health.stop()
         if self._session is not None:
             await self._session.close()
+
+    def route_by(self, routing: Routing) -> None:
+        """Choose instances by another rule from now on."""
+        self._routing = routing
+        for pool in self._pools.values():
+            pool.routing = routing
 
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(model for model, _ in self._pools))
@@ -106,6 +114,7 @@ class Router:
         key = (config.model, config.phase)
         if key not in self._pools:
             self._pools[key] = BackendPool(on_change=self._publish)
+            self._pools[key].routing = self._routing
         self._pools[key].add(backend)
         self._publish(self._pools[key])
         return backend
