@@ -1,6 +1,6 @@
 """The online stage: how many of each serving template to deploy where, at least cost (paper section 4.3)."""
 
-from coralopt.allocation.check import check_allocation, unmet_demand
+from coralopt.allocation.check import check_allocation, request_flows, unmet_demand
 from coralopt.allocation.explain import Explanation, MissedConstraint, Shortfall, explain
 from coralopt.allocation.largest_factor import FactorLimits, LargestFactor, largest_factor
 from coralopt.allocation.model import FORMULATIONS, matrix_from_arrays
@@ -8,6 +8,7 @@ from coralopt.allocation.names import readable_names
 from coralopt.allocation.on_infeasible import OnInfeasible, Served, solve_or_serve_less
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
+from coralopt.allocation.routes import Flow, ModelRoutes, Route
 from coralopt.allocation.search.options import AllocationSearchOptions, AllocationState, SearchLimits
 from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.search.session import AllocationSession
@@ -28,11 +29,14 @@ __all__ = [
     "AllocationState",
     "Explanation",
     "FactorLimits",
+    "Flow",
     "LargestFactor",
     "MissedConstraint",
+    "ModelRoutes",
     "OnInfeasible",
     "Reduced",
     "Reduction",
+    "Route",
     "SearchLimits",
     "Served",
     "Shortfall",
@@ -45,6 +49,7 @@ __all__ = [
     "pieces_of",
     "readable_names",
     "reduce_problem",
+    "request_flows",
     "side_constraint_uses",
     "solve_allocation",
     "solve_or_serve_less",

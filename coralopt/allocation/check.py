@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.allocation.routes import Flow, Pool, least_flow
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.allocation.supply import rent_by_region
 from coralopt.solving.problem import Check, Violation
@@ -20,7 +21,7 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
     """Capacity, demand, side constraints and cost of an allocation; shares no code with any formulation.
 
     The cost is the paper's objective, provisioning plus K times the list price of every added instance, with nodes at the
-    prices of their supply classes, cheapest first, plus the price of unmet demand.
+    prices of their supply classes, cheapest first, plus the price of unmet demand and of the cheapest routes.
     """
     templates, regions, configurations, phases = problem.shape
     violations: list[Violation] = []
@@ -60,8 +61,10 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
                 text = f"{used[r][c]} nodes of {name} in {region}, {int(problem.availability[r, c])} are available"
                 violations.append(Violation("capacity", f"{name} in {region}", text))
     rent = rent_by_region(problem, used)
-    unmet = unmet_demand(problem, items)
-    cost = sum(rent, Fraction(0)) + penalty
+    flows = request_flows(problem, items)
+    unmet = unmet_demand(problem, items, flows)
+    cost = sum(rent, Fraction(0)) + penalty + sum((flow.usd_h for flow in flows), Fraction(0))
+    routed = {p for model in problem.routes for p in model.phases}
     for p in range(phases):
         price = math.inf if problem.unmet_price is None else float(problem.unmet_price[p])
         if math.isfinite(price):
@@ -69,29 +72,60 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
         elif unmet[p] > 0:
             demand = Fraction(float(problem.demand[p]))
             served = _served(problem, items, p, range(regions))
-            if served < demand:
+            if served < demand and p not in routed:
                 name = problem.phase_names[p]
                 text = f"{name} gets {float(served)!r} tokens/s, its demand is {float(demand)!r}"
                 violations.append(Violation("demand", name, text))
+    for model, flow in zip(problem.routes, flows, strict=True):
+        if flow.unmet > 0 and not math.isfinite(problem.unmet_prices()[model.phases[0]]):
+            text = f"{float(1 - flow.unmet):.6%} of the requests of {model.model} find a way through its instances"
+            violations.append(Violation("demand", model.model, text))
     violations.extend(_side_constraints(problem, items, rent))
     return Check(not violations, float(cost), tuple(violations))
 
 
-def unmet_demand(problem: AllocationProblem, items: list[_Item]) -> list[Fraction]:
+def request_flows(problem: AllocationProblem, items: list[_Item]) -> list[Flow]:
+    """How the requests of every model with routes go at least cost, exactly."""
+    flows = []
+    for model in problem.routes:
+        capacity: dict[Pool, Fraction] = {}
+        for route in model.routes:
+            for pool in route.pools:
+                phase, region = pool
+                regions = range(len(problem.region_names)) if region is None else (region,)
+                demand = Fraction(float(problem.demand[phase]))
+                capacity[pool] = _served(problem, items, phase, regions) / demand
+        most, price = Fraction(1), None
+        if math.isfinite(problem.unmet_prices()[model.phases[0]]):
+            # Requests that go nowhere need none of the phases, so their price is that of all of them.
+            price = sum(
+                (Fraction(float(problem.unmet_prices()[p])) * Fraction(float(problem.demand[p])) for p in model.phases),
+                Fraction(0),
+            )
+            levels = (_surviving(problem, items, p) / Fraction(float(problem.demand[p])) for p in model.phases)
+            most = min(most, *levels)
+        flows.append(least_flow(model, capacity, most, price))
+    return flows
+
+
+def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flow] | None = None) -> list[Fraction]:
     """Tokens/s of every model phase that an allocation leaves unmet, exactly.
 
     Where a share x must survive the loss of a region, what counts as served is at most what survives over x.
     Phases that go unmet together do so in equal shares.
+
+    Args:
+        problem: The problem.
+        items: (template, region, count) triples.
+        flows: What :func:`request_flows` says, if that is known.
     """
-    regions = range(len(problem.region_names))
     unmet = []
     for p, demand in enumerate(problem.demand.tolist()):
-        level = _served(problem, items, p, regions)
-        for item in problem.side_constraints:
-            if item.measure == "tokens_s" and item.phases == (p,) and item.bound > 0:
-                left = _served(problem, items, p, regions if item.regions is None else item.regions)
-                level = min(level, left / Fraction(float(item.bound)))
+        level = min(_served(problem, items, p, range(len(problem.region_names))), _surviving(problem, items, p))
         unmet.append(max(Fraction(0), Fraction(float(demand)) - level))
+    for model, flow in zip(problem.routes, request_flows(problem, items) if flows is None else flows, strict=True):
+        for p in model.phases:
+            unmet[p] = flow.unmet * Fraction(float(problem.demand[p]))
     for together in problem.unmet_together:
         if math.isfinite(problem.unmet_prices()[together[0]]):
             demands = {p: Fraction(float(problem.demand[p])) for p in together}
@@ -99,6 +133,16 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item]) -> list[Fractio
             for p in together:
                 unmet[p] = share * demands[p]
     return unmet
+
+
+def _surviving(problem: AllocationProblem, items: list[_Item], phase: int) -> Fraction:
+    """Tokens/s of a phase that may count as served for what survives the loss of a region; its demand if all may."""
+    level = Fraction(float(problem.demand[phase]))
+    for item in problem.side_constraints:
+        if item.measure == "tokens_s" and item.phases == (phase,) and item.bound > 0:
+            regions = range(len(problem.region_names)) if item.regions is None else item.regions
+            level = min(level, _served(problem, items, phase, regions) / Fraction(float(item.bound)))
+    return level
 
 
 def _served(problem: AllocationProblem, items: list[_Item], phase: int, regions: range | tuple[int, ...]) -> Fraction:

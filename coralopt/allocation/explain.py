@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.allocation.bounds.relaxation import SHORTFALL, Relaxation, least_shortfall, reduced_costs
+from coralopt.allocation.check import unmet_demand
 from coralopt.allocation.model.assembler import assemble
 from coralopt.allocation.model.columns import Columns
-from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.side_constraints import SideConstraint, banned, open_constraints
 from coralopt.solving import (
@@ -178,7 +179,7 @@ def explain(
         if whole and result.termination.reason is Reason.OPTIMAL and result.bound is not None:
             least = max(least, result.bound)
     template, region = columns.template[chosen], columns.region[chosen]
-    unserved = _unserved(small, template, counts)
+    unserved = _unserved(small, columns.allocation(counts, chosen))
     left = problem.availability.copy()
     np.subtract.at(left, region, small.usage[template].astype(np.int64) * counts[:, None])
     tight = _used_up(small, template, region, counts)
@@ -232,7 +233,7 @@ def _elastic(
     options: SolveOptions,
     deadline: float,
 ) -> MatrixResult:
-    rows = len(problem.demand) + sum(item.sense == "least" for item in open_constraints(problem))
+    rows = len(problem.pools) + sum(item.sense == "least" for item in open_constraints(problem))
     matrix = assemble(problem, columns, chosen, slack=np.ones(rows))
     elastic_options = SolveOptions(
         rel_gap=1e-3,
@@ -301,13 +302,12 @@ def _missed(problem: AllocationProblem, template: Ints, region: Ints, counts: In
     return tuple(missed)
 
 
-def _unserved(problem: AllocationProblem, template: Ints, counts: Ints) -> list[Fraction]:
-    """Unserved tokens/s of every model phase, exactly."""
-    missing = [Fraction(float(demand)) for demand in problem.demand]
-    for t, count in zip(template.tolist(), counts.tolist(), strict=True):
-        if count:
-            missing[int(problem.phase[t])] -= count * Fraction(float(problem.throughput[t]))
-    return [max(Fraction(0), lack) for lack in missing]
+def _unserved(problem: AllocationProblem, allocation: Allocation) -> list[Fraction]:
+    """Unserved tokens/s of every model phase, exactly; of phases with routes what finds no way through them."""
+    return unmet_demand(
+        replace(problem, unmet_price=None, side_constraints=()),
+        [(t, r, n) for (t, r), n in allocation.to_mapping().items()],
+    )
 
 
 def _binding(

@@ -136,7 +136,7 @@ def largest_factor(
     best: Allocation | None = None
     factor = Fraction(-1)
     # Everything but demand.
-    idle = replace(small, demand=np.zeros_like(small.demand))
+    idle = replace(small, demand=np.zeros_like(small.demand), routes=())
 
     def search(chosen: Ints, nodes: int | None, share: float) -> float:
         """Keep a better allocation of the chosen columns; a bound on the factor over these."""
@@ -260,7 +260,7 @@ class _Weights:
         worth -= side.worth() - per_factor
         steps = grid_steps(problem.throughput[columns.template], problem.demand[columns.phase], GRID)
         tables = {}
-        for p in np.flatnonzero(problem.demand > 0).tolist():
+        for p in problem.needed_phases():
             mine = columns.phase == p
             tables[p], _ = covering_table(steps[mine], weight[mine], GRID)
         total = sum(tables.values(), np.zeros(GRID + 1))
@@ -280,7 +280,8 @@ class _Weights:
     def reachable(self, factor: float) -> Bools:
         """bool (N,): columns that an allocation of at least this factor may use."""
         steps = max(0, min(GRID, math.ceil(factor * GRID * (1 - 1e-12) - 1e-6)))
-        least = np.full(len(self.weight), math.inf)
+        # A phase that requests may go around may need no instance at all.
+        least = self.weight.copy()
         for p, table in self.tables.items():
             mine = np.flatnonzero(self.phase == p)
             least[mine] = table[np.maximum(0, steps - self.steps[mine])] + self.weight[mine] - table[steps]

@@ -12,7 +12,7 @@ from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.solving import MilpMatrix
 
-_NAME = re.compile(r"(\w+)\[([\d,]+)\](.*)", re.S)
+_NAME = re.compile(r"(\w+)\[([\d,-]+)\](.*)", re.S)
 
 
 def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix:
@@ -37,6 +37,16 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
             return f"capacity[{places[0][index[0]]},{places[1][index[1]]}]{rest}"
         if kind == "demand":
             return f"demand[{problem.phase_names[index[0]]}]{rest}"
+        if kind == "pool":
+            return f"pool[{problem.phase_names[index[0]]},{'*' if index[1] < 0 else places[0][index[1]]}]{rest}"
+        if kind == "routes":
+            return f"routes[{problem.routes[index[0]].model}]{rest}"
+        if kind == "flow":
+            way = problem.routes[index[0]]
+            legs = (
+                f"{problem.phase_names[p]}@{'*' if r is None else places[0][r]}" for p, r in way.routes[index[1]].pools
+            )
+            return f"flow[{'>'.join(legs)}]{rest}"
         if kind == "side":
             return f"side[{sides[index[0]].name}]{rest}"
         if kind == "shortfall":

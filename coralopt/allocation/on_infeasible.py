@@ -88,6 +88,6 @@ def solve_or_serve_less(
     # A second programme follows, so the first one gets half of the time.
     half = left if left.time_limit is None else replace(left, time_limit=left.time_limit / 2)
     factor = largest_factor(strict, solver, half)
-    scaled = replace(strict, demand=factor.demand)
+    scaled = strict.scaled(factor.demand, float(factor.factor))
     result = solve_allocation(scaled, solver, rest_of_time(), replace(search, start=factor.allocation))
     return Served(result, scaled, factor)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.routes import ModelRoutes, Pools, pools_of, refuse_bad_routes
 from coralopt.allocation.side_constraints import SideConstraint, banned, refuse_bad_constraints
 from coralopt.allocation.supply import Segments, SupplyClass, refuse_bad_supply, segments_of
 from coralopt.errors import SolverError
@@ -53,7 +54,8 @@ class AllocationProblem(AttachedProblem[Allocation]):
     """Meet every demand at least cost from what the regions offer (paper section 4.3).
 
     Beyond the paper: nodes may come in supply classes (:mod:`coralopt.allocation.supply`), named side constraints hold
-    (:mod:`coralopt.allocation.side_constraints`), and demand may go unmet at a price. Requests that are not served need none
+    (:mod:`coralopt.allocation.side_constraints`), requests may go by routes that have prices
+    (:mod:`coralopt.allocation.routes`), and demand may go unmet at a price. Requests that are not served need none
     of their phases, so phases that belong together share one column: with sigma_g in [0, 1] the unmet share of group g the
     demand rows are ``sum T nu + T_m sigma_g(m) >= T_m`` and the cost has ``sum_m price_m T_m sigma_g(m)`` on top.
 
@@ -74,6 +76,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
         unmet_price: float64 (P,), USD/h for one token/s of unmet demand, infinite where all must be met; or ``None``
             when all must be met everywhere.
         unmet_together: Groups of model phases whose demand goes unmet in equal shares; others go alone.
+        routes: Models whose requests may not go from any instance to any other for nothing.
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -94,6 +97,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
     side_constraints: tuple[SideConstraint, ...] = ()
     unmet_price: Floats | None = None
     unmet_together: tuple[tuple[int, ...], ...] = ()
+    routes: tuple[ModelRoutes, ...] = ()
 
     kind: ClassVar[str] = "allocation"
     sense: ClassVar[Literal["min", "max"]] = "min"
@@ -176,6 +180,13 @@ class AllocationProblem(AttachedProblem[Allocation]):
             if len({bool(np.isfinite(self.unmet_prices()[p])) for p in group}) > 1:
                 names = ", ".join(self.phase_names[p] for p in group)
                 raise SolverError(f"{names} go unmet together, so all or none of them must have a price")
+        refuse_bad_routes(
+            self.routes,
+            self.demand,
+            regions,
+            [group for group, _ in self.unmet_groups()],
+            {p for item in self.side_constraints if item.measure == "tokens_s" for p in item.phases or ()},
+        )
         refuse_bad_supply(self, self.region_names, self.configuration_names)
         refuse_bad_constraints(self)
 
@@ -190,8 +201,27 @@ class AllocationProblem(AttachedProblem[Allocation]):
 
     @property
     def plain(self) -> bool:
-        """Whether it is the paper's problem: one class of nodes, no side constraints but bans, all demand met."""
+        """Whether it is the paper's problem but for routes: one class of nodes, no side constraints but bans, all met."""
         return not self.supply and self.unmet_price is None and all(row.is_ban for row in self.side_constraints)
+
+    @cached_property
+    def pools(self) -> Pools:
+        """Where throughput adds up: one pool a model phase, or one for each of its regions where routes say so."""
+        return pools_of(self.routes, self.demand, len(self.region_names))
+
+    def leading_phases(self) -> Ints:
+        """int64 (g,): model phases with demand, of those that routes tie together only the first."""
+        tied = {p for model in self.routes for p in model.phases[1:]}
+        return np.array([p for p in np.flatnonzero(self.demand > 0).tolist() if p not in tied], dtype=np.int64)
+
+    def needed_phases(self) -> tuple[int, ...]:
+        """Model phases with demand that every request must pass, ascending."""
+        optional = {p for model in self.routes for p in set(model.phases) - set(model.necessary)}
+        return tuple(p for p in np.flatnonzero(self.demand > 0).tolist() if p not in optional)
+
+    def scaled(self, demand: Floats, factor: float) -> AllocationProblem:
+        """With this demand, which is so many times the present one."""
+        return replace(self, demand=demand, routes=tuple(model.scaled(factor) for model in self.routes))
 
     @cached_property
     def segments(self) -> Segments:

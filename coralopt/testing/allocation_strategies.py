@@ -14,6 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coralopt.allocation import Allocation, AllocationProblem
+from coralopt.testing.instances import random_routes
 from coralopt.types import Ints
 
 
@@ -76,6 +77,78 @@ def allocation_problems(
         region_names=tuple(f"region{r}" for r in range(regions)),
         configuration_names=tuple(f"{c + 1}xGPU" for c in range(configurations)),
     )
+
+
+@st.composite
+def routed_problems(draw: st.DrawFn, unmet: bool = False) -> AllocationProblem:
+    """Small problems whose first phases are one model's prefill, decode and mixed instances, with random routes.
+
+    Args:
+        draw: Given by Hypothesis.
+        unmet: Whether requests may go unserved at a price.
+    """
+    problem = draw(allocation_problems(max_templates=4, max_regions=2, max_phases=3, max_available=3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    demand = np.maximum(problem.demand, 0.25)
+    phases = len(demand)
+    routes = random_routes(rng, min(phases, int(rng.integers(1, 4))), len(problem.region_names))
+    price = rng.integers(1, 200, phases) / demand if unmet else None
+    return replace(
+        problem,
+        demand=demand,
+        routes=(routes,),
+        unmet_price=price,
+        unmet_together=(routes.phases,) if unmet else (),
+    )
+
+
+def flow_by_linear_programme(problem: AllocationProblem, allocation: Allocation) -> float | None:
+    """USD/h of routes and unmet demand of an allocation by a general solver; ``None`` where some requests find no way."""
+    from scipy.optimize import linprog
+
+    routes = [(model, route) for model in problem.routes for route in model.routes]
+    groups = problem.unmet_groups()
+    costs = [route.usd_h for _, route in routes] + [price for _, price in groups]
+    rows, limits = [], []
+    for p, region in zip(problem.pools.phase.tolist(), problem.pools.region.tolist(), strict=True):
+        mine = (problem.phase[allocation.template] == p) & ((allocation.region == region) | (region < 0))
+        given = float((problem.throughput[allocation.template] * allocation.count)[mine].sum())
+        routed = any(p in model.phases for model in problem.routes)
+        need = [float((p, None if region < 0 else region) in route.pools) for _, route in routes]
+        spare = [0.0 if routed else -float(p in group) for group, _ in groups]
+        rows.append([problem.demand[p] * value for value in (*need, *spare)])
+        limits.append(given if routed else given - problem.demand[p])
+    for model in problem.routes:
+        rows.append(
+            [-float(owner is model) for owner, _ in routes] + [-float(model.phases[0] in group) for group, _ in groups]
+        )
+        limits.append(-1.0)
+    found = linprog(costs, A_ub=np.array(rows), b_ub=np.array(limits) + 1e-9, bounds=(0, 1))
+    return float(found.fun) if found.status == 0 else None
+
+
+def best_with_routes(problem: AllocationProblem) -> float | None:
+    """Least cost in USD/h by trying all counts, each with its best flow; ``None`` when none serves. Tiny problems only."""
+    templates, regions, _, _ = problem.shape
+    bare = replace(problem, demand=np.zeros_like(problem.demand), routes=(), unmet_price=None, unmet_together=())
+    pairs = [(t, r) for t in range(templates) for r in range(regions) if problem.most_instances()[t, r]]
+    best = math.inf
+
+    def visit(position: int, counts: dict[tuple[int, int], int]) -> None:
+        nonlocal best
+        allocation = Allocation.of(counts)
+        check = bare.check(allocation)
+        if not check.feasible or check.objective >= best:
+            return
+        if position == len(pairs):
+            flow = flow_by_linear_programme(problem, allocation)
+            best = best if flow is None else min(best, check.objective + flow)
+            return
+        for count in range(int(problem.most_instances()[pairs[position]]) + 1):
+            visit(position + 1, {**counts, pairs[position]: count})
+
+    visit(0, {})
+    return None if math.isinf(best) else best
 
 
 def best_by_enumeration(problem: AllocationProblem) -> Fraction | None:

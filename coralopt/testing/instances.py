@@ -11,12 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, SideConstraint, SupplyClass
+from coralopt.allocation import AllocationProblem, ModelRoutes, Route, SideConstraint, SupplyClass
 from coralopt.placement import PlacementProblem
 from coralopt.placement.limits import EngineLimits
 
 PLACEMENT_TRAITS = ("ordinary", "ties", "one node", "equal nodes", "holes", "no memory", "rising", "roles", "huge")
-ALLOCATION_TRAITS = ("ordinary", "degenerate", "scarce", "infeasible", "no demand", "one phase", "running", "huge")
+ALLOCATION_TRAITS = (
+    "ordinary",
+    "degenerate",
+    "scarce",
+    "infeasible",
+    "no demand",
+    "one phase",
+    "running",
+    "huge",
+    "routes",
+)
 
 
 def placement_instance(seed: int, max_nodes: int = 4, max_stages: int = 3, max_layers: int = 6) -> PlacementProblem:
@@ -53,7 +63,7 @@ def placement_instance(seed: int, max_nodes: int = 4, max_stages: int = 3, max_l
 
 
 def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem:
-    """An allocation problem; the trait is ``ALLOCATION_TRAITS[seed % 8]``."""
+    """An allocation problem; the trait is ``ALLOCATION_TRAITS[seed % 9]``."""
     rng = np.random.default_rng((seed, 2))
     trait = ALLOCATION_TRAITS[seed % len(ALLOCATION_TRAITS)]
     phases = 1 if trait == "one phase" else int(rng.integers(1, 4))
@@ -72,6 +82,9 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
         demand *= 16
     if trait == "no demand":
         demand[rng.random(phases) < 0.7] = 0.0
+    if trait == "routes":
+        # Shares of requests are then fractions of powers of two.
+        demand = np.exp2(rng.integers(3, 8, phases))
     price = rng.integers(1, 4 if trait == "degenerate" else 120, (regions, configurations)) / 4.0
     price[(availability == 0) & (rng.random(price.shape) < 0.5)] = np.nan
     if trait == "huge":
@@ -79,11 +92,13 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
     running = None
     if trait == "running" or rng.random() < 0.2:
         running = rng.integers(0, 3, (templates, regions)) * (rng.random((templates, regions)) < 0.4)
+    routes = (random_routes(rng, phases, regions),) if trait == "routes" else ()
     return AllocationProblem(
         usage=usage,
         throughput=throughput,
         phase=phase,
         demand=demand,
+        routes=routes,
         availability=availability,
         price=price,
         running=running,
@@ -92,6 +107,21 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
         region_names=tuple(f"region{r}" for r in range(regions)),
         configuration_names=tuple(f"{c + 1}xGPU" for c in range(configurations)),
     )
+
+
+def random_routes(rng: np.random.Generator, phases: int, regions: int) -> ModelRoutes:
+    """Routes of one model whose phases 0 and 1 are prefill and decode, and 2 mixed, as far as there are so many.
+
+    Prices are whole numbers, so that costs are exact where demands are powers of two.
+    """
+    cross = rng.choice([0.0, 1.0, 8.0, 64.0], (regions, regions)) * (1 - np.eye(regions))
+    allowed = (rng.random((regions, regions)) < 0.8) | np.eye(regions, dtype=np.bool_)
+    if phases == 1:
+        return ModelRoutes("model0", tuple(Route(((0, r),), float(cross[0, r])) for r in range(regions)))
+    ways = [
+        Route(((0, r), (1, s)), float(cross[r, s])) for r in range(regions) for s in range(regions) if allowed[r, s]
+    ]
+    return ModelRoutes("model0", (*ways, *((Route(((2, None),)),) if phases > 2 else ())))
 
 
 def problem_to_json(problem: PlacementProblem | AllocationProblem) -> dict[str, Any]:
@@ -140,6 +170,13 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
         )
         held["side_constraints"] = tuple(
             SideConstraint(**{k: _tuple(v) for k, v in item.items()}) for item in held.get("side_constraints", ())
+        )
+        held["routes"] = tuple(
+            ModelRoutes(
+                item["model"],
+                tuple(Route(tuple(map(tuple, way["pools"])), way["usd_h"]) for way in item["routes"]),
+            )
+            for item in held.get("routes", ())
         )
         held["unmet_together"] = tuple(map(tuple, held.get("unmet_together", ())))
         for name in ("phase_names", "region_names", "configuration_names"):

@@ -180,8 +180,8 @@ def _by_arrays(problem: AllocationProblem, solver: str | Backend) -> float | str
         return INFEASIBLE
     if result.gap > PROVEN:
         return f"{result.termination}"
-    # Prices are quarters and the penalty too: the sum is exact in binary up to rounding of the solver's last digits.
-    return round(result.objective * 64) / 64
+    # Prices are quarters, the penalty too, shares of routes 512ths: the sum is exact in binary up to the last digits.
+    return round(result.objective * 512) / 512
 
 
 def _reduced(problem: AllocationProblem, solver: str | Backend) -> float | str:

@@ -21,13 +21,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns
 from coralopt.allocation.bounds.lagrangian import covering_table, grid_steps
+from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.routes import ModelRoutes, Pool, least_flow
 from coralopt.solving import Backend, MilpMatrix, SolveOptions, solve_matrix
 from coralopt.types import Bools, Floats, Ints
 
@@ -48,9 +51,9 @@ class Covering:
     """A covering as the master holds it.
 
     Attributes:
-        phase: Model phase.
+        phase: Model phase; the first one of a model with routes, for all of them.
         members: (column, count) pairs, sorted.
-        cost: USD/h.
+        cost: USD/h, routes included.
         use: float64 (R * C,), nodes.
     """
 
@@ -131,7 +134,7 @@ def best_prices(
     oracle = _Oracle(problem, columns, chosen, limits)
     available = problem.availability.ravel().astype(np.float64)
     phases = len(problem.demand)
-    master = _Master(available, np.flatnonzero(problem.demand > 0), phases, limits, solver)
+    master = _Master(available, problem.leading_phases(), phases, limits, solver)
     for covering in start.coverings:
         master.add(covering)
     best = tried = _Multipliers(
@@ -215,7 +218,7 @@ class _Oracle:
         configurations = problem.price.shape[1]
         self.problem, self.chosen, self.limits = problem, chosen, limits
         self.shape = problem.price.shape
-        template = columns.template[chosen]
+        self.template = template = columns.template[chosen]
         self.phase = columns.phase[chosen]
         self.region = columns.region[chosen]
         self.usage = problem.usage[template].astype(np.float64)
@@ -227,11 +230,20 @@ class _Oracle:
             r, c = divmod(limit.cell, configurations)
             usable &= (self.phase != limit.phase) | (self.region != r) | (self.usage[:, c] <= limit.most)
         self.usable = usable
-        self.parts: list[tuple[int, Ints, list[tuple[int, int]]]] = []
-        for p in np.flatnonzero(problem.demand > 0).tolist():
-            mine = (self.phase == p) & usable
+        pool = columns.pool[chosen]
+
+        def items(mine: Bools) -> _Items:
             copies = [(int(k), int(columns.upper[chosen[k]])) for k in np.flatnonzero(mine & kept)]
-            self.parts.append((p, np.flatnonzero(mine & ~kept), copies))
+            return _Items(self.steps, np.flatnonzero(mine & ~kept), copies)
+
+        tied = {p for model in problem.routes for p in model.phases}
+        self.parts = [
+            (p, items((self.phase == p) & usable)) for p in problem.leading_phases().tolist() if p not in tied
+        ]
+        self.models = [
+            (model, {name: items(np.isin(pool, some)) for name, some in staircases(problem, model).items()})
+            for model in problem.routes
+        ]
         # No node may come at less than nothing: with weights of at least 0 the knapsacks stay what they are.
         self.floor = -np.nan_to_num(problem.price).ravel()
 
@@ -256,62 +268,106 @@ class _Oracle:
             total -= price * (limit.most if price > 0 else limit.least)
         cheapest = []
         least = [np.zeros(GRID + 1) for _ in self.problem.demand]
-        for phase, fresh, kept in self.parts:
-            table, counts = _cheapest(self.steps, weight, fresh, kept)
-            if counts is None:
+        for phase, items in self.parts:
+            filled = items.filled(weight)
+            if not np.isfinite(filled.table[GRID]):
                 return None
-            least[phase] = table
-            total += float(table[GRID])
-            use = np.zeros(self.shape)
-            cost = 0.0
-            for k, n in counts.items():
-                use[self.region[k]] += n * self.usage[k]
-                cost += n * float(self.cost[k])
-            members = tuple(sorted((int(self.chosen[k]), n) for k, n in counts.items()))
-            cheapest.append(Covering(phase, members, cost, use.ravel()))
+            least[phase] = filled.table
+            total += float(filled.table[GRID])
+            cheapest.append(self._covering(phase, filled.counts(GRID)))
+        for model, pools in self.models:
+            filled_by = {name: items.filled(weight) for name, items in pools.items()}
+            tables = {name: filled.table for name, filled in filled_by.items()}
+            everything = np.full(len(self.problem.demand), np.inf)
+            cover = routed_cover(self.problem, model, tables, everything, 0.0)
+            if not np.isfinite(cover.least):
+                return None
+            total += cover.least
+            counts: dict[int, int] = {}
+            for name, amount in {**cover.amounts, -1: cover.alone}.items():
+                counts |= filled_by[name].counts(amount) if amount else {}
+            cheapest.append(self._covering(model.phases[0], counts, model))
         slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.problem.availability.ravel()))
         return _Answer(total - slack, cheapest, weight, tuple(least))
+
+    def _covering(self, phase: int, counts: Mapping[int, int], model: ModelRoutes | None = None) -> Covering:
+        use, cost = np.zeros(self.shape), 0.0
+        for k, n in counts.items():
+            use[self.region[k]] += n * self.usage[k]
+            cost += n * float(self.cost[k])
+        members = tuple(sorted((int(self.chosen[k]), n) for k, n in counts.items()))
+        if model is not None:
+            # Grid steps are rounded up, so a hair of the requests may find no way.
+            speed = self.problem.throughput[self.template]
+            capacity: dict[Pool, Fraction] = {}
+            for p, region in {pool for route in model.routes for pool in route.pools}:
+                given = sum(
+                    n * float(speed[k])
+                    for k, n in counts.items()
+                    if self.phase[k] == p and region in (None, int(self.region[k]))
+                )
+                capacity[p, region] = Fraction(given) / Fraction(float(self.problem.demand[p]))
+            cost += float(least_flow(model, capacity).usd_h)
+        return Covering(phase, members, cost, use.ravel())
 
     def column_bounds(self, answer: _Answer) -> Floats:
         """float64 (k,): what an allocation with one instance of each column costs at least, within the limits."""
         bounds = np.full(len(self.chosen), np.inf)
-        for phase in range(len(self.problem.demand)):
+        bounds[np.isin(self.phase, [p for model, _ in self.models for p in model.phases])] = answer.bound
+        for phase, _ in self.parts:
             mine = np.flatnonzero((self.phase == phase) & self.usable)
             table = answer.least[phase]
             bounds[mine] = answer.bound - table[GRID] + answer.weight[mine] + table[GRID - self.steps[mine]]
         return bounds - 1e-9 * abs(answer.bound)
 
 
-def _cheapest(
-    steps: Ints, weight: Floats, fresh: Ints, kept: list[tuple[int, int]]
-) -> tuple[Floats, dict[int, int] | None]:
-    """Least weights that cover the grid with fresh items and some copies of kept ones, and how to cover all of it."""
-    table, choice = covering_table(steps[fresh], weight[fresh], GRID)
-    layers: list[tuple[int, int, Bools]] = []
-    amounts = np.arange(GRID + 1)
-    for k, copies in kept:
-        size = 1
-        while copies > 0:
-            taken = min(size, copies)
-            other = table[np.maximum(amounts - int(steps[k]) * taken, 0)] + float(weight[k]) * taken
-            better = other < table
-            table = np.where(better, other, table)
-            layers.append((k, taken, better))
-            copies -= taken
-            size *= 2
-    if not np.isfinite(table[GRID]):
-        return table, None
-    counts: dict[int, int] = {}
-    amount = GRID
-    for k, taken, better in reversed(layers):
-        if amount > 0 and better[amount]:
-            counts[k] = counts.get(k, 0) + taken
-            amount = max(0, amount - int(steps[k]) * taken)
-    while amount > 0:
-        k = int(fresh[choice[amount]])
-        counts[k] = counts.get(k, 0) + 1
-        amount -= int(steps[k])
-    return table, counts
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """Columns of one covering knapsack: grid steps of all columns, the new ones, and (kept one, copies)."""
+
+    steps: Ints
+    fresh: Ints
+    kept: list[tuple[int, int]]
+
+    def filled(self, weight: Floats) -> _Filled:
+        """Least weights that cover the grid with fresh items and some copies of kept ones."""
+        table, choice = covering_table(self.steps[self.fresh], weight[self.fresh], GRID)
+        layers: list[tuple[int, int, Bools]] = []
+        amounts = np.arange(GRID + 1)
+        for k, copies in self.kept:
+            size = 1
+            while copies > 0:
+                taken = min(size, copies)
+                other = table[np.maximum(amounts - int(self.steps[k]) * taken, 0)] + float(weight[k]) * taken
+                better = other < table
+                table = np.where(better, other, table)
+                layers.append((k, taken, better))
+                copies -= taken
+                size *= 2
+        return _Filled(self, table, choice, layers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Filled:
+    """A covering knapsack's table, and what it takes to fill it."""
+
+    items: _Items
+    table: Floats
+    choice: Ints
+    layers: list[tuple[int, int, Bools]]
+
+    def counts(self, amount: int) -> dict[int, int]:
+        """Column -> copies that cover so many steps at least weight."""
+        steps, counts = self.items.steps, dict[int, int]()
+        for k, taken, better in reversed(self.layers):
+            if amount > 0 and better[amount]:
+                counts[k] = counts.get(k, 0) + taken
+                amount = max(0, amount - int(steps[k]) * taken)
+        while amount > 0:
+            k = int(self.items.fresh[self.choice[amount]])
+            counts[k] = counts.get(k, 0) + 1
+            amount -= int(steps[k])
+        return counts
 
 
 class _Master:

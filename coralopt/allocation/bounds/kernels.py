@@ -106,14 +106,16 @@ def sweep_best(
     throughput: Floats,
     phase: npt.NDArray[np.int32],
     demand: Floats,
+    pool: Ints,
     availability: Ints,
     price: Floats,
     best: Floats,
 ) -> None:
-    """``best[p, s]``: least weight of a new instance of phase p that covers s grid steps of its demand; in place.
+    """``best[q, s]``: least weight of a new instance of pool q that covers s grid steps of its phase's demand; in place.
 
-    ``nodes`` lists the configuration of every node, sorted, padded with -1; ``price[r, c]`` holds weights, inf where there
-    is no price. Pairs that a region cannot host once, or that serve nothing, are left out.
+    ``pool[p, r]`` is the pool of an instance of phase p in region r. ``nodes`` lists the configuration of every node,
+    sorted, padded with -1; ``price[r, c]`` holds weights, inf where there is no price. Pairs that a region cannot host
+    once, or that serve nothing, are left out.
     """
     regions = price.shape[0]
     grid = best.shape[1] - 1
@@ -124,8 +126,8 @@ def sweep_best(
         size = _steps(throughput[t], demand[p], grid)
         for r in range(regions):
             weight = _weight(nodes, t, r, availability, price)
-            if weight < best[p, size]:
-                best[p, size] = weight
+            if weight < best[pool[p, r], size]:
+                best[pool[p, r], size] = weight
 
 
 @njit(cache=True)
@@ -134,29 +136,32 @@ def sweep_forced(
     throughput: Floats,
     phase: npt.NDArray[np.int32],
     demand: Floats,
+    pool: Ints,
     availability: Ints,
     price: Floats,
-    covers: Floats,
+    rests: Floats,
     limit: Floats,
     template: Ints,
     region: Ints,
     over: Floats,
 ) -> int:
-    """List the pairs whose weight plus the cheapest rest is at most ``limit[p]``; how many there are.
+    """List the pairs whose weight plus the cheapest rest is at most the pool's limit; how many there are.
+
+    ``rests[q, s]`` is the least weight of the rest beside an instance of pool q that leaves s grid steps uncovered.
 
     Fills ``template``, ``region`` and ``over`` as far as they reach; the count goes on.
     """
     regions = price.shape[0]
-    grid = covers.shape[1] - 1
+    grid = rests.shape[1] - 1
     count = 0
     for t in range(len(throughput)):
         p = phase[t]
         if demand[p] <= 0 or throughput[t] <= 0:
             continue
-        rest = covers[p, grid - _steps(throughput[t], demand[p], grid)]
+        left = grid - _steps(throughput[t], demand[p], grid)
         for r in range(regions):
-            value = _weight(nodes, t, r, availability, price) + rest
-            if value <= limit[p]:
+            value = _weight(nodes, t, r, availability, price) + rests[pool[p, r], left]
+            if value <= limit[pool[p, r]]:
                 if count < len(template):
                     template[count] = t
                     region[count] = r
@@ -234,3 +239,104 @@ def extend(
                 item[count] = j
                 count += 1
     return count
+
+
+@njit(cache=True)
+def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floats:
+    """Least of ``rests[j]`` and what ``table`` says of the rest of ``after[j]`` steps over all j, for every size."""
+    least = np.full(len(steps), np.inf)
+    for k in range(len(steps)):
+        for j in range(len(after)):
+            missing = after[j] - steps[k]
+            value = rests[j] + (table[missing] if missing > 0 else 0.0)
+            if value < least[k]:
+                least[k] = value
+    return least
+
+
+@njit(cache=True)
+def cheapest_pairs(
+    first: Ints,
+    first_weight: Floats,
+    second: Ints,
+    second_weight: Floats,
+    alone: tuple[Ints, Floats],
+    prices: Floats,
+    unmet_and_limit: tuple[float, float],
+    grid: int,
+) -> tuple[float, tuple[int, int, int], tuple[Floats, Floats, Floats]]:
+    """The cheapest of all triples (first profile, second profile, what serves alone) with their flows.
+
+    Profiles are sorted by weight; ``prices[r, s]`` is USD/h for one step. Returns the least total, its triple, and the least
+    total with every profile and every edge of what serves alone; totals above the limit are not looked at.
+    """
+    unmet, limit = unmet_and_limit
+    regions = first.shape[1]
+    best = np.inf
+    chosen = (-1, -1, 0)
+    with_first = np.full(len(first_weight), np.inf)
+    with_second = np.full(len(second_weight), np.inf)
+    with_alone = np.full(len(alone[0]), np.inf)
+    surplus = np.zeros(regions, dtype=np.int64)
+    lack = np.zeros(regions, dtype=np.int64)
+    for s in range(len(alone[0])):
+        for i in range(len(first_weight)):
+            if alone[1][s] + first_weight[i] > limit:
+                break
+            for j in range(len(second_weight)):
+                total = alone[1][s] + first_weight[i] + second_weight[j]
+                if total > limit:
+                    break
+                left = grid - alone[0][s]
+                for r in range(regions):
+                    same = min(first[i, r], second[j, r])
+                    left -= same
+                    surplus[r] = first[i, r] - same
+                    lack[r] = second[j, r] - same
+                if left > 0:
+                    total += max(
+                        _sent(left, surplus, lack, prices, False, unmet),
+                        _sent(left, lack, surplus, prices, True, unmet),
+                    )
+                if total <= limit:
+                    with_first[i] = min(with_first[i], total)
+                    with_second[j] = min(with_second[j], total)
+                    with_alone[s] = min(with_alone[s], total)
+                    if total < best:
+                        best = total
+                        chosen = (i, j, s)
+    return best, chosen, (with_first, with_second, with_alone)
+
+
+@njit(inline="always")
+def _sent(left: int, here: Ints, there: Ints, prices: Floats, turned: bool, unmet: float) -> float:
+    """Least cost of ``left`` steps that leave (or, ``turned``, enter) regions, each at its cheapest price."""
+    regions = len(here)
+    cost = 0.0
+    done = 0
+    # Regions in ascending order of price, by selection: there are few.
+    last = -1.0
+    last_region = -1
+    while done < left:
+        next_price = np.inf
+        region = -1
+        for r in range(regions):
+            if here[r] <= 0:
+                continue
+            price = np.inf
+            for q in range(regions):
+                if q != r and there[q] > 0:
+                    price = min(price, prices[q, r] if turned else prices[r, q])
+            if (price > last or (price == last and r > last_region)) and price < next_price:
+                next_price = price
+                region = r
+        if region < 0 or next_price >= unmet:
+            break
+        last = next_price
+        last_region = region
+        amount = min(left - done, here[region])
+        cost += amount * next_price
+        done += amount
+    if done < left:
+        cost += (left - done) * unmet
+    return cost

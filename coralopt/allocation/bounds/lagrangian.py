@@ -19,6 +19,8 @@ knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraint
 mu >= 0 of their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing are scaled down
 until none does.
 
+Models with routes: their covering knapsacks belong together, see :mod:`coralopt.allocation.bounds.routed`.
+
 Column bound: forcing one instance of a column into the solution costs at least L - D_m + w + D_m(T_m - T), with the
 remaining demand covered at best. Where that exceeds the cost one is willing to pay, the column is 0 in every such solution.
 """
@@ -30,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import WeightedColumns
+from coralopt.allocation.bounds.routed import SPAN, routed_cover, staircases
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import SidePrices, open_constraints
@@ -45,7 +48,7 @@ class LagrangianBound:
         column_bounds: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
         weight: float64 (N,), USD/h; cost of a column and its nodes at the capacity prices.
         least: One float64 (G + 1,) a model phase: least weight that covers s of G steps of its demand, and what every
-            covering of the whole demand weighs at least.
+            covering of the whole demand weighs at least; zeros for phases with routes.
     """
 
     bound: float
@@ -91,6 +94,7 @@ def lagrangian_bound(
         constant = side.worth() - problem.segments.worth(prices, side.rent_factor())
     unmet = np.maximum(unmet, 0.0)
     steps = np.zeros(len(columns), dtype=np.int64)
+    routed = {p for model in problem.routes for p in model.phases}
     covers: list[Floats] = []
     # What is left to cover once one instance is there.
     rests: list[Floats] = []
@@ -100,34 +104,61 @@ def lagrangian_bound(
             replicas[item.phases[0]] = max(replicas.get(item.phases[0], 0), int(np.ceil(item.bound)))
     for p, demand in enumerate(problem.demand):
         mine = np.flatnonzero(columns.phase == p)
-        if demand <= 0:
+        if demand > 0:
+            steps[mine] = grid_steps(problem.throughput[columns.template[mine]], demand, grid)
+        if demand <= 0 or p in routed:
             covers.append(np.zeros(grid + 1))
             rests.append(covers[-1])
             continue
-        steps[mine] = grid_steps(problem.throughput[columns.template[mine]], demand, grid)
-        fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
-        sizes, weights = steps[fresh], weight[fresh]
-        if np.isfinite(unmet[p]):
-            sizes, weights = np.append(sizes, 1), np.append(weights, unmet[p] * demand / grid)
-        cover, _ = covering_table(sizes, weights, grid)
-        for k in kept.tolist():
-            allow_copies(cover, int(steps[k]), float(weight[k]), int(columns.upper[k]))
+        cover = _table(columns, mine, steps, weight, grid, unmet[p] * demand / grid)
         rests.append(cover)
         for _ in range(replicas.get(p, 0)):
             rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
         covers.append(cover)
+    tables = [
+        {
+            name: _table(columns, np.flatnonzero(np.isin(columns.pool, pools)), steps, weight, grid)
+            for name, pools in staircases(problem, model).items()
+        }
+        for model in problem.routes
+    ]
     total = constant + sum(float(cover[grid]) for cover in covers)
+    ends = [float(table[grid]) for part in tables for table in part.values() if np.isfinite(table[grid])]
+    span = SPAN * (total - constant + sum(ends))
+    joint = [
+        routed_cover(problem, model, part, unmet * problem.demand, span)
+        for model, part in zip(problem.routes, tables, strict=True)
+    ]
+    total += sum(cover.least for cover in joint)
     column_bounds = np.full(len(columns), -np.inf)
     for p, (cover, rest) in enumerate(zip(covers, rests, strict=True)):
         mine = np.flatnonzero(columns.phase == p)
-        if np.isfinite(cover[grid]):
+        if np.isfinite(cover[grid]) and p not in routed:
             column_bounds[mine] = total - cover[grid] + weight[mine] + rest[grid - steps[mine]]
+    for model, joined in zip(problem.routes, joint, strict=True):
+        for p in model.phases:
+            for q in problem.pools.of_phase(p, len(problem.region_names)):
+                mine = np.flatnonzero(columns.pool == q)
+                if np.isfinite(total):
+                    column_bounds[mine] = total - joined.least + weight[mine] + joined.beside(q, steps[mine])
     # Rounding of the sums above must never lift the bound over a true cost.
     size = (
         abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())
     )
     slack = 1e-9 * (abs(total) + 2 * size) if np.isfinite(total) else 0.0
     return LagrangianBound(total - slack, column_bounds - slack, weight, tuple(covers))
+
+
+def _table(columns: Columns, mine: Ints, steps: Ints, weight: Floats, grid: int, unmet_step: float = np.inf) -> Floats:
+    """Least weight of some columns that cover each amount; a step of it may go unmet at a price."""
+    fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
+    sizes, weights = steps[fresh], weight[fresh]
+    if np.isfinite(unmet_step):
+        sizes, weights = np.append(sizes, 1), np.append(weights, unmet_step)
+    table, _ = covering_table(sizes, weights, grid)
+    for k in kept.tolist():
+        allow_copies(table, int(steps[k]), float(weight[k]), int(columns.upper[k]))
+    return table
 
 
 def _one_more(steps: Ints, weight: Floats, table: Floats) -> Floats:

@@ -37,16 +37,18 @@ class Relaxation:
 
     Attributes:
         objective: USD/h; the price of shortfall not included.
-        demand_duals: float64 (P,), USD/h for one more token/s, at least 0.
+        demand_duals: float64 (Q,), USD/h for one more token/s of a pool, at least 0.
+        route_duals: float64 (G,), USD/h for the requests of a model with routes, at least 0.
         capacity_prices: float64 (R, C), what one more node would save, USD/h, at least 0.
         side_prices: float64 (S,), USD/h by which one more unit of every side constraint's bound would help, at least 0.
-        shortfall: float64 (P + L,), share of each demand, then of each "least" side constraint, that no fractional
-            allocation can reach; 0 where unmet demand has a price.
+        shortfall: float64 (Q + L,), share of the demand behind each pool, then of each "least" side constraint, that no
+            fractional allocation can reach; 0 where unmet demand has a price.
         x: float64 (N,), value of every column.
     """
 
     objective: float
     demand_duals: Floats
+    route_duals: Floats
     capacity_prices: Floats
     side_prices: Floats
     shortfall: Floats
@@ -62,8 +64,8 @@ def reduced_costs(
 ) -> Floats:
     """float64 (N,): cost + capacity and side constraints used at their prices - demand served at its duals."""
     burden = problem.usage.astype(np.float64) @ capacity_prices.T
-    worth = problem.throughput * demand_duals[problem.phase]
-    total = columns.cost + burden[columns.template, columns.region] - worth[columns.template]
+    worth = problem.throughput[columns.template] * demand_duals[columns.pool]
+    total = columns.cost + burden[columns.template, columns.region] - worth
     if side_prices is not None and side_prices.any():
         total = total + SidePrices(problem, side_prices).terms(columns.template, columns.region)
     return np.asarray(total, dtype=np.float64)
@@ -76,19 +78,27 @@ def dual_bound(problem: AllocationProblem, columns: Columns, relaxation: Relaxat
     ``y d - l A -+ m b + sum_j min(0, rc_j) upper_j`` with the reduced cost of every column, so that the bound holds even
     where the column generation stopped early. Supply classes change what ``l A`` is, unmet demand is a column like any
     other with reduced cost price - y - m x and at most d. Where money does not count, it is a bound on the share
-    of every demand that goes unserved, itself a column with reduced cost 1 - (y + m x) d and at most 1.
+    of every demand that goes unserved, itself a column with reduced cost 1 - (y + m x) d and at most 1. Routes are columns
+    too: with the dual t of their model's row the reduced cost is usd_h + sum y d - t, at most 1 of each.
     """
     side = SidePrices(problem, relaxation.side_prices)
-    earned = float(relaxation.demand_duals @ problem.demand) + side.worth()
+    pools = problem.pools
+    earned = float(relaxation.demand_duals @ pools.need) + float(relaxation.route_duals.sum()) + side.worth()
     paid = problem.segments.worth(relaxation.capacity_prices, side.rent_factor() - (not columns.paid))
     lost = float((np.minimum(prices, 0.0) * columns.upper).sum())
-    worth = relaxation.demand_duals + side.unmet_worth()
+    # What it is worth, USD/h, not to serve all of a phase; of phases with routes in one sum at the first of them.
+    worth = side.unmet_worth() * problem.demand
+    np.add.at(worth, pools.phase, relaxation.demand_duals * pools.need)
+    for model, dual in zip(problem.routes, relaxation.route_duals.tolist(), strict=True):
+        worth[model.phases[0]] += dual
+        for route in model.routes:
+            used = sum(relaxation.demand_duals[pools.at(pool)] * problem.demand[pool[0]] for pool in route.pools)
+            lost += min(0.0, route.usd_h * columns.paid + float(used) - dual)
     if columns.paid:
-        over = worth - problem.unmet_prices()
-        for together, _ in problem.unmet_groups():
-            lost -= max(0.0, float(over[list(together)] @ problem.demand[list(together)]))
+        for together, price in problem.unmet_groups():
+            lost -= max(0.0, float(worth[list(together)].sum()) - price)
     else:
-        lost += min(0.0, 1.0 - float(worth @ problem.demand))
+        lost += min(0.0, 1.0 - float(worth.sum()))
     # Rounding of these sums must never lift the bound over a true cost.
     return earned - paid + lost - 1e-9 * ((not columns.paid) + abs(earned) + paid - lost)
 
@@ -105,6 +115,10 @@ def solve_relaxation(problem: AllocationProblem, columns: Columns, solver: Backe
     dear = np.zeros(len(problem.demand))
     np.maximum.at(dear, columns.phase, density)
     dear = 10.0 * (1.0 + dear) * np.where(problem.demand > 0, problem.demand, 1.0)
+    for model in problem.routes:
+        # Missing capacity must be dearer than any way around it.
+        dear[list(model.phases)] += 10.0 * max(route.usd_h for route in model.routes)
+    dear = dear[problem.pools.phase]
     # A missed side constraint must be as dear as the dearest demand, per share of it.
     weights = np.concatenate([dear, np.full(_least_constraints(problem), float(dear.max(initial=1.0)))])
     generation = _Generation(problem, columns, solver, weights)
@@ -131,13 +145,13 @@ def least_unserved_share(problem: AllocationProblem, columns: Columns, solver: B
     Its objective is that share. ``shortfall`` is above 0 where even then some side constraint is missed.
     """
     # All of every demand together misses a share of 1, so a side constraint that can be reached is.
-    weights = np.full(len(problem.demand) + _least_constraints(problem), 10.0)
+    weights = np.full(len(problem.pools) + _least_constraints(problem), 10.0)
     generation = _Generation(problem, columns.without_cost(), solver, weights, unserved="common")
     return generation.run(_cheapest(columns, _nodes_per_token(problem)[columns.template]))
 
 
 def _least_shortfall(problem: AllocationProblem, columns: Columns, solver: Backend | str) -> tuple[Relaxation, Bools]:
-    weights = np.ones(len(problem.demand) + _least_constraints(problem))
+    weights = np.ones(len(problem.pools) + _least_constraints(problem))
     generation = _Generation(problem, columns.without_cost(), solver, weights)
     relaxation = generation.run(_cheapest(columns, _nodes_per_token(problem)[columns.template]))
     return relaxation, generation.active
@@ -174,7 +188,9 @@ class _Generation:
     def run(self, active: Bools) -> Relaxation:
         """The optimum, from these columns on."""
         problem, columns, weights = self.problem, self.columns, self.weights
-        cells, phases = problem.price.size, len(problem.demand)
+        cells = problem.price.size
+        pools = cells + len(problem.pools)
+        models = pools + len(problem.routes)
         scale = max(float(np.abs(columns.cost).max(initial=0.0)), float(weights.max(initial=0.0)) * 1e-3)
         sign = np.array([item.sign for item in open_constraints(problem)])
         slack = weights if self.elastic else None
@@ -189,8 +205,9 @@ class _Generation:
                     f"({result.termination.raw}); try another solver"
                 )
             capacity = np.maximum(0.0, -result.row_duals[:cells]).reshape(problem.price.shape)
-            demand = np.maximum(0.0, result.row_duals[cells : cells + phases])
-            side = np.maximum(0.0, -sign * result.row_duals[cells + phases :])
+            demand = np.maximum(0.0, result.row_duals[cells:pools])
+            routes = np.maximum(0.0, result.row_duals[pools:models])
+            side = np.maximum(0.0, -sign * result.row_duals[models:])
             prices = reduced_costs(problem, columns, demand, capacity, side)
             prices[active] = 0.0
             added = columns.least(prices, BATCH, prices < -1e-9 * scale)
@@ -206,6 +223,7 @@ class _Generation:
         return Relaxation(
             objective=result.objective - float(weights @ shortfall),
             demand_duals=demand,
+            route_duals=routes,
             capacity_prices=capacity,
             side_prices=side,
             shortfall=shortfall,

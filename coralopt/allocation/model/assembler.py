@@ -3,12 +3,15 @@ r"""The one assembler of allocation matrices: full, restricted to some columns, 
 ::
 
     sum U_c nu - sum_k extra[r,c,k]                        <= A_r,1(c)       capacity of every region r, configuration c
-    sum T nu + T_m sigma[g(m)] (+ T_m omega) + e[m]        >= T_m            demand of every model phase m
+    sum T nu + T_m sigma[g(m)] (+ T_m omega) + e[q]        >= T_m            demand of every model phase m without routes
+    sum T nu - T_m sum_k f[k] + e[q]                       >= 0              every pool q of a phase m with routes
+    sum_k f[k] + sigma[g] (+ omega)                        >= 1              routes k of every model that has them
     sum a nu (+ s_k extra) (+ b sigma) (+ b omega) (+ e)   <= or >= b        every side constraint
 
-Columns, in this order: instances nu; ``extra``, nodes of the dearer supply classes at their surcharge; ``shortfall``
-sigma, the unmet share of a group of phases at its price; ``omega``, one share of *every* demand that is not served;
-the elastic slack e, what is missing of a demand or of a side constraint that asks for "least".
+Columns, in this order: instances nu; ``flow`` f, the share of a model's requests on a route; ``extra``, nodes of the dearer
+supply classes at their surcharge; ``shortfall`` sigma, the unmet share of a group of phases at its price; ``omega``, one
+share of *every* demand that is not served; the elastic slack e, what is missing of a pool or of a side constraint that
+asks for "least".
 
 :mod:`coralopt.allocation.model.pyomo_rows` says the same to Pyomo, in code of its own; tests hold both equal.
 """
@@ -35,14 +38,16 @@ def assemble(
     slack: Floats | None = None,
     unserved: Literal["by group", "common"] = "by group",
 ) -> MilpMatrix:
-    """The matrix over the chosen columns, which become columns 0..k-1; R * C capacities, P demands, S side constraints.
+    """The matrix over the chosen columns, which become columns 0..k-1.
+
+    Its rows are R * C capacities, Q pools, one row a model with routes, S side constraints.
 
     Args:
         problem: The problem.
         columns: Its columns.
         chosen: int64 (k,), those that take part; all when ``None``.
         integer: Whether instances are whole.
-        slack: float64 (P + L,), price of missing the whole of a demand or of a "least" side constraint; nothing may be
+        slack: float64 (Q + L,), price of missing the whole of a pool or of a "least" side constraint; nothing may be
             missed when ``None``. Unmet demand with a price of its own may be, at that price, in any case.
         unserved: ``"common"`` leaves the same share of every demand unserved, at cost 1 for all of it, instead of what
             the problem allows.
@@ -62,11 +67,12 @@ def assemble(
     ]
     first = rows.add(columns.cost[chosen], upper, names)
     rows.enter(r[k] * rows.configurations + c, first + k, usage[k, c].astype(np.float64))
-    rows.enter(rows.demand + columns.phase[chosen], first + np.arange(len(t)), problem.throughput[t])
+    rows.enter(rows.pool + columns.pool[chosen], first + np.arange(len(t)), problem.throughput[t])
     for row, item in rows.sides:
         values = item.coefficients(problem, t, r)
         used = np.flatnonzero(values)
         rows.enter(np.full(len(used), row), first + used, values[used])
+    _add_flows(rows, columns.paid)
     _add_supply(rows, columns.paid)
     groups = problem.unmet_groups() if unserved == "by group" else ((tuple(range(len(problem.demand))), 1.0),)
     for g, (phases, price) in enumerate(groups):
@@ -74,7 +80,11 @@ def assemble(
         name = f"shortfall[{g}]" if unserved == "by group" else "unserved_share"
         place = rows.add(np.array([paid]), np.ones(1), [name])
         for p in phases:
-            rows.enter([rows.demand + p], [place], [problem.demand[p]])
+            if p not in rows.routed:
+                rows.enter([rows.pool + problem.pools.at((p, None))], [place], [problem.demand[p]])
+        for row, model in rows.routes:
+            if model.phases[0] in phases:
+                rows.enter([row], [place], [1.0])
         for row, item in rows.sides:
             if (
                 item.measure == "tokens_s"
@@ -89,9 +99,9 @@ def assemble(
 
 
 def shortfall_units(problem: AllocationProblem) -> Floats:
-    """float64 (P + L,): the whole of every demand, then of every "least" side constraint: what a share of 1 stands for."""
+    """float64 (Q + L,): the demand behind every pool, then every "least" side constraint: what a share of 1 stands for."""
     limits = [item.limit(problem) for item in open_constraints(problem) if item.sense == "least"]
-    units = np.concatenate([problem.demand, limits])
+    units = np.concatenate([problem.demand[problem.pools.phase], limits])
     return np.where(units > 0, units, 1.0)
 
 
@@ -99,18 +109,27 @@ class _Rows:
     """Rows of the problem, and the columns and entries given so far."""
 
     def __init__(self, problem: AllocationProblem) -> None:
-        _, regions, self.configurations, phases = problem.shape
+        _, regions, self.configurations, _ = problem.shape
+        pools, models = problem.pools, len(problem.routes)
         self.problem = problem
-        #: Number of the first demand row, and (row, side constraint).
-        self.demand = regions * self.configurations
-        self.sides = list(enumerate(open_constraints(problem), self.demand + phases))
+        #: Number of the first pool's row, (row, model with routes), (row, side constraint), and phases with routes.
+        self.pool = regions * self.configurations
+        self.routes = list(enumerate(problem.routes, self.pool + len(pools)))
+        self.sides = list(enumerate(open_constraints(problem), self.pool + len(pools) + models))
+        self.routed = {p for model in problem.routes for p in model.phases}
         limits = np.array([item.limit(problem) for _, item in self.sides], dtype=np.float64)
         most = np.array([item.sense == "most" for _, item in self.sides], dtype=np.bool_)
         capacity = problem.segments.first.ravel().astype(np.float64)
-        self.lower = np.concatenate([np.full(self.demand, -np.inf), problem.demand, np.where(most, -np.inf, limits)])
-        self.upper = np.concatenate([capacity, np.full(phases, np.inf), np.where(most, limits, np.inf)])
+        self.lower = np.concatenate(
+            [np.full(self.pool, -np.inf), pools.need, np.ones(models), np.where(most, -np.inf, limits)]
+        )
+        self.upper = np.concatenate([capacity, np.full(len(pools) + models, np.inf), np.where(most, limits, np.inf)])
         self.names = [f"capacity[{r},{c}]" for r in range(regions) for c in range(self.configurations)]
-        self.names += [f"demand[{p}]" for p in range(phases)] + [f"side[{i}]" for i in range(len(self.sides))]
+        self.names += [
+            f"pool[{p},{r}]" if p in self.routed else f"demand[{p}]"
+            for p, r in zip(pools.phase.tolist(), pools.region.tolist(), strict=True)
+        ]
+        self.names += [f"routes[{g}]" for g in range(models)] + [f"side[{i}]" for i in range(len(self.sides))]
         self._costs: list[Floats] = []
         self._uppers: list[Floats] = []
         self._columns: list[str] = []
@@ -146,6 +165,18 @@ class _Rows:
         )
 
 
+def _add_flows(rows: _Rows, paid: bool) -> None:
+    """Shares of requests on every route."""
+    problem = rows.problem
+    for g, (row, model) in enumerate(rows.routes):
+        costs = np.array([route.usd_h if paid else 0.0 for route in model.routes])
+        place = rows.add(costs, np.ones(len(costs)), [f"flow[{g},{k}]" for k in range(len(costs))])
+        for k, route in enumerate(model.routes, place):
+            rows.enter([row], [k], [1.0])
+            for pool in route.pools:
+                rows.enter([rows.pool + problem.pools.at(pool)], [k], [-problem.demand[pool[0]]])
+
+
 def _add_supply(rows: _Rows, paid: bool) -> None:
     """Nodes of the dearer supply classes: more capacity, dearer, in limits on rent at their surcharge."""
     pieces = rows.problem.segments
@@ -164,15 +195,15 @@ def _add_supply(rows: _Rows, paid: bool) -> None:
 
 def _add_slack(rows: _Rows, prices: Floats) -> None:
     """What may be missing, in units of its row; of demand that may go unmet at a price nothing is."""
-    problem = rows.problem
-    phases = len(problem.demand)
+    problem, pools = rows.problem, rows.problem.pools
     upper = np.full(len(prices), np.inf)
-    upper[:phases][np.isfinite(problem.unmet_prices())] = 0.0
+    upper[: len(pools)][np.isfinite(problem.unmet_prices())[pools.phase]] = 0.0
     names = [f"missing[{k}]" for k in range(len(prices))]
     places = rows.add(prices / shortfall_units(problem), upper, names) + np.arange(len(prices))
-    missed = [*range(rows.demand, rows.demand + phases), *(row for row, item in rows.sides if item.sense == "least")]
+    missed = [*range(rows.pool, rows.pool + len(pools)), *(row for row, item in rows.sides if item.sense == "least")]
     rows.enter(missed, places, np.ones(len(prices)))
     for row, item in rows.sides:
         if item.measure == "tokens_s" and item.bound and item.phases is not None:
             # Of what is missing nothing must survive the loss of a region.
-            rows.enter([row], [int(places[item.phases[0]])], [item.bound])
+            for pool in pools.of_phase(item.phases[0], len(problem.region_names)):
+                rows.enter([row], [int(places[pool])], [item.bound])

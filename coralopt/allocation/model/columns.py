@@ -19,6 +19,7 @@ class Columns:
         template: int64 (N,).
         region: int64 (N,).
         phase: int32 (N,), model phase of the template.
+        pool: int64 (N,), pool that an instance adds to.
         cost: float64 (N,), USD/h of one instance, the penalty included.
         upper: float64 (N,), running instances for a kept column, what the region's availability allows for a new one.
         kept: bool (N,).
@@ -29,6 +30,7 @@ class Columns:
     template: Ints
     region: Ints
     phase: Ints
+    pool: Ints
     cost: Floats
     upper: Floats
     kept: Bools
@@ -45,11 +47,13 @@ class Columns:
         runs = np.zeros(len(template), dtype=np.int64) if problem.running is None else problem.running[template, region]
         kept = np.flatnonzero(runs > 0)
         most = problem.most_instances()[template, region].astype(np.float64)
-        template = np.concatenate([template, template[kept]])
+        template, region = np.concatenate([template, template[kept]]), np.concatenate([region, region[kept]])
+        phase = problem.phase[template].astype(np.int64)
         return Columns(
             template=template,
-            region=np.concatenate([region, region[kept]]),
-            phase=problem.phase[template].astype(np.int64),
+            region=region,
+            phase=phase,
+            pool=problem.pools.of(phase, region),
             cost=np.concatenate([fresh, rent[kept]]),
             upper=np.concatenate([most, np.minimum(runs[kept].astype(np.float64), most[kept])]),
             kept=np.arange(len(template)) >= len(most),

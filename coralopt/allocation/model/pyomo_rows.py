@@ -3,12 +3,15 @@ r"""Rows that both Pyomo formulations share: capacity, demand, side constraints;
 ::
 
     sum U_c nu - sum_k extra[r,c,k] <= A_r,1(c)             every region r, configuration c
-    sum T nu + T_m s[g(m)] >= T_m                            every model phase m
+    sum T nu + T_m s[g(m)] >= T_m                            every model phase m without routes
+    sum T nu - T_m sum_k f[k] >= 0                           every pool of a model phase m with routes
+    sum_k f[k] + s[g] >= 1                                   routes k of every model that has them
     sum a nu (+ a_k extra[r,c,k]) (+ b s[g])  <= or >= b     every side constraint
-    0 <= extra[r,c,k] <= A_r,k(c),  0 <= s[g] <= 1
+    0 <= extra[r,c,k] <= A_r,k(c),  0 <= s[g] <= 1,  0 <= f[k] <= 1
 
 ``extra``: nodes of the dearer supply classes (:mod:`coralopt.allocation.supply`), in rent limits at their surcharge.
 ``shortfall``, s: unmet share of the phases of a group, only where it has a price; in rows of tokens/s with their bound.
+``flow``, f: share of a model's requests on a route (:mod:`coralopt.allocation.routes`).
 Side constraints: :mod:`coralopt.allocation.side_constraints`.
 """
 
@@ -26,25 +29,27 @@ Column = tuple[int, int, Any]
 
 
 def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> tuple[list[float], list[Any]]:
-    """Add ``model.capacity[r, c]``, ``model.demand[p]`` and ``model.side[i]`` over the given columns.
+    """Add ``model.capacity[r, c]``, ``.demand[p]``, ``.pool[p, r]``, ``.routes[g]`` and ``.side[i]`` over the columns.
 
     A row that no column can reach is left out when it holds anyway, and kept as an impossible one when it does not.
 
     Returns:
-        Coefficients and variables that belong in the objective: surcharges and unmet demand.
+        Coefficients and variables that belong in the objective: surcharges, unmet demand and routes.
     """
     import pyomo.environ as pyo
     from pyomo.core.expr.numeric_expr import LinearExpression
 
     _, regions, configurations, phases = problem.shape
     usage: dict[tuple[int, int], tuple[list[float], list[Any]]] = {}
-    serve: dict[int, tuple[list[float], list[Any]]] = {}
+    serve: dict[tuple[int, int], tuple[list[float], list[Any]]] = {}
+    regional = {p for way in problem.routes for route in way.routes for p, at in route.pools if at is not None}
     for t, r, variable in columns:
         for c in np.flatnonzero(problem.usage[t]).tolist():
             coefficients, variables = usage.setdefault((r, c), ([], []))
             coefficients.append(float(problem.usage[t, c]))
             variables.append(variable)
-        coefficients, variables = serve.setdefault(int(problem.phase[t]), ([], []))
+        p = int(problem.phase[t])
+        coefficients, variables = serve.setdefault((p, r if p in regional else -1), ([], []))
         coefficients.append(float(problem.throughput[t]))
         variables.append(variable)
     pieces = problem.segments
@@ -68,17 +73,21 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
         paid.append(model.shortfall[g])
         for p in together:
             unmet[p] = model.shortfall[g]
-            coefficients, variables = serve.setdefault(p, ([], []))
-            coefficients.append(float(problem.demand[p]))
-            variables.append(unmet[p])
     model.capacity = pyo.Constraint(range(regions), range(configurations))
     for (r, c), (coefficients, variables) in sorted(usage.items()):
         body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
         model.capacity[r, c] = body <= int(pieces.first[r, c])
+    routed = _add_routes(model, problem, serve, unmet, (costs, paid))
     model.demand = pyo.Constraint(range(phases))
     for p in range(phases):
-        if p in serve:
-            body = LinearExpression(constant=0, linear_coefs=serve[p][0], linear_vars=serve[p][1])
+        if p in routed:
+            continue
+        coefficients, variables = serve.get((p, -1), ([], []))
+        if p in unmet:
+            coefficients.append(float(problem.demand[p]))
+            variables.append(unmet[p])
+        if variables:
+            body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
             model.demand[p] = body >= float(problem.demand[p])
         elif problem.demand[p] > 0:
             model.nothing_serves = pyo.Var(bounds=(0, 0))
@@ -110,3 +119,40 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
             model.side[i] = limit * model.nothing_counts >= limit
             break
     return costs, paid
+
+
+def _add_routes(
+    model: Any,
+    problem: AllocationProblem,
+    serve: dict[tuple[int, int], tuple[list[float], list[Any]]],
+    unmet: dict[int, Any],
+    objective: tuple[list[float], list[Any]],
+) -> set[int]:
+    """Add ``model.flow[g, k]``, ``model.pool[p, r]``, ``model.routes[g]``; the phases that they speak of."""
+    import pyomo.environ as pyo
+    from pyomo.core.expr.numeric_expr import LinearExpression
+
+    if not problem.routes:
+        return set()
+    ways = [(g, k) for g, way in enumerate(problem.routes) for k in range(len(way.routes))]
+    model.flow = pyo.Var(ways, bounds=(0, 1))
+    routed = {p for way in problem.routes for p in way.phases}
+    pools = {pool: parts for pool, parts in serve.items() if pool[0] in routed}
+    for g, way in enumerate(problem.routes):
+        for k, route in enumerate(way.routes):
+            objective[0].append(route.usd_h)
+            objective[1].append(model.flow[g, k])
+            for p, region in route.pools:
+                coefficients, variables = pools.setdefault((p, -1 if region is None else region), ([], []))
+                coefficients.append(-float(problem.demand[p]))
+                variables.append(model.flow[g, k])
+    model.pool = pyo.Constraint(sorted(pools))
+    for pool, (coefficients, variables) in pools.items():
+        model.pool[pool] = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables) >= 0
+    model.routes = pyo.Constraint(range(len(problem.routes)))
+    for g, way in enumerate(problem.routes):
+        shares = [model.flow[g, k] for k in range(len(way.routes))]
+        if way.phases[0] in unmet:
+            shares.append(unmet[way.phases[0]])
+        model.routes[g] = LinearExpression(constant=0, linear_coefs=[1.0] * len(shares), linear_vars=shares) >= 1.0
+    return routed

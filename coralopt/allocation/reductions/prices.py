@@ -12,11 +12,13 @@ other reduction before it, then leaves some thousands of a million templates. Th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from coralopt.allocation.bounds.lagrangian import allow_copies, covering_table, grid_steps
+from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Bools, Floats
 
@@ -58,20 +60,26 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     known = np.nan_to_num(pieces.base, nan=np.inf)
     weights = known + problem.penalty * np.nan_to_num(problem.price) + prices
     nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
-    best = np.full((phases, GRID + 1), np.inf)
-    sweep_best(nodes, problem.throughput, problem.phase, problem.demand, problem.availability, weights, best)
+    pools = problem.pools
+    pool = pools.of(np.arange(phases)[:, None], np.arange(regions)[None, :])
+    library = nodes, problem.throughput, problem.phase, problem.demand, pool, problem.availability, weights
+    best = np.full((len(pools), GRID + 1), np.inf)
+    sweep_best(*library, best)
     runs: Bools = np.zeros(templates, dtype=np.bool_)
     if problem.running is not None:
         runs[np.unique(np.nonzero(problem.running)[0])] = True
-    covers = np.zeros((phases, GRID + 1))
-    for p in np.flatnonzero(problem.demand > 0).tolist():
-        best[p, 1] = min(best[p, 1], unmet[p] * problem.demand[p] / GRID)
-        sizes = np.flatnonzero(np.isfinite(best[p]))
-        table, _ = covering_table(sizes, best[p][sizes], GRID)
-        for t in np.flatnonzero(runs & (problem.phase == p) & (problem.throughput > 0)).tolist():
+
+    def table_of(some: Sequence[int], unmet_step: float = np.inf) -> Floats:
+        """Least weight that covers each amount in some pools; a step may go unmet at a price."""
+        least = best[list(some)].min(axis=0)
+        least[1] = min(least[1], unmet_step)
+        sizes = np.flatnonzero(np.isfinite(least))
+        table, _ = covering_table(sizes, least[sizes], GRID)
+        inside = np.isin(pool[problem.phase], some)
+        for t in np.flatnonzero(runs & inside.any(axis=1) & (problem.throughput > 0)).tolist():
             use = problem.usage[t].astype(np.int64)
-            steps = int(grid_steps(problem.throughput[t : t + 1], problem.demand[p], GRID)[0])
-            for r in range(regions):
+            steps = int(grid_steps(problem.throughput[t : t + 1], problem.demand[problem.phase[t]], GRID)[0])
+            for r in np.flatnonzero(inside[t]).tolist():
                 assert problem.running is not None
                 needed = use > 0
                 fits = int((problem.availability[r, needed] // use[needed]).min())
@@ -79,10 +87,25 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
                 if copies:
                     weight = float((use[needed] * (known[r, needed] + prices[r, needed])).sum())
                     allow_copies(table, steps, weight, copies)
-        covers[p] = table
-    constant = pieces.worth(prices, np.ones(regions))
-    served = problem.demand > 0
-    bound = float(covers[served, GRID].sum()) - constant
+        return table
+
+    tied = {p for model in problem.routes for p in model.phases}
+    # What a model phase, or the whole model where it has routes, weighs; and the rest beside an instance by what it leaves.
+    whole, rests = np.full(len(pools), -np.inf), np.zeros((len(pools), GRID + 1))
+    for q in np.flatnonzero(problem.demand[pools.phase] > 0).tolist():
+        p = int(pools.phase[q])
+        if p not in tied:
+            rests[q] = table_of([q], unmet[p] * problem.demand[p] / GRID)
+            whole[q] = rests[q, GRID]
+    parts = [{name: table_of(some) for name, some in staircases(problem, model).items()} for model in problem.routes]
+    ends = [float(table[GRID]) for part in parts for table in part.values() if np.isfinite(table[GRID])]
+    span = margin * (float(whole[np.isfinite(whole)].sum()) + sum(ends))
+    bound = float(whole[whole > -np.inf].sum()) - pieces.worth(prices, np.ones(regions))
+    for model, part in zip(problem.routes, parts, strict=True):
+        joint = routed_cover(problem, model, part, unmet * problem.demand, span)
+        bound += joint.least
+        for q in (q for p in model.phases for q in pools.of_phase(p, regions)):
+            whole[q], rests[q] = joint.least, joint.beside(q, np.arange(GRID + 1)[::-1])
     if not np.isfinite(bound):
         # Some phase cannot be covered at all; the chain says why.
         return NearTemplates(np.ones(templates, dtype=np.bool_), np.inf, 0.0)
@@ -92,20 +115,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     over = np.empty(ROOM)
     while True:
         # What a phase may weigh: the target, less what the others weigh at least.
-        limit = np.where(served, covers[:, GRID] + (target - bound) + 2 * slack, -np.inf)
-        count = sweep_forced(
-            nodes,
-            problem.throughput,
-            problem.phase,
-            problem.demand,
-            problem.availability,
-            weights,
-            covers,
-            limit,
-            template,
-            region,
-            over,
-        )
+        count = sweep_forced(*library, rests, whole + (target - bound) + 2 * slack, template, region, over)
         if count <= ROOM or target <= bound - slack:
             break
         close = target - bound <= 1e-6 * abs(bound)
@@ -116,7 +126,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         # Nothing is below such a target, so nothing need be listed.
         target = min(target, bound - slack)
     elif listed > most:
-        bounds = bound + over[:listed] - covers[problem.phase[template[:listed]], GRID]
+        bounds = bound + over[:listed] - whole[pool[problem.phase[template[:listed]], region[:listed]]]
         last = float(np.partition(bounds, most - 1)[most - 1])
         kept = bounds <= last
         target = min(target, last - 2 * slack)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import Coverings, near_coverings
+from coralopt.allocation.bounds.decomposition import Covering
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -41,6 +43,27 @@ def choose_near_coverings(search: SearchContext, root: Root) -> None:
         if slack >= needed or inside < lagrangian.bound + slack:
             break
         slack *= 2
+
+
+def choose_among(search: SearchContext, met: Sequence[Covering]) -> None:
+    """Choose among the coverings that the decomposition met: what models with routes have in place of all near ones."""
+    if not met:
+        return
+    lists = [[column for column, count in covering.members for _ in range(count)] for covering in met]
+    members = np.full((len(met), max(map(len, lists))), -1, dtype=np.int64)
+    for k, columns in enumerate(lists):
+        members[k, : len(columns)] = columns
+    best_choice(
+        search,
+        Coverings(
+            np.array([covering.phase for covering in met]),
+            np.array([covering.cost for covering in met]),
+            np.array([covering.use for covering in met]).astype(np.int16),
+            members,
+            np.zeros(len(met), dtype=np.bool_),
+        ),
+    )
+    search.lap("coverings")
 
 
 def best_choice(search: SearchContext, coverings: Coverings) -> float:
@@ -105,7 +128,7 @@ def choose(
     from scipy.sparse import csc_array, vstack
 
     count, cells = len(coverings), problem.price.size
-    phases = np.flatnonzero(problem.demand > 0)
+    phases = problem.leading_phases()
     rows = np.searchsorted(phases, coverings.phase)
     pick = csc_array((np.ones(count), (rows, np.arange(count))), shape=(len(phases), count))
     use = csc_array(coverings.use.T.astype(np.float64))

@@ -78,7 +78,7 @@ class Part(AllocationProblem):
         limits = eased_limits(self.side_constraints, TOLERANCE)
         eased = replace(self, demand=self.demand * (1 - TOLERANCE), side_constraints=limits)
         check = check_allocation(eased, answer)
-        if self.unmet_price is None:
+        if self.unmet_price is None and not self.routes:
             return check
         return replace(check, objective=check_allocation(self, answer).objective)
 

@@ -37,10 +37,10 @@ class AllocationSession:
         solver: Backend | str = "highs",
         options: SolveOptions | Mapping[str, object] | None = None,
     ) -> None:
-        if not problem.plain:
+        if not problem.plain or problem.routes:
             raise UnsupportedError(
-                "a session moves demand, prices and availability only; solve problems with supply classes, side rows or "
-                "unmet demand by solve_allocation"
+                "a session moves demand, prices and availability only; solve problems with supply classes, side rows, "
+                "routes or unmet demand by solve_allocation"
             )
         self.problem, self.builds = problem, 0
         self._solver, self._options = solver, options

@@ -50,14 +50,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.decomposition import CLOSE, MasterState, best_prices
+from coralopt.allocation.bounds.decomposition import CLOSE, Covering, MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.branching import branch
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
-from coralopt.allocation.search.coverings import choose_near_coverings
+from coralopt.allocation.search.coverings import choose_among, choose_near_coverings
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
@@ -147,12 +147,15 @@ def _pass(search: SearchContext, known: Floats | None = None) -> AllocationResul
     if len(search.columns) > search.limits.direct_columns:
         # Coverings know nothing of side constraints, supply classes and unmet demand.
         if search.small.plain and not search.done():
-            root = _raise_bound(search, root, known)
+            root, met = _raise_bound(search, root, known)
             if search.settled():
                 raise TooFarError
-            choose_near_coverings(search, root)
-            if search.open():
-                branch(search, root)
+            if search.small.routes:
+                choose_among(search, met)
+            else:
+                choose_near_coverings(search, root)
+                if search.open():
+                    branch(search, root)
         if search.open():
             search_neighbourhoods(search, root.reduced_costs)
     if search.open():
@@ -197,8 +200,12 @@ def _round(search: SearchContext, root: Root) -> None:
     search.lap("rounding")
 
 
-def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> Root:
-    """The step ``decomposition``: best prices over some columns, held against all, until no other column matters."""
+def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> tuple[Root, list[Covering]]:
+    """The step ``decomposition``: best prices over some columns, held against all, until no other column matters.
+
+    Also returns the coverings that it met.
+    """
+    met: list[Covering] = []
     small, columns, limits = search.small, search.columns, search.limits
     chosen, best, lagrangian = np.zeros(0, dtype=np.int64), root.lagrangian, root.lagrangian
     state = MasterState(root.relaxation.capacity_prices if known is None else known)
@@ -213,6 +220,7 @@ def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> Roo
             break
         chosen = grown
         master = best_prices(small, columns, chosen, state, search.lp_solver, search.deadline)
+        met += master.state.coverings
         state = MasterState(master.state.capacity_prices)
         lagrangian = lagrangian_bound(small, columns, state.capacity_prices)
         if lagrangian.bound > best.bound:
@@ -224,4 +232,4 @@ def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> Roo
     search.lagrangian_usd_h = best.bound
     search.lap("decomposition")
     bounds = np.maximum(root.column_bounds, best.column_bounds)
-    return replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds)
+    return replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds), met
