@@ -6,7 +6,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow test-full mutants test-torch test-vllm lint types benchmark-throughput clean
+.PHONY: help plan test test-slow test-full mutants test-torch test-vllm lint types screenshots benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json and plan.html"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
 	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
 	@echo "make mutants     put deliberate errors into PACKAGE, one at a time, and say which the tests do not see"
+	@echo "make screenshots pictures of the pages for the documents, with the Chromium on the path"
 	@echo "make clean       remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -65,6 +66,10 @@ mutants: $(VENV)/.installed-dev
 # Ten times as many examples of every property: an hour or two.
 test-full: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile=full
+
+# Pictures of the pages for the documents.
+screenshots: $(VENV)/.installed
+	$(BIN)/python tests/report/screenshots.py
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -m slow

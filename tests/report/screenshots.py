@@ -1,0 +1,83 @@
+"""Pictures of the pages for the documents: ``make screenshots``. Needs a Chromium on the path."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from coralopt import load_scenario
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+#: Name of the picture, the commands that make its page, and the height of the picture, pixels.
+PAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    (
+        "plan",
+        ("plan core --simulate -o core.json", "report core.json --analyse -o plan.html"),
+        1060,
+    ),
+    (
+        "comparison",
+        (
+            "compare core --planners coral,homo,cauchy,melange,single-best -o plans",
+            "report plans/comparison.json -o comparison.html",
+        ),
+        760,
+    ),
+    (
+        "epochs",
+        ("adapt core --demand demand.csv --penalty 0.1 -o walk", "report walk -o epochs.html"),
+        900,
+    ),
+    (
+        "sweep",
+        (
+            "sweep core --vary models.qwen3-32b.slo.tpot_ms=60:120:20 --vary demand.all=0.5,1,2 -o sweep.parquet",
+            "report sweep.parquet -o sweep.html",
+        ),
+        700,
+    ),
+)
+#: Share of core's demand in each of eight epochs.
+DEMAND = (1.0, 1.2, 1.6, 2.2, 2.4, 1.8, 1.2, 0.8)
+
+
+def main() -> None:
+    """Make every page and its picture."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        sys.exit("no Chromium on the path")
+    chosen = sys.argv[1:] or [name for name, _, _ in PAGES]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        rows = [
+            f"{epoch},{phase.model.name},{phase.phase},{phase.demand_tokens_s * share}"
+            for epoch, share in enumerate(DEMAND)
+            for phase in load_scenario("core").model_phases
+        ]
+        (folder / "demand.csv").write_text("\n".join(["epoch,model,phase,tokens_s", *rows]) + "\n")
+        for name, commands, height in PAGES:
+            if name not in chosen:
+                continue
+            for command in commands:
+                subprocess.run([sys.executable, "-m", "coralopt", *command.split()], cwd=folder, check=True)
+            options = (
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                f"--window-size=1200,{height}",
+            )
+            picture = IMAGES / f"page-{name}.png"
+            subprocess.run(
+                [browser, *options, f"--screenshot={picture}", (folder / f"{name}.html").as_uri()],
+                check=True,
+                capture_output=True,
+            )
+            print(f"{picture} written")
+
+
+if __name__ == "__main__":
+    main()

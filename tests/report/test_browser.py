@@ -1,0 +1,214 @@
+"""The pages in a real browser: quiet, whole on a phone, usable by keyboard and with a screen reader; its controls work.
+
+Needs a Chromium on the path, Playwright, and for one test axe-core; what is not there is skipped, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coralopt import Plan
+from coralopt.planning import PlanRequest
+from coralopt.planning.compare import Contestant, compare
+from coralopt.planning.sweep import Variation, sweep
+from coralopt.report.pages import PlanPage, plan_page, render_page
+from coralopt.report.pages.comparison import comparison_page
+from coralopt.report.pages.simulation import played_requests
+from coralopt.report.pages.sweep import sweep_page
+from coralopt.scenario import ResolvedScenario
+from coralopt.simulation import SimulationResult, simulate
+from coralopt.workload import Traffic
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install -e '.[browser]'")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("no Chromium on the path", allow_module_level=True)
+
+ROOT = Path(__file__).resolve().parents[2]
+AXE = Path(os.environ.get("CORALOPT_AXE", ROOT / ".browser" / "node_modules" / "axe-core" / "axe.min.js"))
+KINDS = ("plan", "comparison", "epochs", "bench", "sweep")
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+#: A page of the browser, and what it complained of or asked for.
+Opened = tuple[Any, list[str]]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def result(tiny_plan: Plan, tiny_scenario: ResolvedScenario) -> SimulationResult:
+    return simulate(tiny_plan, Traffic(duration_s=60.0).requests(tiny_scenario))
+
+
+@pytest.fixture(scope="module")
+def pages(
+    tmp_path_factory: pytest.TempPathFactory, tiny_plan: Plan, tiny_scenario: ResolvedScenario, result: SimulationResult
+) -> Path:
+    """A folder with one page of every kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    rows = compare(PlanRequest(tiny_scenario), [Contestant.parse(name) for name in ("coral", "homo", "random")])
+    axes = [Variation.parse("demand.all=1,4"), Variation.parse("price.L40S=0.8,1.2")]
+    *_, points = sweep(PlanRequest(tiny_scenario), axes)
+    made = {
+        "plan": plan_page(PlanPage(tiny_plan, played_requests(result))),
+        "comparison": comparison_page(rows, "tiny"),
+        "sweep": sweep_page(points),
+    }
+    for name, page in made.items():
+        (folder / f"{name}.html").write_text(render_page(page))
+    instance = "placement:phi4-14b/prefill:nodes=2:scenario=tiny"
+    bench = ["bench", "-i", instance, "--arm", "dp", "--arm", "highs/tight", "--seeds", "1", "--time-limit", "3"]
+    for command in (
+        ["adapt", "tiny", "--epochs", "3", "-o", "walk"],
+        [*bench, "-o", "bench.jsonl"],
+        ["report", "walk", "-o", "epochs.html"],
+        ["report", "bench.jsonl", "-o", "bench.html"],
+    ):
+        subprocess.run([sys.executable, "-m", "coralopt", *command], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def opened(browser: Any, pages: Path) -> Iterator[Any]:
+    """``opened("plan", viewport=PHONE)``: the page, and the list of its complaints and requests."""
+    contexts = []
+
+    def open_page(name: str, **options: Any) -> Opened:
+        context = browser.new_context(**{"viewport": DESKTOP, **options})
+        contexts.append(context)
+        page, trouble = context.new_page(), []
+        address = (pages / f"{name}.html").as_uri()
+        page.on("console", lambda message: trouble.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        page.on("request", lambda request: request.url != address and trouble.append(f"request: {request.url}"))
+        page.goto(address)
+        return page, trouble
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_page_opens_quietly_and_fits(opened: Any, name: str, viewport: dict[str, int]) -> None:
+    """No console message, no request, nothing to scroll sideways but wide tables inside their own box."""
+    page, trouble = opened(name, viewport=viewport)
+    for summary in page.query_selector_all("summary"):
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    assert page.title() == page.inner_text("h1")
+    assert trouble == []
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="no axe-core: npm install --prefix .browser axe-core")
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_issue(opened: Any, name: str, scheme: str) -> None:
+    page, _ = opened(name, color_scheme=scheme)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then((results) => results.violations)")
+    serious = {v["id"]: v["nodes"][0]["html"][:200] for v in found if v["impact"] in ("serious", "critical")}
+    assert serious == {}
+
+
+def test_figures_on_the_page_are_those_of_the_plan(opened: Any, tiny_plan: Plan, result: SimulationResult) -> None:
+    page, _ = opened("plan")
+    text = page.inner_text("main")
+    assert f"{tiny_plan.cost_usd_h:,.4f} USD/h" in page.inner_text(".answer:nth-child(1) .headline")
+    for instance in tiny_plan.instances:
+        assert f"{instance.tokens_s:,.1f} tokens/s and {instance.price_usd_h:,.4f} USD/h each" in text
+    for row in result.outcomes:
+        assert f"{int(row.attainment * 1e4 + 1e-9) / 100:.2f} %" in page.inner_text(".answer:nth-child(2)")
+
+
+def test_tooltips_follow_pointer_and_keyboard(opened: Any, tiny_plan: Plan) -> None:
+    page, trouble = opened("plan")
+    mark, tip = page.locator("#pipelines .mark").first, page.locator("#tip")
+    assert not tip.is_visible()
+    mark.hover()
+    dearest = max(tiny_plan.instances, key=lambda item: item.count * item.price_usd_h)
+    node = dearest.stages[0].nodes[0]
+    assert f"{node.tokens_s:,.1f} tokens/s" in tip.inner_text()
+    demand = next(demand for demand in tiny_plan.demands if demand.key == dearest.key)
+    page.keyboard.press("Escape")
+    assert not tip.is_visible()
+    page.mouse.move(0, 0)
+    mark.focus()
+    assert tip.is_visible()
+    assert demand.throughput_sources[node.configuration] in tip.inner_text()
+    assert trouble == []
+
+
+def test_filters_hide_rows_and_lines(opened: Any) -> None:
+    page, _ = opened("bench")
+    table = page.locator(".table:has([data-filter])").first
+    every = table.locator("tbody tr").count()
+    table.locator("[data-filter]").fill("dp")
+    assert 0 < table.locator("tbody tr:visible").count() < every
+    table.locator("[data-filter]").fill("")
+    assert table.locator("tbody tr:visible").count() == every
+    line = page.locator('[data-series="dp"]').first
+    assert line.is_visible()
+    page.locator('input[value="dp"]').first.uncheck()
+    assert not line.is_visible()
+
+
+def test_the_timeline_plays(opened: Any) -> None:
+    page, trouble = opened("epochs")
+    frames = page.locator("[data-frame]")
+    assert frames.count() == 3
+    assert [frame.is_visible() for frame in frames.all()] == [True, False, False]
+    page.locator("[data-frames] input").press("ArrowRight")
+    assert [frame.is_visible() for frame in frames.all()] == [False, True, False]
+    page.locator("[data-frames] button").click()
+    sync_api.expect(frames.nth(2)).to_be_visible()
+    sync_api.expect(page.locator("[data-frames] button")).to_have_text("Play")
+    assert trouble == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_a_script_everything_can_be_read(opened: Any, name: str) -> None:
+    """The same words, and no control that does nothing."""
+    with_script, _ = opened(name)
+    plain, _ = opened(name, java_script_enabled=False)
+    assert plain.locator("input:visible, button:visible").count() == 0
+    assert plain.inner_text(".answers") == with_script.inner_text(".answers")
+    assert plain.locator("svg:visible").count() >= with_script.locator("svg:visible").count()
+
+
+def test_print_shows_what_is_folded(opened: Any) -> None:
+    page, _ = opened("plan")
+    page.emulate_media(media="print")
+    folded = page.locator("details table").first
+    assert folded.bounding_box()["height"] > 0
+    assert not page.locator("nav").is_visible()
+
+
+def test_ten_thousand_instances_open_in_two_seconds(browser: Any, tiny_plan: Plan, tmp_path: Path) -> None:
+    first = tiny_plan.instances[0]
+    many = tuple(
+        first.model_copy(update={"name": f"n{k}", "region": f"region-{k % 50}", "tokens_s": 1.0 + k, "model": f"m{k}"})
+        for k in range(10_000)
+    )
+    path = tmp_path / "many.html"
+    path.write_text(render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"instances": many})))))
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    timing = json.loads(page.evaluate("JSON.stringify(performance.getEntriesByType('navigation')[0])"))
+    assert timing["loadEventEnd"] < 2000
+    page.close()
