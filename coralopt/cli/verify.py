@@ -53,6 +53,8 @@ def verify(
     lines = [f"  - {violation}" for violation in violations]
     if mark is not None and needs_trace:
         lines.insert(0, f"not played again: give --trace with the file {mark.trace}")
+    if not violations:
+        lines += [f"taken on trust: {what}" for what in result.trusted if not (prove and "--prove" in what)]
     lines.append("the plan holds" if not violations else f"the plan does NOT hold: {len(violations)} violations")
     tables = [make_table(f"Verification of {plan}", ["recomputed", Column("items", "{:,}")], checks)]
     answer = CommandOutput(

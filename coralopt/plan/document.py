@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
 
 from coralopt.display import Tabular
 from coralopt.errors import PlanError
@@ -16,6 +16,7 @@ from coralopt.plan.certificate import Certificate
 from coralopt.plan.files import write_text
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 from coralopt.scenario.document import NAME_FORM, Name, Word
+from coralopt.solving.status import relative_gap
 
 #: Bumped whenever a field changes its meaning.
 VERSION: Literal[1] = 1
@@ -23,6 +24,11 @@ VERSION: Literal[1] = 1
 InstanceName = Annotated[str, Field(pattern=NAME_FORM, max_length=1000)]
 #: Sizes no honest plan comes near; a document beyond them would cost whoever reads it hours and gigabytes.
 MOST_INSTANCES, MOST_NODES, MOST_LAYERS = 1_000_000, 1000, 100_000
+
+
+#: Figures and counts of a plan: numbers, not texts that look like some, and none that no plan can have.
+Figure = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e18, le=1e18)]
+Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000_000)]
 
 
 class _Part(BaseModel):
@@ -34,22 +40,24 @@ class PlannedNode(_Part):
 
     configuration: Name = Field(description="Node configuration, for example 4xL40S.")
     instance_type: Word | None = Field(description="The cloud's instance type; null when no such instance is sold.")
-    count: int = Field(ge=1, le=MOST_NODES, description="How many such nodes hold this stage's layers, data parallel.")
-    tokens_s: float = Field(gt=0, description="T_j(g): tokens/s one of these nodes sustains in this stage.")
-    traffic_share: float = Field(gt=0, le=1, description="Share of the stage's requests that one of these nodes takes.")
-    batch: int = Field(
-        ge=1, le=10**9, description="Sequences (prompts for prefill) in one micro-batch behind that throughput."
+    count: Count = Field(
+        ge=1, le=MOST_NODES, description="How many such nodes hold this stage's layers, data parallel."
     )
+    tokens_s: Figure = Field(gt=0, description="T_j(g): tokens/s one of these nodes sustains in this stage.")
+    traffic_share: Figure = Field(
+        gt=0, le=1, description="Share of the stage's requests that one of these nodes takes."
+    )
+    batch: Count = Field(ge=1, description="Sequences (prompts for prefill) in one micro-batch behind that throughput.")
 
 
 class PlannedStage(_Part):
     """Consecutive layers and the nodes that hold them."""
 
-    first_layer: int = Field(ge=0, le=MOST_LAYERS, description="First layer held, from 0.")
-    last_layer: int = Field(ge=0, le=MOST_LAYERS, description="Last layer held, inclusive.")
+    first_layer: Count = Field(ge=0, le=MOST_LAYERS, description="First layer held, from 0.")
+    last_layer: Count = Field(ge=0, le=MOST_LAYERS, description="Last layer held, inclusive.")
     nodes: tuple[PlannedNode, ...] = Field(min_length=1, max_length=MOST_NODES)
-    tokens_s: float = Field(gt=0, description="Sum of the stage's node throughputs, tokens/s.")
-    latency_budget_ms: float | None = Field(
+    tokens_s: Figure = Field(gt=0, description="Sum of the stage's node throughputs, tokens/s.")
+    latency_budget_ms: Figure | None = Field(
         default=None, gt=0, description="Longest time of a micro-batch in this stage, ms; null: SLO / number of stages."
     )
 
@@ -65,11 +73,11 @@ class PlannedInstance(_Part):
     model: Name
     phase: Literal["prefill", "decode", "mixed"]
     region: Name
-    count: int = Field(ge=1, le=MOST_INSTANCES, description="Serving instances of this template in this region.")
-    kept: int = Field(ge=0, le=MOST_INSTANCES, description="How many of them run already.")
+    count: Count = Field(ge=1, le=MOST_INSTANCES, description="Serving instances of this template in this region.")
+    kept: Count = Field(ge=0, le=MOST_INSTANCES, description="How many of them run already.")
     stages: tuple[PlannedStage, ...] = Field(min_length=1, max_length=MOST_NODES)
-    tokens_s: float = Field(gt=0, description="Throughput of one instance: that of its slowest stage, tokens/s.")
-    price_usd_h: float = Field(ge=0, description="List price of one instance, USD/h.")
+    tokens_s: Figure = Field(gt=0, description="Throughput of one instance: that of its slowest stage, tokens/s.")
+    price_usd_h: Figure = Field(ge=0, description="List price of one instance, USD/h.")
 
     @property
     def key(self) -> str:
@@ -90,12 +98,12 @@ class PlannedDemand(_Part):
 
     model: Name
     phase: Literal["prefill", "decode", "mixed"]
-    slo_ms: float
-    demand_tokens_s: float
-    planned_tokens_s: float
-    cost_usd_h: float
+    slo_ms: Figure
+    demand_tokens_s: Figure
+    planned_tokens_s: Figure
+    cost_usd_h: Figure
     throughput_sources: dict[str, str] = Field(description="Configuration used -> where its figures come from.")
-    unmet_tokens_s: float = Field(default=0.0, ge=0, description="Demand that the plan does not promise to serve.")
+    unmet_tokens_s: Figure = Field(default=0.0, ge=0, description="Demand that the plan does not promise to serve.")
 
     @property
     def key(self) -> str:
@@ -109,9 +117,9 @@ class PlannedOption(_Part):
     option: str = Field(description="Its place in the scenario.")
     sense: Literal["most", "least"]
     unit: str = Field(description="USD/h, nodes, instances or tokens/s.")
-    asked: float
-    planned: float
-    binding: bool = Field(
+    asked: Figure
+    planned: Figure
+    binding: StrictBool = Field(
         description="most: not one more of the planned instances would fit; least: not one of them can go."
     )
 
@@ -122,8 +130,8 @@ class PlannedNodeClass(_Part):
     region: Name
     configuration: Name
     node_class: str = Field(description="reserved, spot or on-demand.")
-    nodes: int = Field(ge=1, le=10**9)
-    usd_h: float = Field(ge=0, description="USD per node-hour, preemptions included.")
+    nodes: Count = Field(ge=1)
+    usd_h: Figure = Field(ge=0, description="USD per node-hour, preemptions included.")
 
 
 class SimulatedPhase(_Part):
@@ -134,10 +142,10 @@ class SimulatedPhase(_Part):
     kind: Literal["prefill", "decode"] = Field(
         description="prefill: time to first token; decode: time per output token."
     )
-    attainment: float = Field(ge=0, le=1, description="Share of all requests that met the SLO.")
-    attainment_feasible: float | None = Field(description="Share of those that would meet it on an idle cluster.")
-    p99_ms: float | None = Field(description="99th percentile of the latency, ms.")
-    causes: dict[str, float] = Field(description="Cause -> share of all requests that missed the SLO for it.")
+    attainment: Figure = Field(ge=0, le=1, description="Share of all requests that met the SLO.")
+    attainment_feasible: Figure | None = Field(description="Share of those that would meet it on an idle cluster.")
+    p99_ms: Figure | None = Field(description="99th percentile of the latency, ms.")
+    causes: dict[str, Figure] = Field(description="Cause -> share of all requests that missed the SLO for it.")
 
     @property
     def key(self) -> str:
@@ -151,16 +159,18 @@ class Simulated(_Part):
     kind: Literal["poisson", "dataset", "trace"] = Field(description="Generated by seed, or a trace file.")
     trace: str | None = Field(description="Name of the trace file.")
     model: str | None = Field(description="Model of every request of the trace.")
-    rate: float | None = Field(description="Requests/s of each model; null: as demanded, or the trace's own.")
-    duration_s: float | None = Field(description="Seconds of arrivals; null: 300, or the whole trace.")
-    seed: int
-    length_cv: float = Field(description="Coefficient of variation of the lengths, for poisson.")
-    requests: int
+    rate: Figure | None = Field(description="Requests/s of each model; null: as demanded, or the trace's own.")
+    duration_s: Figure | None = Field(description="Seconds of arrivals; null: 300, or the whole trace.")
+    seed: int = Field(strict=True, ge=0)
+    length_cv: Figure = Field(description="Coefficient of variation of the lengths, for poisson.")
+    requests: Count
     requests_digest: str = Field(description="SHA-256 of the requests themselves.")
-    target: float = Field(gt=0, le=1, description="Share of the requests of each model phase that had to meet the SLO.")
+    target: Figure = Field(
+        gt=0, le=1, description="Share of the requests of each model phase that had to meet the SLO."
+    )
     over: Literal["all", "possible"] = Field(description="Of all requests, or of those some node could serve in time.")
-    passed: bool
-    rounds: int = Field(ge=1, description="Plans that were made and played until this one was chosen.")
+    passed: StrictBool
+    rounds: Count = Field(ge=1, description="Plans that were made and played until this one was chosen.")
     phases: tuple[SimulatedPhase, ...]
 
 
@@ -174,19 +184,22 @@ class Plan(_Part, Tabular):
     solver: str
     solver_version: str
     formulation: str
-    status: str = Field(description="optimal (gap within the one asked for) or feasible.")
-    cost_usd_h: float = Field(description="Provisioning, initialization and unmet demand, the objective.")
-    provisioning_usd_h: float
-    initialization_usd_h: float
-    lower_bound_usd_h: float = Field(description="No allocation of this library can cost less.")
-    gap: float = Field(description="(cost - lower bound) / cost.")
-    requested_gap: float
+    status: Literal["optimal", "feasible"] = Field(description="optimal (gap within the one asked for) or feasible.")
+    cost_usd_h: Figure = Field(description="Provisioning, initialization and unmet demand, the objective.")
+    provisioning_usd_h: Figure
+    initialization_usd_h: Figure
+    lower_bound_usd_h: Figure = Field(description="No allocation of this library can cost less.")
+    gap: Figure = Field(
+        description="The larger of (cost - lower bound) / cost and, where demand was scaled, (served_factor_bound - "
+        "served_factor) / served_factor_bound."
+    )
+    requested_gap: Figure = Field(ge=0, lt=1)
     on_infeasible: Literal["met", "scale", "shortfall"] = Field(
         default="met", description="met: all demand is; else what was done since the pool cannot meet it."
     )
-    served_factor: float = Field(default=1.0, ge=0, le=1, description="scale: this share of every demand is served.")
-    served_factor_bound: float = Field(default=1.0, ge=0, le=1, description="scale: no larger share can be, proven.")
-    unmet_usd_h: float = Field(default=0.0, ge=0, description="shortfall: price of unmet demand, part of the cost.")
+    served_factor: Figure = Field(default=1.0, ge=0, le=1, description="scale: this share of every demand is served.")
+    served_factor_bound: Figure = Field(default=1.0, ge=0, le=1, description="scale: no larger share can be, proven.")
+    unmet_usd_h: Figure = Field(default=0.0, ge=0, description="shortfall: price of unmet demand, part of the cost.")
     scenario_digest: str
     library_digest: str
     demands: tuple[PlannedDemand, ...]
@@ -200,6 +213,16 @@ class Plan(_Part, Tabular):
         default=None, description="Whether the SLOs hold for the share of requests asked for, on fresh requests."
     )
     scenario: dict[str, Any] = Field(description="The validated scenario, so that the plan can be checked anywhere.")
+
+    @field_validator("scenario")
+    @classmethod
+    def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """NaN and infinity are no JSON, so no document has them."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError as error:
+            raise ValueError("NaN and infinity are no values of a scenario") from error
+        return value
 
     @cached_property
     def resolved(self) -> ResolvedScenario:
@@ -267,13 +290,39 @@ class Plan(_Part, Tabular):
             PlanError: Not JSON, or not a plan; names ``source`` and every field that is off.
         """
         try:
-            return Plan.model_validate_json(text)
+            plan = Plan.model_validate_json(text)
         except ValidationError as error:
             lines = [
                 f"  - {'.'.join(str(part) for part in item['loc']) or 'the document'}: {item['msg']}"
                 for item in error.errors()[:20]
             ]
             raise PlanError("\n".join([f"{source}: not a coralopt plan of version {VERSION}:", *lines])) from error
+        try:
+            json.loads(text, object_pairs_hook=_without_twins)
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"{source}: the plan cannot be read: {error}") from error
+        return plan
+
+
+def headline_gap(cost: float, bound: float, factor: float, factor_bound: float) -> float:
+    """The gap that a plan is judged by: that of its cost, or that of the share of demand it serves, whichever is larger.
+
+    Args:
+        cost: USD/h.
+        bound: Proven lower bound on the cost of serving as much, USD/h.
+        factor: Share of every demand that is served; 1 where demand was not scaled.
+        factor_bound: No larger share can be served, proven.
+    """
+    unserved = (factor_bound - factor) / factor_bound if factor_bound > 0 else 0.0
+    return max(relative_gap(cost, bound), unserved)
+
+
+def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands twice in one place, so programs may read it differently")
+    return dict(pairs)
 
 
 def plan_schema() -> dict[str, Any]:

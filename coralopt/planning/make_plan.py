@@ -12,6 +12,7 @@ from coralopt._version import __version__
 from coralopt.allocation import Served, unmet_demand
 from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
+from coralopt.plan.document import headline_gap
 from coralopt.planning.operators import planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import backend_version
@@ -192,25 +193,28 @@ def make_plan(
     )
     if classes:
         provisioning = sum(item.nodes * item.usd_h for item in classes)
-    way: Literal["met", "scale", "shortfall"] = "met"
-    if problem.unmet_price is not None or factor is not None:
-        way = "shortfall" if factor is None else "scale"
+    served_factor = 1.0 if factor is None else float(factor.factor)
+    served_factor_bound = 1.0 if factor is None else factor.bound
+    way: Literal["met", "scale", "shortfall"] = "scale" if served_factor < 1 else "met"
+    if any(item.unmet_tokens_s for item in demands) and factor is None:
+        way = "shortfall"
+    gap = headline_gap(result.cost_usd_h, result.bound_usd_h, served_factor, served_factor_bound)
     return Plan(
         planner="coral",
         coralopt_version=__version__,
         solver=solver,
         solver_version=backend_version(solver),
         formulation=result.formulation,
-        status="optimal" if result.gap <= requested_gap else "feasible",
+        status="optimal" if gap <= requested_gap else "feasible",
         cost_usd_h=result.cost_usd_h,
         provisioning_usd_h=provisioning,
         initialization_usd_h=max(0.0, result.cost_usd_h - provisioning - unmet_usd_h),
         lower_bound_usd_h=result.bound_usd_h,
-        gap=result.gap,
+        gap=gap,
         requested_gap=requested_gap,
         on_infeasible=way,
-        served_factor=1.0 if factor is None else float(factor.factor),
-        served_factor_bound=1.0 if factor is None else factor.bound,
+        served_factor=served_factor,
+        served_factor_bound=served_factor_bound,
         unmet_usd_h=unmet_usd_h,
         scenario_digest=scenario.digest,
         library_digest=library.digest,

@@ -15,25 +15,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coralopt.errors import InfeasibleError, OptionError, ScenarioError
+from coralopt.errors import InfeasibleError, OptionError, ScenarioError, WorkloadError
 from coralopt.plan import Plan, Simulated, SimulatedPhase
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.headroom import Ask, Trial, best_ask, next_ask
 from coralopt.planning.request import PlanRequest
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
 from coralopt.simulation.possible import possible_requests
 from coralopt.types import Bools
-from coralopt.workload import Trace, Traffic, trace_digest
+from coralopt.workload import Trace, Traffic, model_loads, trace_digest
+from coralopt.workload.generation.traffic import DURATION_S
 
 #: Causes of a miss that more throughput does away with; the others need nodes that are quicker by themselves.
 WAITING = ("instance", "startup", "memory", "burst", "queue", "transfer")
 INHERENT = ("length", "batch", "transfer")
 #: Difference of a share of requests up to which a simulation played again counts as equal.
 SAME = 1e-6
+#: How many times as many requests as a plan says it was played against its traffic may be expected to make.
+MOST_AGAIN = 3
 
 
 @dataclass(frozen=True)
@@ -283,20 +287,24 @@ class _Search:
             over=self.settings.over,  # type: ignore[arg-type]
             passed=passed,
             rounds=len(self.rounds),
-            phases=tuple(
-                SimulatedPhase(
-                    model=row.model,
-                    phase=row.phase,  # type: ignore[arg-type]
-                    kind=row.kind,  # type: ignore[arg-type]
-                    attainment=row.attainment,
-                    attainment_feasible=_known(row.attainment_feasible),
-                    p99_ms=_known(row.p99_ms),
-                    causes=row.causes,
-                )
-                for row in result.outcomes
-                if row.key in attainment and not math.isnan(row.attainment)
-            ),
+            phases=_played_phases(result, attainment),
         )
+
+
+def _played_phases(result: SimulationResult, attainment: Mapping[str, float]) -> tuple[SimulatedPhase, ...]:
+    return tuple(
+        SimulatedPhase(
+            model=row.model,
+            phase=row.phase,  # type: ignore[arg-type]
+            kind=row.kind,  # type: ignore[arg-type]
+            attainment=row.attainment,
+            attainment_feasible=_known(row.attainment_feasible),
+            p99_ms=_known(row.p99_ms),
+            causes=row.causes,
+        )
+        for row in result.outcomes
+        if row.key in attainment and not math.isnan(row.attainment)
+    )
 
 
 def _known(value: float) -> float | None:
@@ -322,6 +330,38 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
         raise OptionError("the plan was never played against requests")
     if mark.kind == "trace" and trace is None:
         raise OptionError(f"the plan was played against the trace {mark.trace}; give the file with --trace")
+    try:
+        requests, window_s = _requests_again(mark, plan.resolved, trace)
+    except WorkloadError as error:
+        if mark.kind == "trace":
+            raise
+        return (f"simulated: {error}",)
+    if trace_digest(requests) != mark.requests_digest:
+        return ("simulated: these are not the requests that the plan was played against",)
+    result = simulate(plan, requests, duration_s=window_s)
+    attainment = _attainment(result, requests, possible_requests(plan.resolved, requests), mark.over)
+    passed = all(value >= mark.target for value in attainment.values())
+    wrong = list(_other_outcomes(mark.phases, _played_phases(result, attainment)))
+    for name, stated, again in (
+        ("requests", mark.requests, len(result.requests["status"])),
+        ("passed", mark.passed, passed),
+    ):
+        if stated != again:
+            wrong.append(f"simulated.{name} is {stated}, played again it is {again}")
+    if not passed:
+        worst = min(attainment, key=lambda key: attainment[key])
+        wrong.append(
+            f"the plan fails its own simulation: {attainment[worst]:.2%} of {worst}, {mark.target:.2%} asked for"
+        )
+    return tuple(wrong)
+
+
+def _requests_again(mark: Simulated, scenario: ResolvedScenario, trace: Path | None) -> tuple[Trace, float | None]:
+    """The requests that a plan says it was played against, and the seconds of arrivals to measure.
+
+    Raises:
+        WorkloadError: They cannot be made, or would not be as many as the plan says.
+    """
     traffic = Traffic(
         mark.kind,
         trace if mark.kind == "trace" else None,
@@ -333,27 +373,39 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
         # The digest says whether they are the same requests, in whatever order their file has them.
         sort=mark.kind == "trace",
     )
-    requests = traffic.requests(plan.resolved)
-    if trace_digest(requests) != mark.requests_digest:
-        return ("simulated: these are not the requests that the plan was played against",)
-    result = simulate(plan, requests, duration_s=traffic.window_s)
-    again = {(row.model, row.phase, row.kind): row.attainment for row in result.outcomes}
-    wrong = [
-        f"{item.key}: {item.attainment:.4%} met the {item.kind} SLO in the plan, "
-        f"{again.get((item.model, item.phase, item.kind), math.nan):.4%} when played again"
-        for item in mark.phases
-        if not abs(again.get((item.model, item.phase, item.kind), math.nan) - item.attainment) <= SAME
-    ]
-    attainment = _attainment(result, requests, possible_requests(plan.resolved, requests), mark.over)
-    passed = all(value >= mark.target for value in attainment.values())
-    if passed != mark.passed:
-        wrong.append(f"simulated.passed is {mark.passed}, played again it is {passed}")
-    if not passed:
-        worst = min(attainment, key=lambda key: attainment[key])
-        wrong.append(
-            f"the plan fails its own simulation: {attainment[worst]:.2%} of {worst}, {mark.target:.2%} asked for"
-        )
-    return tuple(wrong)
+    if mark.kind != "trace":
+        # Said before any is made: a document may ask for more than fit in memory.
+        loads = model_loads(scenario)
+        rate = sum(load.rate_s if mark.rate is None else mark.rate for load in loads)
+        expected = rate * (mark.duration_s or DURATION_S)
+        if expected > MOST_AGAIN * max(1000, mark.requests):
+            raise WorkloadError(f"about {expected:.3g} requests are described, but {mark.requests} were played")
+    return traffic.requests(scenario), traffic.window_s
+
+
+def _other_outcomes(stated: Sequence[SimulatedPhase], again: Sequence[SimulatedPhase]) -> Iterator[str]:
+    """One sentence for every figure of a model phase that is not the same when played again."""
+    played = {(row.key, row.kind): row for row in again}
+    for key, kind in sorted(set(played) - {(row.key, row.kind) for row in stated}):
+        yield f"simulated: {key} ({kind}) is missing"
+    for item in stated:
+        row = played.get((item.key, item.kind))
+        if row is None:
+            yield f"simulated: {item.key} ({item.kind}) had no requests when played again"
+            continue
+        if not abs(row.attainment - item.attainment) <= SAME:
+            yield (
+                f"{item.key}: {item.attainment:.4%} met the {item.kind} SLO in the plan, "
+                f"{row.attainment:.4%} when played again"
+            )
+        figures = [(name, getattr(item, name), getattr(row, name)) for name in ("attainment_feasible", "p99_ms")]
+        figures += [
+            (f"causes.{name}", item.causes.get(name), row.causes.get(name))
+            for name in sorted({*item.causes, *row.causes})
+        ]
+        for name, figure, now in figures:
+            if (figure is None) != (now is None) or (figure is not None and abs(figure - now) > SAME * max(1.0, now)):
+                yield f"{item.key}: {name} is {figure} in the plan, {now} when played again"
 
 
 def _attainment(

@@ -22,8 +22,8 @@ VariableIndex = int | str | tuple[int | str, ...] | None
 #: What every variable of a formulation is: (name, index) -> value.
 VariableValues = Mapping[tuple[str, VariableIndex], float]
 
-#: What a violation is about: no answer of this problem at all (``answer``), a rule that it breaks, or a figure that is
-#: stated otherwise than it is recomputed (``figure``).
+#: What a violation is about: no answer of this problem at all (``answer``), a rule that it breaks, a figure that is
+#: stated otherwise than it is recomputed (``figure``), or where it comes from (``origin``).
 ViolationKind = Literal[
     "answer",
     "capacity",
@@ -33,6 +33,7 @@ ViolationKind = Literal[
     "latency",
     "memory",
     "optimality",
+    "origin",
     "placement",
     "price",
     "scenario",

@@ -10,7 +10,7 @@ import numpy as np
 
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
 from coralopt.plan.certificate import LOOKS
-from coralopt.plan.verify_certificate import certified
+from coralopt.plan.verify.certified import certified
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.types import Progress

@@ -1,0 +1,96 @@
+"""Checks of what every model phase needs and is given, and of what stays unmet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+
+from coralopt.plan.document import PlannedDemand, PlannedInstance
+from coralopt.plan.verify.inspected import Inspected, differs
+from coralopt.scenario.resolved import ModelPhase, ModelRules
+from coralopt.solving.problem import Violation
+from coralopt.solving.tolerance import TOLERANCE
+
+
+def demands(inspected: Inspected) -> Iterator[Violation]:
+    """Every entry of ``demands``, and whether the instances give what it promises."""
+    plan, phases = inspected.plan, inspected.scenario.model_phases
+    if [item.key for item in plan.demands] != [phase.key for phase in phases]:
+        yield Violation("figure", "demands", "demands: the list of model phases is not that of the scenario")
+        return
+    for item, phase in zip(plan.demands, phases, strict=True):
+        yield from _promise(item, phase, inspected)
+        yield from _stated(item, phase, inspected)
+
+
+def rule_of(inspected: Inspected, phase: ModelPhase) -> ModelRules:
+    """What operators ask for the model of a phase."""
+    return dict(inspected.scenario.operations.models).get(phase.model.name, ModelRules())
+
+
+def instances_of(inspected: Inspected, phase: ModelPhase) -> list[PlannedInstance]:
+    """The instances that serve a model phase."""
+    return [instance for instance, own in inspected.known if own.key == phase.key]
+
+
+def _promise(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Iterator[Violation]:
+    demand, level = Fraction(phase.needed_tokens_s), _served(inspected, phase)
+    # What is not promised is a rounded figure; what must be met in full is met to the last bit.
+    hair = demand * Fraction(TOLERANCE) if item.unmet_tokens_s else Fraction(0)
+    if level < demand - Fraction(item.unmet_tokens_s) - hair:
+        room = f" and {phase.throughput_headroom:.0%} headroom" if phase.throughput_headroom else ""
+        text = (
+            f"{phase.key}: the plan gives {float(level):.3f} tokens/s, "
+            f"the demand is {phase.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s{room}"
+        )
+        yield Violation("demand", phase.key, text)
+    way, expected = inspected.plan.on_infeasible, 0.0
+    if way == "scale":
+        expected = float(demand) * (1 - inspected.plan.served_factor)
+    elif way == "shortfall":
+        expected = float(_unserved_share(inspected, phase) * demand)
+    hair_s = 0.0 if way == "met" else TOLERANCE * max(1.0, float(demand))
+    if not abs(item.unmet_tokens_s - expected) <= hair_s:
+        text = f"{phase.key}: unmet_tokens_s is {item.unmet_tokens_s!r}, {way} gives {expected!r}"
+        yield Violation("figure", phase.key, text)
+
+
+def _stated(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Iterator[Violation]:
+    off, instances = partial(Violation, "figure", phase.key), instances_of(inspected, phase)
+    planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
+    if differs(item.demand_tokens_s, phase.demand_tokens_s) or differs(item.planned_tokens_s, float(planned)):
+        yield off(f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed")
+    if differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
+        yield off(f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances")
+    if differs(item.slo_ms, phase.slo_ms):
+        yield off(f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}")
+    table = inspected.tables.plain(phase.key)
+    used = {name for instance in instances for name in instance.nodes()}
+    sources = {name: line for name, line in zip(table.configurations, table.provenance, strict=True) if name in used}
+    for name in sorted({*sources, *item.throughput_sources}):
+        stated, line = item.throughput_sources.get(name), sources.get(name)
+        if stated != line:
+            yield off(f"{phase.key}: throughput_sources says {stated!r} of {name}, its figures come from {line!r}")
+
+
+def _served(inspected: Inspected, phase: ModelPhase) -> Fraction:
+    """Tokens/s that the plan can promise: what is there, and what a region's loss leaves over the share asked for."""
+    by_region = dict.fromkeys(inspected.scenario.regions, Fraction(0))
+    for instance in instances_of(inspected, phase):
+        by_region[instance.region] += instance.count * Fraction(instance.tokens_s)
+    total = sum(by_region.values(), Fraction(0))
+    share = rule_of(inspected, phase).survive_region_loss
+    if share > 0:
+        left = min(total - lost for lost in by_region.values())
+        return min(total, left / Fraction(share))
+    return total
+
+
+def _unserved_share(inspected: Inspected, phase: ModelPhase) -> Fraction:
+    """Share of a model's demand that its phases leave unmet: a request that is not served needs none of them."""
+    share = Fraction(0)
+    for other in inspected.scenario.model_phases:
+        if other.model.name == phase.model.name and other.needed_tokens_s > 0:
+            share = max(share, 1 - _served(inspected, other) / Fraction(other.needed_tokens_s))
+    return share

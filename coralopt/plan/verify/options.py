@@ -1,0 +1,202 @@
+"""Checks of what operators asked for: limits, replicas, survival of a region, forbidden pairs, supply classes.
+
+Each is summed again from the instances and the scenario's options, under the names that a plan must list them by; shares no
+code with the terms of the allocation floor. Sums are exact rational arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Literal
+
+from coralopt.plan.document import PlannedInstance, PlannedOption
+from coralopt.plan.verify.demands import instances_of
+from coralopt.plan.verify.inspected import Inspected, Known, differs
+from coralopt.plan.verify.rent import list_price, pieces, rent, taken, used_nodes
+from coralopt.scenario.resolved import ModelPhase, ModelRules, RentLimits
+from coralopt.solving.problem import Violation
+from coralopt.solving.tolerance import TOLERANCE, above
+
+
+@dataclass(frozen=True)
+class DueOption:
+    """One option of the scenario, and where the plan stands.
+
+    Attributes:
+        place: Its place in the scenario.
+        sense: ``"most"`` or ``"least"``.
+        unit: Of both figures.
+        asked: What is asked for.
+        planned: What the plan has.
+        each: What one more, or one less, of every planned instance in its scope would change.
+        held: The least (or most) that the plan must have, where that is not what is asked for: unmet demand need not
+            survive.
+    """
+
+    place: str
+    sense: Literal["most", "least"]
+    unit: str
+    asked: Fraction
+    planned: Fraction
+    each: Sequence[Fraction]
+    held: Fraction | None = None
+
+    @property
+    def binding(self) -> bool:
+        """Whether not one more of the instances would fit, or not one of them can go."""
+        smallest = min((change for change in self.each if change > 0), default=None)
+        room = self.asked - self.planned if self.sense == "most" else self.planned - self.asked
+        return smallest is not None and room < smallest * (1 - Fraction(TOLERANCE))
+
+    def broken(self) -> str | None:
+        """The sentence that says how the plan breaks it; figures that count nodes or instances have no tolerance."""
+        limit = self.asked if self.held is None else self.held
+        counts = self.unit in ("nodes", "instances")
+        if self.sense == "most":
+            off = self.planned > limit if counts else above(self.planned, limit)
+        else:
+            off = self.planned < limit if counts else above(limit, self.planned)
+        if not off:
+            return None
+        word = "at most" if self.sense == "most" else "at least"
+        return (
+            f"{self.place}: the plan has {float(self.planned):,.6g} {self.unit}, "
+            f"{word} {float(limit):,.6g} is asked for"
+        )
+
+
+def options(inspected: Inspected) -> Iterator[Violation]:
+    """Every option that the plan violates or states wrongly, and the nodes of every supply class."""
+    listed = [item.option for item in inspected.plan.options]
+    stated = {item.option: item for item in inspected.plan.options}
+    due = list(_due(inspected))
+    for option in due:
+        text = option.broken()
+        if text is not None:
+            yield Violation("side constraint", option.place, text)
+        text = _misstated(option, stated.get(option.place))
+        if text is not None:
+            yield Violation("figure", option.place, f"options: {option.place} {text}")
+    for name in sorted(set(listed) - {option.place for option in due}):
+        yield Violation("figure", name, f"options: {name} is no option of the scenario")
+    for name in sorted({name for name in listed if listed.count(name) > 1}):
+        yield Violation("figure", name, f"options: {name} is listed more than once")
+    for model, rule in inspected.scenario.operations.models:
+        for instance, phase in inspected.known:
+            banned = sorted(set(instance.nodes()) & set(rule.forbidden))
+            if phase.model.name == model and banned:
+                text = f"{instance.name}: uses {', '.join(banned)}, forbidden"
+                yield Violation("side constraint", instance.name, text)
+    yield from _classes(inspected)
+
+
+def _misstated(due: DueOption, item: PlannedOption | None) -> str | None:
+    if item is None:
+        return "is missing"
+    figures = (item.planned, due.planned), (item.asked, due.asked)
+    if item.unit != due.unit or any(differs(stated, float(figure)) for stated, figure in figures):
+        return f"is stated as {item.planned!r} of {item.asked!r} {item.unit}, not as recomputed"
+    if item.sense != due.sense:
+        return f"is stated as a limit of at {item.sense}, it is one of at {due.sense}"
+    if item.binding != due.binding:
+        return f"is stated as {'' if item.binding else 'not '}binding, which it is{' not' if item.binding else ''}"
+    return None
+
+
+def _due(inspected: Inspected) -> Iterator[DueOption]:
+    """Every option of the scenario in the order of its places."""
+    scenario, known = inspected.scenario, inspected.known
+    asked, keys, by_region = scenario.operations, scenario.model_keys, rent(scenario, known)
+    yield from _limits("limits", asked.limits, inspected, known, sum(by_region.values(), Fraction(0)))
+    for region, limits in asked.regions:
+        inside = [item for item in known if item[0].region == region]
+        yield from _limits(f"pool.regions.{region}.limits", limits, inspected, inside, by_region[region])
+    for model, rule in asked.models:
+        place, mine = f"models.{keys[model]}", [item for item in known if item[1].model.name == model]
+        yield from _limits(f"{place}.limits", rule.limits, inspected, mine, None)
+        if rule.forbidden:
+            bad = [Fraction(i.count) for i, _ in mine if set(i.nodes()) & set(rule.forbidden)]
+            total = sum(bad, Fraction(0))
+            yield DueOption(f"{place}.forbidden", "most", "instances", Fraction(0), total, [Fraction(1)] * len(bad))
+        for phase in (phase for phase in scenario.model_phases if phase.model.name == model):
+            yield from _of_phase(place, rule, phase, inspected)
+
+
+def _of_phase(place: str, rule: ModelRules, phase: ModelPhase, inspected: Inspected) -> Iterator[DueOption]:
+    instances, plan = instances_of(inspected, phase), inspected.plan
+    if rule.min_replicas:
+        replicas, least = Fraction(sum(i.count for i in instances)), Fraction(rule.min_replicas)
+        ones = [Fraction(1)] * len(instances)
+        yield DueOption(f"{place}.min_replicas ({phase.phase})", "least", "instances", least, replicas, ones)
+    if rule.survive_region_loss > 0:
+        share, demand = Fraction(rule.survive_region_loss), Fraction(phase.needed_tokens_s)
+        unmet = sum((Fraction(item.unmet_tokens_s) for item in plan.demands if item.key == phase.key), Fraction(0))
+        promised = max(Fraction(0), demand - unmet)
+        for lost in inspected.scenario.regions:
+            name = f"{place}.survive_region_loss ({phase.phase} without {lost})"
+            inside = [i for i in instances if i.region != lost]
+            left = sum((i.count * Fraction(i.tokens_s) for i in inside), Fraction(0))
+            each = [Fraction(i.tokens_s) for i in inside]
+            # A smaller demand is planned where it was scaled; what goes unmet at a price was asked for.
+            asked = share * (promised if plan.on_infeasible == "scale" else demand)
+            yield DueOption(name, "least", "tokens/s", asked, left, each, share * promised)
+
+
+def _limits(
+    place: str, given: RentLimits, inspected: Inspected, inside: Known, rented: Fraction | None
+) -> Iterator[DueOption]:
+    """Limits on nodes and money.
+
+    Args:
+        place: Of the limits in the scenario.
+        given: The limits.
+        inspected: The plan.
+        inside: Instances in their scope.
+        rented: USD/h of these at the prices of their classes; ``None`` where list prices count.
+    """
+    if given.max_nodes is not None:
+        each = [Fraction(sum(i.nodes().values())) for i, _ in inside]
+        nodes = sum((i.count * n for (i, _), n in zip(inside, each, strict=True)), Fraction(0))
+        yield DueOption(f"{place}.max_nodes", "most", "nodes", Fraction(given.max_nodes), nodes, each)
+    if given.max_usd_h is not None:
+        each = [_least_usd_h(inspected, i, rented is None) for i, _ in inside]
+        listed = sum((i.count * Fraction(i.price_usd_h) for i, _ in inside), Fraction(0))
+        usd_h = listed if rented is None else rented
+        yield DueOption(f"{place}.max_usd_h", "most", "USD/h", Fraction(given.max_usd_h), usd_h, each)
+
+
+def _least_usd_h(inspected: Inspected, instance: PlannedInstance, listed: bool) -> Fraction:
+    """USD/h of one instance at list prices, or with every node at the price of its cheapest class."""
+    total = Fraction(0)
+    for name, n in instance.nodes().items():
+        offered = pieces(inspected.scenario, instance.region, name)
+        price = list_price(inspected.scenario, instance.region, name)
+        total += n * (price if listed or not offered else Fraction(offered[0][1]))
+    return total
+
+
+def _classes(inspected: Inspected) -> Iterator[Violation]:
+    off, scenario, plan = partial(Violation, "figure", "node_classes"), inspected.scenario, inspected.plan
+    if not scenario.operations.classes:
+        if plan.node_classes:
+            yield off("node_classes: the scenario has no reserved or spot nodes")
+        return
+    stated: dict[tuple[str, str], list[tuple[str, float, int]]] = {}
+    for item in plan.node_classes:
+        stated.setdefault((item.region, item.configuration), []).append((item.node_class, item.usd_h, item.nodes))
+    for place, count in used_nodes(inspected.known).items():
+        if not _same_pieces(stated.pop(place, []), taken(scenario, place, count)):
+            region, name = place
+            yield off(f"node_classes: {name} in {region} are not {count} nodes taken from the cheapest class first")
+    for region, name in stated:
+        yield off(f"node_classes: {name} in {region} are listed but no instance uses them")
+
+
+def _same_pieces(stated: Sequence[tuple[str, float, int]], due: Sequence[tuple[str, float, int]]) -> bool:
+    return len(stated) == len(due) and all(
+        (name, nodes) == (other, count) and not differs(usd_h, price)
+        for (name, usd_h, nodes), (other, price, count) in zip(sorted(stated), sorted(due), strict=True)
+    )
