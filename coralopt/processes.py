@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -165,7 +165,9 @@ class Child:
         """
         _require_program(argv[0])
         with ExitStack() as held:
-            output = None if log is None else held.enter_context(log.open("wb"))
+            # Appending, so that whoever empties the file while the child writes gets no hole.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            output = None if log is None else held.enter_context(os.fdopen(os.open(log, flags, 0o644), "wb"))
             error = None if log is None else subprocess.STDOUT
             words, pipes, lifeline = list(argv), [], None
             if not outlives and hasattr(os, "fork"):
@@ -235,15 +237,24 @@ class Child:
         Args:
             grace_s: Time to end by itself after SIGINT, s.
         """
-        # A process found again may be gone, and its number somebody else's.
-        if not self._buried and (self._handle is not None or self.alive):
-            family = _family(self.pid)
+        if not self._buried:
+            family = self._family()
             if grace_s > 0 and self.alive:
                 self._why = Ending.KILLED
                 self._send_group(signal.SIGINT)
                 self.wait(grace_s)
             self._end(Ending.KILLED, family)
         return self._exit or Exit(Ending.KILLED)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether anything of it is left: itself, or what it started in its session."""
+        return self.alive or bool(_session(self.pid, self.born))
+
+    def _family(self) -> list[psutil.Process]:
+        """Itself and all it started. A process found again may be gone, and its number somebody else's."""
+        mine = self._handle is not None or self.alive
+        return list({*(_family(self.pid) if mine else ()), *_session(self.pid, self.born)})
 
     def __enter__(self) -> Child:
         return self
@@ -256,9 +267,9 @@ class Child:
     def _look(self) -> None:
         self.peak_mib = max(self.peak_mib or 0.0, _resident_mib(self.pid)) or None
         if self._seconds is not None and time.monotonic() - self._begun > self._seconds:
-            self._end(Ending.OUT_OF_TIME, _family(self.pid))
+            self._end(Ending.OUT_OF_TIME, self._family())
         elif self.memory_gib is not None and (self.peak_mib or 0.0) > 1024 * self.memory_gib:
-            self._end(Ending.OUT_OF_MEMORY, _family(self.pid))
+            self._end(Ending.OUT_OF_MEMORY, self._family())
 
     def _send_group(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -267,7 +278,9 @@ class Child:
     def _end(self, why: Ending, family: Sequence[psutil.Process]) -> None:
         """Kill the group and whoever left it, and wait until they are gone."""
         self._why, self._buried = why, True
-        self._send_group(getattr(signal, "SIGKILL", signal.SIGTERM))
+        # Without anybody left, the number may be another group's by now.
+        if family:
+            self._send_group(getattr(signal, "SIGKILL", signal.SIGTERM))
         _bury(family)
         if self._handle is not None:
             self._handle.wait()
@@ -296,6 +309,33 @@ def _family(pid: int) -> list[psutil.Process]:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     return []
+
+
+def sessions(leaders: Collection[int]) -> dict[int, list[psutil.Process]]:
+    """Who lives in the sessions that these processes began, themselves included; one look at the machine for all of them."""
+    import psutil
+
+    found: dict[int, list[psutil.Process]] = {leader: [] for leader in leaders}
+    for pid in psutil.pids() if hasattr(os, "getsid") else ():
+        with suppress(OSError, psutil.Error):
+            if (session := os.getsid(pid)) in found and birth(pid) is not None:
+                found[session].append(psutil.Process(pid))
+    return found
+
+
+def _session(pid: int, born: str | None) -> list[psutil.Process]:
+    """Who lives in the session of a process, though that one be gone: while they do, its number is nobody else's."""
+    members = sessions((pid,))[pid]
+    stranger = any(member.pid == pid and birth(pid) != born for member in members)
+    # Nobody is older than the one who began it.
+    return [] if stranger or born is None else [m for m in members if float(birth(m.pid) or 0) >= float(born)]
+
+
+def machine_boot() -> str:
+    """Which start of this machine it is: numbers of processes from before the last one mean nothing."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
 
 
 def _bury(family: Sequence[psutil.Process]) -> None:

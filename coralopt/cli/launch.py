@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -200,7 +203,11 @@ def apply(plan: PlanFile, where: WhereArgument = str(RUN_FOLDER), json_output: J
 def status(where: WhereArgument = str(RUN_FOLDER), json_output: JsonFlag = False) -> None:
     """Say what runs there: every pipeline, its health and its load; exit code 1 when one is missing."""
     from coralopt.report.table import Column, make_table
+    from coralopt.runtime.local.state import controller_of
 
+    if Path(where).is_dir() and controller_of(Path(where)) is None:
+        present(_left_in(Path(where)), json_output)
+        return
     report = controller(where).status()
     heads = ("pipeline", "model", "phase", "state", "in flight", "url")
     rows = [
@@ -220,21 +227,41 @@ def status(where: WhereArgument = str(RUN_FOLDER), json_output: JsonFlag = False
 
 @app.command()
 def stop(output: RunFolder = RUN_FOLDER) -> None:
-    """Stop what an earlier run left, in order."""
+    """Stop what runs here or what an earlier run left, in order; needs no plan."""
     import asyncio
 
     need_runtime_extra()
     from coralopt.runtime.local import LocalCluster
-    from coralopt.runtime.local.state import only_controller
+    from coralopt.runtime.local.state import controller_of, only_controller
 
     if not output.is_dir():
         say(f"{output}: nothing runs")
         return
+    if (controller := controller_of(output)) is not None:
+        say(f"{output}: the launch that runs here (process {controller}) drains and stops")
+        os.kill(controller, signal.SIGTERM)
+        while controller_of(output) == controller:
+            time.sleep(0.2)
     with only_controller(output):
         cluster = LocalCluster(output, say)
         if not cluster.running:
             say(f"{output}: nothing runs")
         asyncio.run(cluster.stop_all())
+
+
+def _left_in(folder: Path) -> CommandOutput:
+    """What the processes that a launch left in a folder do."""
+    need_runtime_extra()
+    from coralopt.report.table import make_table
+    from coralopt.runtime.local import LocalCluster
+
+    left = [
+        {**pipeline, "state": "runs" if pipeline["alive"] else "broken"} for pipeline in LocalCluster(folder).summary()
+    ]
+    heads = ("name", "state", "url", "pids")
+    table = make_table(f"Servers of {folder}", heads, [[str(pipeline[head]) for head in heads] for pipeline in left])
+    line = "no launch looks after them: start it again with `coralopt launch start`, or end them with `coralopt launch stop`"
+    return CommandOutput({"left": left}, [table], [line if left else "nothing runs"], code=CHECK_FAILED)
 
 
 def route(

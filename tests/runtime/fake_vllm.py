@@ -3,7 +3,8 @@
 Strict where vLLM is: unknown options, a layer partition that does not fit, missing ranks. Stages meet at the master port.
 Answers depend on the prompt only, so any server gives the same tokens. Environment: FAKE_START_S delays the start,
 FAKE_TOKEN_S is the time of a token, FAKE_FAIL=RANK ends that rank's process at once with an error, FAKE_STUCK keeps
-/health from answering, FAKE_LIFE_S ends a server by itself after it served so long.
+/health from answering, FAKE_LIFE_S ends a server by itself after it served so long. FAKE_WORKERS is the number of processes
+that every process starts, as vLLM does; they outlive whoever kills it.
 """
 
 from __future__ import annotations
@@ -163,16 +164,33 @@ def meet(options: argparse.Namespace) -> list[socket.socket]:
             time.sleep(0.02)
 
 
+def start_workers() -> list[int]:
+    workers = []
+    for _ in range(int(os.environ.get("FAKE_WORKERS", "0"))):
+        if (pid := os.fork()) == 0:
+            while True:
+                time.sleep(60)
+        workers.append(pid)
+    return workers
+
+
+def end_workers(workers: list[int]) -> None:
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+
+
 def main() -> None:
     options = parse()
     check(options)
     time.sleep(float(os.environ.get("FAKE_START_S", "0")))
+    workers = start_workers()
     others = meet(options)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if options.headless:
         stop.wait()
+        end_workers(workers)
         return
     server = Server(options)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -185,6 +203,7 @@ def main() -> None:
     limit = time.monotonic() + options.shutdown_timeout
     while server.busy and time.monotonic() < limit:
         time.sleep(0.01)
+    end_workers(workers)
     print("drained", flush=True)
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from coralopt.errors import LaunchError
@@ -18,7 +18,7 @@ from coralopt.plan import Plan
 from coralopt.runtime.engine import Engine
 from coralopt.runtime.launch import Launch, PipelineLaunch
 from coralopt.runtime.local.addresses import LocalAddresses, gpu_kind, gpus_here
-from coralopt.runtime.local.cluster import LocalCluster
+from coralopt.runtime.local.cluster import LocalCluster, RunningPipeline
 from coralopt.runtime.lower import lower
 from coralopt.runtime.router.router import Router
 
@@ -73,12 +73,7 @@ def wanted(plan: Plan, engine: Engine, partial: bool = False) -> tuple[Launch, d
 
 
 async def reconcile(
-    plan: Plan,
-    engine: Engine,
-    cluster: LocalCluster,
-    router: Router,
-    pace: Pace | None = None,
-    skip: frozenset[str] = frozenset(),
+    plan: Plan, engine: Engine, cluster: LocalCluster, router: Router, pace: Pace | None = None
 ) -> Changes:
     """Start, wait, route, drain, stop: in this order, so that no request is refused for the change.
 
@@ -90,38 +85,111 @@ async def reconcile(
         cluster: What does run.
         router: Told of every change.
         pace: How.
-        skip: Pipelines of the plan that are not to be started.
 
     Raises:
         LaunchError: Nothing of the plan can run, GPUs are too few, or a server does not start.
     """
     how = pace or Pace()
-    _, definitions = wanted(plan, engine, how.partial)
-    kept = {n for n, p in cluster.running.items() if p.alive and definitions.get(plain_name(n)) == p.definition}
-    gone = [name for name in cluster.running if name not in kept]
-    names = {plain_name(name) for name in kept}
-    new = [name for name in definitions if name not in names and name not in skip]
-    cluster.say(f"plan: {len(kept)} pipelines stay, {len(new)} start, {len(gone)} stop")
-    await _retire([name for name in gone if how.drain_first or not cluster.running[name].alive], cluster, router)
-    taken = [gpu for pipeline in cluster.running.values() for gpu in pipeline.gpus]
-    products = gpus_here() if how.needs_gpus else ()
-    kinds = ["any" if how.any_gpu else gpu_kind(product) for product in products]
-    addresses = LocalAddresses(taken=taken, kinds=kinds) if how.needs_gpus else LocalAddresses()
-    launch = lower(plan, engine, addresses, only=lambda name: name in new)
-    addresses.release()
-    if addresses.missing:
-        raise _too_few_gpus(addresses, products, len(taken))
-    # The predecessor of the same name is still there: the new one gets its definition as a second name.
-    pipelines = [_renamed(p, definitions[p.name]) if p.name in cluster.running else p for p in launch.pipelines]
-    await _start(pipelines, definitions, cluster, how)
-    router.route_by(launch.routing)
-    for pipeline in pipelines:
-        router.add(cluster.running[pipeline.name].backend, healthy=True)
-    for name in kept:
-        if name not in router.backends:
-            router.add(cluster.running[name].backend)
-    await _retire([name for name in gone if name in cluster.running], cluster, router)
-    return Changes(tuple(sorted(kept)), tuple(p.name for p in pipelines), tuple(gone))
+    return await Change(Starts(plan, engine, cluster, how)).carry_out(router)
+
+
+class Starts:
+    """A plan's pipelines, to be started on this machine.
+
+    Args:
+        plan: What should run.
+        engine: With what.
+        cluster: Where.
+        pace: How.
+
+    Attributes:
+        launch: With names for addresses.
+        definitions: Of every pipeline, by its name.
+
+    Raises:
+        LaunchError: Nothing of the plan can run.
+    """
+
+    def __init__(self, plan: Plan, engine: Engine, cluster: LocalCluster, pace: Pace) -> None:
+        self.plan, self.cluster, self.pace = plan, cluster, pace
+        self._engine = engine
+        self.launch, self.definitions = wanted(plan, engine, pace.partial)
+        self._gate = asyncio.Semaphore(pace.starts_at_once or max(1, len(self.definitions)))
+
+    async def start(self, names: Collection[str]) -> list[RunningPipeline]:
+        """Start these pipelines on free ports and devices and wait until all are ready; nothing of them is left otherwise.
+
+        Raises:
+            LaunchError: GPUs are too few, or a server does not start.
+        """
+        products = await asyncio.to_thread(gpus_here) if self.pace.needs_gpus else ()
+        # No other task runs until all are taken in: two starts at a time find other devices.
+        launches = self._placed(names, products)
+        pipelines = [self.cluster.admit(launch, self.definitions[plain_name(launch.name)]) for launch in launches]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for pipeline, launch in zip(pipelines, launches, strict=True):
+                    group.create_task(self._one(pipeline, launch))
+        except BaseException as error:
+            await asyncio.gather(*(self.cluster.stop(pipeline, at_once=True) for pipeline in pipelines))
+            # The first that failed; the group has cancelled the others.
+            raise error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error from None
+        return pipelines
+
+    async def _one(self, pipeline: RunningPipeline, launch: PipelineLaunch) -> None:
+        async with self._gate:
+            await self.cluster.start(pipeline, launch, self.pace.ready_timeout_s)
+
+    def _placed(self, names: Collection[str], products: tuple[str, ...]) -> list[PipelineLaunch]:
+        taken = [gpu for pipeline in self.cluster.running.values() for gpu in pipeline.gpus]
+        kinds = ["any" if self.pace.any_gpu else gpu_kind(product) for product in products]
+        addresses = LocalAddresses(taken=taken, kinds=kinds) if self.pace.needs_gpus else LocalAddresses()
+        launch = lower(self.plan, self._engine, addresses, only=lambda name: name in names)
+        addresses.release()
+        if addresses.missing:
+            raise _too_few_gpus(addresses, products, len(taken))
+        # A predecessor of the same name is still there: the new one gets its definition as a second name.
+        return [
+            _renamed(p, self.definitions[p.name]) if p.name in self.cluster.running else p for p in launch.pipelines
+        ]
+
+
+class Change:
+    """From what runs to what a plan wants.
+
+    Attributes:
+        kept: Pipelines that both have and that live, by their names in the plan.
+    """
+
+    def __init__(self, starts: Starts) -> None:
+        self._starts, self._cluster = starts, starts.cluster
+        definitions, running = starts.definitions, starts.cluster.running.values()
+        alive = [p for p in running if p.alive and definitions.get(plain_name(p.name)) == p.definition]
+        self.kept = {plain_name(pipeline.name): pipeline for pipeline in alive}
+        self._gone = [pipeline for pipeline in running if pipeline not in alive]
+
+    async def carry_out(self, router: Router) -> Changes:
+        """Start, wait, route, drain, stop.
+
+        Raises:
+            LaunchError: As :meth:`Starts.start`; the new ones are stopped again and the old ones go on.
+        """
+        new = [name for name in self._starts.definitions if name not in self.kept]
+        text = f"plan: {len(self.kept)} pipelines stay, {len(new)} start, {len(self._gone)} stop"
+        self._cluster.say(text)
+        first = [p for p in self._gone if self._starts.pace.drain_first or not p.alive]
+        await _retire(first, self._cluster, router)
+        started = await self._starts.start(new)
+        router.route_by(self._starts.launch.routing)
+        for pipeline in started:
+            route(pipeline, router)
+        for pipeline in self.kept.values():
+            lives = pipeline.ready and self._cluster.running.get(pipeline.name) is pipeline
+            if lives and pipeline.name not in router.backends:
+                router.add(pipeline.backend)
+        await _retire([pipeline for pipeline in self._gone if pipeline not in first], self._cluster, router)
+        kept = tuple(sorted(pipeline.name for pipeline in self.kept.values()))
+        return Changes(kept, tuple(p.name for p in started), tuple(p.name for p in self._gone))
 
 
 def plain_name(name: str) -> str:
@@ -147,34 +215,35 @@ def _too_few_gpus(addresses: LocalAddresses, products: tuple[str, ...], taken: i
     )
 
 
-async def _start(
-    pipelines: list[PipelineLaunch], definitions: dict[str, str], cluster: LocalCluster, pace: Pace
-) -> None:
-    gate = asyncio.Semaphore(pace.starts_at_once or max(1, len(pipelines)))
-
-    async def one(pipeline: PipelineLaunch) -> None:
-        async with gate:
-            await cluster.start(pipeline, pace.ready_timeout_s, definitions[plain_name(pipeline.name)])
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for pipeline in pipelines:
-                group.create_task(one(pipeline))
-    except BaseException as error:
-        for pipeline in pipelines:
-            await cluster.stop(pipeline.name, at_once=True)
-        # The first that failed; the group has cancelled the others.
-        raise error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error from None
-
-
-async def _retire(names: list[str], cluster: LocalCluster, router: Router) -> None:
+async def _retire(pipelines: Collection[RunningPipeline], cluster: LocalCluster, router: Router) -> None:
     """Out of the router, wait for requests in flight, then stop; least loaded first, as in the paper."""
 
-    async def one(name: str) -> None:
-        if name in router.backends:
-            await router.drain(name, cluster.running[name].drain_s)
-            router.remove(name)
-        await cluster.stop(name, at_once=not cluster.running[name].alive)
+    async def one(pipeline: RunningPipeline) -> None:
+        if routed(pipeline, router):
+            await router.drain(pipeline.name, pipeline.drain_s if pipeline.alive else 0)
+        unroute(pipeline, router)
+        await cluster.stop(pipeline, at_once=not pipeline.alive)
 
-    load = {name: router.backends[name].in_flight if name in router.backends else 0 for name in names}
-    await asyncio.gather(*(one(name) for name in sorted(names, key=lambda name: load[name])))
+    def load(pipeline: RunningPipeline) -> int:
+        return router.backends[pipeline.name].in_flight if routed(pipeline, router) else 0
+
+    await asyncio.gather(*(one(pipeline) for pipeline in sorted(pipelines, key=load)))
+
+
+def routed(pipeline: RunningPipeline, router: Router) -> bool:
+    """Whether the router sends requests to this very pipeline, and not to a later one of its name."""
+    backend = router.backends.get(pipeline.name)
+    return backend is not None and backend.config == pipeline.backend
+
+
+def route(pipeline: RunningPipeline, router: Router) -> None:
+    """Send requests to a pipeline that is ready, in place of an earlier one of its name."""
+    if pipeline.name in router.backends:
+        router.remove(pipeline.name)
+    router.add(pipeline.backend, healthy=True)
+
+
+def unroute(pipeline: RunningPipeline, router: Router) -> None:
+    """Send it no more requests."""
+    if routed(pipeline, router):
+        router.remove(pipeline.name)

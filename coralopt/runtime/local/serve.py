@@ -50,7 +50,7 @@ async def serve_locally(
     on_event: Callable[[str], None] = lambda text: None,
     on_ready: Callable[[str, LocalCluster, Router], None] = lambda url, cluster, router: None,
 ) -> bool:
-    """Run until SIGINT or SIGTERM, or until the last pipeline has died; then drain and stop everything.
+    """Run until SIGINT, SIGTERM or SIGHUP, or until the last pipeline has died; then drain and stop everything.
 
     Servers that an earlier controller left are found in the state file; those of the plan are kept, others are drained.
     A signal while servers start stops at once; a second signal ends the draining.
@@ -79,20 +79,20 @@ async def serve_locally(
     with only_controller(options.directory):
         cluster = LocalCluster(options.directory, on_event)
         for name, pipeline in cluster.running.items():
-            on_event(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
+            cluster.say(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
         router = Router(RouterConfig(), options.doors.keys.servers)
         controller = Controller(engine, cluster, router, options.pace, options.restarts)
         signals = _Signals()
         try:
             await signals.unless(controller.follow(plan))
             if signals.count:
-                on_event("interrupted while servers were starting")
+                cluster.say("interrupted while servers were starting")
                 return False
             await _route(controller, options, signals, on_ready)
             return True
         finally:
             if not await signals.unless(cluster.stop_all(at_once=not signals.orderly)):
-                on_event("stopping at once")
+                cluster.say("stopping at once")
                 await cluster.stop_all(at_once=True)
             signals.close()
 
@@ -122,15 +122,22 @@ async def _route(
         await signals.unless(draining)
 
 
+def _ending() -> list[signal.Signals]:
+    """The signals that end a launch; under nohup the terminal may go."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
+
+
 class _Signals:
-    """SIGINT and SIGTERM, which end whatever is being done."""
+    """SIGINT, SIGTERM and SIGHUP, which end whatever is being done."""
 
     def __init__(self) -> None:
         self.count = 0
         #: Whether everything was up and requests in flight deserve their time.
         self.orderly = False
         self._event = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self._numbers = _ending()
+        for number in self._numbers:
             asyncio.get_running_loop().add_signal_handler(number, self._seen)
 
     def _seen(self) -> None:
@@ -154,5 +161,5 @@ class _Signals:
         return False
 
     def close(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._numbers:
             asyncio.get_running_loop().remove_signal_handler(number)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from coralopt.errors import LaunchError
+from coralopt.processes import machine_boot
 from coralopt.replacing import replacing
 from coralopt.runtime.router.config import BackendConfig
 
@@ -37,36 +39,55 @@ class PipelineState(BaseModel):
 
 
 class LauncherState(BaseModel):
-    """The whole file. Version 1 told births in another unit."""
+    """The whole file. Version 1 told births in another unit, version 2 not which start of the machine they count from."""
 
     format: Literal["coralopt-local-state"]
-    version: Literal[2]
+    version: Literal[3]
+    boot: str
     pipelines: tuple[PipelineState, ...]
 
 
 def load_state(path: Path) -> tuple[PipelineState, ...]:
-    """Pipelines recorded by :func:`save_state`; none when there is no file.
+    """Pipelines recorded by :func:`save_state`; none when there is no file, or the machine was started anew since.
 
     Raises:
         LaunchError: The file is not what was written.
     """
     try:
-        return LauncherState.model_validate_json(path.read_bytes()).pipelines
+        state = LauncherState.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:
         raise LaunchError(
             f"{path}: is not a state file of coralopt ({error}); servers may still run: look for them, then remove it"
         ) from error
+    return state.pipelines if state.boot == machine_boot() else ()
 
 
 def save_state(path: Path, pipelines: tuple[PipelineState, ...]) -> None:
-    """Write the state beside its place, then rename."""
+    """Write the state beside its place, then rename.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    state = LauncherState(format="coralopt-local-state", version=3, boot=machine_boot(), pipelines=pipelines)
     with replacing(path, None) as temporary:
-        temporary.write_text(
-            LauncherState(format="coralopt-local-state", version=2, pipelines=pipelines).model_dump_json(indent=1),
-            encoding="utf-8",
-        )
+        temporary.write_text(state.model_dump_json(indent=1), encoding="utf-8")
+
+
+def controller_of(directory: Path) -> int | None:
+    """Number of the process that controls the servers of a directory; ``None`` when nobody does."""
+    import fcntl
+
+    try:
+        with (directory / "controller.lock").open("r+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return int(lock.read() or 0) or None
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 @contextmanager
@@ -89,6 +110,10 @@ def only_controller(directory: Path) -> Iterator[None]:
         except OSError:
             raise LaunchError(
                 f"{directory}: another coralopt launch runs here; give it a new plan with `coralopt launch apply`, "
-                "stop it with Ctrl-C, or choose another directory with -o"
+                "stop it with Ctrl-C or `coralopt launch stop`, or choose another directory with -o"
             ) from None
+        with suppress(OSError):
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
         yield
