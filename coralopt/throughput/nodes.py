@@ -199,7 +199,7 @@ def _work(phase: ModelPhase, times: LayerTimes, batch: Floats) -> _Work:
     lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
     if phase.phase == "prefill":
         step = _Step(*times.prefill_ms(batch, lengths_in), batch * lengths_in)
-        return _Work(batch, step, Occupancy(lengths_in, lengths_in, 0.0, 0.0), lengths_in, phase.prefill_budget_ms)
+        return _Work(batch, step, Occupancy(lengths_in, lengths_in, 1.0, 0.0), lengths_in, phase.prefill_budget_ms)
     occupancy = occupancy_of(phase)
     step = _Step(*times.decode_ms(batch, occupancy.context), batch)
     if phase.phase == "decode":

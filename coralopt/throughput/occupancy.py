@@ -3,8 +3,8 @@
 A sequence is seen at work in proportion to its answer's length, so what is at work is longer than what arrives. With s
 tokens of the prompt and o of the answer, independent (docs/concepts/throughput.md)::
 
-    tokens of KV cache while it grows:        s + E[o^2] / (2 E[o])
-    of which it is a part when set aside:     s + E[o^2] / E[o], mean square E[s^2] + 2 E[s] E[o^2] / E[o] + E[o^3] / E[o]
+    KV cache that grows:      s + E[o^2] / (2 E[o]),  mean square E[s^2] + 2 E[s] E[o^2] / (2 E[o]) + E[o^3] / (3 E[o])
+    set aside for the whole:  s + E[o^2] / E[o],      mean square E[s^2] + 2 E[s] E[o^2] / E[o] + E[o^3] / E[o]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Occupancy:
     Attributes:
         context: Tokens that a decoding sequence attends to, mean.
         held: Tokens of KV cache of a sequence, mean.
-        spread: Root mean square of ``held`` over its mean; 0 where memory must suffice for the mean only.
+        spread: Root mean square of ``held`` over its mean.
         score: Normal score of the share of moments that limits must hold in; 0 plans for the mean.
     """
 
@@ -42,7 +42,7 @@ class Occupancy:
 
     def mean_within(self, most: Floats, spread: float = 1.0) -> Floats:
         """Mean number m of Poisson sequences whose tail m + score spread sqrt(m) reaches ``most`` and no further."""
-        if self.score * spread == 0:
+        if self.score == 0:
             return most
         half = self.score * spread / 2
         return np.asarray((np.sqrt(np.maximum(most, 0.0) + half**2) - half) ** 2)
@@ -52,21 +52,20 @@ def occupancy_of(phase: ModelPhase) -> Occupancy:
     """What decoding sequences of a decode or mixed phase hold.
 
     Mean planning takes mean prompts and half a mean answer. With an attainment the lengths' distribution counts, and limits
-    hold in that share of moments. KV cache that grows must fit on the mean only: where it does not for a moment, one
-    sequence of many gives way.
+    hold in that share of moments.
     """
     prompt, answer = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
     if phase.attainment is None:
-        return Occupancy(prompt + answer / 2, prompt + answer / 2, 0.0, 0.0)
+        return Occupancy(prompt + answer / 2, prompt + answer / 2, 1.0, 0.0)
     lengths = phase.lengths
+    reserved = phase.serving.admission == "reserve"
     biased = lengths.output.moment(2) / answer
-    context = prompt + biased / 2
+    aged, aged_square = biased / 2, lengths.output.moment(3) / answer / 3
+    written, square = (biased, 3 * aged_square) if reserved else (aged, aged_square)
+    square += lengths.input.moment(2) + 2 * prompt * written
     # Below one half a limit need not even hold on the mean; then it holds for the mean.
     score = max(0.0, NormalDist().inv_cdf(phase.attainment))
-    if phase.serving.admission == "preempt":
-        return Occupancy(context, context, 0.0, score)
-    square = lengths.input.moment(2) + 2 * prompt * biased + lengths.output.moment(3) / answer
-    return Occupancy(context, prompt + biased, math.sqrt(square) / (prompt + biased), score)
+    return Occupancy(prompt + aged, prompt + written, math.sqrt(square) / (prompt + written), score)
 
 
 def transfer_tokens(phase: ModelPhase) -> float:

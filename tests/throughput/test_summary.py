@@ -108,9 +108,10 @@ def test_mixed_cell_equals_slow_recomputation(
     if attainment is not None:
         # Lognormal lengths of cv 1: E[o^2] / E[o] is twice the mean, E[o^3] / E[o] eight times its square.
         z, context = float(ndtri(attainment)), n_in + n_out
-        held = context if serving.admission == "preempt" else n_in + 2 * n_out
-        if serving.admission == "reserve":
-            spread = np.sqrt(2 * n_in**2 + 4 * n_in * n_out + 8 * n_out**2) / held
+        reserved = serving.admission == "reserve"
+        held = n_in + (2 if reserved else 1) * n_out
+        square = 2 * n_in**2 + (4 if reserved else 2) * n_in * n_out + 8 * n_out**2 / (1 if reserved else 3)
+        spread = np.sqrt(square) / held
     free = node.gpu.memory_gib * node.count * GIB * MEMORY_SHARE - serving.reserve_gib * GIB * node.count
     free -= j * model.layer_bytes + (2 if stages == 1 else int(role != MIDDLE)) * model.embedding_params
     sequences = np.floor(free / (j * cache_bytes(model, node, held)))

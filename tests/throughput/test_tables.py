@@ -80,11 +80,11 @@ def test_cell_equals_slow_recomputation(
     elif attainment is not None:
         z = max(0.0, float(ndtri(attainment)))
         biased = answer * (1 + cvs[1] ** 2)
-        context = held = prompt + biased / 2
-        if serving.admission == "reserve":
-            held = prompt + biased
-            square = prompt**2 * (1 + cvs[0] ** 2) + 2 * prompt * biased + answer**2 * (1 + cvs[1] ** 2) ** 3
-            spread = np.sqrt(square) / held
+        context = prompt + biased / 2
+        written, third = (biased, 1) if serving.admission == "reserve" else (biased / 2, 3)
+        held = prompt + written
+        square = prompt**2 * (1 + cvs[0] ** 2) + 2 * prompt * written + answer**2 * (1 + cvs[1] ** 2) ** 3 / third
+        spread = np.sqrt(square) / held
         kept = np.maximum(lognormal_points(prompt, cvs[0]), 1.0)
         if model.sliding_window:
             windowed = model.sliding_layers / model.layers
@@ -120,7 +120,7 @@ def test_cell_equals_slow_recomputation(
         free = configuration.memory_gib * GIB * MEMORY_SHARE - serving.reserve_gib * GIB * configuration.count
         free -= j * model.layer_bytes + (2 if stages == 1 else int(role != MIDDLE)) * model.embedding_params
         sequences = np.floor(free / (j * cache_bytes(model, configuration, held)))
-        resident = mean_of(sequences, spread) if spread else sequences
+        resident = mean_of(sequences, spread) if z else sequences
         speeds = []
         for b in batch_grid(times.most_prompts if prefill else times.most_sequences):
             at_work = mean_of(stages * b, 1.0) / stages if z else b
