@@ -10,6 +10,7 @@ import numpy as np
 
 from coralopt.allocation.largest_factor import LargestFactor, largest_factor
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.routes import Flow
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
 from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.search.solve import solve_allocation
@@ -27,11 +28,13 @@ class Served:
         result: The allocation and its proof.
         problem: The problem that ``result`` solves: the given one, or with less demand, or with prices of unmet demand.
         factor: Where demand was scaled: by how much, and the proof that no larger factor can be served.
+        flows: How requests of models with routes go, where that is not the cheapest flow in ``problem``.
     """
 
     result: AllocationResult
     problem: AllocationProblem
     factor: LargestFactor | None = None
+    flows: tuple[Flow, ...] | None = None
 
 
 def solve_or_serve_less(

@@ -9,10 +9,11 @@ from coralopt.catalog.loaders import (
     node_configurations,
     offers,
     parse_configuration,
+    region_links,
     regions,
     request_lengths,
 )
-from coralopt.catalog.types import GIB, Gpu, ModelArchitecture, NodeConfiguration, Offer
+from coralopt.catalog.types import GIB, Gpu, ModelArchitecture, NodeConfiguration, Offer, RegionLink
 
 __all__ = [
     "GIB",
@@ -20,6 +21,7 @@ __all__ = [
     "ModelArchitecture",
     "NodeConfiguration",
     "Offer",
+    "RegionLink",
     "RequestLengths",
     "configuration_name",
     "find_model",
@@ -28,6 +30,7 @@ __all__ = [
     "node_configurations",
     "offers",
     "parse_configuration",
+    "region_links",
     "regions",
     "request_lengths",
 ]

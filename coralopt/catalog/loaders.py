@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from coralopt.catalog.types import GIB, Gpu, ModelArchitecture, NodeConfiguration, Offer
+from coralopt.catalog.types import GIB, Gpu, ModelArchitecture, NodeConfiguration, Offer, RegionLink
 from coralopt.errors import CoraloptError
 
 _MIB = 1024**2
@@ -110,6 +110,19 @@ def offers() -> Mapping[tuple[str, str], Offer]:
 def regions() -> tuple[str, ...]:
     """Names of the regions with offers, in the catalog's order."""
     return tuple(dict.fromkeys(region for region, _ in offers()))
+
+
+@cache
+def region_links() -> Mapping[tuple[str, str], RegionLink]:
+    """What is known about sending data between regions, by source and target."""
+    return MappingProxyType(
+        {
+            (row["source"], row["target"]): RegionLink(
+                row["source"], row["target"], float(row["usd_gb"]), float(row["gbit_s"])
+            )
+            for row in _rows("egress.csv")
+        }
+    )
 
 
 @cache

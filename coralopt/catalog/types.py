@@ -121,6 +121,12 @@ class ModelArchitecture:
             return float(gpus)
         return max(1.0, gpus / self.kv_heads)
 
+    def kv_bytes(self, tokens: float) -> float:
+        """Bytes of the KV cache of a context in all layers, 16-bit elements; sliding windows keep their window."""
+        sliding = self.sliding_layers if self.sliding_window else 0
+        kept = (self.layers - sliding) * tokens + sliding * min(tokens, float(self.sliding_window or tokens))
+        return kept * self.kv_elements_per_token_per_layer * 2.0
+
     @property
     def layer_bytes(self) -> float:
         """Bytes of the weights of one layer (mean over the layers)."""
@@ -134,6 +140,23 @@ class ModelArchitecture:
     def weight_bytes(self) -> float:
         """Bytes of all weights; embedding and head stay in BF16."""
         return self.layers * self.layer_bytes + self.embedding_params * 2.0
+
+
+@dataclass(frozen=True)
+class RegionLink:
+    """What it takes to send data from one region to another.
+
+    Attributes:
+        source: Region that sends.
+        target: Region that receives.
+        usd_gb: Price of 1e9 bytes, USD; ``None`` where none is known.
+        gbit_s: What one node sends, 1e9 bit/s; ``None`` where it is not known: the node's network.
+    """
+
+    source: str
+    target: str
+    usd_gb: float | None = None
+    gbit_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,17 @@ class PlannedNodeClass(_Part):
     usd_h: Figure = Field(ge=0, description="USD per node-hour, preemptions included.")
 
 
+class PlannedFlow(_Part):
+    """Requests of a model whose prefill runs in one region and whose decode runs in one, the same or another."""
+
+    model: Name
+    prefill_region: Name
+    decode_region: Name
+    requests_s: Figure = Field(ge=0, description="Requests/s that go this way.")
+    gb_s: Figure = Field(ge=0, description="KV cache that they send, 1e9 bytes/s.")
+    usd_h: Figure = Field(ge=0, description="What sending it costs, USD/h; 0 within a region.")
+
+
 class SimulatedPhase(_Part):
     """What became of one model phase's requests."""
 
@@ -185,7 +196,7 @@ class Plan(_Part, Tabular):
     solver_version: str
     formulation: str
     status: Literal["optimal", "feasible"] = Field(description="optimal (gap within the one asked for) or feasible.")
-    cost_usd_h: Figure = Field(description="Provisioning, initialization and unmet demand, the objective.")
+    cost_usd_h: Figure = Field(description="Provisioning, initialization, unmet demand and egress, the objective.")
     provisioning_usd_h: Figure
     initialization_usd_h: Figure
     lower_bound_usd_h: Figure = Field(description="No allocation of this library can cost less.")
@@ -200,6 +211,7 @@ class Plan(_Part, Tabular):
     served_factor: Figure = Field(default=1.0, ge=0, le=1, description="scale: this share of every demand is served.")
     served_factor_bound: Figure = Field(default=1.0, ge=0, le=1, description="scale: no larger share can be, proven.")
     unmet_usd_h: Figure = Field(default=0.0, ge=0, description="shortfall: price of unmet demand, part of the cost.")
+    egress_usd_h: Figure = Field(default=0.0, ge=0, description="KV caches sent between regions, part of the cost.")
     scenario_digest: str
     library_digest: str
     demands: tuple[PlannedDemand, ...]
@@ -207,6 +219,9 @@ class Plan(_Part, Tabular):
     options: tuple[PlannedOption, ...] = ()
     node_classes: tuple[PlannedNodeClass, ...] = Field(
         default=(), description="Nodes by supply class; empty when all are on demand."
+    )
+    flows: tuple[PlannedFlow, ...] = Field(
+        default=(), description="Where requests go from prefill to decode; empty where transfers are free."
     )
     simulated: Simulated | None = Field(default=None, description="Played against requests, and how that ended.")
     certificate: Certificate | None = Field(
@@ -257,6 +272,9 @@ class Plan(_Part, Tabular):
         for name in ("simulated", "certificate"):
             if data[name] is None:
                 del data[name]
+        if not self.flows:
+            # Nor does one whose transfers are free say where they go.
+            del data["flows"], data["egress_usd_h"]
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path) -> None:

@@ -18,6 +18,7 @@ from coralopt.allocation import (
 )
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.plan import Plan
+from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.operators import operator_terms, unmet_prices
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
@@ -159,6 +160,7 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
         phase_names=tuple(phase.key for phase in scenario.model_phases),
         region_names=scenario.regions,
         configuration_names=library.configurations,
+        routes=allowed_routes(scenario),
         **operator_terms(scenario, library.configurations),
     )
 

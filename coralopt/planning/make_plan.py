@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from coralopt._version import __version__
-from coralopt.allocation import Served, unmet_demand
+from coralopt.allocation import Served, request_flows, unmet_demand
 from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
 from coralopt.plan.document import headline_gap
+from coralopt.plan.flows import allowed_routes, planned_flows
 from coralopt.planning.operators import planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import backend_version
@@ -191,6 +192,14 @@ def make_plan(
         )
         for (key, phase), lack in zip(phases.items(), unmet, strict=True)
     )
+    items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
+    chosen = request_flows(problem, items) if served.flows is None else served.flows
+    flows = [
+        flow
+        for model, found in zip(allowed_routes(scenario), chosen, strict=True)
+        for flow in planned_flows(scenario, model, found, 1.0 if factor is None else float(factor.factor))
+    ]
+    egress_usd_h = sum(flow.usd_h for flow in flows)
     if classes:
         provisioning = sum(item.nodes * item.usd_h for item in classes)
     served_factor = 1.0 if factor is None else float(factor.factor)
@@ -208,7 +217,7 @@ def make_plan(
         status="optimal" if gap <= requested_gap else "feasible",
         cost_usd_h=result.cost_usd_h,
         provisioning_usd_h=provisioning,
-        initialization_usd_h=max(0.0, result.cost_usd_h - provisioning - unmet_usd_h),
+        initialization_usd_h=max(0.0, result.cost_usd_h - provisioning - unmet_usd_h - egress_usd_h),
         lower_bound_usd_h=result.bound_usd_h,
         gap=gap,
         requested_gap=requested_gap,
@@ -216,11 +225,13 @@ def make_plan(
         served_factor=served_factor,
         served_factor_bound=served_factor_bound,
         unmet_usd_h=unmet_usd_h,
+        egress_usd_h=egress_usd_h,
         scenario_digest=scenario.digest,
         library_digest=library.digest,
         demands=demands,
         instances=tuple(instances),
         options=planned_options(problem, allocation),
         node_classes=classes,
+        flows=tuple(flows),
         scenario=dict(scenario.document),
     )

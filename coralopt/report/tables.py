@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.plan.flows import flows_of
 from coralopt.report.promise import certificate_table, expected_fact
 from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.verified import simulated_table
@@ -25,6 +26,12 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
     if plan.on_infeasible == "scale":
         bound = f" (proven: at most {plan.served_factor_bound * 100:.4f} %)"
         facts.append(("served of every demand", f"{plan.served_factor * 100:.4f} %{bound}"))
+    if plan.flows:
+        facts.append(("of it egress", f"{plan.egress_usd_h:,.4f} USD/h"))
+    priced = bool(plan.flows)
+    for source, target, gb_s, usd_h in sent_between_regions(plan):
+        paid = f"{usd_h:,.2f} USD/h" + ("" if priced else " at list prices, not in the cost")
+        facts.append((f"KV cache {source} to {target}", f"{gb_s:,.2f} GB/s, {paid}"))
     count = sum(instance.count for instance in plan.instances)
     nodes = sum(instance.count * sum(instance.nodes().values()) for instance in plan.instances)
     facts += [
@@ -37,6 +44,16 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
     if expected is not None:
         facts.append(expected_fact(expected, plan.certificate is not None))
     return facts_table(f"Plan for {plan.scenario.get('name', 'scenario')}", facts)
+
+
+def sent_between_regions(plan: Plan) -> list[tuple[str, str, float, float]]:
+    """(from, to, GB/s, USD/h) of KV cache between different regions, all models together."""
+    sums: dict[tuple[str, str], tuple[float, float]] = {}
+    for flow in flows_of(plan):
+        if flow.prefill_region != flow.decode_region:
+            gb_s, usd_h = sums.get((flow.prefill_region, flow.decode_region), (0.0, 0.0))
+            sums[flow.prefill_region, flow.decode_region] = gb_s + flow.gb_s, usd_h + flow.usd_h
+    return [(*pair, *total) for pair, total in sorted(sums.items())]
 
 
 def demand_table(plan: Plan) -> Table:

@@ -365,6 +365,16 @@ class Pool(Section):
     regions: dict[Name, Region] = Field(description="region -> its supply")
 
 
+class Egress(Section):
+    """What it takes to send KV caches from one region to another; over what the catalog says."""
+
+    usd_gb: Annotated[float, Field(ge=0, le=1000)] | None = Field(
+        default=None, description="price, in USD per 1e9 bytes"
+    )
+    gbit_s: Positive | None = Field(default=None, description="what one node sends, in Gbit/s")
+    allowed: bool = Field(default=True, description="whether KV caches may go this way at all")
+
+
 class Pruning(Section):
     """Which node sets become templates (paper, section 4.2)."""
 
@@ -523,6 +533,14 @@ class Document(Section):
     )
     models: dict[Name, Model] = Field(description="model name -> its SLO and demand")
     pool: Pool = Field(description="regions and the nodes that they offer")
+    kv_transfer: Literal["free", "region", "priced"] | None = Field(
+        default=None,
+        description="where decode may stand: free: anywhere; region: where the prefill is; priced (the default): anywhere "
+        "at the price of egress, as far as there is one",
+    )
+    egress: dict[Name, dict[Name, Egress]] = Field(
+        default_factory=dict, description="sending region -> receiving region, or any -> its price and bandwidth"
+    )
     limits: Limits = Field(default_factory=Limits, description="most nodes and USD/h (the budget) of the whole plan")
     gpus: dict[Name, CustomGpu] = Field(default_factory=dict, description="GPU types beyond the catalog")
     nodes: dict[Name, CustomNode] = Field(default_factory=dict, description="node configurations beyond the catalog")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.catalog.types import ModelArchitecture, NodeConfiguration, RegionLink
 from coralopt.routing import Routing
 from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPair, LengthSpread
 from coralopt.types import Floats, Ints
@@ -278,6 +278,25 @@ class Operations:
 
 
 @dataclass(frozen=True)
+class KvTransfer:
+    """Where the KV cache of a prompt may go from prefill to decode.
+
+    Attributes:
+        mode: ``"free"``: anywhere, for nothing; ``"region"``: within its region; ``"priced"``: anywhere that has a price.
+        links: Every pair of different regions that caches may use; prices count where the mode is ``"priced"``.
+    """
+
+    mode: Literal["free", "region", "priced"] = "free"
+    links: tuple[RegionLink, ...] = ()
+
+    def link(self, source: str, target: str) -> RegionLink | None:
+        """The way between two regions, ``None`` where caches may not go; within a region it is free."""
+        if source == target:
+            return RegionLink(source, target, 0.0)
+        return next((link for link in self.links if (link.source, link.target) == (source, target)), None)
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything the planner needs, with names replaced by facts.
 
@@ -300,6 +319,7 @@ class Facts:
         placement: What placements may look like.
         operations: Limits, replicas, supply classes and prices of unmet demand. Spot nodes are part of ``availability``.
         serving: How engines and the router work; every model phase has it, too.
+        kv_transfer: Where KV caches may go.
     """
 
     name: str
@@ -320,3 +340,4 @@ class Facts:
     placement: PlacementRules
     operations: Operations
     serving: Serving
+    kv_transfer: KvTransfer

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping
 import numpy as np
 
 from coralopt import catalog
-from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration
+from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration, RegionLink
 from coralopt.scenario.document import (
     CustomGpu,
     Demand,
@@ -28,6 +28,7 @@ from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.parts import (
     SERVING_PRESETS,
     Facts,
+    KvTransfer,
     MeasuredNodeTimes,
     MeasuredSourceChoice,
     MeasuredTimesGrid,
@@ -80,6 +81,7 @@ def look_up(
                     where, "no region of the pool has a node of this configuration", "count nodes in use as available"
                 )
     operations = _operations(document, nodes, used, phases, supply, mistakes)
+    kv_transfer = _kv_transfer(document, tuple(supply), mistakes)
     if len(mistakes):
         return None
     configurations = tuple(node for node in nodes.values() if node.name in used or node.name in keep)
@@ -110,6 +112,7 @@ def look_up(
         ),
         operations=operations,
         serving=_serving(document),
+        kv_transfer=kv_transfer,
     )
     facts.availability.setflags(write=False)
     facts.price_usd_h.setflags(write=False)
@@ -120,6 +123,41 @@ def _serving(document: Document) -> Serving:
     policy = document.serving
     given = {name: value for name, value in policy if name != "preset" and value is not None}
     return dataclasses.replace(SERVING_PRESETS[policy.preset], **given)
+
+
+def _kv_transfer(document: Document, regions: tuple[str, ...], mistakes: MistakeList) -> KvTransfer:
+    """Ways between regions: what the document says of a pair, else of one end, else of any, else what the catalog says."""
+    mode = document.kv_transfer or "priced"
+    known = (*_keys(document.pool.regions), "any")
+    for source, targets in document.egress.items():
+        for target in targets:
+            place: Path = ("egress", source, target)
+            for name in (source, target):
+                if name not in known:
+                    mistakes.add(place, f"there is no region '{name}'", suggest(name, known))
+            if source == target != "any":
+                mistakes.add(place, "within a region KV caches are sent for nothing", "leave the entry out")
+    if mode == "region" and document.egress:
+        mistakes.add(
+            ("egress",), "nothing leaves a region where kv_transfer is region", "choose priced, or leave it out"
+        )
+    links = []
+    for source, target in ((a, b) for a in regions for b in regions if a != b and mode != "region"):
+        entries = [
+            document.egress[a][b]
+            for a, b in ((source, target), (source, "any"), ("any", target), ("any", "any"))
+            if b in document.egress.get(a, {})
+        ]
+        link = catalog.region_links().get((source, target), RegionLink(source, target))
+        for entry in reversed(entries):
+            price = link.usd_gb if entry.usd_gb is None else float(entry.usd_gb)
+            link = RegionLink(source, target, price, link.gbit_s if entry.gbit_s is None else float(entry.gbit_s))
+        if (not entries or entries[0].allowed) and (mode == "free" or link.usd_gb is not None):
+            links.append(link)
+        elif entries and entries[0].allowed:
+            place = ("egress", source, target)
+            mistakes.add(place, "has no price, and the catalog knows none", "give usd_gb, or allowed: false")
+    return KvTransfer(mode, tuple(links))
 
 
 def _throughput(document: Document) -> str | MeasuredSourceChoice:

@@ -25,6 +25,7 @@ from coralopt.scenario.mistakes import MistakeList, suggest
 from coralopt.scenario.parts import (
     PAPER_SERVING,
     Facts,
+    KvTransfer,
     MeasuredNodeTimes,
     MeasuredSourceChoice,
     MeasuredTimesGrid,
@@ -42,6 +43,7 @@ from coralopt.scenario.resolve import look_up
 from coralopt.types import Bools, Floats, Ints
 
 __all__ = [
+    "KvTransfer",
     "MeasuredNodeTimes",
     "MeasuredSourceChoice",
     "MeasuredTimesGrid",
@@ -295,6 +297,8 @@ def _plain(document: Document, name: str) -> dict[str, Any]:
         for key, nothing in (("limits", {}), ("min_replicas", 0), ("survive_region_loss", 0.0), ("forbidden", [])):
             if holder.get(key) == nothing:
                 del holder[key]
+    if not document.egress:
+        del plain["egress"]
     for region in plain["pool"]["regions"].values():
         if isinstance(region["configurations"], dict):
             for entry in region["configurations"].values():
@@ -340,6 +344,8 @@ def _digest(scenario: Facts) -> str:
         facts["placement"] = asdict(scenario.placement)
     if scenario.operations != Operations():
         facts["operations"] = asdict(scenario.operations)
+    if scenario.kv_transfer.mode != "free" and scenario.mode != "mixed":
+        facts["kv_transfer"] = asdict(scenario.kv_transfer)
     if scenario.serving != PAPER_SERVING:
         facts["serving"] = asdict(scenario.serving)
     for entry in facts["model_phases"]:

@@ -111,7 +111,7 @@ def test_slo_and_serving_of_scenarios() -> None:
     assert {(phase.attainment, phase.serving) for phase in own.model_phases} == {(0.99, engine)}
     core, promised = load_scenario("core"), load_scenario("core-slo")
     same = promised.document | {"name": "core", "description": core.document["description"]}
-    same |= {"models": core.document["models"], "serving": core.document["serving"]}
+    same |= {name: core.document[name] for name in ("models", "serving", "kv_transfer")}
     assert same == core.document
     changed = minimal() | {"serving": {"preset": "paper", "host_step_ms": 2, "order": "shortest-first"}}
     assert scenario_from_mapping(changed).serving == replace(paper, host_step_ms=2.0, order="shortest-first")

@@ -19,6 +19,7 @@ from coralopt.plan.verify.instances import capacity, names, optimality, placemen
 from coralopt.plan.verify.money import money
 from coralopt.plan.verify.options import options
 from coralopt.plan.verify.origin import origin, scenario
+from coralopt.plan.verify.routes import routes
 from coralopt.plan.verify.simulated import simulated
 from coralopt.solving.problem import Violation
 
@@ -77,8 +78,9 @@ def verify_plan(plan: Plan) -> Verification:
     check("prices", instances, prices(inspected))
     check("capacity", inspected.scenario.availability.size, capacity(inspected))
     check("demand", len(inspected.scenario.model_phases), demands(inspected))
+    check("routes", len(plan.flows), routes(inspected))
     check("options", len(plan.options), options(inspected))
-    check("cost and gap", 9, money(inspected))
+    check("cost and gap", 10, money(inspected))
     if plan.simulated is not None:
         check("simulated", len(plan.simulated.phases), simulated(plan.simulated, inspected))
     if plan.certificate is not None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from coralopt.plan.document import PlannedDemand, PlannedInstance
 from coralopt.plan.verify.inspected import Inspected, differs
+from coralopt.plan.verify.routes import share_under_way
 from coralopt.scenario.resolved import ModelPhase, ModelRules
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE
@@ -93,4 +94,5 @@ def _unserved_share(inspected: Inspected, phase: ModelPhase) -> Fraction:
     for other in inspected.scenario.model_phases:
         if other.model.name == phase.model.name and other.needed_tokens_s > 0:
             share = max(share, 1 - _served(inspected, other) / Fraction(other.needed_tokens_s))
-    return share
+    # Where sending costs more than leaving requests unserved, fewer go than could.
+    return max(share, 1 - share_under_way(inspected, phase.model.name))

@@ -10,6 +10,7 @@ from coralopt.plan.document import headline_gap
 from coralopt.plan.verify.demands import rule_of
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.rent import rent
+from coralopt.plan.verify.routes import egress_usd_h
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE
@@ -61,11 +62,13 @@ def _sums(inspected: Inspected) -> Iterator[Violation]:
                 text = f"{phase.key}: {missing!r} tokens/s are unmet, but the scenario gives them no price"
                 yield Violation("price", phase.key, text)
             unmet += Fraction(missing) * (each or 0)
+    egress = egress_usd_h(inspected)
     for name, figure, computed in (
         ("provisioning_usd_h", plan.provisioning_usd_h, provisioning),
         ("initialization_usd_h", plan.initialization_usd_h, initialization),
         ("unmet_usd_h", plan.unmet_usd_h, unmet),
-        ("cost_usd_h", plan.cost_usd_h, provisioning + initialization + unmet),
+        ("egress_usd_h", plan.egress_usd_h, egress),
+        ("cost_usd_h", plan.cost_usd_h, provisioning + initialization + unmet + egress),
     ):
         if differs(figure, float(computed)):
             yield Violation("figure", name, f"{name} is {figure!r}, the instances sum to {float(computed)!r}")

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coralopt.allocation import Allocation, AllocationProblem, AllocationSearchOptions, Served, solve_or_serve_less
+from coralopt.allocation import (
+    Allocation,
+    AllocationProblem,
+    AllocationSearchOptions,
+    Served,
+    request_flows,
+    solve_or_serve_less,
+)
 from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioError
 from coralopt.plan import PlannedInstance
 from coralopt.plan.certificate import interval
@@ -278,9 +285,11 @@ class PromiseSearch:
             place = self.library.offsets[int(columns.phase[row])] + int(columns.template[row]), int(region)
             counts[place] = counts.get(place, 0) + int(times) * int(columns.count[row])
         single = Allocation.of(counts)
-        problem = replace(self.base, demand=np.minimum(self.base.demand, served.problem.demand))
-        check = problem.check(single)
-        cost = float(check.objective)
+        # Requests go where the groups hold them; single templates have room for more at their mean throughput.
+        items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
+        flows = request_flows(served.problem, items)
+        problem = replace(self.base, demand=np.minimum(self.base.demand, served.problem.demand), routes=())
+        cost = float(problem.check(single).objective) + float(sum(flow.usd_h for flow in flows))
         bound = min(self.bound, cost)
         result = replace(
             served.result,
@@ -290,7 +299,7 @@ class PromiseSearch:
             gap=(cost - bound) / cost if cost else 0.0,
             state=None,
         )
-        return replace(served, result=result, problem=problem)
+        return replace(served, result=result, problem=problem, flows=tuple(flows))
 
     def _solve(self, columns: GroupColumns) -> Served:
         return solve_or_serve_less(

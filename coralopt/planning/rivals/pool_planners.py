@@ -13,6 +13,7 @@ from coralopt.catalog.types import GIB
 from coralopt.errors import Mistake, OptionError, ScenarioError
 from coralopt.placement import engine_limits
 from coralopt.plan import Plan, PlannedInstance
+from coralopt.plan.flows import is_routed
 from coralopt.planning.make_plan import instance_name, planned_stages
 from coralopt.planning.registry import get_planner
 from coralopt.planning.request import PlanOutcome, PlanRequest, StepClock, count_setting, demand_met, setting
@@ -63,6 +64,9 @@ class HexgenPlanner:
         """A plan of pipelines whose stages are single nodes. It may miss demands; a note says so."""
         scenario = request.scenario
         refuse_cells(scenario)
+        if is_routed(scenario):
+            problem = f"hexgen cuts nodes anew and does not know kv_transfer: {scenario.kv_transfer.mode}"
+            raise ScenarioError(scenario.name, [Mistake("kv_transfer", problem, "compare with kv_transfer: free")])
         lender, generations = setting(self, request, "nodes_from"), count_setting(self, request, "generations", 0)
         if lender in ("hexgen", "helix"):
             raise OptionError(f"nodes_from is {lender!r}; name a planner that rents nodes")

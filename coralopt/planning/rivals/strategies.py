@@ -93,6 +93,10 @@ class Strategies:
             WrongAnswerError: The allocation breaks a capacity or misses a demand.
         """
         check = check_allocation(self.problem, allocation)
+        if not check.feasible and check_allocation(replace(self.problem, routes=()), allocation).feasible:
+            raise InfeasibleError(
+                f"planner {planner.name!r} does not know where KV caches may go: {'; '.join(check.sentences)}"
+            )
         if not check.feasible:
             raise WrongAnswerError(f"planner {planner.name!r} made a wrong plan: {'; '.join(check.sentences)}")
         result = AllocationResult(

@@ -1,0 +1,128 @@
+"""Where requests go between prefill and decode: allowed routes of a scenario, flows of a plan, and their verification."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from coralopt import Plan, plan_scenario, scenario_from_mapping, verify_plan
+from coralopt.errors import InfeasibleError, ScenarioError
+from coralopt.plan.flows import allowed_routes, cache_gb_s, flows_of
+from coralopt.planning import PlanRequest, get_planner
+from coralopt.report import plan_summary
+
+#: Decode of qwen3-32b needs the one H100, its prefill the node with L40S, which stand in different clouds.
+BASE: dict[str, Any] = {
+    "models": {
+        "qwen3-32b": {
+            "slo": {"ttft_ms": 1600, "tpot_ms": 100, "attainment": "mean"},
+            "demand": {"requests_s": 10, "dataset": "burstgpt"},
+        }
+    },
+    "pool": {
+        "regions": {
+            "us-east-2": {"configurations": {"1xL40S": 1, "1xL4": 8}},
+            "us-central1": {"configurations": {"1xH100": 1}},
+        }
+    },
+    "pruning": {"max_nodes": 3},
+    "serving": {"preset": "paper"},
+}
+
+
+def _data(**changes: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(BASE), **changes}
+
+
+def test_priced_plans_state_what_they_send_and_verify() -> None:
+    """Egress is part of the cost; the catalog's price between these clouds is 0.09 USD/GB."""
+    scenario = scenario_from_mapping(_data())
+    assert scenario.kv_transfer.mode == "priced"
+    plan = plan_scenario(scenario)
+    (flow,) = plan.flows
+    assert (flow.prefill_region, flow.decode_region) == ("us-east-2", "us-central1")
+    assert flow.requests_s == pytest.approx(10)
+    assert flow.gb_s == pytest.approx(cache_gb_s(scenario.model_phases[0]))
+    assert plan.egress_usd_h == pytest.approx(flow.gb_s * 3600 * 0.09)
+    assert plan.cost_usd_h == pytest.approx(plan.provisioning_usd_h + plan.initialization_usd_h + plan.egress_usd_h)
+    assert verify_plan(plan).ok
+    assert Plan.parse(plan.to_json(), "here") == plan
+    sent = flow.model_copy(update={"decode_region": "us-east-2", "usd_h": 0.0})
+    other = plan.model_copy(update={"flows": (sent,)})
+    assert any("flows need" in sentence for sentence in verify_plan(other).sentences)
+
+
+def test_prices_of_the_scenario_win_over_the_catalog() -> None:
+    """An operator with a discount must not plan at list prices; the more exact entry wins."""
+    egress = {"any": {"any": {"usd_gb": 0.5}}, "us-east-2": {"us-central1": {"usd_gb": 0.01, "gbit_s": 100}}}
+    scenario = scenario_from_mapping(_data(egress=egress))
+    prices = {(link.source, link.target): link.usd_gb for link in scenario.kv_transfer.links}
+    assert prices == {("us-east-2", "us-central1"): 0.01, ("us-central1", "us-east-2"): 0.5}
+    again = scenario_from_mapping(dict(scenario.document))
+    assert again.digest == scenario.digest
+
+
+def test_within_a_region_is_refused_where_no_region_has_both() -> None:
+    """A plan that would have to send is none."""
+    with pytest.raises(InfeasibleError, match="falls short"):
+        plan_scenario(scenario_from_mapping(_data(kv_transfer="region")))
+    barred = {"us-east-2": {"us-central1": {"allowed": False}}}
+    with pytest.raises(InfeasibleError):
+        plan_scenario(scenario_from_mapping(_data(egress=barred)))
+
+
+def test_free_plans_show_what_they_would_send() -> None:
+    """Free transfer stays the paper's plan, but nobody shall overlook what it sends."""
+    plan = plan_scenario(scenario_from_mapping(_data(kv_transfer="free")))
+    assert plan.flows == ()
+    assert "egress_usd_h" not in plan.to_json()
+    (flow,) = flows_of(plan)
+    assert flow.usd_h == pytest.approx(flow.gb_s * 3600 * 0.09)
+    assert any("us-east-2 to us-central1" in str(cell) for cell in plan_summary(plan).columns[0].cells)
+
+
+def test_one_region_and_mixed_instances_have_no_routes() -> None:
+    """Nothing is handed over, so nothing is priced."""
+    alone = _data()
+    del alone["pool"]["regions"]["us-central1"]
+    assert allowed_routes(scenario_from_mapping(alone)) == ()
+    assert allowed_routes(scenario_from_mapping(_data(mode="mixed"))) == ()
+
+
+def test_rivals_pay_for_what_their_plans_send_or_refuse() -> None:
+    """A comparison in which only one planner pays for egress is none."""
+    data = _data(egress={"any": {"any": {"usd_gb": 0.0001}}})
+    data["pool"]["regions"] = {
+        "us-east-2": {"configurations": {"1xL4": 2, "4xL40S": 2}},
+        "us-central1": {"configurations": {"1xH100": 1}},
+    }
+    scenario = scenario_from_mapping(data)
+    rival, own = get_planner("homo").plan(PlanRequest(scenario)).plan, plan_scenario(scenario)
+    assert rival.egress_usd_h == pytest.approx(sum(flow.usd_h for flow in rival.flows))
+    assert rival.cost_usd_h >= own.lower_bound_usd_h
+    assert verify_plan(rival).ok
+    with pytest.raises(InfeasibleError, match="does not know where KV caches may go"):
+        get_planner("homo").plan(PlanRequest(scenario_from_mapping({**data, "egress": {}, "kv_transfer": "region"})))
+    with pytest.raises(ScenarioError, match="kv_transfer: priced"):
+        get_planner("hexgen").plan(PlanRequest(scenario))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"egress": {"us-east-9": {"us-central1": {"usd_gb": 1}}}},
+            "egress.us-east-9.us-central1.*no region 'us-east-9'",
+        ),
+        ({"egress": {"us-east-2": {"us-central1": {"usd_gb": -1}}}}, "egress.us-east-2.us-central1.usd_gb"),
+        ({"egress": {"us-east-2": {"us-east-2": {"usd_gb": 1}}}}, "within a region"),
+        ({"egress": {"any": {"any": {"usd_gb": 1}}}, "kv_transfer": "region"}, "nothing leaves a region"),
+        ({"kv_transfer": "cheap"}, "kv_transfer"),
+    ],
+)
+def test_mistakes_name_their_place(changes: dict[str, Any], message: str) -> None:
+    """One sentence with the place in the file."""
+    with pytest.raises(ScenarioError, match=message):
+        scenario_from_mapping(_data(**changes))
