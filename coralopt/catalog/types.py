@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,11 @@ class Gpu:
     nvlink: bool
     architecture: str
     source: str
+
+    @property
+    def vendor(self) -> Literal["nvidia", "amd"]:
+        """Whose drivers it needs, told from its name or its architecture: a GPU of a scenario says no more of itself."""
+        return "amd" if re.match(r"MI\d", self.name) or self.architecture.startswith(("CDNA", "RDNA")) else "nvidia"
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,10 @@ class NodeOptions(OptionGroup):
     cloud: Annotated[
         list[str] | None, typer.Option(metavar="REGION=CLOUD", help="skypilot: cloud of a region; may be repeated.")
     ] = None
+    setup: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="skypilot: installs the engine; pip and a pinned vLLM by default."),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -196,9 +200,12 @@ class ManifestOptions(OptionGroup):
 
     panel = "kubernetes"
 
-    image: Annotated[str | None, typer.Option(help="Container image.")] = None
+    image: Annotated[str | None, typer.Option(help="Container image; best by digest, NAME@sha256:...")] = None
     router_image: Annotated[str | None, typer.Option(help="Image with coralopt in it, for the router.")] = None
     namespace: Annotated[str | None, typer.Option(help="Namespace.")] = None
+    model_cache: Annotated[
+        str | None, typer.Option(metavar="CLAIM", help="Persistent volume claim with checkpoints, for all pods.")
+    ] = None
     leader_worker_set: Annotated[bool, typer.Option(help="LeaderWorkerSet where the shape allows.")] = False
 
 
@@ -220,6 +227,7 @@ def target_files(
             lower(plan, engine, targets.SkyPilotAddresses()),
             spot=market == "spot",
             clouds=parse_pairs("--cloud", nodes.cloud, error=LaunchError),
+            setup=nodes.setup,
             addresses=_addresses(nodes.hosts),
         )
     defaults = targets.KubernetesOptions
@@ -227,8 +235,12 @@ def target_files(
         image=manifests.image or defaults.image,
         router_image=manifests.router_image or defaults.router_image,
         namespace=manifests.namespace,
+        cache_claim=manifests.model_cache,
         leader_worker_set=manifests.leader_worker_set,
     )
+    for image in (options.image, options.router_image):
+        if "@sha256:" not in image:
+            say(f"image {image} is a tag, which may become another image: name it by digest (NAME@sha256:...)")
     return targets.kubernetes_files(lower(plan, engine, targets.KubernetesAddresses()), options)
 
 

@@ -111,6 +111,8 @@ class NodeLaunch:
         region: Region name.
         configuration: Node configuration, ``"4xL40S"``.
         instance_type: The cloud's instance type, or ``None``.
+        gpu: GPU type, ``"L40S"``.
+        vendor: Whose drivers that needs.
         gpus: Device indices on the node.
         rank: Position in the pipeline; 0 is the head, the only one that serves HTTP.
         first_layer: First layer held, from 0.
@@ -127,6 +129,8 @@ class NodeLaunch:
     region: str
     configuration: str
     instance_type: str | None
+    gpu: str
+    vendor: Literal["nvidia", "amd"]
     gpus: tuple[int, ...]
     rank: int
     first_layer: int

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pydantic import TypeAdapter, ValidationError
 
+from coralopt.catalog.types import Gpu
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.runtime.engine import Engine, NodeJob
@@ -90,7 +91,7 @@ def lower(
     scenario = plan.resolved
     places = addresses or OneNodeEach()
     phases = {phase.key: phase for phase in scenario.model_phases}
-    kinds = {configuration.name: configuration.gpu.name for configuration in scenario.configurations}
+    kinds = {configuration.name: configuration.gpu for configuration in scenario.configurations}
     verdicts = engine.judge(plan, scenario)
     names: Counter[str] = Counter()
     pipelines: list[PipelineLaunch] = []
@@ -129,7 +130,7 @@ def _lower_pipeline(
     phase: ModelPhase,
     engine: Engine,
     places: OneNodeEach,
-    kinds: dict[str, str],
+    kinds: dict[str, Gpu],
 ) -> PipelineLaunch:
     parts_of = [[part for part in pipeline.slices if part.machine == m] for m in range(pipeline.machines)]
     machines = [f"{name}-s{m}" for m in range(pipeline.machines)]
@@ -143,7 +144,7 @@ def _lower_pipeline(
     for rank, part in enumerate(pipeline.slices):
         machine = machines[part.machine]
         crowded = places.crowded() or len(parts_of[part.machine]) > 1
-        shown = places.devices(machine, part.gpus, kinds[part.configuration])
+        shown = places.devices(machine, part.gpus, kinds[part.configuration].name)
         slices = tuple(replace(other, gpus=shown) if other is part else other for other in pipeline.slices)
         job = NodeJob(
             replace(pipeline, slices=slices),
@@ -163,6 +164,8 @@ def _lower_pipeline(
                 region=instance.region,
                 configuration=part.configuration,
                 instance_type=part.instance_type,
+                gpu=kinds[part.configuration].name,
+                vendor=kinds[part.configuration].vendor,
                 gpus=shown,
                 rank=rank,
                 first_layer=part.first_layer,

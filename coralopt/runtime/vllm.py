@@ -135,6 +135,8 @@ class VllmEngine:
             if self.interface:
                 env["NCCL_SOCKET_IFNAME"] = env["GLOO_SOCKET_IFNAME"] = self.interface
         if job.several_on_machine and not self.cpu:
+            # Indices count as the driver lists devices, not from the fastest one on.
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in part.gpus)
         if (pipeline.connector or "").startswith("Nixl") and job.rank == 0:
             env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(job.ports["kv"])

@@ -62,15 +62,37 @@ def judge(plan: Plan, scenario: ResolvedScenario, rules: Rules) -> tuple[EngineV
             text = f"{instance.name}: its stages do not hold the {phase.model.layers} layers of {phase.model.name} in order"
             raise PlanError(f"{text}; make the plan again")
         verdicts.append(_judge_alone(instance, phase, configurations, rules))
+    vendors = _vendors(plan, configurations)
     pairs = list(zip(plan.instances, verdicts, strict=True))
     verdicts = [
         _connected(instance, verdict, [pair for pair in pairs if pair[0].model == instance.model], rules)
         for instance, verdict in pairs
     ]
+    verdicts = [
+        _verdict(v.instance, [*v.reasons, *_one_vendor(i, vendors)], list(v.remarks), v.pipelines)
+        for i, v in zip(plan.instances, verdicts, strict=True)
+    ]
     running = {(i.model, i.phase) for i, verdict in zip(plan.instances, verdicts, strict=True) if verdict.runs}
     return tuple(
         _with_other_half(instance, verdict, running) for instance, verdict in zip(plan.instances, verdicts, strict=True)
     )
+
+
+def _vendors(plan: Plan, configurations: Configurations) -> dict[str, set[str]]:
+    """Model -> vendors of the GPUs of its prefill and decode instances."""
+    vendors: dict[str, set[str]] = {}
+    for instance in plan.instances:
+        if instance.phase in OTHER:
+            vendors.setdefault(instance.model, set()).update(configurations[n].gpu.vendor for n in instance.nodes())
+    return vendors
+
+
+def _one_vendor(instance: PlannedInstance, vendors: Mapping[str, set[str]]) -> Iterator[EngineReason]:
+    """Each prefill instance may hand its caches to any decode instance of its model."""
+    both = sorted(vendors.get(instance.model, ()))
+    if instance.phase in OTHER and len(both) > 1:
+        text = f"prefill and decode instances of {instance.model} have GPUs of {_list(both)}"
+        yield EngineReason("kv-vendors", f"{text}; KV caches do not pass between them")
 
 
 def _judge_alone(
@@ -117,7 +139,11 @@ def _judge_alone(
     reasons += no_bf16
     if len(columns) > 1 and not reasons:
         remarks.append(EngineReason("unzipped", f"runs as {len(columns)} pipelines side by side, without loss"))
-    if len(names := sorted({gpu.name for gpu in kinds})) > 1:
+    if len(vendors := sorted({gpu.vendor for gpu in kinds})) > 1:
+        reasons.append(
+            EngineReason("mixed-vendors", f"GPUs of {_list(vendors)} in one pipeline cannot talk to each other")
+        )
+    elif len(names := sorted({gpu.name for gpu in kinds})) > 1:
         text = (
             f"{_list(names)} in one pipeline works but is outside vLLM's own tests; use one image, one driver and one "
         )

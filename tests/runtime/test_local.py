@@ -336,6 +336,23 @@ def test_devices_are_of_the_planned_type() -> None:
     assert {product: gpu_kind(product) for product in products} == products
 
 
+def test_devices_are_counted_along_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the bus, as the engines are told to count; those that the launcher may not see have no name."""
+    from coralopt.runtime.local import addresses
+
+    told = ["00000000:81:00.0, GPU-bbb2, NVIDIA L40S", "00000000:01:00.0, GPU-aaa1, NVIDIA L4"]
+    told.append("00000000:02:00.0, GPU-ccc3, NVIDIA L4")
+    monkeypatch.setattr(addresses, "output_of", lambda *_, **__: "\n".join(told))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert addresses.gpus_here() == ("NVIDIA L4", "NVIDIA L4", "NVIDIA L40S")
+    for shown in ("GPU-bbb,0", "2,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        assert addresses.gpus_here() == ("NVIDIA L4", "", "NVIDIA L40S")
+    places = addresses.LocalAddresses(kinds=[addresses.gpu_kind(name) for name in addresses.gpus_here()])
+    assert places.devices("m", (0,), "L40S") == (2,)
+    assert places.devices("n", (0, 1), "L4") == (0, -1)
+
+
 def test_the_router_alone(tmp_path: Path) -> None:
     """`coralopt route` on the file that `launch` writes; it answers before any server is up, and ends on Ctrl-C."""
     import socket

@@ -169,6 +169,109 @@ def test_kubernetes_manifests_mean_what_they_should() -> None:
     assert '"optional": true' in secrets
 
 
+def containers(texts: dict[str, str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every pod of the manifests with each of its containers."""
+    specs = [
+        item["spec"] for item in manifests(texts) if item["kind"] in ("StatefulSet", "Deployment", "LeaderWorkerSet")
+    ]
+    templates = [
+        template
+        for spec in specs
+        for template in (
+            [spec["template"]]
+            if "template" in spec
+            else [spec["leaderWorkerTemplate"][name] for name in ("leaderTemplate", "workerTemplate")]
+        )
+    ]
+    return [(template["spec"], one) for template in templates for one in template["spec"]["containers"]]
+
+
+@pytest.mark.parametrize("led", [False, True])
+def test_pods_have_no_rights_and_little_company(led: bool) -> None:
+    """Nobody is root or may ask the cluster's API; the router reaches heads, heads their stages and the other phase."""
+    for launch in launches():
+        texts = kubernetes_files(launch, KubernetesOptions(leader_worker_set=led, cache_claim="weights"))
+        for pod, container in containers(texts):
+            assert pod["automountServiceAccountToken"] is False
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert pod["securityContext"]["runAsUser"] > 0
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+            engine = container["name"] != "router"
+            assert engine == ({"name": "cache", "mountPath": "/cache"} in container["volumeMounts"])
+            claims = [volume["persistentVolumeClaim"] for volume in pod["volumes"] if volume["name"] == "cache"]
+            assert claims == [{"claimName": "weights"}] * engine
+        policies = {
+            item["metadata"]["name"]: item["spec"] for item in manifests(texts) if item["kind"] == "NetworkPolicy"
+        }
+        assert set(policies) == {pipeline.name for pipeline in launch.pipelines}
+        for pipeline in launch.pipelines:
+            router, peers = policies[pipeline.name]["ingress"]
+            assert {"port": pipeline.head.ports["http"]} in router["ports"]
+            selectors = [peer["podSelector"]["matchLabels"] for peer in peers["from"]]
+            assert {"app.kubernetes.io/instance": pipeline.name} in selectors
+            assert ({"coralopt/model": "tiny"} in selectors) == (pipeline.connector is not None)
+
+
+def test_stages_live_as_long_as_their_head_answers() -> None:
+    """The probe of a stage is a program that fails when the head does; it runs here against a head that is not there."""
+    launch = launches()[0]
+    probes = [
+        c["livenessProbe"]["exec"]["command"]
+        for _, c in containers(kubernetes_files(launch))
+        if "exec" in c.get("livenessProbe", {})
+    ]
+    assert len(probes) == sum(node.rank > 0 for node in launch.nodes)
+    for python, flag, program in probes[:1]:
+        assert (python, flag) == ("python3", "-c")
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=20)
+        assert ended.returncode != 0
+
+
+def test_kubernetes_replaces_nothing_in_words_of_ours() -> None:
+    """A checkpoint called $(VLLM_API_KEY) is a name; only the controller's own variables are replaced."""
+    engine = VllmEngine(model_paths={"tiny": "/models/$(VLLM_API_KEY)"})
+    launch = lower(plan(instance("mixed", (2, L4), (3, L40S), (3, L40S))), engine, KubernetesAddresses())
+    for led in (False, True):
+        for _, container in containers(kubernetes_files(launch, KubernetesOptions(leader_worker_set=led))):
+            words = " ".join(container["command"]).replace("$$(", "")
+            assert set(re.findall(r"\$\((\w+)\)", words)) <= {
+                "LWS_LEADER_ADDRESS",
+                "LWS_WORKER_INDEX",
+                "LWS_GROUP_SIZE",
+            }
+
+
+def test_gpus_of_another_vendor() -> None:
+    """An MI300X is asked for by its own resource and label, whatever its node is called; vendors do not mix."""
+    gpu = {"memory_gib": 192, "bandwidth_gb_s": 5300, "bf16_tflops": 1300, "link_gb_s": 448}
+    nodes = {"mi": {"gpu": "MI300X", "count": 1, "network_gb_s": 50}}
+
+    def with_mi(*items: Any) -> Plan:
+        document = plan(*(instance(*item) for item in items)).model_dump(mode="json")
+        scenario = {**document["scenario"], "gpus": {"MI300X": gpu}, "nodes": nodes}
+        for region in scenario["pool"]["regions"].values():
+            region["configurations"]["mi"] = {"available": 9, "price_usd_h": 1.0}
+        text = json.dumps({**document, "scenario": scenario}).replace(
+            '"configuration": "1xB200"', '"configuration": "mi"'
+        )
+        return Plan.model_validate_json(text)
+
+    mi = {"1xB200": (1, 900.0)}
+    launch = lower(with_mi(("mixed", (8, mi))), ENGINE, KubernetesAddresses())
+    ((pod, container), *_) = containers(kubernetes_files(launch))
+    assert container["resources"]["limits"] == {"amd.com/gpu": "1"}
+    assert pod["nodeSelector"]["amd.com/gpu.product-name"] == "AMD_Instinct_MI300X_OAM"
+    assert pod["tolerations"][0]["key"] == "amd.com/gpu"
+    (text,) = [text for name, text in skypilot_files(launch).items() if name.endswith(".sky.yaml")]
+    assert list(yaml.safe_load_all(text))[1]["resources"]["accelerators"] == "MI300X:1"
+    mixed = lower(with_mi(("mixed", (4, mi), (4, L4))), ENGINE)
+    assert [reason.code for reason in mixed.verdicts[0].reasons] == ["mixed-vendors"]
+    apart = lower(with_mi(("prefill", (8, mi)), ("decode", (8, L4))), ENGINE)
+    assert [[reason.code for reason in verdict.reasons] for verdict in apart.verdicts] == [["kv-vendors"]] * 2
+
+
 #: The fields of LeaderWorkerSet v1 that can be set without a default of ours, and nothing else; pods are checked apart.
 LEADER_WORKER_SET: dict[str, Any] = {
     "type": "object",
@@ -210,9 +313,12 @@ LEADER_WORKER_SET: dict[str, Any] = {
 def test_the_router_in_kubernetes() -> None:
     """It reads the router.json beside it, restarts when that changes and only then, and drains before it goes."""
     texts = kubernetes_files(launches()[0], KubernetesOptions(router_image="mine:1", namespace="llm"))
-    config, deployment, service = yaml.safe_load_all(texts["coralopt-router.yaml"])
+    config, deployment, service, *budgets = yaml.safe_load_all(texts["coralopt-router.yaml"])
     assert config["data"]["router.json"] == texts["router.json"]
     RouterConfig.model_validate_json(texts["router.json"])
+    served = [budget["spec"]["selector"]["matchLabels"] for budget in budgets]
+    assert served == [{"coralopt/model": "tiny", "coralopt/phase": phase} for phase in ("prefill", "decode")]
+    assert {(budget["kind"], budget["spec"]["maxUnavailable"]) for budget in budgets} == {("PodDisruptionBudget", 1)}
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     assert container["image"] == "mine:1"
@@ -237,7 +343,8 @@ def test_leader_worker_set_where_the_shape_allows() -> None:
     """One odd node in front and equal ones behind; the rank comes from the controller."""
     launch = launches()[1]
     texts = kubernetes_files(launch, KubernetesOptions(leader_worker_set=True))
-    (item,) = yaml.safe_load_all(texts[f"{launch.pipelines[0].name}.yaml"])
+    item, policy = yaml.safe_load_all(texts[f"{launch.pipelines[0].name}.yaml"])
+    assert policy["kind"] == "NetworkPolicy"
     leader = f"{launch.pipelines[0].name}-0.{launch.pipelines[0].name}"
     assert [b["url"] for b in json.loads(texts["router.json"])["backends"]] == [f"http://{leader}:8000"]
     jsonschema = pytest.importorskip("jsonschema")
@@ -273,6 +380,11 @@ def test_skypilot_job_groups() -> None:
     assert [task["resources"]["accelerators"] for task in tasks] == ["L4:1", "L40S:1"]
     assert all(task["resources"]["infra"] == "aws/us-east-2" for task in tasks)
     assert all(task["resources"]["use_spot"] is True for task in tasks)
+    assert {task["setup"] for task in tasks} == {"pip install vllm==0.32.0"}
+    halves = files("skypilot", plan(instance("prefill", (8, L4)), instance("decode", (8, L40S))))
+    setups = {list(yaml.safe_load_all(text))[1]["setup"] for file, text in halves.items() if file.endswith(".sky.yaml")}
+    assert setups == {"pip install vllm==0.32.0 nixl==1.5.1"}
+    assert list(yaml.safe_load_all(skypilot_files(launch, setup="make engine")[name]))[1]["setup"] == "make engine"
     assert all('--master-addr s0-0."${SKYPILOT_JOBGROUP_NAME}"' in task["run"] for task in tasks)
     head = launch.pipelines[0].head
     for addresses, host in (({}, f"s0-0.{launch.pipelines[0].name}"), ({head.machine: "10.1.2.3"}, "10.1.2.3")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import socket
 from collections import Counter
@@ -83,6 +84,19 @@ def gpu_kind(product: str) -> str | None:
 
 
 def gpus_here() -> tuple[str, ...]:
-    """Names of this machine's GPUs as its driver reports them; empty without a driver."""
-    lines = output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=30)
-    return tuple(line.strip() for line in (lines or "").splitlines() if line.strip())
+    """Names of this machine's GPUs in the order of its bus; empty without a driver.
+
+    One that ``CUDA_VISIBLE_DEVICES`` keeps from this process, by number or UUID, has no name.
+    """
+    query = ["nvidia-smi", "--query-gpu=pci.bus_id,uuid,name", "--format=csv,noheader"]
+    lines = (output_of(query, timeout_s=30) or "").splitlines()
+    devices = sorted([part.strip() for part in line.split(",", 2)] for line in lines if line.count(",") >= 2)
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    words = None if shown is None else [word.strip() for word in shown.split(",") if word.strip()]
+
+    def visible(index: int, uuid: str) -> bool:
+        return words is None or any(
+            word == str(index) or (word[:4] == "GPU-" and uuid.startswith(word)) for word in words
+        )
+
+    return tuple(name if visible(index, uuid) else "" for index, (_, uuid, name) in enumerate(devices))

@@ -142,7 +142,7 @@ class Starts:
 
     def _placed(self, names: Collection[str], products: tuple[str, ...]) -> list[PipelineLaunch]:
         taken = [gpu for pipeline in self.cluster.running.values() for gpu in pipeline.gpus]
-        kinds = ["any" if self.pace.any_gpu else gpu_kind(product) for product in products]
+        kinds = ["any" if product and self.pace.any_gpu else gpu_kind(product) for product in products]
         addresses = LocalAddresses(taken=taken, kinds=kinds) if self.pace.needs_gpus else LocalAddresses()
         launch = lower(self.plan, self._engine, addresses, only=lambda name: name in names)
         addresses.release()
@@ -207,9 +207,10 @@ def _too_few_gpus(addresses: LocalAddresses, products: tuple[str, ...], taken: i
     def listed(counts: Mapping[str, int]) -> str:
         return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "none"
 
+    here = [product for product in products if product]
     used = f"; {taken} of them are in use (with --drain-first they are freed before new servers start)" if taken else ""
     return LaunchError(
-        f"the plan needs GPUs {listed(addresses.needed)}; this machine has {listed(Counter(products))}{used}. Missing: "
+        f"the plan needs GPUs {listed(addresses.needed)}; this machine has {listed(Counter(here))}{used}. Missing: "
         f"{listed(addresses.missing)}. Plan for the pool at hand, render files for other machines, take GPUs of another "
         "type with --any-gpu, or try it with --cpu and vLLM's CPU build"
     )

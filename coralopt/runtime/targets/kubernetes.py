@@ -15,8 +15,14 @@ from coralopt.runtime.naming import dns_label
 from coralopt.runtime.targets.documents import common_files, yaml_text
 from coralopt.types import Json, JsonObject
 
-#: Label values that NVIDIA's feature discovery gives nodes.
+#: Resource of a vendor's device plugin, and the label in which its discovery writes the product.
+GPU_RESOURCES = {
+    "nvidia": ("nvidia.com/gpu", "nvidia.com/gpu.product"),
+    "amd": ("amd.com/gpu", "amd.com/gpu.product-name"),
+}
+#: Label values that these discoveries give nodes.
 GPU_PRODUCTS = {
+    "MI300X": "AMD_Instinct_MI300X_OAM",
     "L4": "NVIDIA-L4",
     "L40S": "NVIDIA-L40S",
     "A10G": "NVIDIA-A10G",
@@ -34,11 +40,16 @@ GRACE_S = 30
 ROUTER, ROUTER_PORT = "coralopt-router", 8000
 #: Seconds in which the cluster learns that the router's pod is going, before it stops listening.
 LEAVE_S = 5
+#: Who processes in pods are; the image must let any user run.
+USER = 1000
+#: Where engines keep checkpoints and compiled kernels.
+CACHE = "/cache"
 #: Labels of everything that is written here.
 OURS = {"app.kubernetes.io/name": "coralopt", "app.kubernetes.io/managed-by": "coralopt"}
 #: An optional secret of the user: key ``api-key`` protects the servers, ``router-key`` the router, ``hf-token`` loads
 #: gated checkpoints.
 SECRET = "coralopt"
+ROUTER_LABELS = {**OURS, "app.kubernetes.io/component": "router"}
 
 
 class KubernetesAddresses(OneNodeEach):
@@ -56,10 +67,13 @@ class KubernetesOptions:
     """How manifests are written.
 
     Attributes:
-        image: Container image of the engine.
+        image: Container image of the engine; one by digest (``NAME@sha256:...``) is always the same.
         router_image: Container image with coralopt and its extra `runtime` in it; docs/runtime.md says how to build it.
         namespace: Namespace, or ``None`` for that of the context.
         shm_gib: Shared memory of a pod, GiB.
+        cpu: CPUs that a pod asks for, a GPU.
+        memory_gib: Main memory that a pod asks for, GiB a GPU.
+        cache_claim: A persistent volume claim for checkpoints, mounted by all pods; without one each loads its own.
         leader_worker_set: Use a LeaderWorkerSet for pipelines whose stages after the first are alike.
         cloud_labels: Pin pods to region and instance type by the clouds' labels; GPU product alone otherwise.
     """
@@ -68,6 +82,9 @@ class KubernetesOptions:
     router_image: str = f"coralopt:{__version__}"
     namespace: str | None = None
     shm_gib: int = 8
+    cpu: int = 2
+    memory_gib: int = 10
+    cache_claim: str | None = None
     leader_worker_set: bool = False
     cloud_labels: bool = True
 
@@ -89,7 +106,12 @@ def kubernetes_files(launch: Launch, options: KubernetesOptions | None = None) -
 
     common = common_files(launch, head)
     drain_s = max((pipeline.drain_s for pipeline in launch.pipelines), default=0)
-    output[f"{ROUTER}.yaml"] = yaml_text(_router(common["router.json"], drain_s, chosen))
+    budgets = {f"coralopt-{dns_label(p.model, p.phase)}": _served(p) for p in launch.pipelines}
+    documents = [
+        *_router(common["router.json"], drain_s, chosen),
+        *(_disruption_budget(name, served, chosen) for name, served in budgets.items()),
+    ]
+    output[f"{ROUTER}.yaml"] = yaml_text(documents)
     return output | common
 
 
@@ -103,6 +125,7 @@ def fits_leader_worker_set(pipeline: PipelineLaunch) -> bool:
 def _manifest(kind: str, name: str, labels: JsonObject, options: KubernetesOptions, **fields: Json) -> JsonObject:
     """A document of this kind; ``fields`` are what it has beside its head."""
     group = {"StatefulSet": "apps/v1", "Deployment": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
+    group |= {"NetworkPolicy": "networking.k8s.io/v1", "PodDisruptionBudget": "policy/v1"}
     metadata: JsonObject = {
         "name": name,
         **({"namespace": options.namespace} if options.namespace else {}),
@@ -119,15 +142,59 @@ def _secrets(**keys: str) -> list[Json]:
     ]
 
 
+def _served(pipeline: PipelineLaunch) -> dict[str, str]:
+    return {"coralopt/model": dns_label(pipeline.model), "coralopt/phase": pipeline.phase}
+
+
 def _labels(pipeline: PipelineLaunch) -> dict[str, str]:
-    names = {"coralopt/model": dns_label(pipeline.model), "coralopt/phase": pipeline.phase}
-    return {**OURS, "app.kubernetes.io/instance": pipeline.name, **names}
+    return {**OURS, "app.kubernetes.io/instance": pipeline.name, **_served(pipeline)}
+
+
+def _disruption_budget(name: str, served: dict[str, str], options: KubernetesOptions) -> JsonObject:
+    """Nodes are emptied one pod of a model phase at a time."""
+    spec: JsonObject = {"maxUnavailable": 1, "selector": {"matchLabels": served}}
+    return _manifest("PodDisruptionBudget", name, {**OURS, **served}, options, spec=spec)
+
+
+def _network_policy(pipeline: PipelineLaunch, labels: dict[str, str], options: KubernetesOptions) -> JsonObject:
+    """Who may reach a pipeline's pods: the router its API, its own stages everything, and the other side of KV transfers."""
+    own: JsonObject = {"app.kubernetes.io/instance": pipeline.name}
+    peers: list[JsonObject] = [own]
+    if pipeline.connector is not None:
+        peers.append({"coralopt/model": dns_label(pipeline.model)})
+    asked = [port for use, port in pipeline.head.ports.items() if use in ("http", "kv")]
+    ingress: list[Json] = [
+        {"from": [{"podSelector": {"matchLabels": ROUTER_LABELS}}], "ports": [{"port": port} for port in asked]},
+        {"from": [{"podSelector": {"matchLabels": peer}} for peer in peers]},
+    ]
+    spec: JsonObject = {"podSelector": {"matchLabels": own}, "policyTypes": ["Ingress"], "ingress": ingress}
+    return _manifest("NetworkPolicy", pipeline.name, labels, options, spec=spec)
+
+
+def _literal(text: str) -> str:
+    """Text in which Kubernetes replaces no ``$(NAME)``."""
+    return text.replace("$(", "$$(")
+
+
+def _locked(**fields: Json) -> JsonObject:
+    """Security of a container: no more rights than it starts with."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **fields}
+
+
+def _unprivileged() -> JsonObject:
+    """A pod without root and without a door to the cluster's API."""
+    identity = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    return {
+        "automountServiceAccountToken": False,
+        "securityContext": {**identity, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
 
 
 def _manifests(pipeline: PipelineLaunch, options: KubernetesOptions) -> list[JsonObject]:
     labels = _labels(pipeline)
+    policy = _network_policy(pipeline, labels, options)
     if options.leader_worker_set and fits_leader_worker_set(pipeline):
-        return [_leader_worker_set(pipeline, labels, options)]
+        return [_leader_worker_set(pipeline, labels, options), policy]
     spec: JsonObject = {
         "clusterIP": "None",
         # Stages must find each other before the head answers its probe.
@@ -136,7 +203,7 @@ def _manifests(pipeline: PipelineLaunch, options: KubernetesOptions) -> list[Jso
         "ports": [{"name": use, "port": port} for use, port in pipeline.head.ports.items()],
     }
     service = _manifest("Service", pipeline.name, labels, options, spec=spec)
-    return [service, *(_stateful_set(pipeline, machine, labels, options) for machine in pipeline.machines)]
+    return [service, *(_stateful_set(pipeline, machine, labels, options) for machine in pipeline.machines), policy]
 
 
 def _stateful_set(
@@ -155,40 +222,62 @@ def _stateful_set(
 
 
 def _pod(pipeline: PipelineLaunch, nodes: list[NodeLaunch], options: KubernetesOptions) -> JsonObject:
+    cache: JsonObject = {"emptyDir": {}}
+    if options.cache_claim is not None:
+        cache = {"persistentVolumeClaim": {"claimName": options.cache_claim}}
     return {
+        **_unprivileged(),
         "terminationGracePeriodSeconds": pipeline.drain_s + GRACE_S,
         "nodeSelector": _selector(nodes[0], options),
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "tolerations": [{"key": GPU_RESOURCES[nodes[0].vendor][0], "operator": "Exists", "effect": "NoSchedule"}],
         "containers": [_container(pipeline, node, len(nodes) > 1, options) for node in nodes],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{options.shm_gib}Gi"}}],
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{options.shm_gib}Gi"}},
+            {"name": "cache", **cache},
+        ],
     }
 
 
 def _selector(node: NodeLaunch, options: KubernetesOptions) -> dict[str, str]:
-    gpu = node.configuration.split("x", 1)[1]
     selector: dict[str, str] = {}
     if options.cloud_labels:
         selector["topology.kubernetes.io/region"] = node.region
         if node.instance_type is not None:
             return {**selector, "node.kubernetes.io/instance-type": node.instance_type}
-    return {**selector, "nvidia.com/gpu.product": GPU_PRODUCTS.get(gpu, f"NVIDIA-{gpu}")}
+    prefix = {"nvidia": "NVIDIA-", "amd": "AMD_Instinct_"}[node.vendor]
+    return {**selector, GPU_RESOURCES[node.vendor][1]: GPU_PRODUCTS.get(node.gpu, f"{prefix}{node.gpu}")}
 
 
 def _container(pipeline: PipelineLaunch, node: NodeLaunch, parts: bool, options: KubernetesOptions) -> JsonObject:
     # The device plugin shows every container its own GPUs, counted from 0.
-    env: list[Json] = [{"name": k, "value": v} for k, v in node.env.items() if k != "CUDA_VISIBLE_DEVICES"]
+    env: list[Json] = [{"name": k, "value": _literal(v)} for k, v in node.env.items() if not k.startswith("CUDA_")]
+    env += [{"name": name, "value": CACHE} for name in ("HOME", "HF_HOME")]
     env += [{"name": k, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} for k in node.own_address]
     container: JsonObject = {
         "name": f"part-{node.rank}" if parts else "engine",
         "image": options.image,
-        "command": [*node.argv],
+        "command": [_literal(word) for word in node.argv],
         "env": [*env, *_secrets(VLLM_API_KEY="api-key", HF_TOKEN="hf-token")],
-        "resources": {"limits": {"nvidia.com/gpu": str(len(node.gpus))}},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "resources": {
+            "requests": {
+                "cpu": str(options.cpu * len(node.gpus)),
+                "memory": f"{options.memory_gib * len(node.gpus)}Gi",
+            },
+            "limits": {GPU_RESOURCES[node.vendor][0]: str(len(node.gpus))},
+        },
+        "securityContext": _locked(),
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "cache", "mountPath": CACHE}],
     }
     if node.rank:
-        # All pods are told to stop at once; the other stages must outlive the head's last request.
-        return {**container, "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(pipeline.drain_s)]}}}}
+        # Other stages serve no HTTP and do not see a head that comes back: they end when it does not answer, and meet anew.
+        ask: JsonObject = {"exec": {"command": ["python3", "-c", _asks(pipeline)]}, "timeoutSeconds": 10}
+        return {
+            **container,
+            "startupProbe": {**ask, "periodSeconds": 10, "failureThreshold": 180},
+            "livenessProbe": {**ask, "periodSeconds": 10, "failureThreshold": 3},
+            # All pods are told to stop at once; the other stages must outlive the head's last request.
+            "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(pipeline.drain_s)]}}},
+        }
     probe: JsonObject = {"httpGet": {"path": pipeline.health_path, "port": node.ports["http"]}, "timeoutSeconds": 5}
     return {
         **container,
@@ -199,16 +288,24 @@ def _container(pipeline: PipelineLaunch, node: NodeLaunch, parts: bool, options:
     }
 
 
+def _asks(pipeline: PipelineLaunch) -> str:
+    """A program that ends well where the head is healthy."""
+    return f"import urllib.request; urllib.request.urlopen({pipeline.url + pipeline.health_path!r}, timeout=5)"
+
+
 def _leader_worker_set(pipeline: PipelineLaunch, labels: dict[str, str], options: KubernetesOptions) -> JsonObject:
     """Rank and leader come from variables that the controller sets; all else is as in the StatefulSets."""
     variables = {"--master-addr": "LWS_LEADER_ADDRESS", "--node-rank": "LWS_WORKER_INDEX", "--nnodes": "LWS_GROUP_SIZE"}
 
     def template(node: NodeLaunch) -> JsonObject:
-        argv = list(node.argv)
+        argv = [_literal(word) for word in node.argv]
         for option, variable in variables.items():
             argv[argv.index(option) + 1] = f"$({variable})"
-        pod = _pod(pipeline, [dataclasses.replace(node, argv=tuple(argv))], options)
-        return {"metadata": {"labels": labels}, "spec": pod}
+        container = {**_container(pipeline, node, False, options), "command": argv}
+        if node.rank:
+            # The controller restarts the whole group when one of it fails.
+            container = {key: value for key, value in container.items() if not key.endswith("Probe")}
+        return {"metadata": {"labels": labels}, "spec": {**_pod(pipeline, [node], options), "containers": [container]}}
 
     group: JsonObject = {
         "size": len(pipeline.nodes),
@@ -222,7 +319,7 @@ def _leader_worker_set(pipeline: PipelineLaunch, labels: dict[str, str], options
 
 def _router(configuration: str, drain_s: int, options: KubernetesOptions) -> list[JsonObject]:
     """ConfigMap, Deployment and Service of the router that reads ``configuration``."""
-    labels = {**OURS, "app.kubernetes.io/component": "router"}
+    labels = ROUTER_LABELS
     command = ["coralopt", "route", "/etc/coralopt/router.json", "--host", "0.0.0.0", "--port", str(ROUTER_PORT)]
     # Ready while it answers at all: what it says of models that are down is its own to say, with a Retry-After.
     probe: JsonObject = {"httpGet": {"path": "/ping", "port": ROUTER_PORT}}
@@ -236,10 +333,11 @@ def _router(configuration: str, drain_s: int, options: KubernetesOptions) -> lis
         "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVE_S)]}}},
         "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True},
+        "securityContext": _locked(readOnlyRootFilesystem=True),
         "volumeMounts": [{"name": "config", "mountPath": "/etc/coralopt", "readOnly": True}],
     }
     pod: JsonObject = {
+        **_unprivileged(),
         "terminationGracePeriodSeconds": drain_s + LEAVE_S + GRACE_S,
         "containers": [container],
         "volumes": [{"name": "config", "configMap": {"name": ROUTER}}],

@@ -53,7 +53,7 @@ def _preflight_script(pipeline: PipelineLaunch, nodes: list[NodeLaunch]) -> str:
     several = len(nodes) > 1
     for node in nodes:
         degree = len(node.gpus)
-        env = {k: v for k, v in node.env.items() if k.endswith("SOCKET_IFNAME") or k == "CUDA_VISIBLE_DEVICES"}
+        env = {k: v for k, v in node.env.items() if k.endswith("SOCKET_IFNAME") or k.startswith("CUDA_")}
         argv = ["torchrun", "--nnodes", str(len(pipeline.nodes)), "--nproc-per-node", str(degree)]
         argv += ["--node-rank", str(node.rank), "--master-addr", pipeline.head.host]
         argv += ["--master-port", str(PREFLIGHT_PORT)]

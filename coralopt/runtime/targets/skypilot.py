@@ -9,13 +9,21 @@ from coralopt.errors import LaunchError
 from coralopt.runtime.launch import Launch, NodeLaunch, PipelineLaunch
 from coralopt.runtime.lower import OneNodeEach
 from coralopt.runtime.targets.documents import common_files, yaml_text
-from coralopt.runtime.targets.quoting import serving_lines
+from coralopt.runtime.targets.quoting import quoted, serving_lines
 from coralopt.types import Json
 
 #: Set by SkyPilot on every node of a job group.
 GROUP = "SKYPILOT_JOBGROUP_NAME"
 #: Our GPU names where SkyPilot's differ.
 ACCELERATORS = {"A100": "A100-80GB", "A100-40": "A100"}
+#: What is installed, and what connectors need beside it.
+VLLM = "vllm==0.32.0"
+_CARRIERS = {
+    "NixlConnector": ("nixl==1.5.1",),
+    "NixlPushConnector": ("nixl==1.5.1",),
+    "MooncakeConnector": ("mooncake-transfer-engine",),
+    "LMCacheMPConnector": ("lmcache",),
+}
 _AWS = re.compile(r"[a-z]{2}(-gov)?-[a-z]+-\d")
 _GCP = re.compile(r"[a-z]+-[a-z]+\d+")
 
@@ -50,7 +58,7 @@ def skypilot_files(
     *,
     spot: bool = False,
     clouds: Mapping[str, str] | None = None,
-    setup: str = "pip install vllm",
+    setup: str | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Files by relative path: ``NAME.sky.yaml`` for every pipeline, and the launch.
@@ -59,13 +67,18 @@ def skypilot_files(
         launch: Lowered with :class:`SkyPilotAddresses`.
         spot: Whether to rent on the spot market.
         clouds: Region -> cloud, where the region's name does not tell.
-        setup: Shell command that installs the engine on a fresh node.
+        setup: Shell command that installs the engine on a fresh node; ``None``: that vLLM which the rules are checked
+            against, and what passes KV caches where prefill and decode are apart.
         addresses: Machine name -> address at which the router reaches it; by the job group's own names otherwise, which
             only the nodes of that group know.
     """
 
     def group(pipeline: PipelineLaunch) -> list[Json]:
-        tasks = [_task(pipeline, nodes, spot, clouds, setup) for nodes in pipeline.machines.values()]
+        chosen = (
+            setup
+            or f"pip install {' '.join(quoted(name) for name in (VLLM, *_CARRIERS.get(pipeline.connector or '', ())))}"
+        )
+        tasks = [_task(pipeline, nodes, spot, clouds, chosen) for nodes in pipeline.machines.values()]
         return [{"name": pipeline.name, "execution": "parallel"}, *tasks]
 
     def head(pipeline: PipelineLaunch) -> str:
@@ -79,13 +92,12 @@ def skypilot_files(
 def _task(
     pipeline: PipelineLaunch, nodes: list[NodeLaunch], spot: bool, clouds: Mapping[str, str] | None, setup: str
 ) -> Json:
-    first = nodes[0]
-    count, gpu = first.configuration.split("x", 1)
+    first, count = nodes[0], sum(len(node.gpus) for node in nodes)
     return {
         "name": first.machine.removeprefix(f"{pipeline.name}-"),
         "resources": {
             "infra": f"{cloud_of(first.region, clouds)}/{first.region}",
-            "accelerators": f"{ACCELERATORS.get(gpu, gpu)}:{count}",
+            "accelerators": f"{ACCELERATORS.get(first.gpu, first.gpu)}:{count}",
             **({} if first.instance_type is None else {"instance_type": first.instance_type}),
             "use_spot": spot,
         },

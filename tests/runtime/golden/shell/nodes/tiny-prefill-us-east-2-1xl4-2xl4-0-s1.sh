@@ -8,6 +8,7 @@ export VLLM_HOST_IP="$own_address"
 export VLLM_PP_LAYER_PARTITION=2,3,3
 export NCCL_SOCKET_IFNAME=eth0
 export GLOO_SOCKET_IFNAME=eth0
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=0
 exec vllm serve /models/tiny \
   --served-model-name tiny \
@@ -30,6 +31,7 @@ export VLLM_HOST_IP="$own_address"
 export VLLM_PP_LAYER_PARTITION=2,3,3
 export NCCL_SOCKET_IFNAME=eth0
 export GLOO_SOCKET_IFNAME=eth0
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=1
 exec vllm serve /models/tiny \
   --served-model-name tiny \

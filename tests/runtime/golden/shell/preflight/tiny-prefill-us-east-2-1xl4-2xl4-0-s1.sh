@@ -8,6 +8,7 @@ export VLLM_HOST_IP="$own_address"
 (
 export NCCL_SOCKET_IFNAME=eth0
 export GLOO_SOCKET_IFNAME=eth0
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=0
 torchrun \
   --nnodes 3 \
@@ -20,6 +21,7 @@ torchrun \
 (
 export NCCL_SOCKET_IFNAME=eth0
 export GLOO_SOCKET_IFNAME=eth0
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 export CUDA_VISIBLE_DEVICES=1
 torchrun \
   --nnodes 3 \
