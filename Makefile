@@ -6,7 +6,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow test-full mutants test-torch test-vllm lint types screenshots benchmark-throughput clean
+.PHONY: help plan test test-slow test-full mutants test-torch test-vllm lint types docs screenshots benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json and plan.html"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
 	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
 	@echo "make mutants     put deliberate errors into PACKAGE, one at a time, and say which the tests do not see"
+	@echo "make docs        the documentation site into build/docs; warnings are errors"
 	@echo "make screenshots pictures of the pages for the documents, with the Chromium on the path"
 	@echo "make clean       remove the virtual environment and caches"
 
@@ -67,8 +68,12 @@ mutants: $(VENV)/.installed-dev
 test-full: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --hypothesis-profile=full
 
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "open build/docs/index.html"
+
 # Pictures of the pages for the documents.
-screenshots: $(VENV)/.installed
+screenshots: $(VENV)/.installed-dev
 	$(BIN)/python tests/report/screenshots.py
 
 test-slow: $(VENV)/.installed-dev

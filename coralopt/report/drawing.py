@@ -112,7 +112,10 @@ def bars(
     named = {part.name: part.colour for row in rows for part in row.parts if part.value > 0}
     if line:
         at = min(line[1] * scale, WIDTH - 1)
-        drawn.append(element("line", x1=at, x2=at, y1=14, y2=height, class_="limit"))
+        # Beside the bars only: it must not cross the figures above them.
+        drawn += [
+            element("line", x1=at, x2=at, y1=34 * k + 15, y2=34 * k + 31, class_="limit") for k in range(len(rows))
+        ]
         anchor = "end" if at > WIDTH / 2 else "start"
         drawn.append(_text(f"{line[0]} {form.format(line[1])}", at, height + 12, text_anchor=anchor, class_="small"))
         height += 18

@@ -21,7 +21,7 @@ class SolveOptions:
     Attributes:
         time_limit: Seconds of wall time for the solver, or ``None`` for no limit. A back end looks at the clock between
             its own steps; with ``isolate`` it is killed one second after the limit.
-        rel_gap: Relative gap to stop at; by our one formula, |objective - bound| / |objective|.
+        rel_gap: Relative gap to stop at; by our one formula, abs(objective - bound) / abs(objective).
         abs_gap: Absolute gap to stop at, in units of the objective.
         threads: Threads, or ``None`` for one: several make results depend on timing.
         seed: Seed of whatever the solver randomises.

@@ -24,7 +24,7 @@ class Solution(Shown, Generic[A]):
         termination: Reason, limit, the solver's own words.
         objective: Exact re-evaluation of the answer by the problem's check; NaN without an answer.
         bound: Proven bound; infinite in the weak direction when unknown, ``None`` when infeasible.
-        gap: |objective - bound| / |objective|; infinite without an answer.
+        gap: abs(objective - bound) / abs(objective); infinite without an answer.
         requested_gap: Relative gap asked for.
         solver: Name of the back end.
         formulation: Name of the formulation, empty for solvers that take whole problems.

@@ -1,4 +1,4 @@
-"""Pictures of the pages for the documents: ``make screenshots``. Needs a Chromium on the path."""
+"""Pictures of the pages for the documents: ``make screenshots``. Needs a Chromium on the path, and the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from PIL import Image
 
 from coralopt import load_scenario
 
@@ -76,6 +78,8 @@ def main() -> None:
                 check=True,
                 capture_output=True,
             )
+            # A page has few colours; the picture is a quarter of the size with as many.
+            Image.open(picture).convert("RGB").quantize(96).save(picture, optimize=True)
             print(f"{picture} written")
 
 

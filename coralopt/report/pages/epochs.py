@@ -103,7 +103,7 @@ def _frames(epochs: Sequence[Epoch]) -> Iterable[Block]:
             Words(
                 f"{item.summary.cost_usd_h:,.4f} USD/h, {item.summary.instances} instances on {item.summary.nodes} nodes."
             ),
-            Figure(drawing, "Nodes by region"),
+            Grid((Figure(drawing, "Nodes by region"),)),
         ]
         if moved:
             blocks.append(Folded(f"{len(moved)} kinds of instances started or stopped", (HtmlTable(table),)))

@@ -53,7 +53,7 @@ def plan_page(content: PlanPage) -> Page:
     misses = miss_figure(plan, played)
     sections = [
         PageSection("pipelines", "Every pipeline, to scale", tuple(pipeline_blocks(plan))),
-        PageSection("cost", "Where the money goes", (Grid(tuple(_cost_figures(plan, scenario))),)),
+        PageSection("cost", "Where the money goes", _grid(_rent_figures(plan, scenario))),
         PageSection("misses", "Where each miss comes from", misses),
         PageSection("latency", "Latency", latency_figures(played)),
         PageSection("binding", "What binds", tuple(_binding(plan, nodes, scenario, content.analysis))),
@@ -78,11 +78,11 @@ def cost_answer(plan: Plan) -> PageAnswer:
         )
     else:
         proof = f"Planner {plan.planner} proves no lower bound."
-    blocks = [Words("; ".join(parts) + "."), Words(proof)]
+    blocks: list[Block] = [Words("; ".join(parts) + "."), Words(proof)]
     if plan.on_infeasible == "scale":
         bound = f"proven: at most {plan.served_factor_bound * 100:.4f} %"
         blocks.append(Words(f"It serves {plan.served_factor * 100:.4f} % of every demand ({bound})."))
-    return PageAnswer("What does it cost?", f"{plan.cost_usd_h:,.4f} USD/h", tuple(blocks))
+    return PageAnswer("What does it cost?", f"{plan.cost_usd_h:,.4f} USD/h", (*blocks, _model_costs(plan)))
 
 
 def node_counts(instances: Iterable[PlannedInstance]) -> Counter[tuple[str, str]]:
@@ -181,7 +181,8 @@ def _stage_words(stage: PlannedStage) -> str:
     return f"{stage.layers} on {nodes}"
 
 
-def _cost_figures(plan: Plan, scenario: ResolvedScenario | None) -> Iterable[Figure]:
+def _model_costs(plan: Plan) -> Figure:
+    """USD/h by model and phase, with what is paid beside rent."""
     by_model: dict[str, list[BarPart]] = defaultdict(list)
     colours = colour_numbers(("prefill", "decode", "mixed"))
     for demand in plan.demands:
@@ -190,7 +191,16 @@ def _cost_figures(plan: Plan, scenario: ResolvedScenario | None) -> Iterable[Fig
     other = (("initialization", plan.initialization_usd_h), ("unmet demand", plan.unmet_usd_h))
     rows += [BarRow(name, (BarPart(name, value, 7),)) for name, value in other if value > 0]
     caption = "USD/h by model: " + ", ".join(dict.fromkeys(demand.phase for demand in plan.demands))
-    yield Figure(bars("Cost by model, USD/h", rows, "{:,.4f}"), caption)
+    return Figure(bars("Cost by model, USD/h", rows, "{:,.4f}"), caption)
+
+
+def _grid(figures: Iterable[Block]) -> tuple[Block, ...]:
+    """Side by side; nothing where there is none."""
+    blocks = tuple(figures)
+    return (Grid(blocks),) if blocks else ()
+
+
+def _rent_figures(plan: Plan, scenario: ResolvedScenario | None) -> Iterable[Figure]:
     spent = _spent(plan, scenario)
     if not spent:
         return

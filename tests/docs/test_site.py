@@ -1,0 +1,24 @@
+"""The documentation site builds, and every warning is an error: broken links, pages nobody lists, docstrings askew."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+for package in ("sphinx", "myst_parser", "furo"):
+    pytest.importorskip(package, reason="the site needs pip install -e '.[docs]'")
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(ROOT / "docs"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "tutorial.html").exists()
