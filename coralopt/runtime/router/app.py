@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 
 from aiohttp import web
@@ -12,8 +14,8 @@ from coralopt.runtime.router.doors import Doors
 from coralopt.runtime.router.relay import error_response, relay
 from coralopt.runtime.router.router import Router
 
-#: Largest request body, bytes.
-LARGEST_BODY = 32 * 2**20
+#: Connections that have sent a whole head; whoever listens closes the others after a while.
+HEARD: web.AppKey[set[object]] = web.AppKey("heard")
 #: Paths that need no key, as in vLLM.
 _OPEN = frozenset({"/health", "/ping", "/metrics"})
 
@@ -29,8 +31,15 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
     doors = doors or Doors()
     client_key = doors.keys.client
 
+    limits = router.config
+
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        app[HEARD].add(request.protocol)
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return error_response(415, "compressed bodies are not accepted")
+        if (request.content_length or 0) > limits.largest_body:
+            return error_response(413, f"the body is larger than {limits.largest_body} bytes")
         free = client_key is None or request.path in _OPEN or request.path.startswith(PREFIX)
         if free or has_key(request, client_key or ""):
             return await handler(request)
@@ -42,7 +51,8 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
         await router.stop()
 
     endpoints = _Endpoints(router)
-    app = web.Application(middlewares=[guard], client_max_size=LARGEST_BODY)
+    app = web.Application(middlewares=[guard], client_max_size=limits.largest_body)
+    app[HEARD] = set()
     app.cleanup_ctx.append(life)
     app.add_routes(
         [
@@ -63,9 +73,15 @@ class _Endpoints:
         self.router = router
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
+        limits = self.router.config
         try:
-            body = await request.json()
-        except ValueError:
+            async with asyncio.timeout(limits.body_timeout_s):
+                body = json.loads(await request.read())
+        except TimeoutError:
+            return error_response(408, f"the body did not arrive within {limits.body_timeout_s:g} s")
+        except web.HTTPRequestEntityTooLarge:
+            return error_response(413, f"the body is larger than {limits.largest_body} bytes")
+        except (ValueError, RecursionError):
             return error_response(400, "the body is not JSON")
         model = body.get("model") if isinstance(body, dict) else None
         if not isinstance(model, str):
@@ -88,4 +104,4 @@ class _Endpoints:
         return web.json_response({})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self.router.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        return web.Response(body=self.router.metrics_text(), headers={"Content-Type": "text/plain; version=0.0.4"})

@@ -51,6 +51,9 @@ class RouterConfig(_Part):
     admin_hosts: tuple[str, ...] = Field(
         default=(), description="Names with a dot under which the admin endpoints may be called."
     )
+    head_timeout_s: float = Field(default=15.0, gt=0, description="Longest time for the head of a client's request.")
+    body_timeout_s: float = Field(default=60.0, gt=0, description="Longest time for its body.")
+    largest_body: int = Field(default=32 * 2**20, ge=1024, description="Bytes of a request's body; more get a 413.")
     queue_size: int = Field(default=256, ge=0, description="Requests that may wait for a model; more get a 429.")
     queue_timeout_s: float = Field(default=30.0, gt=0, description="Longest wait in the queue; then a 503.")
     retries: int = Field(default=2, ge=0, description="Other instances tried when one fails before its first token.")

@@ -7,7 +7,10 @@ import re
 
 from coralopt.types import JsonObject
 
-_END = re.compile(rb"\r?\n\r?\n")
+_NEWLINE = ord("\n")
+#: An object under that key; the same words inside a text have backslashes.
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_DONE = b"[DONE]"
 
 
 class EventFilter:
@@ -19,7 +22,9 @@ class EventFilter:
 
     def __init__(self, show_usage: bool) -> None:
         self._show = show_usage
-        self._rest = b""
+        self._rest = bytearray()
+        #: Up to here ``_rest`` has no end of an event.
+        self._seen = 0
         #: ``usage`` of the last event that had one.
         self.usage: JsonObject | None = None
         #: Whether the stream has said that it is complete.
@@ -27,29 +32,42 @@ class EventFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """What of ``chunk`` and what was kept back goes to the client now."""
+        if not self._rest and chunk.endswith(b"\n\n") and _DONE not in chunk and b'"usage"' not in chunk:
+            return chunk
         self._rest += chunk
         passed, start = [], 0
-        for end in _END.finditer(self._rest):
-            event = self._rest[start : end.end()]
-            start = end.end()
+        for end in self._ends():
+            event = bytes(self._rest[start:end])
+            start = end
             if self._look_at(event):
                 passed.append(event)
-        self._rest = self._rest[start:]
+        del self._rest[:start]
+        # The beginning of an end may be here already.
+        self._seen = max(0, len(self._rest) - 3)
         return b"".join(passed)
+
+    def _ends(self) -> list[int]:
+        """Where events end in what is new: behind an empty line, with or without carriage returns."""
+        ends, start = [], self._seen
+        while (line := self._rest.find(b"\n", start)) >= 0:
+            start = line + 1
+            if self._rest.startswith((b"\n", b"\r\n"), start):
+                start += 1 if self._rest[start] == _NEWLINE else 2
+                ends.append(start)
+        return ends
 
     def flush(self) -> bytes:
         """What is left when the stream has ended."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest, self._seen = bytes(self._rest), bytearray(), 0
         return rest if rest and self._look_at(rest) else b""
 
     def _look_at(self, event: bytes) -> bool:
         """Whether it goes to the client."""
-        data = event.strip().removeprefix(b"data:").strip()
-        if data == b"[DONE]":
+        if event.startswith(b"data:") and len(event) < 64 and event[5:].strip() == _DONE:
             self.done = True
-        elif b'"usage"' in data:
+        elif _USAGE.search(event):
             try:
-                document = json.loads(data)
+                document = json.loads(event.strip().removeprefix(b"data:"))
             except ValueError:
                 return True
             usage = document.get("usage") if isinstance(document, dict) else None

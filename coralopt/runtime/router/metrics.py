@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _PREFIX = "coralopt_router"
@@ -38,6 +40,12 @@ class Metrics:
         self.duration = seconds("request_seconds", "From arrival to the end of the answer.")
         self.prompt_tokens = counter("prompt_tokens", "Input tokens, where the answer tells.", "model")
         self.completion_tokens = counter("completion_tokens", "Output tokens, where the answer tells.", "model")
+
+    def forget(self, *backend: str) -> None:
+        """No gauges any more for a backend that is gone; its counters stay."""
+        for gauge in (self.up, self.in_flight):
+            with suppress(KeyError):
+                gauge.remove(*backend)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -101,28 +101,25 @@ class BackendPool:
     """Backends of one model phase and the queue in front of them, first come first served.
 
     Args:
-        on_change: Called after every change of queue or load, for metrics.
         uniform: Random numbers inside (0, 1), for power of two.
 
     Attributes:
         routing: How a backend is chosen, one of :mod:`coralopt.routing`.
     """
 
-    def __init__(
-        self,
-        on_change: Callable[[BackendPool], None] = lambda pool: None,
-        uniform: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, uniform: Callable[[], float] = random.random) -> None:
         self.backends: list[Backend] = []
         self.routing: Routing = "weighted-round-robin"
-        self._waiting: deque[tuple[asyncio.Future[Backend], frozenset[str], float]] = deque()
-        self._on_change, self._uniform = on_change, uniform
+        self._uniform = uniform
+        #: Requests that wait, with names to avoid and their work; those that failed somewhere waited before and go first.
+        self._again: OrderedDict[asyncio.Future[Backend], tuple[frozenset[str], float]] = OrderedDict()
+        self._queue: OrderedDict[asyncio.Future[Backend], tuple[frozenset[str], float]] = OrderedDict()
         #: Mean seconds a request holds a slot, exponentially forgotten; for Retry-After.
         self._hold_s = 1.0
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._again) + len(self._queue)
 
     @property
     def slots(self) -> int:
@@ -134,7 +131,7 @@ class BackendPool:
 
     def ready(self, avoid: frozenset[str] = frozenset()) -> bool:
         """Whether a request would get a slot at once."""
-        return not self._waiting and any(b.free and b.config.name not in avoid for b in self.backends)
+        return not self.waiting and any(b.free and b.config.name not in avoid for b in self.backends)
 
     def retry_after_s(self) -> int:
         """Seconds until the queue should have moved: its length times the time a slot is held, over the slots."""
@@ -150,16 +147,16 @@ class BackendPool:
         self.backends = backends
         for backend in backends:
             backend.credit = 0.0
-        self.wake()
+        self.changed()
 
-    def _pick(self, avoid: frozenset[str], own: float) -> Backend | None:
+    def _take(self, avoid: frozenset[str], own: float) -> Backend | None:
         free = [backend for backend in self.backends if backend.free and backend.config.name not in avoid]
-        picked = choose(self.routing, free, own, self._uniform)
-        if picked is not None:
-            picked.in_flight += 1
-            picked.work += own
-            picked.idle.clear()
-        return picked
+        chosen = choose(self.routing, free, own, self._uniform)
+        if chosen is not None:
+            chosen.in_flight += 1
+            chosen.work += own
+            chosen.idle.clear()
+        return chosen
 
     @asynccontextmanager
     async def slot(self, avoid: frozenset[str], timeout_s: float, own: float = 1.0) -> AsyncIterator[Backend]:
@@ -173,7 +170,10 @@ class BackendPool:
         Raises:
             Busy: No backend is up, or none became free within ``timeout_s``.
         """
-        backend = await self._acquire(avoid, timeout_s, own)
+        # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free.
+        backend = None if self._queue else self._take(avoid, own)
+        if backend is None:
+            backend = await self._wait(avoid, timeout_s, own)
         started = time.monotonic()
         try:
             yield backend
@@ -181,30 +181,27 @@ class BackendPool:
             self._hold_s += 0.1 * (time.monotonic() - started - self._hold_s)
             self._give_back(backend, own)
 
-    async def _acquire(self, avoid: frozenset[str], timeout_s: float, own: float) -> Backend:
+    async def _wait(self, avoid: frozenset[str], timeout_s: float, own: float) -> Backend:
         if not self.up(avoid):
-            raise Busy("no instance of this model is up", self.retry_after_s(), 503)
-        # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free.
-        if (picked := None if self._waiting else self._pick(avoid, own)) is None:
-            future: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
-            entry = (future, avoid, own)
-            self._waiting.append(entry)
-            self.wake()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    picked = await future
-            except BaseException as error:
-                if future.done() and not future.cancelled() and future.exception() is None:
-                    # Picked at the very moment of giving up: hand the slot on.
-                    self._give_back(future.result(), own)
-                elif entry in self._waiting:
-                    self._waiting.remove(entry)
-                self._on_change(self)
-                if isinstance(error, TimeoutError):
-                    raise Busy(f"no slot became free in {timeout_s:g} s", self.retry_after_s(), 503) from None
-                raise
-        self._on_change(self)
-        return picked
+            raise self._down()
+        queue = self._again if avoid else self._queue
+        future: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
+        queue[future] = avoid, own
+        self.wake()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except BaseException as error:
+            queue.pop(future, None)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # Chosen at the very moment of giving up: hand the slot on.
+                self._give_back(future.result(), own)
+            if isinstance(error, TimeoutError):
+                raise Busy(f"no slot became free in {timeout_s:g} s", self.retry_after_s(), 503) from None
+            raise
+
+    def _down(self) -> Busy:
+        return Busy("no instance of this model is up", self.retry_after_s(), 503)
 
     def _give_back(self, backend: Backend, own: float) -> None:
         backend.in_flight -= 1
@@ -214,15 +211,24 @@ class BackendPool:
         self.wake()
 
     def wake(self) -> None:
-        """Hand out slots that became free; tell those whose last backend went down."""
-        for entry in list(self._waiting):
-            future, avoid, own = entry
-            if future.done():
-                self._waiting.remove(entry)
-            elif not self.up(avoid):
-                self._waiting.remove(entry)
-                future.set_exception(Busy("no instance of this model is up", self.retry_after_s(), 503))
-            elif (picked := self._pick(avoid, own)) is not None:
-                self._waiting.remove(entry)
-                future.set_result(picked)
-        self._on_change(self)
+        """Hand out slots that became free; takes as long as there are such slots, however many wait."""
+        for future, (avoid, own) in list(self._again.items()):
+            if not future.done() and (chosen := self._take(avoid, own)) is not None:
+                del self._again[future]
+                future.set_result(chosen)
+        while self._queue:
+            future, (avoid, own) = next(iter(self._queue.items()))
+            if not future.done():
+                if (chosen := self._take(avoid, own)) is None:
+                    break
+                future.set_result(chosen)
+            del self._queue[future]
+
+    def changed(self) -> None:
+        """A backend came, went, fell ill or got well: tell those whose last one went down, and hand out slots."""
+        for queue in (self._again, self._queue):
+            for future, (avoid, _) in list(queue.items()):
+                if not future.done() and not self.up(avoid):
+                    del queue[future]
+                    future.set_exception(self._down())
+        self.wake()

@@ -113,10 +113,9 @@ class Router:
         self.backends[config.name] = backend
         key = (config.model, config.phase)
         if key not in self._pools:
-            self._pools[key] = BackendPool(on_change=self._publish)
+            self._pools[key] = BackendPool()
             self._pools[key].routing = self._routing
         self._pools[key].add(backend)
-        self._publish(self._pools[key])
         return backend
 
     async def drain(self, name: str, timeout_s: float | None = None) -> bool:
@@ -130,7 +129,7 @@ class Router:
         """
         backend = self._named(name)
         backend.draining = True
-        self._pool(backend).wake()
+        self._pool(backend).changed()
         try:
             async with asyncio.timeout(timeout_s):
                 await backend.idle.wait()
@@ -148,16 +147,14 @@ class Router:
         pool = self._pool(backend)
         pool.remove(backend)
         del self.backends[name]
-        labels = (name, backend.config.model, backend.config.phase)
-        for gauge in (self.metrics.up, self.metrics.in_flight):
-            gauge.remove(*labels)
+        self.metrics.forget(name, backend.config.model, backend.config.phase)
         if not pool.backends:
             del self._pools[backend.config.model, backend.config.phase]
 
     def _changed(self, backend: Backend) -> None:
         # It may have been removed while it answered.
         if self.backends.get(backend.config.name) is backend:
-            self._pool(backend).wake()
+            self._pool(backend).changed()
 
     def _named(self, name: str) -> Backend:
         if name not in self.backends:
@@ -167,11 +164,12 @@ class Router:
     def _pool(self, backend: Backend) -> BackendPool:
         return self._pools[backend.config.model, backend.config.phase]
 
-    def _publish(self, pool: BackendPool) -> None:
-        for backend in pool.backends:
-            labels = (backend.config.name, backend.config.model, backend.config.phase)
-            self.metrics.in_flight.labels(*labels).set(backend.in_flight)
-            self.metrics.up.labels(*labels).set(backend.healthy)
-        if pool.backends:
-            config = pool.backends[0].config
-            self.metrics.waiting.labels(config.model, config.phase).set(pool.waiting)
+    def metrics_text(self) -> bytes:
+        """All series, with queues and load as they are now."""
+        for (model, phase), pool in self._pools.items():
+            self.metrics.waiting.labels(model, phase).set(pool.waiting)
+            for backend in pool.backends:
+                labels = (backend.config.name, model, phase)
+                self.metrics.in_flight.labels(*labels).set(backend.in_flight)
+                self.metrics.up.labels(*labels).set(backend.healthy)
+        return self.metrics.text()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from aiohttp import web
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router.admin import PlanHooks, make_admin_app
-from coralopt.runtime.router.app import make_app
+from coralopt.runtime.router.app import HEARD, make_app
 from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.doors import Doors, socket_address
 from coralopt.runtime.router.router import Router
@@ -58,11 +59,13 @@ async def open_doors(
         LaunchError: It cannot listen.
     """
     hooks = hooks or PlanHooks()
+    app = make_app(router, doors, hooks)
     runner = web.AppRunner(
-        make_app(router, doors, hooks), handler_cancellation=True, access_log=None, shutdown_timeout=drain_s
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=drain_s, auto_decompress=False
     )
     admin = web.AppRunner(make_admin_app(router, hooks), access_log=None)
     await runner.setup()
+    closing = asyncio.create_task(_close_silent(runner, app[HEARD], router.config.head_timeout_s))
     try:
         site = web.TCPSite(runner, doors.host, doors.port)
         try:
@@ -75,10 +78,24 @@ async def open_doors(
             await web.SockSite(admin, _private_socket(doors.admin_socket)).start()
         yield doors.url(port)
     finally:
+        closing.cancel()
         await runner.cleanup()
         await admin.cleanup()
         if doors.admin_socket is not None and doors.admin_socket.is_socket():
             doors.admin_socket.unlink()
+
+
+async def _close_silent(runner: web.AppRunner, heard: set[object], limit_s: float) -> None:
+    """Close connections that have not sent the head of a request in time; later ones end with the keep-alive time."""
+    since: dict[web.RequestHandler, float] = {}
+    while runner.server is not None:
+        await asyncio.sleep(limit_s / 4)
+        now, connections = time.monotonic(), set(runner.server.connections)
+        heard &= connections
+        since = {connection: since.get(connection, now) for connection in connections - heard}
+        for connection, first in since.items():
+            if now - first > limit_s:
+                connection.force_close()
 
 
 def _private_socket(path: Path) -> socket.socket:
