@@ -36,6 +36,7 @@ from coralopt.cli.launch_options import (
 )
 from coralopt.cli.option_groups import takes_groups
 from coralopt.cli.present import CommandOutput, present
+from coralopt.cli.rollout import rollout
 from coralopt.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -175,6 +176,9 @@ def render(
     lines = [f"{output}: {counts}, {len(written.removed)} removed"]
     fates = {"directory": str(output), **{fate: list(names) for fate, names in vars(written).items()}}
     present(CommandOutput(fates, [_verdict_table(document, verdicts)], lines), json_output)
+
+
+app.command()(takes_groups(rollout))
 
 
 @app.command()

@@ -209,6 +209,17 @@ class ManifestOptions(OptionGroup):
     leader_worker_set: Annotated[bool, typer.Option(help="LeaderWorkerSet where the shape allows.")] = False
 
 
+@dataclass(frozen=True)
+class RolloutOptions(OptionGroup):
+    """How a new plan takes the place of the one before."""
+
+    ready_timeout: Annotated[float, typer.Option(help="Longest wait for a server, seconds.")] = 1800.0
+    reload: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="skypilot: makes the router read router.json anew, without a shell."),
+    ] = None
+
+
 def target_files(
     target: Target, plan: Plan, engine: VllmEngine, nodes: NodeOptions, manifests: ManifestOptions
 ) -> dict[str, str]:
@@ -220,7 +231,7 @@ def target_files(
     from coralopt.runtime import OneNodeEach, lower, targets
 
     if target is Target.SHELL:
-        return targets.shell_files(lower(plan, engine, OneNodeEach(_addresses(nodes.hosts))))
+        return targets.shell_files(lower(plan, engine, OneNodeEach(addresses(nodes.hosts))))
     if target is Target.SKYPILOT:
         market = plan.scenario.get("pool", {}).get("market", "on-demand")
         return targets.skypilot_files(
@@ -228,7 +239,7 @@ def target_files(
             spot=market == "spot",
             clouds=parse_pairs("--cloud", nodes.cloud, error=LaunchError),
             setup=nodes.setup,
-            addresses=_addresses(nodes.hosts),
+            addresses=addresses(nodes.hosts),
         )
     defaults = targets.KubernetesOptions
     options = defaults(
@@ -244,7 +255,12 @@ def target_files(
     return targets.kubernetes_files(lower(plan, engine, targets.KubernetesAddresses()), options)
 
 
-def _addresses(path: Path | None) -> dict[str, str]:
+def addresses(path: Path | None) -> dict[str, str]:
+    """Machine name -> address, from a JSON file.
+
+    Raises:
+        LaunchError: It cannot be read.
+    """
     if path is None:
         return {}
     try:

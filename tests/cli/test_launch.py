@@ -47,7 +47,7 @@ def test_every_screen_is_short() -> None:
     import typer.main
 
     group = typer.main.get_command(make_app()).commands["launch"]  # type: ignore[attr-defined]
-    assert set(group.commands) == {"start", "status", "apply", "stop", "render", "check"}
+    assert set(group.commands) == {"start", "status", "apply", "stop", "render", "rollout", "check"}
     for command in group.commands.values():
         own = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "rich_help_panel", None)]
         assert len(own) <= 15, (command.name, len(own))

@@ -2,12 +2,14 @@
 
 from coralopt.runtime.targets.kubernetes import KubernetesAddresses, KubernetesOptions, kubernetes_files
 from coralopt.runtime.targets.output import write_files
+from coralopt.runtime.targets.rollout import Rollout
 from coralopt.runtime.targets.shell import preflight_program, shell_files
 from coralopt.runtime.targets.skypilot import SkyPilotAddresses, skypilot_files
 
 __all__ = [
     "KubernetesAddresses",
     "KubernetesOptions",
+    "Rollout",
     "SkyPilotAddresses",
     "kubernetes_files",
     "preflight_program",

@@ -34,7 +34,7 @@ def write_files(directory: str | Path, files: Mapping[str, str]) -> Written:
         LaunchError: The directory cannot be written, or a file of that name is not ours.
     """
     root = Path(directory)
-    before = _manifest(root)
+    before = written_files(root)
     fates: dict[str, list[str]] = {"added": [], "changed": [], "unchanged": []}
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,8 @@ def write_files(directory: str | Path, files: Mapping[str, str]) -> Written:
     return Written(**{fate: tuple(names) for fate, names in fates.items()}, removed=tuple(gone))
 
 
-def _manifest(root: Path) -> set[str]:
+def written_files(root: Path) -> set[str]:
+    """Names of the files that :func:`write_files` wrote into a directory last."""
     try:
         names = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
