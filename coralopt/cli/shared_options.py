@@ -157,10 +157,13 @@ class TrafficOptions(OptionGroup):
     )
     duration: float | None = option(None, "Seconds of arrivals; by default 300, or the whole trace.")
     traffic: str = option(
-        "poisson", "Without a trace: poisson (lengths lognormal), or dataset (fitted to each model's data set)."
+        "poisson",
+        "Without a trace: poisson (lengths as the scenario says), or dataset (fitted to each model's data set).",
     )
     seed: int = option(0, "Seed of arrivals, lengths and all else that is drawn.", least=0)
-    length_cv: float = option(1.0, "With Poisson traffic: coefficient of variation of the lengths.")
+    length_cv: float | None = option(
+        None, "With Poisson traffic: lognormal lengths of this coefficient of variation, not the scenario's."
+    )
 
     def source(self) -> Traffic:
         """What the options ask for.

@@ -173,7 +173,9 @@ class Simulated(_Part):
     rate: Figure | None = Field(description="Requests/s of each model; null: as demanded, or the trace's own.")
     duration_s: Figure | None = Field(description="Seconds of arrivals; null: 300, or the whole trace.")
     seed: int = Field(strict=True, ge=0)
-    length_cv: Figure = Field(description="Coefficient of variation of the lengths, for poisson.")
+    length_cv: Figure | None = Field(
+        description="Coefficient of variation of lognormal lengths in place of the scenario's, for poisson."
+    )
     requests: Count
     requests_digest: str = Field(description="SHA-256 of the requests themselves.")
     target: Figure = Field(

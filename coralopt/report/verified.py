@@ -21,7 +21,7 @@ def simulated_table(plan: Plan) -> Table | None:
     if mark is None:
         return None
     source = f"trace {mark.trace}" if mark.kind == "trace" else f"{mark.kind} traffic, seed {mark.seed}"
-    if mark.kind == "poisson":
+    if mark.kind == "poisson" and mark.length_cv is not None:
         source += f", lengths with cv {mark.length_cv:g}"
     rate = "" if mark.rate is None else f" at {mark.rate:g} requests/s a model"
     verdict = "VERIFIED" if mark.passed else "FAILED"

@@ -43,11 +43,11 @@ class Serving:
 #: The engines that the paper's planner assumes.
 PAPER_SERVING = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048)
 #: Preset -> how engines and the router work. Of ``engine`` the reserve is aiconfigurator's least (3.5 to 3.9 GiB a GPU, its
-#: 0.12.0), host times are what published closed-loop measurements of vLLM take longer than its kernels, 2,048 tokens a
-#: step are vLLM's default.
+#: 0.12.0), host times are what published closed-loop measurements of vLLM on H100 and H200 take longer than its kernels
+#: (benchmarks/host_time.py), 2,048 tokens a step are vLLM's default.
 SERVING_PRESETS = {
     "paper": PAPER_SERVING,
-    "engine": Serving("least-work", "hopeless-last", "preempt", 3.5, 1.0, 50.0, 2048),
+    "engine": Serving("least-work", "hopeless-last", "preempt", 3.5, 0.6, 18.0, 2048),
 }
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
-from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase
+from coralopt.scenario.parts import SERVING_PRESETS
+from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase, Serving
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
 from coralopt.throughput.measured import MeasuredSource
 from coralopt.throughput.nodes import node_throughput
@@ -96,7 +97,7 @@ def build_tables(
             phase, configuration, times, max_stages, budget_units=budget_units, receiver_gb_s=receiver_gb_s
         )
         values[:, :, c], batch[:, :, c], stage_ms[:, :, c] = cells
-        provenance.append(times.provenance)
+        provenance.append(times.provenance + _host(phase.serving))
     return ThroughputTables(
         key=phase.key,
         configurations=tuple(c.name for c in configurations),
@@ -106,6 +107,16 @@ def build_tables(
         stage_ms=stage_ms,
         provenance=tuple(provenance),
     )
+
+
+def _host(serving: Serving) -> str:
+    """What the host takes besides, and where that comes from; nothing where it takes nothing."""
+    if not serving.host_step_ms and not serving.host_request_ms:
+        return ""
+    engine = SERVING_PRESETS["engine"]
+    same = (serving.host_step_ms, serving.host_request_ms) == (engine.host_step_ms, engine.host_request_ms)
+    source = "closed-loop measurements of vLLM" if same else "the scenario"
+    return f"; host {serving.host_step_ms:g} ms a step, {serving.host_request_ms:g} ms a request ({source})"
 
 
 def budget_tables(

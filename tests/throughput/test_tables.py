@@ -198,6 +198,17 @@ def test_sources_say_what_they_cover() -> None:
         throughput_source("slicon")
 
 
+def test_host_times_stand_in_the_provenance() -> None:
+    """Whoever reads a figure learns what the host takes in it, and where that was measured."""
+    item, nodes = phase_of("qwen3-32b", "decode"), [node_configurations()["1xL4"]]
+    source = throughput_source("auto")
+    assert "host" not in build_tables(source, item, nodes, 1).provenance[0]
+    line = build_tables(source, replace(item, serving=ENGINE), nodes, 1).provenance[0]
+    assert line.endswith("; host 0.6 ms a step, 18 ms a request (closed-loop measurements of vLLM)")
+    own = build_tables(source, replace(item, serving=replace(ENGINE, host_step_ms=2.0)), nodes, 1).provenance[0]
+    assert own.endswith("; host 2 ms a step, 18 ms a request (the scenario)")
+
+
 def test_estimates_do_not_pass_as_measurements() -> None:
     """gpt-oss on A100 is the vendor's estimate: auto models it itself, silicon gives it under its true name."""
     item, nodes = phase_of("gpt-oss-20b", "decode"), [node_configurations()["1xA100"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coralopt import load_scenario
+from coralopt import load_scenario, scenario_from_mapping
 from coralopt.errors import WorkloadError
 from coralopt.workload import poisson_for_scenario
 
@@ -26,6 +26,20 @@ def test_requests_have_the_demand_planned_for() -> None:
     assert other.arrival_s.tobytes() != trace.arrival_s.tobytes()
     fixed = poisson_for_scenario(scenario, duration_s=50.0, length_cv=0.0)
     assert len(np.unique(fixed.input_tokens[fixed.model == 0])) == 1
+
+
+def test_lengths_are_those_of_the_scenario() -> None:
+    """Spreads and quantiles of the scenario are drawn, and a cv of one's own takes their place."""
+    document = dict(load_scenario("tiny").document)
+    demand = {"requests_s": 5, "output_tokens": 100, "output_cv": 0}
+    demand |= {"lengths": {"input": {"quantiles": {"0.5": 300, "0.9": 900}}}}
+    models = {name: entry | {"demand": demand} for name, entry in document["models"].items()}
+    scenario = scenario_from_mapping(document | {"models": models})
+    trace = poisson_for_scenario(scenario, duration_s=3000.0, seed=2)
+    assert np.unique(trace.output_tokens).tolist() == [100]
+    assert np.quantile(trace.input_tokens, [0.5, 0.9]) == pytest.approx([300, 900], rel=0.04)
+    own = poisson_for_scenario(scenario, duration_s=3000.0, seed=2, length_cv=1.0)
+    assert own.output_tokens.std() / own.output_tokens.mean() == pytest.approx(1.0, rel=0.06)
 
 
 def test_bad_parameters_are_refused() -> None:

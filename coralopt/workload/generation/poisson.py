@@ -1,13 +1,15 @@
-"""Poisson arrivals with lognormal lengths: the traffic of closed forms, without the bursts of real traces."""
+"""Poisson arrivals with independent lengths: the traffic of closed forms, without the bursts of real traces."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from coralopt.errors import WorkloadError
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.scenario.lengths import LengthDistribution, LengthSpread
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.types import Floats
 from coralopt.workload.files.checks import random_of
 from coralopt.workload.traces.trace import Trace
@@ -18,17 +20,17 @@ def poisson_for_scenario(
     rate: float | None = None,
     duration_s: float = 300.0,
     seed: int = 0,
-    length_cv: float = 1.0,
+    length_cv: float | None = None,
 ) -> Trace:
-    """Poisson arrivals with independent lognormal lengths around the scenario's means.
+    """Poisson arrivals with independent lengths, distributed as the scenario says.
 
     Args:
         scenario: Models, mean lengths and demand.
         rate: Requests/s of every model; by default the scenario's demand over its mean lengths.
         duration_s: Seconds of arrivals.
         seed: Seed.
-        length_cv: Coefficient of variation of the lengths before they are rounded up to whole tokens and cut at the model's
-            longest context; 0 makes all requests of a model equal.
+        length_cv: Lognormal lengths of this coefficient of variation around the scenario's means instead; 0 makes all
+            requests of a model equal. Lengths are rounded to whole tokens and cut at half the model's longest context.
     """
     for name, value in (("rate", rate), ("duration", duration_s), ("length_cv", length_cv)):
         if value is not None and not (math.isfinite(value) and (value > 0 or (value == 0 and name == "length_cv"))):
@@ -44,8 +46,8 @@ def poisson_for_scenario(
         half = phase.model.max_position // 2
         arrival = np.sort(generator.uniform(0.0, duration_s, count))
         lengths = [
-            np.clip(_lognormal(generator, mean, length_cv, count), 1, half)
-            for mean in (phase.mean_input_tokens, phase.mean_output_tokens)
+            np.clip(np.rint(distribution.sample(generator, count)), 1, half)
+            for distribution in _distributions(phase, length_cv)
         ]
         columns.append((arrival, *lengths, np.full(count, float(m))))
     arrival, inputs, outputs, model = (np.concatenate(parts) for parts in zip(*columns, strict=True))
@@ -59,6 +61,10 @@ def poisson_for_scenario(
     )
 
 
-def _lognormal(generator: np.random.Generator, mean: float, variation: float, count: int) -> Floats:
-    spread = math.log1p(variation**2)
-    return np.rint(generator.lognormal(math.log(max(mean, 1.0)) - spread / 2, math.sqrt(spread), count))
+def _distributions(phase: ModelPhase, length_cv: float | None) -> tuple[LengthDistribution, LengthDistribution]:
+    """Of prompts and of answers."""
+    lengths = phase.lengths
+    if length_cv is None:
+        return lengths.input, lengths.output
+    spread = LengthSpread(length_cv)
+    return replace(lengths.input, spread=spread), replace(lengths.output, spread=spread)

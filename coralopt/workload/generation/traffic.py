@@ -26,13 +26,14 @@ class Traffic:
     """Where requests come from.
 
     Attributes:
-        kind: ``"poisson"`` (lengths lognormal), ``"dataset"`` (the generator of each model's data set) or ``"trace"``.
+        kind: ``"poisson"`` (lengths as the scenario says), ``"dataset"`` (the generator of each model's data set) or
+            ``"trace"``.
         trace: The file, for ``"trace"``.
         model: Model of every request, for a trace that names none.
         rate: Requests/s of each model; ``None`` as the scenario demands, or as the trace has it.
         duration_s: Seconds of arrivals; ``None``: 300, or the whole trace.
         seed: Seed of generated requests.
-        length_cv: Coefficient of variation of the lengths, for ``"poisson"``.
+        length_cv: Coefficient of variation of lognormal lengths instead of the scenario's, for ``"poisson"``.
         sort: Whether a plain trace whose times fall is sorted, rather than refused.
 
     Raises:
@@ -45,7 +46,7 @@ class Traffic:
     rate: float | None = None
     duration_s: float | None = None
     seed: int = 0
-    length_cv: float = 1.0
+    length_cv: float | None = None
     sort: bool = False
 
     def __post_init__(self) -> None:
@@ -77,7 +78,8 @@ class Traffic:
         if self.kind == "trace":
             return f"trace {self.trace.name if self.trace else ''}{at}{long}"
         if self.kind == "poisson":
-            return f"Poisson arrivals, lengths with cv {self.length_cv:g}{at}{long}, seed {self.seed}"
+            lengths = "" if self.length_cv is None else f", lengths with cv {self.length_cv:g}"
+            return f"Poisson arrivals{lengths}{at}{long}, seed {self.seed}"
         return f"generators of the data sets{at}{long}, seed {self.seed}"
 
     def requests(self, scenario: ResolvedScenario) -> Trace:
