@@ -10,7 +10,8 @@ time, so that other work on the machine does not count.
 
 `--overload` plays the same requests at several loads after one run that only loads the machine code, and prints the
 ratio of a request's time to that of the calm run; its target is at most 2 (exit status 1 beyond it). Whole plans and
-single prefill and mixed instances show what would grow with a queue.
+single prefill and mixed instances show what would grow with a queue, whole plans and mixed instances also with the rules of
+engines: least work, hopeless last, preemption.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from coralopt.simulation.config import SimulationConfig
+
 #: (scenario, requests/s a model, factor on the demand planned for, seconds of arrivals).
 ROWS: list[tuple[str, float, float, float]] = [
     ("tiny", 1.0, 1.0, 300.0),
@@ -39,6 +42,9 @@ ROWS: list[tuple[str, float, float, float]] = [
 ]
 #: Loads as multiples of the demand planned for, or of one instance's throughput; the first is the calm one.
 LOADS = (0.5, 0.9, 1.0, 1.2, 2.0, 5.0)
+#: Rules of routing, order and admission: the scenario's (the paper's), and what engines and routers do.
+PAPER = SimulationConfig()
+ENGINE = SimulationConfig(routing="least-work", order="hopeless-last", admission="preempt")
 #: Most that a request may take under overload, as a multiple of the calm run.
 TARGET = 2.0
 FULL: list[tuple[str, float, float, float]] = [("extended", 25.0, 1.0, 1800.0)]
@@ -116,7 +122,7 @@ def overload() -> None:
         trace = poisson_for_scenario(scenario, rate=10.0, duration_s=600.0, seed=0)
         demand = sum(p.demand_tokens_s for p in scenario.model_phases if p.phase != "decode")
         column = "output_tokens" if mode == "mixed" else "input_tokens"
-        cases = [("all", plan, trace, demand)]
+        cases = [("all", plan, trace, demand, PAPER), ("all, rules of engines", plan, trace, demand, ENGINE)]
         for instance in plan.instances:
             if instance.phase == "decode":
                 continue
@@ -125,15 +131,17 @@ def overload() -> None:
             if mode != "mixed":
                 columns["output_tokens"][:] = 1
             alone = plan.model_copy(update={"instances": (instance.model_copy(update={"count": 1}),)})
-            cases.append((instance.name, alone, dataclasses.replace(trace, **columns), instance.tokens_s))
+            cases.append((instance.name, alone, dataclasses.replace(trace, **columns), instance.tokens_s, PAPER))
+            if mode == "mixed":
+                cases.append((f"{instance.name[:40]}, engines", *cases[-1][1:4], ENGINE))
         simulate(plan, trace)
-        for label, played, requests, tokens_s in cases:
+        for label, played, requests, tokens_s, rules in cases:
             offered = float(getattr(requests, column).sum() / requests.last_arrival_s)
             micros = []
             for load in LOADS:
                 timed = dataclasses.replace(requests, arrival_s=requests.arrival_s * offered / (tokens_s * load))
                 begin = time.process_time()
-                simulate(played, timed)
+                simulate(played, timed, config=rules)
                 micros.append(1e6 * (time.process_time() - begin) / len(timed))
             ratio = max(micros) / micros[0]
             worst = max(worst, ratio)

@@ -19,7 +19,6 @@ from coralopt.simulation.kernels import (
     stage_ms,
     touch_instance,
     touch_node,
-    wanted_tokens,
 )
 from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, grow, leave, route, send_back
 from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, NIL, PREFILL, State
@@ -162,9 +161,13 @@ def finish_batch(state: State, k: int) -> None:
             route(state, request, 3 * record.model + DECODE)
         elif record.evicted:
             send_back(state, request, node.instance)
-        elif wanted_tokens(state, request, holder.phase) > record.held:
-            # More memory, once all of this micro-batch that ends has given its own back.
+        elif record.input + record.generated >= record.held:
+            # Its last block is full. More memory once all of this micro-batch that ends has given its own back.
             append(state.requests, state.batch_list, k, request)
+        elif record.decoding:
+            first = state.routes[request, offset]
+            append(state.requests, state.decode_list, first, request)
+            touch_node(state, first)
         else:
             begin_decoding(state, request, node.instance)
     while state.batch_list[k, 2] > 0:

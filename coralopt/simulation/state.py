@@ -50,26 +50,27 @@ REQUEST = np.dtype(
         # time between a preemption and being back at decoding.
         ("latest", "f8"),
         ("away", "f8"),
-        ("input", "i4"),
-        ("output", "i4"),
-        # Tokens done so far, tokens that its pass through the prompt must do (more than the prompt after a preemption),
-        # tokens of the round under way, and tokens of passes that a preemption made worthless.
-        ("prefilled", "i4"),
-        ("generated", "i4"),
-        ("target", "i4"),
-        ("chunk", "i4"),
+        # Tokens of passes that a preemption made worthless, and how often memory was taken away.
         ("wasted", "i4"),
-        # KV tokens held at the decode or mixed instance, and how often they were taken away.
-        ("held", "i4"),
         ("preempted", "i4"),
-        # Instances; for mixed both are the same.
-        ("prefill_instance", "i4"),
-        ("decode_instance", "i4"),
-        ("next", "i4"),
         # In a heap of waiting prompts: the other child. At work: who joined its instance before and after it.
         ("left", "i4"),
         ("older", "i4"),
         ("newer", "i4"),
+        # Instances; for mixed both are the same.
+        ("prefill_instance", "i4"),
+        ("decode_instance", "i4"),
+        # What every round reads and writes lies together. Tokens done so far, tokens that its pass through the prompt must
+        # do (more than the prompt after a preemption), tokens of the round under way.
+        ("input", "i4"),
+        ("output", "i4"),
+        ("prefilled", "i4"),
+        ("generated", "i4"),
+        ("target", "i4"),
+        ("chunk", "i4"),
+        # KV tokens held at the decode or mixed instance.
+        ("held", "i4"),
+        ("next", "i4"),
         # Which of its first node's micro-batches in flight it is part of (decode, mixed).
         ("slot", "i4"),
         ("model", "i2"),
