@@ -12,19 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from coralopt.allocation import (
-    Allocation,
-    AllocationProblem,
-    AllocationSearchOptions,
-    AllocationState,
-    solve_allocation,
-)
-from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, OptionError, ScenarioError
+from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, OptionError, PlanError, ScenarioError
 from coralopt.plan import Plan, PlannedInstance
-from coralopt.planning.coral import CoralPlanner, allocation_problem
+from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.sweep import varied
-from coralopt.templates import TemplateLibrary
+from coralopt.templates.library import COLUMNS, TemplateLibrary
 from coralopt.types import Progress
 
 #: Most kinds of nodes and most templates that are looked at, and seconds for one plan.
@@ -83,7 +76,7 @@ class PlanAnalysis:
 
     Attributes:
         cost_usd_h: The plan's cost.
-        gap_usd_h: Differences below this say nothing: the gap that the plans were asked for, USD/h.
+        gap_usd_h: Differences below this say nothing: the gap that the plans may have, USD/h.
         nodes: Kinds of nodes that are used up, the most valuable first.
         alternatives: The templates in use, the least needed first.
         sensitivities: Prices by GPU type, then demand and SLOs by model.
@@ -106,6 +99,7 @@ def analyse_plan(plan: Plan, library: Path | None = None, progress: Progress | N
 
     Raises:
         OptionError: Another planner's plan, or one that leaves demand unmet.
+        PlanError: Planned again it has another cost.
         CoraloptError: The plan's scenario cannot be planned any more.
     """
     if plan.planner != "coral" or plan.on_infeasible != "met":
@@ -114,12 +108,11 @@ def analyse_plan(plan: Plan, library: Path | None = None, progress: Progress | N
             f"{plan.on_infeasible}"
         )
     options: dict[str, object] = {"rel_gap": plan.requested_gap, "time_limit": LIMIT_S}
-    request = PlanRequest(plan.resolved, options=options, library=library).warmed()
-    again = _Again(plan, request, request.templates()[0], progress)
+    again = _Again(plan, PlanRequest(plan.resolved, options=options, library=library).warmed(), progress)
     nodes = sorted(again.nodes(), key=lambda item: -item.saved_usd_h)
     close = sorted(again.alternatives(), key=lambda item: (item.more_usd_h is None, item.more_usd_h or 0.0))
     curves = tuple(again.sensitivities())
-    return PlanAnalysis(again.cost_usd_h, plan.requested_gap * again.cost_usd_h, tuple(nodes), tuple(close), curves)
+    return PlanAnalysis(again.cost_usd_h, again.gap_usd_h, tuple(nodes), tuple(close), curves)
 
 
 class _Again:
@@ -127,60 +120,73 @@ class _Again:
 
     Attributes:
         cost_usd_h: Cost with nothing changed.
+        gap_usd_h: What is not proven of it.
     """
 
-    def __init__(self, plan: Plan, request: PlanRequest, library: TemplateLibrary, progress: Progress | None) -> None:
-        self.plan, self.request, self.library, self.progress = plan, request, library, progress
-        self.problem = allocation_problem(request.scenario, library)
-        self.state: AllocationState | None = None
-        result = self._solved(self.problem, "the plan itself")
-        if result is None:
+    def __init__(self, plan: Plan, request: PlanRequest, progress: Progress | None) -> None:
+        self.plan, self.request, self.progress = plan, request, progress
+        same = self._planned("the plan itself", request)
+        if same is None:
             raise CoraloptError(f"the plan's scenario has no plan any more within {LIMIT_S:g} s")
-        self.cost_usd_h, _ = result
+        self.cost_usd_h = same.cost_usd_h
+        self.gap_usd_h = max(plan.gap, plan.requested_gap) * plan.cost_usd_h
+        if abs(same.cost_usd_h - plan.cost_usd_h) > self.gap_usd_h + 1e-9:
+            raise PlanError(
+                f"the plan costs {plan.cost_usd_h:,.4f} USD/h; planned again it costs {same.cost_usd_h:,.4f}. Another "
+                "version made it, or it was changed: plan the scenario anew, and analyse that plan"
+            )
 
     def nodes(self) -> Iterator[MoreNodes]:
-        """One more node of every kind that is used up, those first that the allocation's capacity prices value most."""
-        problem, used = self.problem, np.zeros_like(self.problem.availability)
+        """One more node of every kind that is used up, the dearest first."""
+        scenario = self.request.scenario
+        names = [item.name for item in scenario.configurations]
+        used = np.zeros_like(scenario.availability)
         for instance in self.plan.instances:
             for name, count in instance.nodes().items():
-                place = problem.region_names.index(instance.region), problem.configuration_names.index(name)
-                used[place] += instance.count * count
-        full = (used >= problem.availability) & (used > 0)
-        value = np.zeros(full.shape) if self.state is None else self.state.capacity_prices
-        for r, c in sorted(np.argwhere(full).tolist(), key=lambda place: -value[place[0], place[1]])[:MOST_NODES]:
-            availability = problem.availability.copy()
+                used[scenario.regions.index(instance.region), names.index(name)] += instance.count * count
+        full = np.argwhere((used >= scenario.availability) & (used > 0)).tolist()
+        for r, c in sorted(full, key=lambda place: -scenario.price_usd_h[place[0], place[1]])[:MOST_NODES]:
+            availability = scenario.availability.copy()
             availability[r, c] += 1
-            region, configuration = problem.region_names[r], problem.configuration_names[c]
-            result = self._solved(replace(problem, availability=availability), f"one more {configuration} in {region}")
-            if result is not None:
-                yield MoreNodes(region, configuration, max(0.0, self.cost_usd_h - result[0]))
+            changed = scenario.with_supply(availability, scenario.price_usd_h)
+            plan = self._planned(f"one more {names[c]}", replace(self.request, scenario=changed))
+            if plan is not None:
+                yield MoreNodes(scenario.regions[r], names[c], max(0.0, self.cost_usd_h - plan.cost_usd_h))
 
     def alternatives(self) -> Iterator[CloseAlternative]:
         """The plan without each of its templates, wherever that stands."""
-        problem = self.problem
+        library = self.request.templates()[0]
         dearest = sorted(self.plan.instances, key=lambda item: -item.count * item.price_usd_h)
-        templates = {(item.key, tuple(sorted(item.nodes().items()))): item for item in reversed(dearest)}
-        for instance in list(reversed(templates.values()))[:MOST_TEMPLATES]:
-            phase = problem.phase_names.index(instance.key)
-            usage = [instance.nodes().get(name, 0) for name in problem.configuration_names]
-            local = self.library.phases[phase].find(usage)
-            if local is None:
-                continue
-            keep = np.arange(len(problem.throughput)) != self.library.offsets[phase] + local
-            rows = {name: getattr(problem, name)[keep] for name in ("usage", "throughput", "phase")}
-            running = None if problem.running is None else problem.running[keep]
-            words = f"without {instance.key} on {_nodes(instance.nodes())}"
-            result = self._solved(replace(problem, **rows, running=running), words)
-            if result is None:
+        templates: dict[object, PlannedInstance] = {}
+        for item in dearest:
+            templates.setdefault((item.key, frozenset(item.nodes().items())), item)
+        for instance in list(templates.values())[:MOST_TEMPLATES]:
+            plan = self._planned(f"without {_nodes(instance.nodes())}", self._without(library, instance))
+            if plan is None:
                 yield CloseAlternative(instance, None, "")
                 continue
-            kinds = np.flatnonzero(keep)[result[1].template]
-            instead = [
-                f"{count} of {_nodes(self._usage(int(t)))} in {problem.region_names[r]}"
-                for t, r, count in zip(kinds, result[1].region, result[1].count, strict=True)
-                if problem.phase[t] == phase
-            ]
-            yield CloseAlternative(instance, max(0.0, result[0] - self.cost_usd_h), "; ".join(instead))
+            mine = [item for item in plan.instances if item.key == instance.key]
+            instead = "; ".join(f"{item.count} of {_nodes(item.nodes())} in {item.region}" for item in mine)
+            yield CloseAlternative(instance, max(0.0, plan.cost_usd_h - self.cost_usd_h), instead)
+
+    def _without(self, library: TemplateLibrary, instance: PlannedInstance) -> PlanRequest:
+        """The request with a library that lacks the instance's template; what runs of it must go."""
+        nodes, scenario = instance.nodes(), self.request.scenario
+        usage = [nodes.get(name, 0) for name in library.configurations]
+        phases = []
+        for phase in library.phases:
+            keep = np.ones(len(phase), dtype=np.bool_)
+            if phase.key == instance.key:
+                keep = ~(phase.usage == np.array(usage)).all(axis=1)
+            phases.append(replace(phase, **{name: getattr(phase, name)[keep] for name in COLUMNS}))
+        left = [
+            entry
+            for entry in scenario.running
+            if entry.key != instance.key or {name: n for name, n in entry.nodes.items() if n} != nodes
+        ]
+        changed = scenario if len(left) == len(scenario.running) else scenario.with_running(left)
+        warm = self.request.warm.with_library(changed, replace(library, phases=tuple(phases)))
+        return replace(self.request, scenario=changed, warm=warm)
 
     def sensitivities(self) -> Iterator[Sensitivity]:
         """Cost over factors of the prices of each GPU type, of demand and of the SLOs of each model."""
@@ -191,36 +197,23 @@ class _Again:
         paths += [f"{section}.{model}" for section in ("demand", "slo") for model in scenario.model_keys.values()]
         for path in paths:
             changed = SLO_FACTORS if path.startswith("slo") else FACTORS
-            costs = {1.0: self.cost_usd_h} | {factor: self._planned(path, factor) for factor in changed}
+            costs = {1.0: self.cost_usd_h} | {factor: self._cost(path, factor) for factor in changed}
             factors = tuple(sorted(costs))
             yield Sensitivity(path, factors, tuple(costs[factor] for factor in factors))
 
-    def _usage(self, template: int) -> dict[str, int]:
-        counts = self.problem.usage[template]
-        return {name: int(n) for name, n in zip(self.problem.configuration_names, counts, strict=True) if n}
-
-    def _solved(self, problem: AllocationProblem, words: str) -> tuple[float, Allocation] | None:
-        """Cost and allocation; ``None`` where there is none in time."""
-        self._tell(words)
-        search = AllocationSearchOptions(state=self.state, explained=False)
-        try:
-            result = solve_allocation(problem, self.request.backend, self.request.solve_options, search)
-        except (InfeasibleError, NoSolutionError):
-            return None
-        self.state = self.state or result.state
-        return result.cost_usd_h, result.allocation
-
-    def _planned(self, path: str, factor: float) -> float:
-        self._tell(f"{path} times {factor:g}")
-        try:
-            scenario = varied(self.request.scenario, {path: factor})
-            return CoralPlanner().plan(replace(self.request, scenario=scenario)).plan.cost_usd_h
-        except (InfeasibleError, NoSolutionError, ScenarioError):
-            return math.nan
-
-    def _tell(self, words: str) -> None:
+    def _planned(self, words: str, request: PlanRequest) -> Plan | None:
+        """A plan; ``None`` where there is none in time."""
         if self.progress is not None:
             self.progress(words, 0, 0)
+        try:
+            return CoralPlanner().plan(request).plan
+        except (InfeasibleError, NoSolutionError, ScenarioError):
+            return None
+
+    def _cost(self, path: str, factor: float) -> float:
+        changed = replace(self.request, scenario=varied(self.request.scenario, {path: factor}), library=None)
+        plan = self._planned(f"{path} times {factor:g}", changed)
+        return math.nan if plan is None else plan.cost_usd_h
 
 
 def _nodes(counts: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coralopt import plan_scenario, scenario_from_mapping, verify_plan
-from coralopt.errors import CoraloptError, OptionError, ScenarioError
+from coralopt.errors import CoraloptError, OptionError, PlanError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.planning import PlanRequest
 from coralopt.planning.analysis import analyse_plan
@@ -241,6 +241,11 @@ def test_an_analysis_is_plans_of_their_own(scarce: ResolvedScenario, tmp_path: P
             assert list(curve.costs) == sorted(curve.costs)
             own = plan_scenario(varied(scarce, {curve.path: curve.factors[0]}), library=library)
             assert curve.costs[0] == pytest.approx(own.cost_usd_h, rel=2 * plan.requested_gap)
+
+
+def test_a_plan_that_costs_something_else_now_is_not_analysed(tiny_plan: Plan) -> None:
+    with pytest.raises(PlanError, match="planned again it costs"):
+        analyse_plan(tiny_plan.model_copy(update={"cost_usd_h": tiny_plan.cost_usd_h * 2}))
 
 
 def test_only_plans_of_coral_are_analysed(tiny_plan: Plan) -> None:

@@ -16,6 +16,7 @@ from page_reader import read
 
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
+from coralopt.plan.certificate import Certificate, CertifiedPhase
 from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.files import read_results
 from coralopt.report.pages.simulation import interval
@@ -200,3 +201,23 @@ def test_equal_files_give_equal_pages(tiny_plan_file: Path) -> None:
     """No dates, no hashes that differ from run to run."""
     pages = [render_page(read_results([tiny_plan_file]).page()) for _ in range(2)]
     assert pages[0] == pages[1]
+
+
+def test_a_certificate_is_the_promise(tiny_plan: Plan) -> None:
+    """Shares with their limits, and whether they hold; the page of a plan that has one does not ask for a simulation."""
+    phase = CertifiedPhase(
+        model="phi4-14b",
+        kind="prefill",
+        target=0.99,
+        shares=(0.995, 0.997),
+        low=0.9912,
+        high=0.9999,
+        verdict="confirmed",
+    )
+    mark = Certificate(first_seed=7, window_s=600, confidence=0.95, looks=(2,), phases=(phase,))
+    text = read(render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"certificate": mark}))))).text
+    assert "99.60 % at least, confirmed" in text
+    assert "99.12%" in text
+    assert "Not simulated" not in text
+    refuted = mark.model_copy(update={"phases": (phase.model_copy(update={"verdict": "refuted"}),)})
+    assert "not confirmed" in render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"certificate": refuted}))))

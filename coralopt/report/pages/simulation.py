@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from coralopt.errors import CoraloptError
+from coralopt.plan.certificate import Certificate
 from coralopt.plan.document import Plan
 from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
 from coralopt.report.pages.page import Block, Figure, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
+from coralopt.report.promise import certificate_table
 from coralopt.report.simulation import (
     LATENCY_SHARES,
     MEANING,
@@ -106,6 +108,8 @@ def promise_answer(plan: Plan | None, played: PlayedRequests | None) -> PageAnsw
         return PageAnswer(
             question, f"{_percent(worst)} at least", (Words(words), HtmlTable(make_table("", columns, rows)), note)
         )
+    if plan is not None and plan.certificate is not None:
+        return _certified(plan.certificate)
     mark = None if plan is None else plan.simulated
     if mark is None:
         words = (
@@ -122,6 +126,17 @@ def promise_answer(plan: Plan | None, played: PlayedRequests | None) -> PageAnsw
         (Words(words), HtmlTable(make_table("", columns[:2], cells))),
         "good" if mark.passed else "bad",
     )
+
+
+def _certified(mark: Certificate) -> PageAnswer:
+    """What fresh windows of requests confirmed."""
+    least = min((phase.mean for phase in mark.phases), default=math.nan)
+    asked = [phase for phase in mark.phases if phase.verdict != "not asked"]
+    words = "nothing asked for" if not asked else "confirmed" if mark.holds else "not confirmed"
+    verdict = "" if not asked else "good" if mark.holds else "bad"
+    note = Words("Played on windows of requests that no search used; `coralopt verify` plays them again.", small=True)
+    table = HtmlTable(certificate_table(mark))
+    return PageAnswer("Does it keep its promise?", f"{_percent(least)} at least, {words}", (table, note), verdict)
 
 
 def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block, ...]:
