@@ -105,6 +105,8 @@ class Handler(BaseHTTPRequestHandler):
             if not (params and params.get(wanted)):
                 return self._json(400, {"error": f"kv_transfer_params without {wanted}"})
         prompt = body.get("prompt") or json.dumps(body["messages"])
+        if prompt == "poison":
+            return self._json(500, {"error": "this request fails everywhere"})
         words = tokens(prompt, int(body.get("max_tokens", 8)))
         pause = float(os.environ.get("FAKE_TOKEN_S", "0"))
         layout = f"fake-pp{options.pipeline_parallel_size}-tp{options.tensor_parallel_size}"
