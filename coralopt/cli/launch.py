@@ -277,6 +277,12 @@ def route(
     admin_socket: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Unix socket through which its owner manages the router.")
     ] = None,
+    tls: Annotated[
+        tuple[Path, Path] | None, typer.Option(metavar="CERT KEY", help="Serve HTTPS with these PEM files.")
+    ] = None,
+    access_log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append a JSON line for every request, without prompts.")
+    ] = None,
     vllm_router: Annotated[
         bool,
         typer.Option(
@@ -298,7 +304,7 @@ def route(
     need_runtime_extra()
     from coralopt.runtime.router.run import run_router
 
-    run_router(loaded, doors(host, port, admin_socket), on_event=say)
+    run_router(loaded, doors(host, port, admin_socket, tls, access_log), on_event=say)
 
 
 def _verdict_table(plan: Plan, launch: Launch) -> Table:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from coralopt.cli.console import parse_pairs, say
 from coralopt.cli.option_groups import OptionGroup
 from coralopt.errors import LaunchError, PlanError
+from coralopt.types import JsonObject
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
@@ -272,14 +275,41 @@ def addresses(path: Path | None) -> dict[str, str]:
     return addresses
 
 
-def doors(host: str, port: int, admin_socket: Path | None = None) -> Doors:
-    """Where a router listens, with the keys of the environment; says so where others reach it without a key."""
+def doors(
+    host: str,
+    port: int,
+    admin_socket: Path | None = None,
+    tls: tuple[Path, Path] | None = None,
+    access_log: Path | None = None,
+) -> Doors:
+    """Where a router listens, with the keys of the environment; says so where others reach it without a key.
+
+    Raises:
+        LaunchError: A certificate or a log that cannot be used.
+    """
     from coralopt.runtime.router.doors import ADMIN_KEY, ROUTER_KEY, Doors, Keys
 
     keys = Keys(*(os.environ.get(name) or None for name in (ROUTER_KEY, ADMIN_KEY, SERVER_KEY)))
     if host not in ("127.0.0.1", "::1", "localhost") and keys.client is None:
         say(f"the router listens on {host} without an API key; set {ROUTER_KEY} to ask for one")
-    return Doors(host, port, keys, admin_socket)
+    context, log = None, None
+    try:
+        if tls is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*tls)
+        if access_log is not None:
+            log = _json_lines(access_log.open("a", buffering=1, encoding="utf-8"))
+    except OSError as error:
+        what = "--access-log" if context is not None or tls is None else "--tls"
+        raise LaunchError(f"{what}: cannot be used: {error.strerror or error}") from error
+    return Doors(host, port, keys, admin_socket, context, log)
+
+
+def _json_lines(file: TextIO) -> Callable[[JsonObject], None]:
+    def write(line: JsonObject) -> None:
+        print(json.dumps(line), file=file)
+
+    return write
 
 
 def controller(where: str) -> RemoteController:

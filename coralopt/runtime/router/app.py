@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coralopt.runtime.router.admin import PREFIX, PlanHooks, add_admin, has_key
+from coralopt.runtime.router.admin import PREFIX, PlanHooks, add_admin
+from coralopt.runtime.router.clients import Clients
 from coralopt.runtime.router.doors import Doors
-from coralopt.runtime.router.relay import error_response, relay
+from coralopt.runtime.router.relay import ID, INSTANCE_HEADER, MODEL, TOKENS, error_response, relay, request_id
 from coralopt.runtime.router.router import Router
+from coralopt.types import JsonObject
 
 #: Connections that have sent a whole head; whoever listens closes the others after a while.
 HEARD: web.AppKey[set[object]] = web.AppKey("heard")
+#: Name of the client whose key came with a request.
+CLIENT = web.RequestKey("client", str)
+_LOG = logging.getLogger("coralopt.router")
 #: Paths that need no key, as in vLLM.
 _OPEN = frozenset({"/health", "/ping", "/metrics"})
 
@@ -29,21 +37,46 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
         hooks: Behind ``/router/plan``.
     """
     doors = doors or Doors()
-    client_key = doors.keys.client
-
     limits = router.config
+    clients = Clients(limits.clients, doors.keys.client)
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every answer has a request id, every error the form of the OpenAI API, every request a line in the log."""
+        started = time.monotonic()
+        app[HEARD].add(request.protocol)
+        request[ID] = request_id(request.headers.get("X-Request-Id"))
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = error_response(error.status, f"{request.method} {request.path}: {error.reason}")
+        except Exception as error:
+            _LOG.exception("request %s failed", request[ID])
+            response = error_response(500, f"the router failed: {type(error).__name__}")
+        if doors.access_log is not None:
+            doors.access_log(_log_line(request, response, time.monotonic() - started))
+        return response
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        app[HEARD].add(request.protocol)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return error_response(415, "compressed bodies are not accepted")
         if (request.content_length or 0) > limits.largest_body:
             return error_response(413, f"the body is larger than {limits.largest_body} bytes")
-        free = client_key is None or request.path in _OPEN or request.path.startswith(PREFIX)
-        if free or has_key(request, client_key or ""):
+        if request.path in _OPEN or request.path.startswith(PREFIX):
             return await handler(request)
-        return error_response(401, "the API key is missing or wrong")
+        client = clients.find(request.headers.get("Authorization", ""))
+        if client is None:
+            return error_response(401, "the API key is missing or wrong")
+        request[CLIENT] = client.name
+        if request.method == "POST" and (wait_s := client.admit()):
+            return error_response(429, f"the limits of {client.name} are used up for now", wait_s)
+        response = await handler(request)
+        client.used(sum(request.get(TOKENS, ())))
+        return response
+
+    async def name(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["X-Request-Id"] = request[ID]
 
     async def life(_: web.Application) -> AsyncIterator[None]:
         await router.start()
@@ -51,8 +84,9 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
         await router.stop()
 
     endpoints = _Endpoints(router)
-    app = web.Application(middlewares=[guard], client_max_size=limits.largest_body)
+    app = web.Application(middlewares=[answer, guard], client_max_size=limits.largest_body)
     app[HEARD] = set()
+    app.on_response_prepare.append(name)
     app.cleanup_ctx.append(life)
     app.add_routes(
         [
@@ -66,6 +100,25 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
     )
     add_admin(app, router, hooks or PlanHooks(), doors)
     return app
+
+
+def _log_line(request: web.Request, response: web.StreamResponse, seconds: float) -> JsonObject:
+    """What happened, without anything that was asked or answered."""
+    tokens = request.get(TOKENS)
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "request_id": request[ID],
+        "client": request.get(CLIENT),
+        "remote": request.remote,
+        "method": request.method,
+        "path": request.path,
+        "model": request.get(MODEL),
+        "instance": response.headers.get(INSTANCE_HEADER),
+        "status": response.status,
+        "seconds": round(seconds, 6),
+        "prompt_tokens": None if tokens is None else tokens[0],
+        "completion_tokens": None if tokens is None else tokens[1],
+    }
 
 
 class _Endpoints:
@@ -86,13 +139,23 @@ class _Endpoints:
         model = body.get("model") if isinstance(body, dict) else None
         if not isinstance(model, str):
             return error_response(400, "the body must be a JSON object with a model name")
+        if (original := limits.aliases.get(model)) is not None:
+            model = original
+            body["model"] = model
         if model not in self.router.models():
-            known = ", ".join(self.router.models()) or "none"
+            known = ", ".join(self._names()) or "none"
             return error_response(404, f"the model {model!r} is not served here; served are: {known}")
-        return await relay(self.router, request, body, model)
+        try:
+            return await relay(self.router, request, body, model)
+        except RecursionError:
+            return error_response(400, "the body is nested too deeply")
+
+    def _names(self) -> list[str]:
+        served = self.router.models()
+        return [*served, *(name for name, model in self.router.config.aliases.items() if model in served)]
 
     async def models(self, _: web.Request) -> web.Response:
-        models = [{"id": name, "object": "model", "owned_by": "coralopt"} for name in self.router.models()]
+        models = [{"id": name, "object": "model", "owned_by": "coralopt"} for name in self._names()]
         return web.json_response({"object": "list", "data": models})
 
     async def health(self, _: web.Request) -> web.Response:

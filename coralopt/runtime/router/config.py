@@ -41,6 +41,15 @@ class BackendConfig(_Part):
         return value.rstrip("/")
 
 
+class ClientConfig(_Part):
+    """One key's owner and its limits."""
+
+    name: str = Field(min_length=1, description="As the access log says it.")
+    key_sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the key; the key itself is in no file.")
+    requests_per_minute: float | None = Field(default=None, gt=0, description="Also the largest burst.")
+    tokens_per_minute: float | None = Field(default=None, gt=0, description="Input and output; counted once answered.")
+
+
 class RouterConfig(_Part):
     """The whole router. Times are in seconds."""
 
@@ -48,6 +57,8 @@ class RouterConfig(_Part):
     version: Literal[1] = 1
     backends: tuple[BackendConfig, ...] = ()
     routing: Routing = Field(default="weighted-round-robin", description="How an instance is chosen.")
+    aliases: dict[str, str] = Field(default={}, description="Other names of models, as clients may say them.")
+    clients: tuple[ClientConfig, ...] = Field(default=(), description="Keys with limits, beside CORALOPT_API_KEY.")
     admin_hosts: tuple[str, ...] = Field(
         default=(), description="Names with a dot under which the admin endpoints may be called."
     )

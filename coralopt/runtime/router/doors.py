@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coralopt.errors import LaunchError
+from coralopt.types import JsonObject
 
 #: Environment variables with the router's own keys; servers never get them.
 ROUTER_KEY, ADMIN_KEY = "CORALOPT_API_KEY", "CORALOPT_ADMIN_KEY"
@@ -51,15 +53,19 @@ class Doors:
         port: Its port; 0 for a free one.
         keys: Who may come in.
         admin_socket: Unix socket through which whoever owns it manages the router, without a key.
+        tls: Certificate and key for clients; plain HTTP when ``None``.
+        access_log: Told of every request, without what was asked or answered.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     keys: Keys = field(default_factory=Keys)
     admin_socket: Path | None = None
+    tls: ssl.SSLContext | None = None
+    access_log: Callable[[JsonObject], None] | None = None
 
     def url(self, port: int) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
+        return f"http{'s' if self.tls else ''}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
 
 
 @contextmanager

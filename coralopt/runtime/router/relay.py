@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Mapping
@@ -30,8 +31,13 @@ from coralopt.types import JsonObject
 
 #: Header that names the instance an answer came from.
 INSTANCE_HEADER = "X-Coralopt-Instance"
-#: Headers of a request that backends may use.
-_FORWARDED = ("X-Request-Id", "X-Correlation-Id", "Accept")
+#: Headers of a request that backends may use; ``X-Request-Id`` always goes with them.
+_FORWARDED = ("X-Correlation-Id", "Accept")
+#: What is known of a request, for the answer and the log: its id, its model, its tokens (prompt, completion).
+ID = web.RequestKey("id", str)
+MODEL = web.RequestKey("model", str)
+TOKENS: web.RequestKey[tuple[int, int]] = web.RequestKey("tokens")
+_SOUND_ID = re.compile(r"[!-~]{1,128}")
 
 
 _Answering: TypeAlias = AbstractAsyncContextManager[aiohttp.ClientResponse]
@@ -40,6 +46,11 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 #: Types of errors in the OpenAI API, by HTTP status.
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
 _TYPES |= {429: "overloaded_error", 502: "upstream_error", 503: "overloaded_error", 504: "upstream_error"}
+
+
+def request_id(given: str | None) -> str:
+    """The client's own where it is printable and short, else a new one."""
+    return given if given is not None and _SOUND_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def error_response(status: int, message: str, retry_after_s: int | None = None) -> web.Response:
@@ -73,6 +84,7 @@ class Refused(Exception):
 async def relay(router: Router, request: web.Request, body: JsonObject, model: str) -> web.StreamResponse:
     """Answer one request for ``model``; never raises for anything a backend does."""
     journey = _Journey(router, request, body, model)
+    request[MODEL] = model
     router.demand.arrived(model)
     try:
         router.admit(model)
@@ -95,7 +107,7 @@ class _Journey:
         self.router, self.request, self.body, self.model = router, request, body, model
         self.started = time.monotonic()
         self.headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
-        self.headers.setdefault("X-Request-Id", uuid.uuid4().hex)
+        self.headers["X-Request-Id"] = request[ID]
         #: Those it failed on, for which it counts once it succeeds elsewhere.
         self.blamed: list[Backend] = []
         self.to_client = False
@@ -351,7 +363,7 @@ class _Journey:
         counts = [value for value in values if isinstance(value, int)]
         if len(counts) < 2:
             return
-        prompt, completion = counts
+        prompt, completion = self.request[TOKENS] = (counts[0], counts[1])
         self.router.metrics.prompt_tokens.labels(self.model).inc(prompt)
         self.router.metrics.completion_tokens.labels(self.model).inc(completion)
         if usage is not None:

@@ -67,7 +67,7 @@ async def open_doors(
     await runner.setup()
     closing = asyncio.create_task(_close_silent(runner, app[HEARD], router.config.head_timeout_s))
     try:
-        site = web.TCPSite(runner, doors.host, doors.port)
+        site = web.TCPSite(runner, doors.host, doors.port, ssl_context=doors.tls)
         try:
             await site.start()
         except OSError as error:

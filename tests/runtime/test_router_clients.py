@@ -1,0 +1,184 @@
+"""What clients see of the router itself: errors, ids, limits, names, HTTPS, and what is written down about them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from runtime_backends import Client, FakeBackend, with_router
+
+from coralopt.runtime.router import RouterConfig
+from coralopt.runtime.router.clients import Bucket
+from coralopt.runtime.router.doors import Doors, Keys
+from coralopt.runtime.router.metrics import Metrics
+from coralopt.runtime.router.router import Router
+from coralopt.runtime.router.run import open_doors
+from coralopt.types import JsonObject
+
+
+def sha256(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status"),
+    [
+        ("POST", "/v1/completions", b"[" * 100_000, {}, 400),
+        ("POST", "/v1/completions", b'{"model": "m", "prompt": ' + b"[" * 900 + b"]" * 900 + b"}", {}, 200),
+        ("POST", "/v1/completions", b"{", {"Content-Type": "application/json; charset=klingon"}, 400),
+        ("POST", "/v1/completions", b'{"model": "\xff"}', {}, 400),
+        ("POST", "/v1/completions", b'{"model": "m"}', {"Authorization": "Bearer \xe9"}, 200),
+        ("GET", "/nowhere", b"", {}, 404),
+        ("PUT", "/v1/completions", b"", {}, 405),
+        ("GET", "/router/backends", b"", {}, 401),
+    ],
+)
+def test_errors_have_one_form(method: str, path: str, body: bytes, headers: dict[str, str], status: int) -> None:
+    """Whatever comes in, no answer of the router is a page or a traceback, and each has an id."""
+
+    async def test(client: Client) -> None:
+        async with client.session.request(method, client.url + path, data=body, headers=headers) as answer:
+            assert answer.status == status, await answer.text()
+            assert answer.headers["X-Request-Id"]
+            if status >= 400:
+                error = (await answer.json())["error"]
+                assert (error["code"], set(error)) == (status, {"message", "type", "param", "code"})
+
+    with_router([FakeBackend("a")], test)
+
+
+@pytest.mark.parametrize(("given", "kept"), [("r-1", True), (None, False), ("a b", False), ("x" * 200, False)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_answer_has_an_id(given: str | None, kept: bool, stream: bool) -> None:
+    """The client's own where it is sound; the server gets the same."""
+    backend = FakeBackend("a")
+
+    async def test(client: Client) -> None:
+        headers = {} if given is None else {"X-Request-Id": given}
+        body = {"model": "m", "prompt": "p", "stream": stream}
+        async with client.session.post(f"{client.url}/v1/completions", json=body, headers=headers) as answer:
+            told = answer.headers["X-Request-Id"]
+        assert (told == given) == kept
+        assert told in backend.headers[0].values()
+
+    with_router([backend], test)
+
+
+def test_other_names_of_models() -> None:
+    """An alias is listed, and the server gets the model's own name."""
+    backend = FakeBackend("a")
+
+    async def test(client: Client) -> None:
+        assert (await client.ask(model="gpt"))[0] == 200
+        assert backend.bodies[0]["model"] == "m"
+        listed = json.loads((await client.get("/v1/models"))[1])["data"]
+        assert [item["id"] for item in listed] == ["m", "gpt"]
+        assert (await client.ask(model="lost"))[0] == 404
+
+    with_router([backend], test, aliases={"gpt": "m", "lost": "gone"})
+
+
+def test_limits_by_key() -> None:
+    """Requests and tokens a minute, each key for itself; the key of the environment has none."""
+    clients: list[dict[str, Any]] = [
+        {"name": "few", "key_sha256": sha256("few"), "requests_per_minute": 2},
+        {"name": "short", "key_sha256": sha256("short"), "tokens_per_minute": 20},
+    ]
+
+    async def test(client: Client) -> None:
+        async def ask(key: str) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            body = {"model": "m", "prompt": "p", "max_tokens": 8}
+            async with client.session.post(f"{client.url}/v1/completions", json=body, headers=headers) as answer:
+                assert answer.status != 429 or int(answer.headers["Retry-After"]) >= 1
+                return answer.status
+
+        assert [await ask("few") for _ in range(3)] == [200, 200, 429]
+        # An answer has 7 + 8 tokens: the second one is begun with 5 left, and more is owed then.
+        assert [await ask("short") for _ in range(3)] == [200, 200, 429]
+        assert [await ask("free") for _ in range(5)] == [200] * 5
+        assert await ask("stranger") == 401
+
+    with_router([FakeBackend("a")], test, api_key="free", clients=clients)
+
+
+def test_buckets_fill_at_their_rate() -> None:
+    now = 0.0
+    bucket = Bucket(60.0, lambda: now)
+    bucket.take(90.0)
+    assert bucket.wait_s(1.0) == pytest.approx(31.0)
+    now = 31.0
+    assert bucket.wait_s(1.0) == 0.0
+    now = 1000.0
+    assert bucket.wait_s(60.0) == 0.0
+    assert bucket.wait_s(61.0) == 0.0
+
+
+def test_the_log_has_no_prompts() -> None:
+    """A line a request, refused or answered, with what an operator needs and nothing of what was said."""
+    backend = FakeBackend("a")
+    lines: list[JsonObject] = []
+
+    async def run() -> None:
+        server = await backend.start()
+        router = Router(RouterConfig(backends=(backend.config(),)))
+        doors = Doors(port=0, keys=Keys(client="key"), access_log=lines.append)
+        async with open_doors(router, doors) as url, aiohttp.ClientSession() as session:
+            body = {"model": "m", "prompt": "a secret", "max_tokens": 3, "stream": True}
+            async with session.post(
+                f"{url}/v1/completions", json=body, headers={"Authorization": "Bearer key", "X-Request-Id": "r-1"}
+            ) as answer:
+                await answer.text()
+            async with session.post(f"{url}/v1/completions", json=body) as answer:
+                assert answer.status == 401
+        await server.close()
+
+    asyncio.run(run())
+    first, second = lines
+    said = {name: first[name] for name in ("request_id", "client", "model", "instance", "status", "completion_tokens")}
+    assert said == {
+        "request_id": "r-1",
+        "client": "default",
+        "model": "m",
+        "instance": "a",
+        "status": 200,
+        "completion_tokens": 3,
+    }
+    assert (second["status"], second["client"]) == (401, None)
+    assert "secret" not in json.dumps(lines)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_https(tmp_path: Path) -> None:
+    """With a certificate the router speaks HTTPS only."""
+    names = [str(tmp_path / name) for name in ("key.pem", "cert.pem")]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    subprocess.run([*command, "-keyout", names[0], "-out", names[1]], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(names[1], names[0])
+
+    async def run() -> None:
+        async with (
+            open_doors(Router(RouterConfig()), Doors(port=0, tls=context)) as url,
+            aiohttp.ClientSession() as session,
+        ):
+            assert url.startswith("https://")
+            async with session.get(f"{url}/ping", ssl=False) as answer:
+                assert answer.status == 200
+
+    asyncio.run(run())
+
+
+def test_the_documented_series_are_those_there_are() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "runtime.md").read_text(encoding="utf-8")
+    for family in Metrics().registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"`{name}`" in text
