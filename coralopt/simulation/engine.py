@@ -75,6 +75,7 @@ def simulate(
     stages = max((len(blueprint.stage_sizes) for layout in layouts for blueprint, _ in layout.wanted), default=1)
     requests["latest"] = arrival + slos(arrival, requests["model"].astype(np.int64), schedule)[0] / 1e3
     fleet = Fleet(empty_state(requests, len(models), stages, tables, config, serving), models, config)
+    fleet.connect(layouts)
     return collect(fleet, schedule, _play(fleet, schedule, progress))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from coralopt.plan.flows import is_routed
 from coralopt.routing import ROUTINGS
 from coralopt.scenario.parts import Serving
 from coralopt.simulation.config import SimulationConfig
@@ -63,6 +64,7 @@ def empty_state(
         members=np.zeros((3 * models, 0), dtype=np.int64),
         member_count=np.zeros(3 * models, dtype=np.int64),
         entry=3 * np.arange(models, dtype=np.int64),
+        paths=np.zeros((models, 0, 0)),
         pool_list=empty_lists(3 * models),
         instance_list=empty_lists(0),
         late_list=empty_lists(0),
@@ -105,6 +107,23 @@ class Fleet:
     blueprints: list[Blueprint] = field(default_factory=list)
     ready: list[tuple[float, int]] = field(default_factory=list)
     drains: list[tuple[float, int, tuple[int, ...], int]] = field(default_factory=list)
+
+    def connect(self, layouts: Sequence[Layout]) -> None:
+        """Let KV caches go where the plan sends them, or, with several plans, wherever the scenario lets them go."""
+        if not any(is_routed(layout.scenario) for layout in layouts):
+            return
+        self.regions = list(dict.fromkeys(region for layout in layouts for region in layout.scenario.regions))
+        paths = np.zeros((len(self.models), len(self.regions), len(self.regions)))
+        for diagonal in range(len(self.regions)):
+            paths[:, diagonal, diagonal] = np.inf
+        for layout in layouts:
+            flows = {(flow.model, flow.prefill_region, flow.decode_region) for flow in layout.plan.flows}
+            for link in layout.scenario.kv_transfer.links:
+                rate = np.inf if link.gbit_s is None else link.gbit_s * 1e9 / 8
+                for m, model in enumerate(self.models):
+                    if len(layouts) > 1 or (model, link.source, link.target) in flows:
+                        paths[m, self.regions.index(link.source), self.regions.index(link.target)] = rate
+        self.state = self.state._replace(paths=paths)
 
     def next_time(self) -> float:
         """When something is due next, s; infinity for never."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coralopt.simulation.kernels import Array, compiled, link_seconds, route_offset, stage_ms
+from coralopt.simulation.kernels import Array, compiled, link_seconds, path_bytes_s, route_offset, stage_ms
 from coralopt.simulation.state import DECODE, MIXED, NIL, State
 
 
@@ -24,12 +24,12 @@ def _transfer_ms(state: State, request: int) -> float:
     clock = state.clock[0]
     record = state.requests[request]
     source, target = state.instances[record.prefill_instance], state.instances[record.decode_instance]
-    offset = route_offset(state, DECODE)
+    offset, path = route_offset(state, DECODE), path_bytes_s(state, request, record.decode_instance)
     slowest = 0.0
     for stage in range(source.stages):
-        slowest = max(slowest, link_seconds(state, state.routes[request, stage], record.input))
+        slowest = max(slowest, link_seconds(state, state.routes[request, stage], record.input, path))
     for stage in range(target.stages):
-        slowest = max(slowest, link_seconds(state, state.routes[request, offset + stage], record.input))
+        slowest = max(slowest, link_seconds(state, state.routes[request, offset + stage], record.input, path))
     slowest += float(clock.kv_latency)
     if source.region != target.region:
         slowest += float(clock.kv_region_latency)

@@ -278,9 +278,19 @@ def kv_bytes(state: State, node: int, tokens: int) -> int:
 
 
 @compiled
-def link_seconds(state: State, node: int, tokens: int) -> float:
-    """Seconds that a node's link takes for its part of the KV cache of so many tokens."""
-    return float(kv_bytes(state, node, tokens) / state.nodes[node].kv_copies / state.nodes[node].link)
+def link_seconds(state: State, node: int, tokens: int, path: float) -> float:
+    """Seconds that a node's link, or the way between regions, takes for its part of the KV cache of so many tokens."""
+    return float(kv_bytes(state, node, tokens) / state.nodes[node].kv_copies / min(state.nodes[node].link, path))
+
+
+@compiled
+def path_bytes_s(state: State, request: int, instance: int) -> float:
+    """Bytes/s at which a node may send the KV cache of a request to a decode instance; 0 where it may not go there."""
+    source = state.requests[request].prefill_instance
+    if state.paths.shape[1] == 0 or source < 0:
+        return np.inf
+    model = state.requests[request].model
+    return float(state.paths[model, state.instances[source].region, state.instances[instance].region])
 
 
 @compiled

@@ -16,6 +16,7 @@ from coralopt.simulation.kernels import (
     kv_bytes,
     link_seconds,
     most_tokens,
+    path_bytes_s,
     pop,
     pop_shortest,
     push_event,
@@ -163,8 +164,10 @@ def send_back(state: State, request: int, instance: int) -> None:
 
 @compiled
 def fits(state: State, request: int, instance: int) -> bool:
-    """Whether every stage has a node that could hold the request if it were empty."""
+    """Whether its KV cache may go there, and every stage has a node that could hold the request if it were empty."""
     holder = state.instances[instance]
+    if holder.phase == DECODE and path_bytes_s(state, request, instance) <= 0:
+        return False
     tokens = most_tokens(state, request, holder.phase)
     for stage in range(holder.stages):
         room = False
@@ -344,10 +347,11 @@ def start_transfer(state: State, request: int) -> None:
     source, target = state.instances[record.prefill_instance], state.instances[record.decode_instance]
     arrives = now
     offset = route_offset(state, DECODE)
+    path = path_bytes_s(state, request, record.decode_instance)
     for stage in range(source.stages):
         k = state.routes[request, stage]
         node = state.nodes[k]
-        seconds = link_seconds(state, k, record.input)
+        seconds = link_seconds(state, k, record.input, path)
         if clock.kv_contention:
             node.sent_at = max(now, node.sent_at) + seconds
             arrives = max(arrives, node.sent_at)
@@ -356,7 +360,7 @@ def start_transfer(state: State, request: int) -> None:
     for stage in range(target.stages):
         k = state.routes[request, offset + stage]
         node = state.nodes[k]
-        seconds = link_seconds(state, k, record.input)
+        seconds = link_seconds(state, k, record.input, path)
         if clock.kv_contention:
             node.received_at = max(now, node.received_at) + seconds
             arrives = max(arrives, node.received_at)

@@ -228,6 +228,9 @@ class State(NamedTuple):
     member_count: Ints
     #: int64 (models,): the pool that new requests of a model go to.
     entry: Ints
+    #: float64 (models, regions, regions): bytes/s at which one node sends KV caches from region to region, infinite where
+    #: only its link counts, 0 where they may not go. No regions where all may go everywhere.
+    paths: Floats
     #: int64 (., 3) each: head, tail and length of a list. By pool: requests that found no instance. By instance:
     #: requests routed there and not taken in yet (shortest first: root and size of a heap, see ``put_shortest``), those
     #: of them that are too late, those that were preempted; sequences whose KV cache is there and that may not decode

@@ -134,6 +134,8 @@ class Reference:
         self.instances, self.requests, self.entry, self.tables = instances, requests, entry, tables
         self.latency, self.region_latency = config.kv_latency_ms / 1e3, config.kv_region_latency_ms / 1e3
         self.contention, self.noise, self.random = config.kv_contention, config.noise, seed
+        #: (model, region, region) -> bytes/s where it is not what the nodes have, 0 where KV caches may not go.
+        self.paths: dict[tuple[int, int, int], float] = {}
         self.policy, self.host_s = serving, serving.host_request_ms / 1e3
         self.now, self.order = 0.0, 0
         self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
@@ -196,7 +198,10 @@ class Reference:
             self.homeless.setdefault((request.model, phase), deque()).append(request)
             return
         fitting = [
-            i for i in candidates if all(any(n.bytes(i.most(request)) <= n.capacity for n in s) for s in i.stages)
+            i
+            for i in candidates
+            if all(any(n.bytes(i.most(request)) <= n.capacity for n in s) for s in i.stages)
+            and self.path(request, i) > 0
         ]
         own = request.input if phase == "prefill" else 1
         chosen = choose(self.policy.routing, fitting, own, self.uniform)
@@ -379,13 +384,21 @@ class Reference:
 
     # KV transfer
 
+    def path(self, request: SlowRequest, instance: SlowInstance) -> float:
+        """Bytes/s between the regions of a request's prefill and a decode instance."""
+        if instance.phase != "decode" or request.prefill is None:
+            return math.inf
+        return self.paths.get((request.model, request.prefill.region, instance.region), math.inf)
+
     def send(self, request: SlowRequest) -> None:
         done = self.now
+        assert request.decode is not None
+        path = self.path(request, request.decode)
         ends = [("sent_at", n) for n in request.nodes["prefill"]] + [
             ("received_at", n) for n in request.nodes["decode"]
         ]
         for side, node in ends:
-            seconds = node.bytes(request.input) / node.kv[3] / node.link
+            seconds = node.bytes(request.input) / node.kv[3] / min(node.link, path)
             begins = max(self.now, getattr(node, side)) if self.contention else self.now
             if self.contention:
                 setattr(node, side, begins + seconds)

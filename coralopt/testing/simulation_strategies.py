@@ -35,6 +35,7 @@ class SimulationCase:
         tables: Stage times.
         serving: How engines and the router work.
         slo_s: SLO on the time to first token, s.
+        paths: float64 (models, 2, 2), bytes/s between regions r0 and r1, 0 where KV caches may not go; or ``None``.
     """
 
     models: int
@@ -50,6 +51,7 @@ class SimulationCase:
     tables: TimeTables
     serving: Serving = PAPER_SERVING
     slo_s: float = math.inf
+    paths: Floats | None = None
 
     def play(self, events_a_call: int = 2**62) -> Fleet:
         """The compiled engine, run to the end, handing control back after about so many events."""
@@ -61,6 +63,9 @@ class SimulationCase:
             tuple(f"m{m}" for m in range(self.models)),
             self.config,
         )
+        if self.paths is not None:
+            fleet.regions = ["r0", "r1"]
+            fleet.state = fleet.state._replace(paths=self.paths)
         for m in range(self.models):
             fleet.state.entry[m] = 3 * m + (MIXED if self.mixed[m] else PREFILL)
         for blueprint, ready, drain in zip(self.blueprints, self.ready_s, self.drain_s, strict=True):
@@ -103,6 +108,8 @@ class SimulationCase:
             self.serving,
             int(np.random.SeedSequence(self.config.seed).generate_state(1, np.uint64)[0]),
         )
+        if self.paths is not None:
+            played.paths = {place: float(rate) for place, rate in np.ndenumerate(self.paths)}  # type: ignore[misc]
         moments = sorted({*self.ready_s, *(d for d in self.drain_s if d < math.inf)})
         played.play(
             (
@@ -187,6 +194,8 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
         # Bursts: many requests at one moment.
         arrival = np.repeat(arrival[::4], 4)[:n] if n else arrival
     count = len(blueprints)
+    paths = rng.choice([0.0, 2_000.0, np.inf], (models, 2, 2), p=[0.2, 0.4, 0.4])
+    paths[:, [0, 1], [0, 1]] = np.inf
     return SimulationCase(
         models=models,
         mixed=mixed,
@@ -214,6 +223,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
             host_request_ms=float(rng.choice([0.0, 20.0])),
         ),
         slo_s=float(rng.choice([0.05, 0.3])),
+        paths=paths if rng.random() < 0.3 else None,
         tables=tables,
     )
 
