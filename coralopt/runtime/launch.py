@@ -157,6 +157,7 @@ class PipelineLaunch:
         health_path: Path that answers 200 when it serves.
         drain_s: Seconds that requests in flight are given when it stops.
         nodes: The processes.
+        decode_regions: Where its KV caches may go; ``None`` where the plan does not say.
     """
 
     name: str
@@ -170,6 +171,7 @@ class PipelineLaunch:
     health_path: str
     drain_s: int
     nodes: tuple[NodeLaunch, ...]
+    decode_regions: tuple[str, ...] | None = None
 
     @property
     def head(self) -> NodeLaunch:

@@ -103,11 +103,21 @@ def lower(
                 names[name] += 1
                 if only(name):
                     phase = phases[instance.key]
-                    pipelines.append(_lower_pipeline(name, instance, pipeline, phase, engine, places, kinds))
+                    lowered = _lower_pipeline(name, instance, pipeline, phase, engine, places, kinds)
+                    pipelines.append(replace(lowered, decode_regions=_decode_regions(plan, instance)))
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
     return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing)
+
+
+def _decode_regions(plan: Plan, instance: PlannedInstance) -> tuple[str, ...] | None:
+    """Where the plan sends KV caches of an instance; nowhere those that a decode instance holds."""
+    if not plan.flows:
+        return None
+    start = (instance.model, instance.region)
+    ends = {flow.decode_region for flow in plan.flows if (flow.model, flow.prefill_region) == start}
+    return tuple(sorted({instance.region, *ends})) if instance.phase == "prefill" else ()
 
 
 def _require_sound(plan: Plan) -> None:

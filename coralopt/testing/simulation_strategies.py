@@ -109,7 +109,7 @@ class SimulationCase:
             int(np.random.SeedSequence(self.config.seed).generate_state(1, np.uint64)[0]),
         )
         if self.paths is not None:
-            played.paths = {place: float(rate) for place, rate in np.ndenumerate(self.paths)}  # type: ignore[misc]
+            played.paths = {place: float(rate) for place, rate in np.ndenumerate(self.paths)}
         moments = sorted({*self.ready_s, *(d for d in self.drain_s if d < math.inf)})
         played.play(
             (

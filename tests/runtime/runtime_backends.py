@@ -40,6 +40,7 @@ class FakeBackend:
         padding: Put into every token.
         engine_id: What a prefill server calls itself; its name by default.
         pushed: Waited for before anything is answered, as for a push.
+        region, decode_regions: As in :class:`BackendConfig`.
         bodies: Requests seen.
         most_at_once: Largest number of requests at the same time.
         cancelled: Requests whose client went away.
@@ -59,6 +60,8 @@ class FakeBackend:
     padding: str = ""
     engine_id: str | None = None
     pushed: asyncio.Event | None = None
+    region: str | None = None
+    decode_regions: tuple[str, ...] | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
@@ -87,6 +90,8 @@ class FakeBackend:
             weight=self.weight,
             max_in_flight=self.slots,
             connector=self.connector,
+            region=self.region,
+            decode_regions=self.decode_regions,
             kv_url=self.url if (self.connector, self.phase) == ("MooncakeConnector", "prefill") else None,
         )
 

@@ -96,6 +96,33 @@ def test_two_legs() -> None:
     with_router([prefill, decode], test)
 
 
+def test_caches_stay_where_the_plan_keeps_them() -> None:
+    """A decode server in a region that a prefill server may not send to gets none of its requests, busy or not."""
+    halves = [
+        FakeBackend(
+            f"{phase[0]}-{region}", phase=phase, connector="NixlConnector", region=region, decode_regions=regions
+        )
+        for phase, region, regions in (
+            ("prefill", "a", ("a",)),
+            ("prefill", "b", ("a", "b")),
+            ("decode", "a", ()),
+            ("decode", "b", ()),
+        )
+    ]
+
+    async def test(client: Client) -> None:
+        for _ in range(24):
+            assert (await client.ask())[0] == 200
+        taken = {backend.name: backend.bodies for backend in halves}
+        sources = [body["kv_transfer_params"]["remote_engine_id"] for body in taken["d-b"]]
+        assert sources
+        assert set(sources) == {"p-b"}
+        assert taken["p-a"]
+        assert len(taken["d-a"]) + len(taken["d-b"]) == 24
+
+    with_router(halves, test)
+
+
 def test_two_legs_over_mooncake() -> None:
     """Both legs carry one transfer number; the prefill server is asked once who it is, and again after it was ill."""
     prefill = FakeBackend("p", phase="prefill", connector="MooncakeConnector")

@@ -55,7 +55,10 @@ class Pace:
 
 def definition(pipeline: PipelineLaunch) -> str:
     """Digest of what a pipeline is, without where it is: lowered with names for addresses, it is equal for equal ones."""
-    text = json.dumps(dataclasses.asdict(pipeline), sort_keys=True)
+    facts = dataclasses.asdict(pipeline)
+    # Where its caches go is the router's business; no server starts anew for that.
+    del facts["decode_regions"]
+    text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -28,7 +28,15 @@ class BackendConfig(_Part):
     max_in_flight: int = Field(ge=1, description="Requests it is handed at once; others queue in the router.")
     connector: str | None = Field(default=None, description="How KV caches move; null for mixed serving.")
     kv_url: str | None = Field(default=None, description="Where a Mooncake prefill server says who it is.")
+    region: str | None = Field(default=None, description="Where it stands; null where that does not matter.")
+    decode_regions: tuple[str, ...] | None = Field(
+        default=None, description="Regions that its KV caches may go to; null for any."
+    )
     health_path: str = "/health"
+
+    def reaches(self, decode: BackendConfig) -> bool:
+        """Whether a KV cache may go from here to a decode server."""
+        return self.decode_regions is None or decode.region is None or decode.region in self.decode_regions
 
     @field_validator("url", "kv_url")
     @classmethod
@@ -116,6 +124,8 @@ def backend_config(pipeline: PipelineLaunch) -> BackendConfig:
 def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:  # Any: each field has its own type, checked by BackendConfig
     names = ("name", "model", "phase", "url", "tokens_s", "max_in_flight", "connector", "health_path", "kv_url")
     fields = {"weight" if name == "tokens_s" else name: getattr(pipeline, name) for name in names}
+    if pipeline.decode_regions is not None:
+        fields |= {"region": pipeline.region, "decode_regions": pipeline.decode_regions}
     return {name: value for name, value in fields.items() if name != "kv_url" or value is not None}
 
 

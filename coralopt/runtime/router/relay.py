@@ -147,15 +147,17 @@ class _Journey:
         own = prompt_tokens(self.body)
         async with AsyncExitStack() as slots:
             source = await slots.enter_async_context(pools["prefill"].slot(failed, wait_s, own))
-            if source.push_identity and pools["decode"].ready(failed):
-                async with pools["decode"].slot(failed, wait_s) as backend:
+            abroad = failed | {b.config.name for b in pools["decode"].backends if not source.config.reaches(b.config)}
+            if source.push_identity and pools["decode"].ready(abroad):
+                async with pools["decode"].slot(abroad, wait_s) as backend:
                     return await self._push(slots, source, backend, source.push_identity)
             body = await self._prefilled(source)
         since = time.monotonic()
-        async with pools["decode"].slot(failed, wait_s) as backend:
+        async with pools["decode"].slot(abroad, wait_s) as backend:
             if holds_cache(connector) and time.monotonic() - since > self.router.config.kv_wait_s:
                 # The prefill server frees the blocks soon, or has done so.
-                async with pools["prefill"].slot(failed, wait_s, own) as source:
+                far = {b.config.name for b in pools["prefill"].backends if not b.config.reaches(backend.config)}
+                async with pools["prefill"].slot(failed | far, wait_s, own) as source:
                     body = await self._prefilled(source)
             return await self._answer(backend, body)
 

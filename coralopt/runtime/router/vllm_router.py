@@ -59,6 +59,10 @@ def _unfit(model: str, backends: list[BackendConfig]) -> list[str]:
             wrong.append(f"{model}: its {phase} instances need weights ({speeds} tokens/s), and it knows none")
     if "mixed" not in phases and phases != {"prefill", "decode"}:
         wrong.append(f"{model}: has only {', '.join(sorted(phases))} instances")
+    if any(not a.reaches(b) for a in backends for b in backends if (a.phase, b.phase) == ("prefill", "decode")):
+        wrong.append(
+            f"{model}: KV caches may not go from every prefill to every decode instance, and it knows no regions"
+        )
     strange = sorted({b.connector for b in backends if b.connector is not None} - set(CONNECTORS))
     if strange:
         wrong.append(f"{model}: passes KV caches by {', '.join(strange)}, which it does not speak")
