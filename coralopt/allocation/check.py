@@ -12,6 +12,7 @@ from coralopt.allocation.routes import Flow, Pool, least_flow
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.allocation.supply import rent_by_region
 from coralopt.solving.problem import Check, Violation
+from coralopt.solving.tolerance import above
 
 #: (template, region, count) of an allocation that makes sense.
 _Item = tuple[int, int, int]
@@ -185,7 +186,9 @@ def _side_constraints(problem: AllocationProblem, items: list[_Item], rent: list
         else:
             total = sum((n * _measured(problem, item, t, r) for t, r, n in items), Fraction(0))
             limit, unit = Fraction(float(item.bound)), "USD/h" if item.measure == "usd_h" else item.measure
-        if (total > limit) if item.sense == "most" else (total < limit):
+        # Money is a sum of rounded prices; instances, nodes and tokens/s are held to the last bit.
+        beyond = above if item.measure == "usd_h" else Fraction.__gt__
+        if beyond(total, limit) if item.sense == "most" else total < limit:
             word = "at most" if item.sense == "most" else "at least"
             text = f"{item.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for"
             violations.append(Violation("side constraint", item.name, text))

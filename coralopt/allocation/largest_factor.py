@@ -17,6 +17,9 @@ are worth, W(alpha), and at least what it takes to cover alpha T_m in every phas
 
 and with a column of phase m of weight w only if sum_m' D_m'(alpha) - D_m(alpha) + w + D_m(alpha - T / T_m) <= W(alpha). What
 cannot be in an allocation better than the best one known goes; the rest is one integer programme for any back end.
+
+Where nothing but money binds, lambda is 0 and D_m(alpha) the least cost of each phase at share alpha: the coverings behind
+the largest alpha that the inequality allows are an allocation, and the search ends with them.
 """
 
 from __future__ import annotations
@@ -138,9 +141,16 @@ def largest_factor(
     # Everything but demand.
     idle = replace(small, demand=np.zeros_like(small.demand), routes=())
 
+    def keep(allocation: Allocation) -> bool:
+        """Keep an allocation if it is the best one; whether it can be."""
+        nonlocal best, factor
+        able = idle.check(allocation).feasible
+        if able and (reached := _served_factor(small, allocation)) > factor:
+            best, factor = allocation, reached
+        return able
+
     def search(chosen: Ints, nodes: int | None, share: float) -> float:
         """Keep a better allocation of the chosen columns; a bound on the factor over these."""
-        nonlocal best, factor
         left = deadline - time.perf_counter()
         goal = SolveOptions(
             rel_gap=0.0,
@@ -161,18 +171,21 @@ def largest_factor(
                 break
             counts = np.rint(result.x[: len(chosen)]).astype(np.int64)
             allocation = columns.allocation(counts, chosen)
-            if idle.check(allocation).feasible:
-                reached = _served_factor(small, allocation)
-                if reached > factor:
-                    best, factor = allocation, reached
+            if keep(allocation):
                 break
         return over
 
+    # Where money alone binds, the cheapest coverings of the largest share are an allocation of it.
+    fits = math.floor(bound * GRID)
+    for less in (0, *(2**k for k in range(fits.bit_length()))):
+        counts = knapsacks.covering(fits - less) if less < fits else None
+        if counts is not None and keep(columns.allocation(counts)):
+            break
     order = np.argsort(prices, kind="stable")
     first = np.union1d(order[: limits.first_columns], np.flatnonzero(relaxation.x > 1e-9))
     first = joined([first, *priced.least(priced.cost, limits.cheapest)])
     survivors = len(columns)
-    if len(columns) > limits.first_columns:
+    if len(columns) > limits.first_columns and float(factor) < bound * (1 - options.rel_gap):
         search(first, limits.first_nodes, 0.3)
     wanted = 2 * limits.first_columns
     while float(factor) < bound * (1 - options.rel_gap):
@@ -244,6 +257,7 @@ class _Weights:
     steps: Ints
     phase: Ints
     tables: dict[int, Floats]
+    last: dict[int, Ints]
     total: Floats
 
     @staticmethod
@@ -259,13 +273,14 @@ class _Weights:
         # What the side constraints ask for at factor 0: those of tokens/s ask for nothing then.
         worth -= side.worth() - per_factor
         steps = grid_steps(problem.throughput[columns.template], problem.demand[columns.phase], GRID)
-        tables = {}
+        tables, last = {}, {}
         for p in problem.needed_phases():
-            mine = columns.phase == p
-            tables[p], _ = covering_table(steps[mine], weight[mine], GRID)
+            mine = np.flatnonzero(columns.phase == p)
+            tables[p], choice = covering_table(steps[mine], weight[mine], GRID)
+            last[p] = np.append(mine, -1)[choice]
         total = sum(tables.values(), np.zeros(GRID + 1))
         size = float((relaxation.capacity_prices * problem.availability).sum()) + abs(worth) + per_factor
-        return _Weights(worth, per_factor, size, weight, steps, columns.phase, tables, total)
+        return _Weights(worth, per_factor, size, weight, steps, columns.phase, tables, last, total)
 
     def room(self, steps: Ints) -> Floats:
         """What allocations of a factor above (steps - 1) / GRID may weigh, with a hair for rounding."""
@@ -276,6 +291,19 @@ class _Weights:
         """No allocation serves a larger factor."""
         fits = np.flatnonzero(self.total <= self.room(np.arange(GRID + 1)))
         return float(fits.max(initial=0)) / GRID
+
+    def covering(self, steps: int) -> Ints | None:
+        """int64 (N,): how many of each column the lightest coverings of so many steps take; ``None`` if there is none."""
+        counts = np.zeros(len(self.weight), dtype=np.int64)
+        for last in self.last.values():
+            left = steps
+            while left > 0:
+                column = int(last[left])
+                if column < 0:
+                    return None
+                counts[column] += 1
+                left -= int(self.steps[column])
+        return counts
 
     def reachable(self, factor: float) -> Bools:
         """bool (N,): columns that an allocation of at least this factor may use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -158,6 +159,59 @@ def test_largest_factor_is_the_largest(problem: AllocationProblem, first: bool) 
         assert served.result.cost_usd_h == pytest.approx(float(at_factor), abs=1e-6)
     else:
         assert truth == 1
+
+
+def budgeted(usd_h: float, **parts: Any) -> AllocationProblem:
+    """A problem with a budget and ample supply."""
+    regions, kinds = parts["price"].shape
+    return AllocationProblem(
+        availability=np.full((regions, kinds), 10_000),
+        running=None,
+        penalty=0.0,
+        phase_names=tuple(f"model{p}/decode" for p in range(len(parts["demand"]))),
+        region_names=tuple(f"region{r}" for r in range(regions)),
+        configuration_names=tuple(f"{c + 1}xGPU" for c in range(kinds)),
+        side_constraints=(SideConstraint("budget", "most", "usd_h", usd_h),),
+        **parts,
+    )
+
+
+def test_share_under_a_budget_is_that_of_the_cheapest_coverings() -> None:
+    """Where money alone binds, no programme is needed: with room for hardly any column the share is found and proven."""
+    rng = np.random.default_rng(5)
+    usage = rng.integers(1, 4, (60, 3))
+    problem = budgeted(
+        100.0,
+        usage=usage,
+        throughput=usage @ np.array([3.0, 5.0, 8.0]) * rng.uniform(0.6, 1.0, 60),
+        phase=np.repeat([0, 1], 30),
+        demand=np.array([400.0, 300.0]),
+        price=np.array([[1.0, 1.7, 2.5], [1.1, 1.6, 2.6]]),
+    )
+    limits = FactorLimits(first_columns=1, most_columns=1, first_nodes=1, cheapest=1)
+    largest = largest_factor(problem, options=SolveOptions(rel_gap=1e-3, time_limit=20.0), limits=limits)
+    assert 0.1 < float(largest.factor) < 0.9
+    assert largest.gap <= 1e-3
+    # Not one column of an integer programme was needed.
+    assert largest.survivors == largest.columns
+
+
+def test_a_budget_may_be_the_rent_itself() -> None:
+    """Three times the float 0.1 is a hair over the float 0.3; a cent less is refused all the same."""
+    assert 3 * Fraction(0.1) > Fraction(0.3)
+    parts = {
+        "usage": np.array([[1]]),
+        "throughput": np.array([10.0]),
+        "phase": np.array([0]),
+        "demand": np.array([30.0]),
+        "price": np.array([[0.1]]),
+    }
+    problem = budgeted(0.3, **parts)
+    assert problem.check(Allocation.of({(0, 0): 3})).feasible
+    assert solve_allocation(problem).cost_usd_h == pytest.approx(0.3)
+    assert not budgeted(0.29, **parts).check(Allocation.of({(0, 0): 3})).feasible
+    with pytest.raises(InfeasibleError):
+        solve_allocation(budgeted(0.29, **parts))
 
 
 @settings(max_examples=80, deadline=None)
