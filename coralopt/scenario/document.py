@@ -128,10 +128,20 @@ def _pairs(quantiles: Mapping[str, float]) -> list[tuple[float, float]]:
 
 
 class Lengths(Section):
-    """Lengths of requests as quantiles, where they are not lognormal."""
+    """Lengths of requests as quantiles, where they are not lognormal; a trace's become quantiles when a file is read."""
 
     input: Quantiles | None = Field(default=None, description="of prompts: quantiles, in tokens")
     output: Quantiles | None = Field(default=None, description="of answers: quantiles, in tokens")
+    trace: Text | None = Field(
+        default=None,
+        description="in a scenario file: path of a CSV file with the columns input_tokens and output_tokens",
+    )
+
+    @model_validator(mode="after")
+    def _no_trace_left(self) -> Lengths:
+        if self.trace is not None:
+            raise ValueError("a trace is read with a scenario file, and stands alone: no input or output beside it")
+        return self
 
 
 class Demand(Section):

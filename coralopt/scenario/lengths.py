@@ -127,18 +127,25 @@ def _moment(quantiles: Sequence[tuple[float, float]], power: int) -> float:
     else:
         last = (math.log(most) - level) / slope if slope > 0 else math.inf
     ends = [*(start for start, _, _ in lines[1:]), max(last, lines[-1][0])]
-    total = 0.0 if last == math.inf else most**power * _between(ends[-1], math.inf)
+    total = 0.0 if last == math.inf else most**power * math.exp(_log_share(ends[-1], math.inf))
     for (start, level, slope), end in zip(lines, ends, strict=True):
-        share = _between(start - power * slope, end - power * slope)
+        # In logarithms: a steep line has a huge factor and a tiny share.
+        share = _log_share(start - power * slope, end - power * slope)
         try:
-            total += math.exp(power * level + (power * slope) ** 2 / 2) * share
+            total += math.exp(power * level + (power * slope) ** 2 / 2 + share)
         except OverflowError:
             return math.inf
     return total
 
 
-def _between(low: float, high: float) -> float:
-    """Share of normal scores between the two, true in either tail."""
+def _log_share(low: float, high: float) -> float:
+    """Logarithm of the share of normal scores between the two, true in either tail."""
+    from scipy.special import log_ndtr
+
+    if high <= low:
+        return -math.inf
     if low > 0:
         low, high = -high, -low
-    return (math.erfc(-high / math.sqrt(2)) - math.erfc(-low / math.sqrt(2))) / 2
+    above = float(log_ndtr(high))
+    share = -math.expm1(float(log_ndtr(low)) - above)
+    return above + math.log(share) if share > 0 else -math.inf

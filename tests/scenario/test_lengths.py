@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coralopt.errors import ScenarioError
+from coralopt.scenario import load_scenario, scenario_from_mapping
 from coralopt.scenario.lengths import LengthDistribution, LengthSpread, through_quantiles
 
 #: Standard normal score that 90 % do not exceed.
@@ -73,3 +77,52 @@ def test_samples_by_seed() -> None:
         assert (one == other).all()
         assert one.mean() == pytest.approx(500, rel=0.02)
         assert one.std() / one.mean() == pytest.approx(lengths.cv, rel=0.05)
+
+
+def with_trace(path: Path, **lengths: object) -> Path:
+    """A scenario file whose demand names a trace."""
+    demand = {"requests_s": 2, "lengths": {"trace": "requests.csv", **lengths}}
+    document = {
+        "models": {"phi4-14b": {"slo": {"ttft_ms": 1200, "tpot_ms": 60}, "demand": demand}},
+        "pool": {"regions": {"us-east-2": {"configurations": {"1xL40S": 3}}}},
+    }
+    (path / "mine.json").write_text(json.dumps(document))
+    return path / "mine.json"
+
+
+def test_lengths_of_a_trace(tmp_path: Path) -> None:
+    """Means and spreads of a trace are the scenario's, and its document needs the trace no more."""
+    generator = np.random.default_rng(5)
+    prompts = np.concatenate([generator.integers(50, 90, 3000), generator.integers(3000, 6000, 1000)])
+    answers = np.rint(generator.lognormal(4.0, 1.0, 4000) + 1).astype(int)
+    lines = [f"{i},{s},{o}" for i, (s, o) in enumerate(zip(prompts, answers, strict=True))]
+    (tmp_path / "requests.csv").write_text("\n".join(["arrival_s,input_tokens,output_tokens", *lines]))
+    scenario = load_scenario(with_trace(tmp_path))
+    (tmp_path / "requests.csv").unlink()
+    assert scenario_from_mapping(scenario.document).digest == scenario.digest
+    lengths = scenario.model_phases[0].lengths
+    for distribution, values in ((lengths.input, prompts), (lengths.output, answers)):
+        assert distribution.mean == pytest.approx(values.mean(), rel=0.05)
+        assert distribution.cv == pytest.approx(values.std() / values.mean(), rel=0.1)
+        assert distribution.quantile([0.5, 0.96]) == pytest.approx(np.quantile(values, [0.5, 0.96]))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "No such file"),
+        ("arrival_s,input\n0,1\n", "no columns input_tokens and output_tokens"),
+        ("input_tokens,output_tokens\n", "no requests"),
+        ("input_tokens,output_tokens\n5,7\n5,-3\n", "line 3: output_tokens is '-3', not a whole number above 0"),
+        ("input_tokens,output_tokens\n5\n", "line 2: output_tokens is '', not a whole number above 0"),
+    ],
+)
+def test_unusable_traces(tmp_path: Path, text: str | None, problem: str) -> None:
+    """The place in the scenario, the file, what is wrong with it, and what to give."""
+    if text is not None:
+        (tmp_path / "requests.csv").write_text(text)
+    with pytest.raises(ScenarioError, match=r"demand\.lengths\.trace") as told:
+        load_scenario(with_trace(tmp_path))
+    assert problem in str(told.value)
+    with pytest.raises(ScenarioError, match="stands alone"):
+        load_scenario(with_trace(tmp_path, input={"quantiles": {"0.5": 5, "0.9": 6}}))
