@@ -68,6 +68,7 @@ def plan(
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
+    from coralopt.planning import asks_for_shares
 
     request = solver.request(operator.on(templates.load(scenario)), templates.library, operator.on_infeasible)
     if simulation.simulate:
@@ -78,6 +79,11 @@ def plan(
             )
         if planner.planner != "coral":
             raise OptionError("--simulate corrects plans of coral; for others see coralopt compare --simulate")
+        if asks_for_shares(request.scenario):
+            raise OptionError(
+                "--simulate corrects plans for mean requests; this scenario asks for a share of requests within SLO, which "
+                "plan holds and certifies by itself. Leave --simulate out, or say `attainment: mean`"
+            )
         _plan_verified(request, simulation, traffic.source(), output)
     elif traffic.trace is not None:
         raise OptionError("a --trace is played with --simulate only")

@@ -16,7 +16,7 @@ from coralopt.allocation import (
     solve_allocation,
     solve_or_serve_less,
 )
-from coralopt.errors import Mistake, ScenarioError
+from coralopt.errors import InfeasibleError, Mistake, ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
@@ -57,7 +57,16 @@ class CoralPlanner:
         steps.end("library")
         problem = replace(allocation_problem(scenario, library), unmet_price=unmet_prices(scenario))
         if asks_for_shares(scenario):
-            served = PromiseSearch(request, library, warm.tables_of(scenario), problem).run()
+            try:
+                whole = replace(problem, unmet_price=None)
+                served = PromiseSearch(request, library, warm.tables_of(scenario), whole).run()
+            except InfeasibleError as error:
+                if request.on_infeasible == "explain":
+                    raise
+                raise InfeasibleError(
+                    f"{error}; less than the whole demand is served for mean requests only (`attainment: mean`)",
+                    error.explanation,
+                ) from error
         else:
             served = solve_or_serve_less(
                 problem,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from coralopt.types import Bools, Floats, Ints, Progress
 PARTS = 100
 #: A group has at most so many times the instances that its tables ask for, and a few more.
 MOST_SPARE, MORE = 2.5, 1
+#: Times the demand that groups have room for which are played first.
+ROOMY = 2.0
 #: Games to settle what one group holds.
 HALVES = 6
 
@@ -119,6 +122,12 @@ class Groups:
         else:
             self.unclear[j] = min(self.unclear[j], parts)
 
+    @cached_property
+    def roomy(self) -> Bools:
+        """bool (J,): groups whose tables allow :data:`ROOMY` times all traffic."""
+        tokens = self.games.templates.throughput[self.template] * self.count
+        return np.asarray(tokens >= ROOMY * PARTS * self.unit_tokens)
+
     @property
     def known(self) -> Bools:
         """Groups of which there is nothing left to find out."""
@@ -148,6 +157,10 @@ def tighten(groups: Groups, price: Floats, slack: float, progress: Progress | No
         candidates = np.flatnonzero((with_group < high * (1 - slack)) & ~groups.known)
         if not len(candidates):
             return low, high
+        roomy = candidates[groups.roomy[candidates] & (groups.most[candidates] == PARTS)]
+        if math.isinf(high) and len(roomy):
+            # Any cover makes one game of most others enough; a group with much room is likely one.
+            candidates = roomy
         j = int(candidates[np.argmin(with_group[candidates])])
         groups.find_out(j, _parts(groups, j, float(price[j]), bound, high))
         if progress is not None:
