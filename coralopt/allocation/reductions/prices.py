@@ -75,11 +75,11 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         least[1] = min(least[1], unmet_step)
         sizes = np.flatnonzero(np.isfinite(least))
         table, _ = covering_table(sizes, least[sizes], GRID)
-        inside = np.isin(pool[problem.phase], some)
-        for t in np.flatnonzero(runs & inside.any(axis=1) & (problem.throughput > 0)).tolist():
+        for t in np.flatnonzero(runs & (problem.throughput > 0)).tolist():
+            inside = np.isin(pool[problem.phase[t]], some)
             use = problem.usage[t].astype(np.int64)
             steps = int(grid_steps(problem.throughput[t : t + 1], problem.demand[problem.phase[t]], GRID)[0])
-            for r in np.flatnonzero(inside[t]).tolist():
+            for r in np.flatnonzero(inside).tolist():
                 assert problem.running is not None
                 needed = use > 0
                 fits = int((problem.availability[r, needed] // use[needed]).min())
