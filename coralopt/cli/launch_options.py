@@ -292,15 +292,16 @@ def doors(
     keys = Keys(*(os.environ.get(name) or None for name in (ROUTER_KEY, ADMIN_KEY, SERVER_KEY)))
     if host not in ("127.0.0.1", "::1", "localhost") and keys.client is None:
         say(f"the router listens on {host} without an API key; set {ROUTER_KEY} to ask for one")
-    context, log = None, None
+    context, log, loaded = None, None, False
     try:
         if tls is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(*tls)
+            loaded = True
         if access_log is not None:
             log = _json_lines(access_log.open("a", buffering=1, encoding="utf-8"))
     except OSError as error:
-        what = "--access-log" if context is not None or tls is None else "--tls"
+        what = f"--tls {tls[0]} {tls[1]}" if tls is not None and not loaded else f"--access-log {access_log}"
         raise LaunchError(f"{what}: cannot be used: {error.strerror or error}") from error
     return Doors(host, port, keys, admin_socket, context, log)
 

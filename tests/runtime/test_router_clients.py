@@ -15,6 +15,8 @@ import aiohttp
 import pytest
 from runtime_backends import Client, FakeBackend, with_router
 
+from coralopt.cli.launch_options import doors
+from coralopt.errors import LaunchError
 from coralopt.runtime.router import RouterConfig
 from coralopt.runtime.router.clients import Bucket
 from coralopt.runtime.router.doors import Doors, Keys
@@ -130,8 +132,8 @@ def test_the_log_has_no_prompts() -> None:
     async def run() -> None:
         server = await backend.start()
         router = Router(RouterConfig(backends=(backend.config(),)))
-        doors = Doors(port=0, keys=Keys(client="key"), access_log=lines.append)
-        async with open_doors(router, doors) as url, aiohttp.ClientSession() as session:
+        listening = Doors(port=0, keys=Keys(client="key"), access_log=lines.append)
+        async with open_doors(router, listening) as url, aiohttp.ClientSession() as session:
             body = {"model": "m", "prompt": "a secret", "max_tokens": 3, "stream": True}
             async with session.post(
                 f"{url}/v1/completions", json=body, headers={"Authorization": "Bearer key", "X-Request-Id": "r-1"}
@@ -182,3 +184,11 @@ def test_the_documented_series_are_those_there_are() -> None:
     for family in Metrics().registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")
         assert f"`{name}`" in text
+
+
+@pytest.mark.parametrize("option", ["--tls", "--access-log"])
+def test_files_that_cannot_be_used_are_named(tmp_path: Path, option: str) -> None:
+    tls = (tmp_path / "no.pem", tmp_path / "no.pem") if option == "--tls" else None
+    log = tmp_path / "nowhere" / "log" if option == "--access-log" else None
+    with pytest.raises(LaunchError, match=f"{option} .*: cannot be used"):
+        doors("127.0.0.1", 0, None, tls, log)
