@@ -47,7 +47,7 @@ class CloseAlternative:
     Attributes:
         instance: What is left out.
         more_usd_h: What that plan costs more, USD/h; ``None`` where there is no plan without it.
-        instead: The instances of its model phase then, in words.
+        instead: The instances of its model phase then, in words: how many on which nodes, where.
     """
 
     instance: PlannedInstance
@@ -166,7 +166,7 @@ class _Again:
                 yield CloseAlternative(instance, None, "")
                 continue
             mine = [item for item in plan.instances if item.key == instance.key]
-            instead = "; ".join(f"{item.count} of {_nodes(item.nodes())} in {item.region}" for item in mine)
+            instead = "; ".join(f"{item.count} on {_nodes(item.nodes())} in {item.region}" for item in mine)
             yield CloseAlternative(instance, max(0.0, plan.cost_usd_h - self.cost_usd_h), instead)
 
     def _without(self, library: TemplateLibrary, instance: PlannedInstance) -> PlanRequest:

@@ -284,7 +284,7 @@ def _alternatives(analysis: PlanAnalysis | None) -> Iterable[Block]:
         )
         for item in analysis.alternatives
     ]
-    columns = ("model phase", "without", Column("more USD/h", "{:,.4f}"), "instead")
+    columns = ("model phase", "without", Column("more USD/h", "{:,.4f}"), "instances instead")
     yield HtmlTable(make_table("", columns, rows))
 
 
