@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from coralopt.allocation.model.assembler import assemble, shortfall_units
+from coralopt.allocation.model.assembler import assemble, pool_units, shortfall_units
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import SidePrices, open_constraints
@@ -205,7 +205,7 @@ class _Generation:
                     f"({result.termination.raw}); try another solver"
                 )
             capacity = np.maximum(0.0, -result.row_duals[:cells]).reshape(problem.price.shape)
-            demand = np.maximum(0.0, result.row_duals[cells:pools])
+            demand = np.maximum(0.0, result.row_duals[cells:pools]) / pool_units(problem)
             routes = np.maximum(0.0, result.row_duals[pools:models])
             side = np.maximum(0.0, -sign * result.row_duals[models:])
             prices = reduced_costs(problem, columns, demand, capacity, side)

@@ -4,7 +4,7 @@ r"""The one assembler of allocation matrices: full, restricted to some columns, 
 
     sum U_c nu - sum_k extra[r,c,k]                        <= A_r,1(c)       capacity of every region r, configuration c
     sum T nu + T_m sigma[g(m)] (+ T_m omega) + e[q]        >= T_m            demand of every model phase m without routes
-    sum T nu - T_m sum_k f[k] + e[q]                       >= 0              every pool q of a phase m with routes
+    (sum T nu - T_m sum_k f[k] + e[q]) / T_m               >= 0              every pool q of a phase m with routes
     sum_k f[k] + sigma[g] (+ omega)                        >= 1              routes k of every model that has them
     sum a nu (+ s_k extra) (+ b sigma) (+ b omega) (+ e)   <= or >= b        every side constraint
 
@@ -105,6 +105,12 @@ def shortfall_units(problem: AllocationProblem) -> Floats:
     return np.where(units > 0, units, 1.0)
 
 
+def pool_units(problem: AllocationProblem) -> Floats:
+    """float64 (Q,): what the rows of pools are divided by: the phase's demand where routes decide, else 1."""
+    tied = np.isin(problem.pools.phase, [p for model in problem.routes for p in model.phases])
+    return np.where(tied, problem.demand[problem.pools.phase], 1.0)
+
+
 class _Rows:
     """Rows of the problem, and the columns and entries given so far."""
 
@@ -130,6 +136,8 @@ class _Rows:
             for p, r in zip(pools.phase.tolist(), pools.region.tolist(), strict=True)
         ]
         self.names += [f"routes[{g}]" for g in range(models)] + [f"side[{i}]" for i in range(len(self.sides))]
+        self.units = np.ones(len(self.names))
+        self.units[self.pool : self.pool + len(pools)] = pool_units(problem)
         self._costs: list[Floats] = []
         self._uppers: list[Floats] = []
         self._columns: list[str] = []
@@ -149,6 +157,8 @@ class _Rows:
         from scipy.sparse import csc_array
 
         rows, columns, values = (np.concatenate(part) for part in zip(*self._entries, strict=True))
+        # Pools with routes in shares of their demand: beside their 0, tokens/s would leave no room for rounding.
+        values = values / self.units[rows]
         count = len(self._columns)
         return MilpMatrix(
             c=np.concatenate(self._costs),

@@ -4,7 +4,7 @@ r"""Rows that both Pyomo formulations share: capacity, demand, side constraints;
 
     sum U_c nu - sum_k extra[r,c,k] <= A_r,1(c)             every region r, configuration c
     sum T nu + T_m s[g(m)] >= T_m                            every model phase m without routes
-    sum T nu - T_m sum_k f[k] >= 0                           every pool of a model phase m with routes
+    (sum T nu - T_m sum_k f[k]) / T_m >= 0                   every pool of a model phase m with routes
     sum_k f[k] + s[g] >= 1                                   routes k of every model that has them
     sum a nu (+ a_k extra[r,c,k]) (+ b s[g])  <= or >= b     every side constraint
     0 <= extra[r,c,k] <= A_r,k(c),  0 <= s[g] <= 1,  0 <= f[k] <= 1
@@ -148,7 +148,8 @@ def _add_routes(
                 variables.append(model.flow[g, k])
     model.pool = pyo.Constraint(sorted(pools))
     for pool, (coefficients, variables) in pools.items():
-        model.pool[pool] = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables) >= 0
+        shares = [value / float(problem.demand[pool[0]]) for value in coefficients]
+        model.pool[pool] = LinearExpression(constant=0, linear_coefs=shares, linear_vars=variables) >= 0
     model.routes = pyo.Constraint(range(len(problem.routes)))
     for g, way in enumerate(problem.routes):
         shares = [model.flow[g, k] for k in range(len(way.routes))]
