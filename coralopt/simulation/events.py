@@ -59,8 +59,9 @@ def try_start(state: State, k: int) -> None:
             slot = free_slot(state, k, instance.stages)
             if slot == NIL:
                 return
-            # A fair share, so that as many micro-batches as stages are in flight.
-            most = min(most, (node.active + instance.stages - 1) // instance.stages)
+            # A fair share, so that as many micro-batches as stages are in flight. With nobody at work, all that
+            # wait were preempted (one of another first node may have taken their memory), and go back below.
+            most = min(most, max(1, (node.active + instance.stages - 1) // instance.stages))
         while state.decode_list[k, 2] > 0 and decodes < most:
             request = pop(state.requests, state.decode_list, k)
             record = state.requests[request]

@@ -439,7 +439,8 @@ class Reference:
                 node.in_flight = [batch for batch in node.in_flight if batch["left"]]
                 if len(node.in_flight) >= stages:
                     return
-                most = min(most, -(-node.active // stages))
+                # None at work: those that wait were all preempted, and go back below.
+                most = min(most, max(1, -(-node.active // stages)))
             while node.decodes and decodes < most:
                 request = node.decodes.popleft()
                 if node.stage == 0 and request.evicted:

@@ -149,6 +149,23 @@ def test_a_decode_instance_computes_again_what_it_preempted() -> None:
     assert state.nodes["peak"][1] <= 48
 
 
+def test_all_of_a_first_node_are_preempted_by_another() -> None:
+    """Two first nodes before one that is full: the sequence of one takes the memory of the only one of the other.
+
+    At 40 ms the first, of 14 + 2 tokens, needs a block more. The second is preempted where it waits for its next round,
+    on a first node with nobody at work any more. It goes back, computes 12 tokens again from 200 ms on, and ends.
+    """
+    blueprint = instance_of(MIXED, stages=3, batch=2)
+    nodes = blueprint.nodes
+    nodes["stage"], nodes["capacity"], nodes["chunk"] = [0, 0, 1], [10**9, 10**9, 32], 250
+    blueprint = replace(blueprint, stage_sizes=(2, 1), configurations=("c",) * 3, labels=("n",) * 3)
+    case = case_of([blueprint], np.zeros(2), np.array([14, 10]), 10, admission="preempt")
+    requests = case.play().state.requests
+    assert requests["preempted"].tolist() == [0, 1]
+    assert requests["finish"] == pytest.approx([0.200, 0.360])
+    assert [request.times.get("finish") for request in case.reference().requests] == requests["finish"].tolist()
+
+
 def test_growing_caches_let_more_sequences_in() -> None:
     """Room for three whole answers, or for twenty prompts with a block each: shorter waits, the same tokens."""
     ends = {}
