@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
 
 from coralopt.display import Tabular
 from coralopt.errors import PlanError
@@ -26,9 +26,16 @@ InstanceName = Annotated[str, Field(pattern=NAME_FORM, max_length=1000)]
 MOST_INSTANCES, MOST_NODES, MOST_LAYERS = 1_000_000, 1000, 100_000
 
 
-#: Figures and counts of a plan: numbers, not texts that look like some, and none that no plan can have.
-Figure = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e18, le=1e18)]
-Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000_000)]
+def _sized(value: float) -> float:
+    if abs(value) > 1e18 or (isinstance(value, int) and not 0 <= value <= 1_000_000_000):
+        raise ValueError("no plan has a number of this size")
+    return value
+
+
+#: Figures and counts of a plan: numbers, not texts that look like some, and none that no plan can have. Their limits are
+#: not ``ge`` and ``le``: of two such limits of one field the wider one would win.
+Figure = Annotated[float, Field(strict=True, allow_inf_nan=False), AfterValidator(_sized)]
+Count = Annotated[int, Field(strict=True), AfterValidator(_sized)]
 
 
 class _Part(BaseModel):

@@ -261,18 +261,19 @@ explanations = importlib.import_module("coralopt.allocation.explain")
 @pytest.mark.parametrize("module", [scaling, explanations], ids=["scale", "explain"])
 def test_ctrl_c_that_a_solver_took_ends_the_search(module: ModuleType) -> None:
     """A back end answers Ctrl-C with what it has; neither the largest factor nor an explanation may go on after that."""
+    # Coverings alone do not find the largest factor here: the integer programme must run.
     problem = AllocationProblem(
-        usage=np.array([[1]], dtype=np.int16),
-        throughput=np.array([10.0]),
-        phase=np.array([0], dtype=np.int32),
-        demand=np.array([35.0]),
-        availability=np.array([[3]]),
-        price=np.array([[1.0]]),
+        usage=np.array([[0, 1], [0, 3], [3, 0]], dtype=np.int16),
+        throughput=np.array([16.0, 19.0, 16.0]),
+        phase=np.array([0, 1, 1], dtype=np.int32),
+        demand=np.array([47.0, 32.0]),
+        availability=np.array([[4, 5]]),
+        price=np.array([[1.0, 1.0]]),
         running=None,
         penalty=0.0,
-        phase_names=("m/decode",),
+        phase_names=("m/prefill", "m/decode"),
         region_names=("r",),
-        configuration_names=("1xGPU",),
+        configuration_names=("1xGPU", "2xGPU"),
     )
 
     def interrupted(*given: Any, **options: Any) -> Any:

@@ -13,14 +13,16 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
 from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified, play_again
+from coralopt.scenario.document import Document
 from coralopt.workload import Traffic
 
 #: Longest that refusing an edit may take, s of processor time: other work on the machine says nothing about it.
@@ -258,3 +260,24 @@ def test_every_edit_that_changes_the_meaning_is_refused(
     assert count > 1000 / stride
     assert passed == []
     assert slow == []
+
+
+def test_no_limit_of_a_field_is_lost() -> None:
+    """Of two limits of one kind on one field the wider one would win, without a word."""
+    parts: list[type[BaseModel]] = [Document, Plan]
+    for part in parts:
+        parts += [other for other in _parts_of(part) if other not in parts]
+        for name, field in part.model_fields.items():
+            kinds = [type(item).__name__ for item in field.metadata if type(item).__name__ in ("Ge", "Gt", "Le", "Lt")]
+            assert len(kinds) == len(set(kinds)), (part.__name__, name)
+    assert len(parts) > 25
+
+
+def _parts_of(part: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Models that its fields hold."""
+    waiting: list[Any] = [field.annotation for field in part.model_fields.values()]
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield kind
+        waiting += get_args(kind)
