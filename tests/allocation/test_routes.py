@@ -88,7 +88,8 @@ def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> Non
     used = columns.counts(solution.answer) > 0
     for grid in (7, 1000):
         found = lagrangian_bound(problem, columns, prices, grid=grid)
-        assert found.bound <= truth + 1e-6
+        # The truth comes from a linear programme and is off by its tolerance.
+        assert found.bound <= truth + 1e-6 + 1e-8 * abs(truth)
         assert (found.column_bounds[used] <= truth + 1e-5).all()
 
 

@@ -2,14 +2,12 @@
 
 Lower bounds come from what groups hold at most, plans from what they were seen to hold; whatever decides the cheapest plan
 is played until both meet. What one phase does to another (KV transfers from the prefill nodes, their memory) is in no
-group's capacity: the instances of a model are played together, and where that fails, one of its groups is left out, in
-every way.
+group's capacity: the instances of a model are played together, and where that fails, the cheapest plan without one of its
+groups is next.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +38,9 @@ from coralopt.types import Floats, Ints
 
 #: First seed of the windows in which the instances of a model are played together.
 TOGETHER_SEED = 1_500_007
-#: Windows of that: the fewest that decide, and the most.
-FEWEST_WINDOWS, MOST_WINDOWS = 3, 24
+#: Windows of that after which a plan may be refused, and those after which it may pass: at each of these looks the interval
+#: takes its share of the error, or a lucky streak would pass that the certificate refutes.
+FEWEST_WINDOWS, LOOKS = 3, (12, 24)
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: A group that may not be used: model phase, template of it, instances.
@@ -109,25 +108,18 @@ class PromiseSearch:
         Raises:
             InfeasibleError: The pool has no such plan.
         """
-        order = itertools.count()
-        queue: list[tuple[float, int, frozenset[Cut], Served, GroupColumns]] = []
-        self._push(queue, order, frozenset())
-        self.bound = self._bound(queue[0][3].result.cost_usd_h)
+        cuts: frozenset[Cut] = frozenset()
+        served, columns = self._cheapest(cuts)
+        self.bound = self._bound(served.result.cost_usd_h)
         nearest: tuple[float, Served] | None = None
         for _ in range(MOST_PLANS):
-            if not queue:
-                break
-            _, _, cuts, served, columns = heapq.heappop(queue)
             failing, least = self._failing(served, columns)
-            if nearest is None or least > nearest[0]:
+            if nearest is None or not failing or least > nearest[0]:
                 nearest = (least, self._as_templates(served, columns))
-            if not failing:
+            others = [(cuts | {cut}, *plan) for cut in failing if (plan := self._without(cuts | {cut})) is not None]
+            if not others:
                 break
-            for cut in failing:
-                try:
-                    self._push(queue, order, cuts | {cut})
-                except (InfeasibleError, NoSolutionError):
-                    continue
+            cuts, served, columns = min(others, key=lambda other: other[1].result.cost_usd_h)
         assert nearest is not None
         if self.remember:
             for groups in self.groups:
@@ -143,16 +135,12 @@ class PromiseSearch:
         cost = self._cheapest(frozenset())[0].result.cost_usd_h
         return self._bound(cost), cost
 
-    def _push(
-        self,
-        queue: list[tuple[float, int, frozenset[Cut], Served, GroupColumns]],
-        order: itertools.count[int],
-        cuts: frozenset[Cut],
-    ) -> None:
-        if any(cuts == item[2] for item in queue):
-            return
-        served, columns = self._cheapest(cuts)
-        heapq.heappush(queue, (served.result.cost_usd_h, next(order), cuts, served, columns))
+    def _without(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns] | None:
+        """The cheapest plan without these groups, ``None`` where there is none."""
+        try:
+            return self._cheapest(cuts)
+        except (InfeasibleError, NoSolutionError):
+            return None
 
     def _cheapest(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns]:
         """The cheapest plan at what groups were seen to hold, without those that were cut."""
@@ -253,7 +241,7 @@ class PromiseSearch:
         if target is None:
             return True, 1.0
         shares: dict[str, list[float]] = {}
-        for number in range(MOST_WINDOWS):
+        for number in range(LOOKS[-1]):
             for kind, share in self.windows.shares(instances, number, 5 * (1 - target)).items():
                 shares.setdefault(kind, []).append(max(share, 1 - 6 * (1 - target)))
             means = {kind: float(np.mean(values)) for kind, values in shares.items()}
@@ -262,9 +250,11 @@ class PromiseSearch:
                 return False, least
             if number + 1 < FEWEST_WINDOWS:
                 continue
-            limits = [interval(values, CONFIDENCE, len(self.scenario.model_phases)) for values in shares.values()]
-            if all(low >= target for low, _ in limits):
-                return True, least
+            if number + 1 in LOOKS:
+                statements = len(self.scenario.model_phases) * len(LOOKS)
+                limits = [interval(values, CONFIDENCE, statements) for values in shares.values()]
+                if all(low >= target for low, _ in limits):
+                    return True, least
             # What is likely below the share asked for will not be certified: a dearer plan is tried sooner.
             if any(np.mean(values) + _standard_error(values) < target for values in shares.values()):
                 return False, least
