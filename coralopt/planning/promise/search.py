@@ -144,17 +144,19 @@ class PromiseSearch:
 
     def _cheapest(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns]:
         """The cheapest plan at what groups were seen to hold, without those that were cut."""
-        for p, groups in enumerate(self.groups):
-            low, _ = tighten(groups, self._open_price(p, cuts), self.gap, self.request.progress)
+        prices = [self._open_price(p, cuts) for p in range(len(self.groups))]
+        for p, (groups, price) in enumerate(zip(self.groups, prices, strict=True)):
+            low, _ = tighten(groups, price, self.gap, self.request.progress)
             if not cuts and math.isinf(low):
                 self._refuse(p)
+        keep = [price < math.inf for price in prices]
         while True:
-            columns = self._columns("least", [self._open_price(p, cuts) < math.inf for p in range(len(self.groups))])
+            columns = self._columns("least", keep)
             try:
                 return self._solve(columns), columns
             except (InfeasibleError, NoSolutionError):
                 # What was looked at finds no room: look at what the best of all would take.
-                best = self._columns("most", [self._open_price(p, cuts) < math.inf for p in range(len(self.groups))])
+                best = self._columns("most", keep)
                 if not self._find_out(self._solve(best), best):
                     raise
 
