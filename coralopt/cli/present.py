@@ -17,6 +17,7 @@ from coralopt.cli.option_groups import OptionGroup, option
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
+    from coralopt.plan.bill import OneGpuRent
     from coralopt.report.pages import Page
 
 
@@ -94,6 +95,7 @@ def present_plan(
     answer: CommandOutput,
     written: str = "plan written to {}",
     expected: Mapping[str, float] | None = None,
+    one_gpu: OneGpuRent | None = None,
 ) -> None:
     """Check a plan, write it, show it, and end with exit code 1 when it is not what it says.
 
@@ -104,10 +106,12 @@ def present_plan(
             lines after them, warnings after the violations; a code other than 0 means that the plan is not good enough.
         written: The line that names the file.
         expected: Model phase -> share of requests expected within SLO, where that is known.
+        one_gpu: The rent with one GPU type, where that is known.
 
     Raises:
         typer.Exit: The check failed, or ``answer`` has an exit code.
     """
+    from coralopt.plan.bill import bill_of
     from coralopt.plan.verify import verify_plan
     from coralopt.report import plan_view
     from coralopt.report.pages import PlanPage, plan_page
@@ -119,19 +123,20 @@ def present_plan(
         lines.append(written.format(output.output))
     if output.page is not None or output.open_page:
         path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
-        write_page(plan_page(PlanPage(plan)), path, output.open_page)
+        write_page(plan_page(PlanPage(plan, one_gpu=one_gpu)), path, output.open_page)
     assert isinstance(answer.document, Mapping)
     document = {
         "plan": plan.model_dump(mode="json"),
         "verified": verification.ok and answer.code == OK,
         "violations": list(verification.sentences),
+        "bill": bill_of(plan, one_gpu),
         **({} if expected is None else {"expected": dict(expected)}),
         **answer.document,
     }
     present(
         CommandOutput(
             document,
-            () if output.json_output else (*answer.tables, plan_view(plan, output.pipelines, expected)),
+            () if output.json_output else (*answer.tables, plan_view(plan, output.pipelines, expected, one_gpu)),
             lines,
             (*(f"  - {violation}" for violation in verification.sentences), *answer.warnings),
             answer.code if verification.ok else CHECK_FAILED,

@@ -2,6 +2,7 @@
 
 from coralopt.planning.coral import CoralPlanner, allocation_problem, plan_scenario, prove_bound
 from coralopt.planning.headroom import queueing_headroom
+from coralopt.planning.one_gpu import cheapest_of_one_gpu
 from coralopt.planning.operators import operator_terms, parse_forbidden, unmet_prices
 from coralopt.planning.promise.certificate import certify, certify_again, expected_shares
 from coralopt.planning.promise.search import asks_for_shares
@@ -38,6 +39,7 @@ __all__ = [
     "asks_for_shares",
     "certify",
     "certify_again",
+    "cheapest_of_one_gpu",
     "demand_met",
     "demand_of_trace",
     "epoch_inputs",

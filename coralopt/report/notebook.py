@@ -10,9 +10,11 @@ from markupsafe import Markup
 from rich.table import Table
 
 from coralopt.display import Columns, register
+from coralopt.plan.bill import bill_of
 from coralopt.plan.document import Plan
 from coralopt.planning.compare import Comparison, Row
 from coralopt.planning.sweep import COLUMNS, Sweep
+from coralopt.report.bill import bill_table, model_table
 from coralopt.report.comparison import comparison_table
 from coralopt.report.drawing import element, stylesheet
 from coralopt.report.pages.comparison import cost_figures
@@ -50,7 +52,8 @@ def drawn(blocks: Sequence[Block]) -> Markup:
 
 def _plan(plan: Plan) -> str:
     few = plan.model_copy(update={"instances": plan.instances[:MOST_ROWS]})
-    tables = plan_summary(plan), demand_table(plan), instance_table(few)
+    bill = bill_of(plan)
+    tables = bill_table(bill, MOST_ROWS), model_table(bill), demand_table(plan), plan_summary(plan), instance_table(few)
     return shown(*tables, drawn(tuple(pipeline_blocks(plan))[1:]))
 
 

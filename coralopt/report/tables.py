@@ -8,8 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coralopt.plan.bill import OneGpuRent, bill_of
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
 from coralopt.plan.flows import flows_of
+from coralopt.report.bill import bill_view
 from coralopt.report.promise import certificate_table, expected_fact
 from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.verified import simulated_table
@@ -56,30 +58,37 @@ def sent_between_regions(plan: Plan) -> list[tuple[str, str, float, float]]:
     return [(*pair, *total) for pair, total in sorted(sums.items())]
 
 
-def demand_table(plan: Plan) -> Table:
-    """Demand against planned throughput for every model phase."""
+def demand_table(plan: Plan, expected: Mapping[str, float] | None = None) -> Table:
+    """What is promised for every model phase: its SLO, for which requests, and throughput against demand.
+
+    Args:
+        plan: The plan.
+        expected: Model phase -> share of requests expected within SLO, where that is known.
+    """
     unmet = any(item.unmet_tokens_s for item in plan.demands)
+    shares = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
     captions = []
-    if plan.node_classes:
-        captions.append("cost at list prices; reserved and spot nodes cost what the table of supply classes says")
     for key, room in plan.scenario.get("headroom", {}).items():
         captions.append(f"{key}: {room['throughput']:.1%} more tokens/s, {room['latency']:.0%} of the SLO kept free")
-    return make_table(
-        "Demand",
-        [
-            "model phase",
-            Column("SLO ms", "{:g}"),
-            *numbers("{:,.1f}", "demand tokens/s", "planned tokens/s"),
-            Column("cost USD/h", "{:,.4f}"),
-            *numbers("{:,.1f}", *(["unmet tokens/s"] * unmet)),
-        ],
-        [
+    rows = []
+    for item in plan.demands:
+        share = shares.get(item.key)
+        slo = f"{'TTFT' if item.phase == 'prefill' else 'TPOT'} {item.slo_ms:g} ms"
+        rows.append(
             (
-                *(item.key, item.slo_ms, item.demand_tokens_s, item.planned_tokens_s),
-                *(item.cost_usd_h, *([item.unmet_tokens_s] * unmet)),
+                *(item.key, slo, "mean request" if share is None else f"{share:g} of requests"),
+                *([] if expected is None else [expected.get(item.key)]),
+                *(item.demand_tokens_s, item.planned_tokens_s, *([item.unmet_tokens_s] * unmet)),
             )
-            for item in plan.demands
+        )
+    return make_table(
+        "Promises",
+        [
+            *("model phase", "SLO", "for"),
+            *numbers("{:.1%}", *([] if expected is None else ["expected"])),
+            *numbers("{:,.1f}", "demand tokens/s", "planned tokens/s", *(["unmet tokens/s"] * unmet)),
         ],
+        rows,
         caption="\n".join(captions) or None,
     )
 
@@ -99,17 +108,8 @@ def option_table(plan: Plan) -> Table:
     )
 
 
-def node_class_table(plan: Plan) -> Table:
-    """Nodes by supply class."""
-    return make_table(
-        "Nodes by supply class",
-        ["region", "configuration", "class", Column("nodes", "{}"), Column("USD/h each", "{:,.4f}")],
-        [(item.region, item.configuration, item.node_class, item.nodes, item.usd_h) for item in plan.node_classes],
-    )
-
-
 def instance_table(plan: Plan) -> Table:
-    """What to rent: one row a serving template and region."""
+    """What runs: one row a serving template and region."""
     columns: list[Column | str] = [
         *("model phase", "region", Column("count", "{}"), "nodes of one instance", "layers"),
         *(Column("tokens/s each", "{:,.1f}"), Column("USD/h each", "{:,.4f}")),
@@ -150,34 +150,24 @@ def pipeline_drawing(instance: PlannedInstance) -> Text:
     return Text("\n".join([head, *(f"  {line.rstrip()}" for line in lines), ""]))
 
 
-def plan_view(plan: Plan, pipelines: bool = True, expected: Mapping[str, float] | None = None) -> RenderableType:
-    """All tables of a plan and, if wanted, a drawing of every instance.
+def plan_view(
+    plan: Plan,
+    pipelines: bool = True,
+    expected: Mapping[str, float] | None = None,
+    one_gpu: OneGpuRent | None = None,
+) -> RenderableType:
+    """All tables of a plan, the bill first, and, if wanted, a drawing of every instance.
 
     Args:
         plan: The plan.
         pipelines: Whether to draw instances.
         expected: Model phase -> share of requests expected within SLO, where that is known.
+        one_gpu: The rent with one GPU type, where that is known.
     """
-    parts: list[RenderableType] = [plan_summary(plan, expected), demand_table(plan), instance_table(plan)]
+    parts: list[RenderableType] = [bill_view(bill_of(plan, one_gpu)), demand_table(plan, expected)]
+    parts += [plan_summary(plan, expected), instance_table(plan)]
     if plan.options:
         parts.append(option_table(plan))
-    if plan.node_classes:
-        parts.append(node_class_table(plan))
-    missing = sorted(
-        {
-            node.configuration
-            for instance in plan.instances
-            for stage in instance.stages
-            for node in stage.nodes
-            if node.instance_type is None
-        }
-    )
-    if missing:
-        parts.append(
-            Text(
-                f"No instance type is known for these node configurations (pro-rata or own prices): {', '.join(missing)}"
-            )
-        )
     played = simulated_table(plan)
     if played is not None:
         parts.append(played)

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from coralopt.errors import CoraloptError
+from coralopt.plan.bill import Bill, OneGpuRent, bill_of
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
 from coralopt.planning.analysis import PlanAnalysis
+from coralopt.report.bill import bill_notes, bill_table, model_table
 from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import PlayedRequests, latency_figures, miss_figure, promise_answer
 from coralopt.report.table import Column, make_table
-from coralopt.report.tables import demand_table, instance_table, node_class_table, option_table, plan_summary
+from coralopt.report.tables import demand_table, instance_table, option_table, plan_summary
 from coralopt.report.verified import simulated_table
 from coralopt.scenario import ResolvedScenario
 
@@ -32,34 +33,36 @@ class PlanPage:
         plan: The plan.
         played: Requests played against it, where there was a simulation.
         analysis: What it hangs on, where that was asked for.
+        one_gpu: The rent with one GPU type, where that is known.
     """
 
     plan: Plan
     played: PlayedRequests | None = None
     analysis: PlanAnalysis | None = None
+    one_gpu: OneGpuRent | None = None
 
 
 def plan_page(content: PlanPage) -> Page:
     """The page of a plan."""
     plan, played = content.plan, content.played
-    scenario = _scenario(plan)
+    bill, scenario = bill_of(plan, content.one_gpu), plan.resolved
     name = plan.scenario.get("name", "scenario")
     summary = (
         f"Planner {plan.planner}, solver {plan.solver} {plan.solver_version}, formulation {plan.formulation}, status "
         f"{plan.status}; made by coralopt {plan.coralopt_version}."
     )
     nodes = node_counts(plan.instances)
-    answers = (cost_answer(plan), promise_answer(plan, played), _rent_answer(plan, nodes, scenario), _cut_answer(plan))
+    answers = (cost_answer(plan), promise_answer(plan, played), _rent_answer(bill), _cut_answer(plan))
     misses = miss_figure(plan, played)
     sections = [
         PageSection("pipelines", "Every pipeline, to scale", tuple(pipeline_blocks(plan))),
-        PageSection("cost", "Where the money goes", _grid(_rent_figures(plan, scenario))),
+        PageSection("cost", "Where the money goes", _grid(_rent_figures(bill))),
         PageSection("misses", "Where each miss comes from", misses),
         PageSection("latency", "Latency", latency_figures(played)),
         PageSection("binding", "What binds", tuple(_binding(plan, nodes, scenario, content.analysis))),
         PageSection("alternatives", "Which alternatives were close", tuple(_alternatives(content.analysis))),
         PageSection("sensitivity", "How cost follows prices, demand and SLOs", tuple(_sensitivity(content.analysis))),
-        PageSection("figures", "All figures", tuple(_tables(plan))),
+        PageSection("figures", "All figures", tuple(_tables(plan, bill))),
     ]
     return Page(f"Plan for {name}", summary, answers, sections)
 
@@ -131,34 +134,14 @@ def _pipeline_figure(group: Sequence[PlannedInstance], colours: dict[str, int], 
     return Figure(pipeline(first, colours, sources), caption + (f"; {kept} run already" if kept else ""))
 
 
-def _scenario(plan: Plan) -> ResolvedScenario | None:
-    """The plan's scenario; ``None`` where this version does not understand it."""
-    try:
-        return plan.resolved
-    except CoraloptError:
-        return None
-
-
-def _rent_answer(plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScenario | None) -> PageAnswer:
-    regions = {region for region, _ in nodes}
-    count = sum(nodes.values())
-    headline = f"{count:,} node{'s' * (count != 1)} in {len(regions)} region{'s' * (len(regions) != 1)}"
-    rows: list[tuple[object, ...]] = []
-    for (region, configuration), number in nodes.most_common(12):
-        price = None if scenario is None else _price(scenario, region, configuration)
-        rows.append((region, configuration, number, None if price is None else number * price))
-    columns = ("region", "nodes of", Column("nodes", "{:,}"), Column("USD/h", "{:,.4f}"))
-    blocks: list[Block] = [HtmlTable(make_table("", columns, rows))]
-    if len(nodes) > len(rows):
-        blocks.append(Words(f"{len(nodes) - len(rows)} more kinds of nodes, below.", small=True))
-    return PageAnswer("What is rented where?", headline, tuple(blocks))
-
-
-def _price(scenario: ResolvedScenario, region: str, configuration: str) -> float | None:
-    names = [item.name for item in scenario.configurations]
-    if region not in scenario.regions or configuration not in names:
-        return None
-    return float(scenario.price_usd_h[scenario.regions.index(region), names.index(configuration)])
+def _rent_answer(bill: Bill) -> PageAnswer:
+    regions = len({line.region for line in bill.lines})
+    count = sum(line.nodes for line in bill.lines)
+    headline = (
+        f"{count:,} node{'s' * (count != 1)} in {regions} region{'s' * (regions != 1)}, {bill.usd_month:,.0f} USD/month"
+    )
+    blocks: list[Block] = [HtmlTable(bill_table(bill, 12)), HtmlTable(model_table(bill))]
+    return PageAnswer("What is rented where?", headline, (*blocks, *map(Words, bill_notes(bill))))
 
 
 def _cut_answer(plan: Plan) -> PageAnswer:
@@ -200,49 +183,29 @@ def _grid(figures: Iterable[Block]) -> tuple[Block, ...]:
     return (Grid(blocks),) if blocks else ()
 
 
-def _rent_figures(plan: Plan, scenario: ResolvedScenario | None) -> Iterable[Figure]:
-    spent = _spent(plan, scenario)
-    if not spent:
-        return
-    gpus = {} if scenario is None else {item.name: item.gpu.name for item in scenario.configurations}
+def _rent_figures(bill: Bill) -> Iterable[Figure]:
     by_gpu: dict[str, float] = defaultdict(float)
     by_region: dict[str, float] = defaultdict(float)
-    for (region, configuration), value in spent.items():
-        by_gpu[gpus.get(configuration, configuration)] += value
-        by_region[region] += value
+    for line in bill.lines:
+        if math.isfinite(line.usd_h):
+            by_gpu[line.gpu] += line.usd_h
+            by_region[line.region] += line.usd_h
     for title, shares, colour in (("GPU", by_gpu, 6), ("region", by_region, 3)):
         rows = [
             BarRow(name, (BarPart(name, value, colour),)) for name, value in sorted(shares.items(), key=_largest)[:16]
         ]
-        yield Figure(bars(f"Rent by {title}, USD/h", rows, "{:,.4f}"), f"Rent by {title}, USD/h")
+        if rows:
+            yield Figure(bars(f"Rent by {title}, USD/h", rows, "{:,.4f}"), f"Rent by {title}, USD/h")
 
 
 def _largest(item: tuple[str, float]) -> float:
     return -item[1]
 
 
-def _spent(plan: Plan, scenario: ResolvedScenario | None) -> dict[tuple[str, str], float]:
-    """(region, configuration) -> USD/h, at the prices of supply classes where there are any."""
-    spent: dict[tuple[str, str], float] = defaultdict(float)
-    if plan.node_classes:
-        for item in plan.node_classes:
-            spent[item.region, item.configuration] += item.nodes * item.usd_h
-        return spent
-    for (region, configuration), number in node_counts(plan.instances).items():
-        price = None if scenario is None else _price(scenario, region, configuration)
-        if price is None:
-            return {}
-        spent[region, configuration] = number * price
-    return spent
-
-
 def _binding(
-    plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScenario | None, analysis: PlanAnalysis | None
+    plan: Plan, nodes: Counter[tuple[str, str]], scenario: ResolvedScenario, analysis: PlanAnalysis | None
 ) -> Iterable[Block]:
     """What is used up, and what more of it would save."""
-    if scenario is None:
-        yield Words("This version does not understand the plan's scenario, so what was on offer is not known here.")
-        return
     names = [item.name for item in scenario.configurations]
     rows = []
     for (region, configuration), number in nodes.most_common(ROWS):
@@ -307,16 +270,16 @@ def _sensitivity(analysis: PlanAnalysis | None) -> Iterable[Block]:
     yield Grid(tuple(figures))
 
 
-def _tables(plan: Plan) -> Iterable[Block]:
-    yield HtmlTable(plan_summary(plan))
+def _tables(plan: Plan, bill: Bill) -> Iterable[Block]:
     yield HtmlTable(demand_table(plan))
+    yield HtmlTable(plan_summary(plan))
+    if len(bill.lines) > 12:
+        yield HtmlTable(bill_table(bill, ROWS))
     dearest = sorted(plan.instances, key=lambda item: -item.count * item.price_usd_h)[:ROWS]
     shown = plan if len(plan.instances) <= ROWS else plan.model_copy(update={"instances": tuple(dearest)})
     yield HtmlTable(instance_table(shown), filtered=True)
     if shown is not plan:
         yield Words(f"The {ROWS} dearest of {len(plan.instances):,} rows; all are in the plan file.", small=True)
-    if plan.node_classes:
-        yield HtmlTable(node_class_table(plan))
     played = simulated_table(plan)
     if played is not None:
         yield HtmlTable(played)

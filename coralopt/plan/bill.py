@@ -1,0 +1,226 @@
+"""The bill of a plan, derived from it: what to rent, what that costs an hour, a month and a million tokens."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coralopt import catalog
+from coralopt.plan.document import Plan, PlannedInstance, PlannedNodeClass
+from coralopt.plan.flows import flows_of
+from coralopt.scenario import ResolvedScenario
+
+#: Hours of the month that clouds quote prices for.
+HOURS_A_MONTH = 730
+#: Tokens/s at 1 USD/h -> USD per million tokens.
+_USD_MTOK = 1e6 / 3600
+
+
+@dataclass(frozen=True)
+class BillLine:
+    """Equal nodes in one region.
+
+    Attributes:
+        region: Where.
+        instance_type: The cloud's name of the instance; ``None`` when no such instance is known.
+        configuration: The scenario's name of the node.
+        gpus, gpu: GPUs of one node.
+        supply: ``"reserved"``, ``"spot"`` or ``"on-demand"``.
+        nodes: How many.
+        usd_h_each: Price of one, USD/h; NaN where the plan's scenario has none.
+        usd_h, usd_month: Price of all of them; a month has 730 h.
+    """
+
+    region: str
+    instance_type: str | None
+    configuration: str
+    gpus: int
+    gpu: str
+    supply: str
+    nodes: int
+    usd_h_each: float
+    usd_h: float
+    usd_month: float
+
+
+@dataclass(frozen=True)
+class ModelBill:
+    """What one model costs: the rent of its instances, and that rent over the tokens that are demanded and served.
+
+    Attributes:
+        model: Its name.
+        usd_h, usd_month: Rent of all its instances.
+        input_usd_mtok: Rent of its prefill instances, USD per million input tokens; ``None`` without any.
+        output_usd_mtok: Rent of its decode (or mixed) instances, USD per million output tokens; ``None`` without any.
+    """
+
+    model: str
+    usd_h: float
+    usd_month: float
+    input_usd_mtok: float | None
+    output_usd_mtok: float | None
+
+
+@dataclass(frozen=True)
+class OneGpuRent:
+    """The cheapest plan that takes one GPU type for all models.
+
+    Attributes:
+        gpu: That type; ``None`` when none alone meets the demand.
+        usd_h: Its rent and egress, USD/h.
+        tried: Types that were tried.
+        gap: Relative gap within which each of these plans is the cheapest.
+    """
+
+    gpu: str | None
+    usd_h: float
+    tried: tuple[str, ...]
+    gap: float
+
+    def compared_with(self, usd_h: float) -> str:
+        """A sentence about a plan of this rent."""
+        if self.gpu is None:
+            return f"one GPU type for all models: none of {', '.join(self.tried)} alone meets the demand"
+        less = 1 - usd_h / self.usd_h if self.usd_h > 0 else 0.0
+        words = f"{abs(less):.1%} {'less' if less >= 0 else 'more'}"
+        return (
+            f"cheapest with one GPU type for all models: {self.gpu} at {self.usd_h:,.4f} USD/h (the same planner without "
+            f"all other types, within {self.gap:.0%} of the least); this plan costs {words}"
+        )
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a plan costs.
+
+    Attributes:
+        lines: Nodes to rent, dearest first.
+        models: Costs by model, in the plan's order.
+        usd_h, usd_month: Sum of rent and egress; initialization and the price of unmet demand are not paid to a cloud.
+        notes: A line each for transfers between regions, stand-in prices and throughput figures from data sheets.
+        one_gpu: The comparison with plans of one GPU type, where it was made.
+    """
+
+    lines: tuple[BillLine, ...]
+    models: tuple[ModelBill, ...]
+    usd_h: float
+    usd_month: float
+    notes: tuple[str, ...]
+    one_gpu: OneGpuRent | None = None
+
+
+def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
+    """The bill of a plan.
+
+    Raises:
+        ScenarioError: The plan's scenario is not one of this version.
+    """
+    scenario = plan.resolved
+    lines = _lines(plan, scenario)
+    usd_h = sum(line.usd_h for line in lines) + plan.egress_usd_h
+    notes = (*_transfers(plan), *_stand_ins(lines, scenario), *_rooflines(plan))
+    return Bill(lines, tuple(_models(plan, lines)), usd_h, usd_h * HOURS_A_MONTH, notes, one_gpu)
+
+
+def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:
+    types: dict[tuple[str, str], str | None] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for instance in plan.instances:
+        for stage in instance.stages:
+            for node in stage.nodes:
+                types[instance.region, node.configuration] = node.instance_type
+                counts[instance.region, node.configuration] += instance.count * node.count
+    price = {
+        (region, configuration.name): float(scenario.price_usd_h[r, c])
+        for r, region in enumerate(scenario.regions)
+        for c, configuration in enumerate(scenario.configurations)
+    }
+    # Without supply classes, all nodes are on demand.
+    classes = plan.node_classes or tuple(
+        PlannedNodeClass.model_construct(
+            region=region,
+            configuration=name,
+            node_class=scenario.source.pool.market,
+            nodes=nodes,
+            usd_h=price.get((region, name), float("nan")),
+        )
+        for (region, name), nodes in counts.items()
+    )
+    gpus = {item.name: (item.count, item.gpu.name) for item in scenario.configurations}
+    lines = [
+        BillLine(
+            item.region,
+            types.get((item.region, item.configuration)),
+            item.configuration,
+            *gpus.get(item.configuration, (1, item.configuration)),
+            item.node_class,
+            item.nodes,
+            item.usd_h,
+            item.nodes * item.usd_h,
+            item.nodes * item.usd_h * HOURS_A_MONTH,
+        )
+        for item in classes
+    ]
+    return tuple(sorted(lines, key=lambda line: -line.usd_h))
+
+
+def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
+    """Rent by model: nodes of several supply classes cost their mean."""
+    paid: dict[tuple[str, str], float] = defaultdict(float)
+    nodes: Counter[tuple[str, str]] = Counter()
+    for line in lines:
+        paid[line.region, line.configuration] += line.usd_h
+        nodes[line.region, line.configuration] += line.nodes
+    rent: dict[tuple[str, str], float] = defaultdict(float)
+    for item in plan.instances:
+        rent[item.model, item.phase] += item.count * _rent(item, paid, nodes)
+    tokens_s: dict[tuple[str, str], float] = {
+        (d.model, d.phase): max(0.0, d.demand_tokens_s - d.unmet_tokens_s) for d in plan.demands
+    }
+
+    def usd_mtok(model: str, phase: str) -> float | None:
+        served = tokens_s.get((model, phase), 0.0)
+        return rent[model, phase] / served * _USD_MTOK if served > 0 and (model, phase) in rent else None
+
+    for model in dict.fromkeys(model for model, _ in (*tokens_s, *rent)):
+        usd_h = sum(value for (name, _), value in rent.items() if name == model)
+        output = usd_mtok(model, "mixed") or usd_mtok(model, "decode")
+        yield ModelBill(model, usd_h, usd_h * HOURS_A_MONTH, usd_mtok(model, "prefill"), output)
+
+
+def _rent(instance: PlannedInstance, paid: dict[tuple[str, str], float], nodes: Counter[tuple[str, str]]) -> float:
+    places = ((instance.region, name, count) for name, count in instance.nodes().items())
+    return sum(count * paid[region, name] / nodes[region, name] for region, name, count in places)
+
+
+def _transfers(plan: Plan) -> Iterator[str]:
+    between = [flow for flow in flows_of(plan) if flow.prefill_region != flow.decode_region]
+    if between:
+        usd_h = sum(flow.usd_h for flow in between)
+        where = "in the sum" if plan.flows else "not in the sum, since kv_transfer is free"
+        yield (
+            f"transfers between regions: {sum(flow.gb_s for flow in between):,.2f} GB/s of KV cache, {usd_h:,.2f} USD/h, "
+            f"{usd_h * HOURS_A_MONTH:,.0f} USD/month, {where}"
+        )
+
+
+def _stand_ins(lines: tuple[BillLine, ...], scenario: ResolvedScenario) -> Iterator[str]:
+    """Nodes that no cloud sells so, and what their price was taken from."""
+    words = []
+    for region, name in dict.fromkeys(
+        (line.region, line.configuration) for line in lines if line.instance_type is None and line.usd_h_each > 0
+    ):
+        offer = catalog.offers().get((region, name))
+        own = scenario.source.pool.regions[region].configurations if region in scenario.regions else None
+        entry = own.get(name) if isinstance(own, dict) else None
+        priced = "own price" if offer is None or getattr(entry, "price_usd_h", None) is not None else offer.priced_as
+        words.append(f"{name} in {region} ({priced})")
+    if words:
+        yield f"stand-in prices, no such instance type is known: {'; '.join(words)}"
+
+
+def _rooflines(plan: Plan) -> Iterator[str]:
+    names = {name for d in plan.demands for name, line in d.throughput_sources.items() if line.startswith("roofline")}
+    if names:
+        yield f"throughput from data sheets (roofline), not measured: {', '.join(sorted(names))}"

@@ -1,0 +1,77 @@
+"""The bill of a plan as tables and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import astuple, fields
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from coralopt.plan.bill import Bill, BillLine
+from coralopt.report.table import Column, make_table, numbers
+
+#: How rent becomes a price of tokens.
+ATTRIBUTION = (
+    "USD/Mtok is USD per million tokens: input tokens pay for prefill instances, output tokens for decode (or mixed) ones, "
+    "idle capacity included"
+)
+_MONEY, _MONTHLY = "{:,.4f}", "{:,.0f}"
+
+
+def bill_table(bill: Bill, most: int | None = None) -> Table:
+    """What to rent; the ``most`` dearest lines, or all.
+
+    The class of supply has a column only where there is more than one.
+    """
+    classes = len({line.supply for line in bill.lines}) > 1
+    shown = bill.lines[:most]
+    left = len(bill.lines) - len(shown)
+    return make_table(
+        "What to rent",
+        [
+            *("region", "instance type", "GPUs", *(["class"] * classes)),
+            *(*numbers("{:,}", "nodes"), *numbers(_MONEY, "USD/h each", "USD/h"), *numbers(_MONTHLY, "USD/month")),
+        ],
+        [
+            (
+                *(line.region, line.instance_type, f"{line.gpus}x{line.gpu}", *([line.supply] * classes)),
+                *(line.nodes, line.usd_h_each, line.usd_h, line.usd_month),
+            )
+            for line in shown
+        ],
+        footer=(
+            *("rent and egress", "", "", *([""] * classes), sum(line.nodes for line in bill.lines)),
+            *("", bill.usd_h, bill.usd_month),
+        ),
+        caption=f"{left:,} more lines" if left else None,
+    )
+
+
+def model_table(bill: Bill) -> Table:
+    """What each model costs."""
+    columns: list[Column | str] = ["model", *numbers(_MONEY, "USD/h"), *numbers(_MONTHLY, "USD/month")]
+    columns += numbers(_MONEY, "USD/Mtok input", "USD/Mtok output")
+    rows = [(m.model, m.usd_h, m.usd_month, m.input_usd_mtok, m.output_usd_mtok) for m in bill.models]
+    return make_table("Cost by model", columns, rows)
+
+
+def bill_notes(bill: Bill) -> list[str]:
+    """A line each: how costs are shared out, one GPU type, transfers, stand-in prices, roofline figures."""
+    return [ATTRIBUTION, *([] if bill.one_gpu is None else [bill.one_gpu.compared_with(bill.usd_h)]), *bill.notes]
+
+
+def bill_view(bill: Bill) -> Group:
+    """The whole bill."""
+    return Group(bill_table(bill), model_table(bill), *(Text(f"- {note}") for note in bill_notes(bill)))
+
+
+def bill_csv(bill: Bill) -> str:
+    """The lines as CSV, a column each field of :class:`coralopt.plan.bill.BillLine`."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(field.name for field in fields(BillLine))
+    rows.writerows(astuple(line) for line in bill.lines)
+    return text.getvalue()

@@ -1,0 +1,87 @@
+"""The bill: lines and shares add up to the plan's own figures, and say where prices come from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coralopt import Plan, plan_scenario
+from coralopt.plan.bill import HOURS_A_MONTH, OneGpuRent, bill_of
+from coralopt.planning import PlanRequest, cheapest_of_one_gpu, get_planner
+from coralopt.report.bill import bill_csv, bill_table
+from coralopt.scenario import ResolvedScenario, scenario_from_mapping
+
+RunCli = Callable[..., Any]
+
+
+def test_the_sums_are_those_of_the_plan(tiny_plan: Plan) -> None:
+    """Rent by line, by model and in total; tokens of a month at their price cost what the month's instances cost."""
+    bill = bill_of(tiny_plan)
+    assert bill.usd_h == pytest.approx(tiny_plan.provisioning_usd_h)
+    assert bill.usd_month == pytest.approx(730 * tiny_plan.provisioning_usd_h)
+    assert sum(model.usd_h for model in bill.models) == pytest.approx(bill.usd_h)
+    assert sum(line.nodes for line in bill.lines) == sum(
+        item.count * sum(item.nodes().values()) for item in tiny_plan.instances
+    )
+    costs = {model.model: model for model in bill.models}
+    for demand in tiny_plan.demands:
+        price = costs[demand.model].input_usd_mtok if demand.phase == "prefill" else costs[demand.model].output_usd_mtok
+        assert price is not None
+        assert price * demand.demand_tokens_s * 3600 * HOURS_A_MONTH / 1e6 == pytest.approx(
+            demand.cost_usd_h * HOURS_A_MONTH
+        )
+    assert {line.instance_type for line in bill.lines} == {"g6.xlarge", "g6e.xlarge"}
+    assert bill.notes == ("throughput from data sheets (roofline), not measured: 1xL4",)
+
+
+def test_supply_classes_transfers_and_stand_ins_are_told(tiny_scenario: ResolvedScenario) -> None:
+    """Nodes of one's own cost nothing more; spot has a line of its own; an own price is no catalog's."""
+    data = json.loads(json.dumps(tiny_scenario.document))
+    data["pool"]["regions"]["us-east-2"]["configurations"] = {
+        "1xL4": {"available": 2, "reserved": 2, "spot": {"available": 8, "price_usd_h": 0.3}},
+        "2xL40S": 4,
+    }
+    plan = plan_scenario(scenario_from_mapping(data))
+    bill = bill_of(plan)
+    assert bill.usd_h == pytest.approx(plan.provisioning_usd_h)
+    assert sum(model.usd_h for model in bill.models) == pytest.approx(bill.usd_h)
+    assert {line.supply: line.usd_h_each for line in bill.lines if line.gpu == "L4"} == {"reserved": 0.0, "spot": 0.3}
+    assert "class" in [column.header for column in bill_table(bill).columns]
+    if any(line.configuration == "2xL40S" for line in bill.lines):
+        assert any("2xL40S in us-east-2 (pro-rata share of g6e.12xlarge)" in note for note in bill.notes)
+
+
+def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> None:
+    """Each type alone, by the same planner; a pool of one type has nothing to compare."""
+    request = PlanRequest(tiny_scenario)
+    outcome = get_planner("coral").plan(request)
+    rent = cheapest_of_one_gpu(request, outcome)
+    assert rent is not None
+    assert rent.gpu == "L40S"
+    assert set(rent.tried) == {"L4", "L40S"}
+    assert rent.usd_h == pytest.approx(7.444)
+    assert "this plan costs 31.8% less" in rent.compared_with(bill_of(outcome.plan).usd_h)
+    assert "none of L4, L40S alone" in OneGpuRent(None, float("nan"), ("L4", "L40S"), 0.01).compared_with(1.0)
+    alone = tiny_scenario.with_supply(
+        tiny_scenario.availability * [c.gpu.name == "L40S" for c in tiny_scenario.configurations],
+        tiny_scenario.price_usd_h,
+    )
+    assert cheapest_of_one_gpu(PlanRequest(alone), outcome) is None
+
+
+def test_show_writes_the_bill(run_cli: RunCli, tiny_plan: Plan, tiny_plan_file: Path, tmp_path: Path) -> None:
+    """Only the bill, as JSON, and its lines as CSV."""
+    shown = run_cli("show", "plan.json", "--bill", "--csv", "bill.csv", "--json")
+    bill = bill_of(tiny_plan)
+    assert json.loads(shown.stdout)["usd_month"] == bill.usd_month
+    assert (tmp_path / "bill.csv").read_text() == bill_csv(bill)
+    rows = list(csv.DictReader(io.StringIO(bill_csv(bill))))
+    assert [row["instance_type"] for row in rows] == [line.instance_type for line in bill.lines]
+    words = run_cli("show", "plan.json", "--no-pipelines").stdout
+    assert words.index("What to rent") < words.index("Promises") < words.index("proven lower bound")
