@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -106,7 +106,7 @@ class PlannedDemand(_Part):
     model: Name
     phase: Literal["prefill", "decode", "mixed"]
     slo_ms: Figure
-    demand_tokens_s: Figure
+    demand_tokens_s: Figure = Field(description="In mode auto that of the requests that go this way.")
     planned_tokens_s: Figure
     cost_usd_h: Figure
     throughput_sources: dict[str, str] = Field(description="Configuration used -> where its figures come from.")
@@ -150,6 +150,23 @@ class PlannedFlow(_Part):
     requests_s: Figure = Field(ge=0, description="Requests/s that go this way.")
     gb_s: Figure = Field(ge=0, description="KV cache that they send, 1e9 bytes/s.")
     usd_h: Figure = Field(ge=0, description="What sending it costs, USD/h; 0 within a region.")
+
+
+class PlannedMode(_Part):
+    """How much of a model in mode auto one mode serves."""
+
+    model: Name
+    mode: Literal["disaggregated", "mixed"]
+    share: Figure = Field(
+        ge=0, le=1, description="Share of the model's served requests that the router sends this way."
+    )
+
+
+def share_of(modes: Sequence[PlannedMode], key: str) -> float:
+    """Share of its model's served requests that go through a model phase: 1 where the model has one mode."""
+    name, phase = key.rsplit("/", 1)
+    shares = {item.mode: item.share for item in modes if item.model == name}
+    return shares.get("mixed" if phase == "mixed" else "disaggregated", 0.0) if shares else 1.0
 
 
 class SimulatedPhase(_Part):
@@ -232,6 +249,9 @@ class Plan(_Part, Tabular):
     flows: tuple[PlannedFlow, ...] = Field(
         default=(), description="Where requests go from prefill to decode; empty where transfers are free."
     )
+    modes: tuple[PlannedMode, ...] = Field(
+        default=(), description="How models in mode auto are served; empty where every model has one mode."
+    )
     simulated: Simulated | None = Field(default=None, description="Played against requests, and how that ended.")
     certificate: Certificate | None = Field(
         default=None, description="Whether the SLOs hold for the share of requests asked for, on fresh requests."
@@ -284,6 +304,8 @@ class Plan(_Part, Tabular):
         if not self.flows:
             # Nor does one whose transfers are free say where they go.
             del data["flows"], data["egress_usd_h"]
+        if not self.modes:
+            del data["modes"]
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path) -> None:

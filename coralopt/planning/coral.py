@@ -193,8 +193,7 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
         return (*violations, *_outside(plan, *search.interval()))
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, problem, scenario.solver, options)
-        unmet = {item.key: item.unmet_tokens_s for item in plan.demands}
-        promised = [phase.needed_tokens_s - unmet[phase.key] for phase in scenario.model_phases]
+        promised = [phase.needed_tokens_s * plan.served_factor for phase in scenario.model_phases]
         # A hair less: what was proven for the demand served holds for a smaller one.
         problem = replace(problem, demand=np.maximum(0.0, np.array(promised) * (1 - 1e-12)))
     elif plan.on_infeasible == "shortfall":

@@ -12,8 +12,8 @@ from coralopt._version import __version__
 from coralopt.allocation import Served, request_flows, unmet_demand
 from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
-from coralopt.plan.document import headline_gap
-from coralopt.plan.flows import allowed_routes, planned_flows
+from coralopt.plan.document import headline_gap, share_of
+from coralopt.plan.flows import allowed_routes, planned_flows, planned_modes
 from coralopt.planning.operators import planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import backend_version
@@ -175,12 +175,16 @@ def make_plan(
         planned[phase.key] += int(count) * float(templates.throughput[local])
         spent[phase.key] += int(count) * price
         provisioning += int(count) * price
+    items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
+    chosen = request_flows(problem, items) if served.flows is None else served.flows
+    modes = planned_modes(scenario, chosen, list(planned.values()))
+    taken = {key: share_of(modes, key) for key in phases}
     demands = tuple(
         PlannedDemand(
             model=phase.model.name,
             phase=phase.phase,
             slo_ms=phase.slo_ms,
-            demand_tokens_s=phase.demand_tokens_s,
+            demand_tokens_s=taken[key] * phase.demand_tokens_s,
             planned_tokens_s=planned[key],
             cost_usd_h=spent[key],
             throughput_sources={
@@ -188,12 +192,10 @@ def make_plan(
                 for name, line in zip(by_key[key].configurations, by_key[key].provenance, strict=True)
                 if any(name in item.nodes() for item in instances if item.key == key)
             },
-            unmet_tokens_s=max(0.0, float(lack)),
+            unmet_tokens_s=max(0.0, taken[key] * float(lack)),
         )
         for (key, phase), lack in zip(phases.items(), unmet, strict=True)
     )
-    items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
-    chosen = request_flows(problem, items) if served.flows is None else served.flows
     flows = [
         flow
         for model, found in zip(allowed_routes(scenario), chosen, strict=True)
@@ -233,5 +235,6 @@ def make_plan(
         options=planned_options(problem, allocation),
         node_classes=classes,
         flows=tuple(flows),
+        modes=tuple(modes),
         scenario=dict(scenario.document),
     )

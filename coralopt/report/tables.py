@@ -30,6 +30,9 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         facts.append(("served of every demand", f"{plan.served_factor * 100:.4f} %{bound}"))
     if plan.flows:
         facts.append(("of it egress", f"{plan.egress_usd_h:,.4f} USD/h"))
+    facts += [
+        (f"requests of {item.model}, {item.mode}", f"{item.share:.2%}") for item in plan.modes if 0 < item.share < 1
+    ]
     priced = bool(plan.flows)
     for source, target, gb_s, usd_h in sent_between_regions(plan):
         paid = f"{usd_h:,.2f} USD/h" + ("" if priced else " at list prices, not in the cost")

@@ -89,6 +89,8 @@ def lower(
     """
     _require_sound(plan)
     scenario = plan.resolved
+    if plan.modes:
+        raise PlanError(f"{plan.modes[0].model} is in mode auto; the router does not split requests over modes yet")
     places = addresses or OneNodeEach()
     phases = {phase.key: phase for phase in scenario.model_phases}
     kinds = {configuration.name: configuration.gpu for configuration in scenario.configurations}

@@ -25,6 +25,7 @@ from pydantic import (
 
 from coralopt.routing import Routing
 from coralopt.scenario.lengths import LengthDistribution, through_quantiles
+from coralopt.scenario.parts import Mode
 
 #: Characters of names: none that a shell, YAML, a terminal or a DNS server reads as more than itself.
 NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
@@ -268,6 +269,7 @@ class Model(Section):
         Annotated[Annotated[Name, Tag("<name>")] | Annotated[InlineModel, Tag("<inline>")], Discriminator(_model_form)]
         | None
     ) = Field(default=None, description="catalog name, checkpoint name, or an inline architecture; default: the key")
+    mode: Mode | None = Field(default=None, description="how this model is served; default: the scenario's mode")
     slo: Slo = Field(description="ttft_ms and tpot_ms, in ms, and attainment, a share")
     demand: Demand = Field(description="rate and mean lengths")
     limits: Limits = Field(default_factory=Limits, description="most nodes and USD/h at list prices for this model")
@@ -537,9 +539,10 @@ class Document(Section):
 
     name: Name | None = Field(default=None, description="name of the scenario; default: the name of the file")
     description: Text | None = Field(default=None, description="what this scenario is about")
-    mode: Literal["disaggregated", "mixed"] = Field(
+    mode: Mode = Field(
         default="disaggregated",
-        description="disaggregated: prefill and decode instances; mixed: instances that do both",
+        description="disaggregated: prefill and decode instances; mixed: instances that do both; auto: what costs less, "
+        "or both with the requests split",
     )
     models: dict[Name, Model] = Field(description="model name -> its SLO and demand")
     pool: Pool = Field(description="regions and the nodes that they offer")

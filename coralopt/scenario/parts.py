@@ -12,6 +12,13 @@ from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPa
 from coralopt.types import Floats, Ints
 
 Phase = Literal["prefill", "decode", "mixed"]
+Mode = Literal["disaggregated", "mixed", "auto"]
+#: How a model is served -> the phases that instances may have.
+PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
+    "disaggregated": ("prefill", "decode"),
+    "mixed": ("mixed",),
+    "auto": ("prefill", "decode", "mixed"),
+}
 
 
 @dataclass(frozen=True)
@@ -302,8 +309,10 @@ class Facts:
 
     Attributes:
         name: Scenario name.
-        mode: ``"disaggregated"`` (prefill and decode instances) or ``"mixed"``.
-        model_phases: Model phases in file order, prefill before decode.
+        mode: ``"disaggregated"`` (prefill and decode instances), ``"mixed"`` or ``"auto"`` (whichever is cheaper, or both);
+            that of models without one of their own.
+        model_phases: Model phases in file order, prefill before decode before mixed. Each has all of its model's demand,
+            also where requests take only one way.
         configurations: Node configurations C in the pool, in a fixed order.
         regions: Region names R.
         availability: int64 (R, C), nodes that can be rented, A_r(c).
@@ -323,7 +332,7 @@ class Facts:
     """
 
     name: str
-    mode: Literal["disaggregated", "mixed"]
+    mode: Mode
     model_phases: tuple[ModelPhase, ...]
     configurations: tuple[NodeConfiguration, ...]
     regions: tuple[str, ...]

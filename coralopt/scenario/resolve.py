@@ -26,12 +26,14 @@ from coralopt.scenario.document import (
 from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPair, LengthSpread
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.parts import (
+    PHASES_OF,
     SERVING_PRESETS,
     Facts,
     KvTransfer,
     MeasuredNodeTimes,
     MeasuredSourceChoice,
     MeasuredTimesGrid,
+    Mode,
     ModelPhase,
     ModelRules,
     NodeClass,
@@ -43,7 +45,6 @@ from coralopt.scenario.parts import (
     Serving,
 )
 
-_PHASES: dict[str, tuple[Phase, ...]] = {"disaggregated": ("prefill", "decode"), "mixed": ("mixed",)}
 _COUNTED = re.compile(r"([0-9]+)x(.+)")
 
 
@@ -257,11 +258,14 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
                 f"a mean request of {mean_input + mean_output:g} tokens exceeds the context of {model.max_position}"
             )
             mistakes.add(place, problem, "shorten input_tokens and output_tokens")
-        for phase in _PHASES[document.mode]:
+        mode = _mode(document, key)
+        if mode == "auto":
+            _check_auto(key, entry, mistakes)
+        for phase in PHASES_OF[mode]:
             rate = _rate(demand, phase, mean_input, mean_output)
             if rate is None:
                 wanted = "mixed_tokens_s or decode_tokens_s" if phase == "mixed" else f"{phase}_tokens_s"
-                mistakes.add(place, f"the rate of {phase} is missing in mode '{document.mode}'", f"give {wanted}")
+                mistakes.add(place, f"the rate of {phase} is missing in mode '{mode}'", f"give {wanted}")
                 continue
             slo = entry.slo
             room = _headroom(document, phase, f"{key}/{phase}", f"{model.name}/{phase}")
@@ -282,13 +286,43 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
                     serving=serving,
                 )
             )
-    phases = _PHASES[document.mode]
-    known = [*phases, *(f"{name}/{phase}" for pair in names.items() for name in pair for phase in phases)]
+    modes = [_mode(document, key) for key in names.values()]
+    known: list[str] = list(dict.fromkeys(phase for mode in modes or [document.mode] for phase in PHASES_OF[mode]))
+    known += [
+        f"{name}/{phase}"
+        for pair, mode in zip(names.items(), modes, strict=True)
+        for name in pair
+        for phase in PHASES_OF[mode]
+    ]
     for key in document.headroom or {}:
         if key not in known:
             what = f"there is no phase or model phase '{key}' in mode '{document.mode}'"
             mistakes.add(("headroom", key), what, suggest(key, dict.fromkeys(known)))
     return tuple(found)
+
+
+def _mode(document: Document, key: str) -> Mode:
+    """How a model is served: by its own word, else by that of the scenario."""
+    return (document.models[key].mode if key in document.models else None) or document.mode
+
+
+def _check_auto(key: str, entry: Model, mistakes: MistakeList) -> None:
+    """What is said of single phases says nothing where requests may go around them."""
+    place, hint = ("models", key), "choose disaggregated or mixed for this model"
+    if entry.slo.attainment != "mean":
+        problem = f"mode auto plans for mean requests, not for {entry.slo.attainment:.6g} of them"
+        mistakes.add((*place, "slo", "attainment"), problem, f"give attainment: mean, or {hint}")
+    for name, wanted in (
+        ("min_replicas", entry.min_replicas > 0),
+        ("survive_region_loss", entry.survive_region_loss > 0),
+        ("unmet", entry.unmet is not None),
+    ):
+        if wanted:
+            mistakes.add((*place, name), "is said of every phase, and mode auto leaves phases out", hint)
+    rates = [value for name, value in entry.demand if name.endswith("_tokens_s") and value is not None]
+    if any(rates) and not all(rates):
+        problem = "mode auto splits requests over prefill and decode or mixed instances, so each needs a rate"
+        mistakes.add((*place, "demand"), problem, "give requests_s, or rates above 0 for all phases")
 
 
 def _lengths(demand: Demand) -> LengthPair:
@@ -498,11 +532,11 @@ def _running(
     for key, entry in document.models.items():
         model = catalog.find_model(key) if entry.model is None else None
         names[key] = model.name if model else key
+    modes = {word: _mode(document, key) for key, name in names.items() for word in (key, name)}
     names |= {name: name for name in names.values()}
     known = tuple(dict.fromkeys((*names, *_keys(raw.get("models")))))
     pool = raw.get("pool")
     regions = _keys(pool.get("regions") if isinstance(pool, dict) else None)
-    phases = _PHASES[document.mode]
     seen: set[tuple[str, str, tuple[tuple[str, int], ...]]] = set()
     for position, instances in enumerate(document.running):
         place: Path = ("running", position)
@@ -510,9 +544,10 @@ def _running(
             mistakes.add(
                 (*place, "model"), f"unknown model '{instances.model}'", suggest(instances.model, document.models)
             )
-        if instances.phase not in phases:
-            hint = f"choose from {', '.join(phases)}"
-            mistakes.add((*place, "phase"), f"there is no phase '{instances.phase}' in mode '{document.mode}'", hint)
+        mode = modes.get(instances.model, document.mode)
+        if instances.phase not in PHASES_OF[mode]:
+            hint = f"choose from {', '.join(PHASES_OF[mode])}"
+            mistakes.add((*place, "phase"), f"there is no phase '{instances.phase}' in mode '{mode}'", hint)
         if instances.region not in regions:
             mistakes.add((*place, "region"), f"unknown region '{instances.region}'", suggest(instances.region, regions))
         for node in instances.nodes:

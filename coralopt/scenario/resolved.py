@@ -106,6 +106,12 @@ class ResolvedScenario(Facts, Tabular):
             zip(dict.fromkeys(phase.model.name for phase in self.model_phases), self.source.models, strict=True)
         )
 
+    @property
+    def models_in_auto(self) -> tuple[str, ...]:
+        """Names of models that disaggregated and mixed instances may serve side by side."""
+        phases = {phase.key for phase in self.model_phases}
+        return tuple(name for name in self.model_keys if {f"{name}/prefill", f"{name}/mixed"} <= phases)
+
     def with_demand(self, tokens_s: Floats) -> ResolvedScenario:
         """With this demand.
 
@@ -344,7 +350,7 @@ def _digest(scenario: Facts) -> str:
         facts["placement"] = asdict(scenario.placement)
     if scenario.operations != Operations():
         facts["operations"] = asdict(scenario.operations)
-    if scenario.kv_transfer.mode != "free" and scenario.mode != "mixed":
+    if scenario.kv_transfer.mode != "free" and any(phase.phase == "prefill" for phase in scenario.model_phases):
         facts["kv_transfer"] = asdict(scenario.kv_transfer)
     if scenario.serving != PAPER_SERVING:
         facts["serving"] = asdict(scenario.serving)

@@ -27,7 +27,12 @@ from coralopt.allocation.routes import least_flow
 from coralopt.allocation.search.options import AllocationSearchOptions
 from coralopt.errors import InfeasibleError, SolverError
 from coralopt.solving import MilpMatrix, SolveOptions, matrix_from_pyomo, solve
-from coralopt.testing.allocation_strategies import best_with_routes, flow_by_linear_programme, routed_problems
+from coralopt.testing.allocation_strategies import (
+    allocation_problems,
+    best_with_routes,
+    flow_by_linear_programme,
+    routed_problems,
+)
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
 problems = st.booleans().flatmap(lambda unmet: routed_problems(unmet=unmet))
@@ -183,3 +188,25 @@ def test_bad_routes_are_refused(routes: tuple[Route, ...], message: str) -> None
             configuration_names=("c",),
             routes=(ModelRoutes("m", routes),),
         )
+
+
+@settings(max_examples=40, deadline=None)
+@given(allocation_problems(max_templates=4, max_regions=2, max_phases=3, max_available=3))
+def test_both_modes_of_a_model_cost_at_most_the_cheaper_one(problem: AllocationProblem) -> None:
+    """Who may choose pays for no choice; and the best split is that of trying all counts."""
+    if len(problem.demand) < 3:
+        return
+    demand = np.maximum(problem.demand, 0.25)
+    routes = ModelRoutes("model0", (Route(((2, None),)), Route(((0, None), (1, None)))))
+    free = replace(problem, demand=demand, routes=(routes,))
+    apart, mixed = (replace(problem, demand=np.where(np.arange(3) == 2, *d)) for d in ((0.0, demand), (demand, 0.0)))
+    solutions = [solve(pure, "highs", "split", EXACT) for pure in (apart, mixed)]
+    cheaper = min((float(found.objective) for found in solutions if found.answer is not None), default=None)
+    truth = best_with_routes(free)
+    if truth is None:
+        assert cheaper is None
+        return
+    assert cheaper is None or truth <= cheaper + 1e-6
+    result = solve_allocation(free, "highs", EXACT)
+    assert result.cost_usd_h == pytest.approx(truth, rel=1e-6, abs=1e-5)
+    assert result.bound_usd_h <= truth * (1 + 1e-7) + 1e-6

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from coralopt.plan.document import PlannedDemand, PlannedInstance
+from coralopt.plan.document import PlannedDemand, PlannedInstance, share_of
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.routes import share_under_way
 from coralopt.scenario.resolved import ModelPhase, ModelRules
@@ -20,6 +20,7 @@ def demands(inspected: Inspected) -> Iterator[Violation]:
     if [item.key for item in plan.demands] != [phase.key for phase in phases]:
         yield Violation("figure", "demands", "demands: the list of model phases is not that of the scenario")
         return
+    yield from _modes(inspected)
     for item, phase in zip(plan.demands, phases, strict=True):
         yield from _promise(item, phase, inspected)
         yield from _stated(item, phase, inspected)
@@ -35,15 +36,38 @@ def instances_of(inspected: Inspected, phase: ModelPhase) -> list[PlannedInstanc
     return [instance for instance, own in inspected.known if own.key == phase.key]
 
 
+def needed(inspected: Inspected, phase: ModelPhase) -> Fraction:
+    """Tokens/s that a model phase must give where all requests are served: those of the requests that go this way."""
+    return Fraction(share_of(inspected.plan.modes, phase.key)) * Fraction(phase.needed_tokens_s)
+
+
+def _modes(inspected: Inspected) -> Iterator[Violation]:
+    """Requests of models in mode auto, and of no others, are split over both modes."""
+    off = partial(Violation, "figure")
+    demands = {phase.key: phase.demand_tokens_s for phase in inspected.scenario.model_phases}
+    names = {phase.model.name for phase in inspected.scenario.model_phases}
+    free = {name for name in names if demands.get(f"{name}/mixed", 0) > 0 and demands.get(f"{name}/prefill", 0) > 0}
+    stated = [(item.model, item.mode) for item in inspected.plan.modes]
+    for name in sorted(free | {model for model, _ in stated}):
+        shares = [item.share for item in inspected.plan.modes if item.model == name]
+        if name not in free:
+            yield off(name, f"{name}: `modes` splits its requests, but it is not in mode auto")
+        elif sorted(mode for model, mode in stated if model == name) != ["disaggregated", "mixed"]:
+            yield off(name, f"{name}: is in mode auto, and `modes` does not say once for each mode what it serves")
+        elif differs(sum(shares), 1.0):
+            yield off(name, f"{name}: its shares in `modes` sum to {sum(shares)!r}, not to 1")
+
+
 def _promise(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Iterator[Violation]:
-    demand, level = Fraction(phase.needed_tokens_s), _served(inspected, phase)
-    # What is not promised is a rounded figure; what must be met in full is met to the last bit.
-    hair = demand * Fraction(TOLERANCE) if item.unmet_tokens_s else Fraction(0)
+    demand, level = needed(inspected, phase), _served(inspected, phase)
+    # What is not promised, or goes one of two ways, is a rounded figure; what must be met in full is met to the last bit.
+    rounded = item.unmet_tokens_s or demand != Fraction(phase.needed_tokens_s)
+    hair = demand * Fraction(TOLERANCE) if rounded else Fraction(0)
     if level < demand - Fraction(item.unmet_tokens_s) - hair:
         room = f" and {phase.throughput_headroom:.0%} headroom" if phase.throughput_headroom else ""
         text = (
             f"{phase.key}: the plan gives {float(level):.3f} tokens/s, "
-            f"the demand is {phase.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s{room}"
+            f"the demand is {item.demand_tokens_s - item.unmet_tokens_s:.3f} tokens/s{room}"
         )
         yield Violation("demand", phase.key, text)
     way, expected = inspected.plan.on_infeasible, 0.0
@@ -60,7 +84,8 @@ def _promise(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> It
 def _stated(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Iterator[Violation]:
     off, instances = partial(Violation, "figure", phase.key), instances_of(inspected, phase)
     planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
-    if differs(item.demand_tokens_s, phase.demand_tokens_s) or differs(item.planned_tokens_s, float(planned)):
+    demand = share_of(inspected.plan.modes, phase.key) * phase.demand_tokens_s
+    if differs(item.demand_tokens_s, demand) or differs(item.planned_tokens_s, float(planned)):
         yield off(f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed")
     if differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
         yield off(f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances")
@@ -92,7 +117,8 @@ def _unserved_share(inspected: Inspected, phase: ModelPhase) -> Fraction:
     """Share of a model's demand that its phases leave unmet: a request that is not served needs none of them."""
     share = Fraction(0)
     for other in inspected.scenario.model_phases:
-        if other.model.name == phase.model.name and other.needed_tokens_s > 0:
-            share = max(share, 1 - _served(inspected, other) / Fraction(other.needed_tokens_s))
+        whole = needed(inspected, other)
+        if other.model.name == phase.model.name and whole > 0:
+            share = max(share, 1 - _served(inspected, other) / whole)
     # Where sending costs more than leaving requests unserved, fewer go than could.
     return max(share, 1 - share_under_way(inspected, phase.model.name))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from coralopt.plan.document import PlannedFlow
+from coralopt.plan.document import PlannedFlow, share_of
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.solving.problem import Violation
@@ -20,10 +20,11 @@ def egress_usd_h(inspected: Inspected) -> Fraction:
 
 
 def share_under_way(inspected: Inspected, model: str) -> Fraction:
-    """Share of a model's requests that the plan sends from prefill to decode; 1 where flows say nothing about it."""
+    """Share of a model's disaggregated requests that go from prefill to decode; 1 where flows say nothing about it."""
     for prefill, _ in _handed_over(inspected):
-        if prefill.model.name == model:
-            return _requests_s(inspected, model) / _rate(prefill)
+        apart = Fraction(share_of(inspected.plan.modes, prefill.key))
+        if prefill.model.name == model and apart > 0:
+            return _requests_s(inspected, model) / _rate(prefill) / apart
     return Fraction(1)
 
 
@@ -39,7 +40,8 @@ def routes(inspected: Inspected) -> Iterator[Violation]:
         mine = [flow for flow in plan.flows if flow.model == name]
         for flow in mine:
             yield from _figures(inspected, flow, prefill)
-        served = 1 - unmet.get(prefill.key, Fraction(0)) / Fraction(prefill.needed_tokens_s)
+        apart = Fraction(share_of(plan.modes, prefill.key))
+        served = apart - unmet.get(prefill.key, Fraction(0)) / Fraction(prefill.needed_tokens_s)
         total = _requests_s(inspected, name)
         if abs(total - rate * served) > rate * Fraction(TOLERANCE):
             text = (

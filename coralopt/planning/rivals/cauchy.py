@@ -49,7 +49,7 @@ class CauchyPlanner(HomogeneousPlanner):
         Raises:
             ScenarioError: The scenario has mixed instances.
         """
-        if request.scenario.mode != "disaggregated":
+        if any(phase.phase == "mixed" for phase in request.scenario.model_phases):
             problem = "planner 'cauchy' pairs prefill with decode and has no mixed instances"
             raise ScenarioError(request.scenario.name, [Mistake("mode", problem, "use mode: disaggregated")])
         return super().plan(request)

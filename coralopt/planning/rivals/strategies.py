@@ -199,8 +199,20 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
     """Refuse what only coral has an answer to: a rival that leaves it out in silence would be compared unfairly.
 
     Raises:
-        ScenarioError: The scenario asks for free latency budgets, network-aware stages, or operators' limits.
+        ScenarioError: The scenario asks for free latency budgets, network-aware stages, operators' limits, or models in
+            mode auto.
     """
+    if free := scenario.models_in_auto:
+        raise ScenarioError(
+            scenario.name,
+            [
+                Mistake(
+                    f"models.{scenario.model_keys[free[0]]}.mode",
+                    "only planner coral chooses between disaggregated and mixed instances",
+                    "choose one of both to compare planners",
+                )
+            ],
+        )
     rules = scenario.placement
     if rules.budget_units is not None or rules.link_network:
         name = "latency_budgets: free" if rules.budget_units is not None else "network: link"

@@ -78,7 +78,10 @@ def demand_of_trace(
     foreign = [own for own in trace.models if own not in models]
     if foreign:
         raise WorkloadError(f"{name}: the scenario has no model {', '.join(foreign)}; it has {', '.join(models)}")
-    demand = epoch_demand(trace, epoch_s, mixed=scenario.mode == "mixed", models=models)
+    tables = [epoch_demand(trace, epoch_s, mixed=mixed, models=models) for mixed in (False, True)]
+    tokens_s = {key: column for table in tables for key, column in zip(table.keys, table.tokens_s.T, strict=True)}
+    keys = tuple(phase.key for phase in scenario.model_phases)
+    demand = EpochDemand(keys, np.stack([tokens_s[key] for key in keys], axis=1))
     remarks = []
     empty = np.flatnonzero(~(demand.tokens_s > 0).any(axis=1)).tolist()
     if empty:

@@ -1,0 +1,151 @@
+"""Models that disaggregated and mixed instances may serve side by side: what a plan says of them, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
+from coralopt.errors import InfeasibleError, ScenarioError
+from coralopt.planning import PlanRequest, get_planner, prove_bound
+from coralopt.report import plan_summary
+from coralopt.scenario import ResolvedScenario
+
+
+def _scenario(**changes: Any) -> ResolvedScenario:
+    return scenario_from_mapping({**copy.deepcopy(dict(load_scenario("auto").document)), **changes})
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Both modes together: neither alone is cheaper."""
+    return plan_scenario(_scenario())
+
+
+def test_both_modes_together_cost_less_than_either(plan: Plan) -> None:
+    """The scenario that shows what the choice is worth; its shares fit the instances."""
+    assert plan.cost_usd_h < 0.8 * plan_scenario(_scenario(mode="disaggregated")).cost_usd_h
+    with pytest.raises(InfeasibleError):
+        plan_scenario(_scenario(mode="mixed"))
+    assert {item.mode: 0 < item.share < 1 for item in plan.modes} == {"disaggregated": True, "mixed": True}
+    assert sum(item.share for item in plan.modes) == pytest.approx(1)
+    assert {item.phase for item in plan.instances} == {"prefill", "decode", "mixed"}
+    assert all(item.planned_tokens_s >= item.demand_tokens_s for item in plan.demands)
+    assert verify_plan(plan).ok
+    assert prove_bound(plan) == ()
+    assert Plan.parse(plan.to_json(), "here") == plan
+    assert any("phi4-14b, mixed" in str(cell) for cell in plan_summary(plan).columns[0].cells)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from([0.5, 2, 4, 7]), st.booleans())
+def test_auto_costs_at_most_the_cheaper_mode(l40s: int, l4: int, a10g: int, rate: float, two: bool) -> None:
+    """Over pools and rates: never dearer than a pure mode, and always a plan that verifies."""
+    supply = {"1xL40S": l40s, "1xL4": l4, "1xA10G": a10g}
+    if not any(supply.values()):
+        return
+    demand = {"requests_s": rate, "dataset": "azure-conv"}
+    slo = {"ttft_ms": 1200, "tpot_ms": 60, "attainment": "mean"}
+    regions = {name: {"configurations": supply} for name in ("us-east-2", "us-central1")[: 1 + two]}
+    common: dict[str, Any] = {
+        "models": {"phi4-14b": {"slo": slo, "demand": demand}},
+        "pool": {"regions": regions},
+        "egress": {"any": {"any": {"usd_gb": 0.001}}} if two else {},
+    }
+    if two:
+        for region in regions.values():
+            region["configurations"] = {
+                key: {"available": n, "price_usd_h": 1.0 + n} for key, n in region["configurations"].items()
+            }
+    costs: dict[str, float] = {}
+    for mode in ("disaggregated", "mixed", "auto"):
+        try:
+            found = plan_scenario(_scenario(mode=mode, **common))
+        except (InfeasibleError, ScenarioError):
+            continue
+        costs[mode] = found.cost_usd_h
+        assert verify_plan(found).ok, verify_plan(found).sentences
+    pure = [costs[mode] for mode in ("disaggregated", "mixed") if mode in costs]
+    assert "auto" in costs or not pure
+    assert all(costs["auto"] <= cost * (1 + 1e-6) for cost in pure)
+
+
+def test_models_may_have_modes_of_their_own() -> None:
+    """One model free, another not, under a scenario whose mode is neither."""
+    data = dict(load_scenario("tiny").document)
+    models = copy.deepcopy(data["models"])
+    models["phi4-14b"]["mode"] = "auto"
+    scenario = scenario_from_mapping({**data, "models": models, "mode": "mixed"})
+    assert [phase.key for phase in scenario.model_phases] == [
+        "gpt-oss-20b/mixed",
+        *(f"phi4-14b/{phase}" for phase in ("prefill", "decode", "mixed")),
+    ]
+    assert scenario.models_in_auto == ("phi4-14b",)
+    assert scenario_from_mapping(dict(scenario.document)).digest == scenario.digest
+    found = plan_scenario(scenario)
+    assert {item.model for item in found.modes} == {"phi4-14b"}
+    assert verify_plan(found).ok
+
+
+def test_less_than_the_demand_is_served_in_both_modes() -> None:
+    """Scaled demand: the shares are of what is served."""
+    models = copy.deepcopy(dict(load_scenario("auto").document)["models"])
+    models["phi4-14b"]["demand"]["requests_s"] = 9
+    request = PlanRequest(_scenario(models=models), on_infeasible="scale")
+    found = get_planner("coral").plan(request).plan
+    assert 0 < found.served_factor < 1
+    assert sum(item.share for item in found.modes) == pytest.approx(1)
+    assert verify_plan(found).ok, verify_plan(found).sentences
+    assert prove_bound(found) == ()
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"disaggregated": 0.5, "mixed": 0.4}, "sum to 0.9"),
+        ({"disaggregated": 1.0}, "does not say once for each mode"),
+        ({"disaggregated": 0.1, "mixed": 0.9}, "phi4-14b/mixed: the plan gives"),
+        ({}, "is in mode auto"),
+    ],
+)
+def test_shares_that_are_off_are_named(plan: Plan, shares: dict[str, float], message: str) -> None:
+    """The verification believes no share."""
+    item = plan.modes[0]
+    modes = tuple(item.model_copy(update={"mode": mode, "share": share}) for mode, share in shares.items())
+    assert any(message in text for text in verify_plan(plan.model_copy(update={"modes": modes})).sentences)
+    other = plan_scenario(load_scenario("tiny"))
+    assert any(
+        "not in mode auto" in text for text in verify_plan(other.model_copy(update={"modes": (item,)})).sentences
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"slo": {"ttft_ms": 1200, "tpot_ms": 60}}, "slo.attainment: mode auto plans for mean requests, not for 0.99"),
+        ({"min_replicas": 1}, "min_replicas: is said of every phase"),
+        ({"unmet": {"output_usd_mtok": 1.0}}, "unmet: is said of every phase"),
+        ({"mode": "both"}, "mode: .*choose from disaggregated, mixed, auto"),
+        (
+            {"demand": {"prefill_tokens_s": 10.0, "decode_tokens_s": 0.0, "input_tokens": 5.0, "output_tokens": 5.0}},
+            "demand: mode auto splits requests",
+        ),
+    ],
+)
+def test_what_mode_auto_cannot_is_said_at_its_place(entry: dict[str, Any], message: str) -> None:
+    """One sentence with the place in the file."""
+    models = copy.deepcopy(dict(load_scenario("auto").document)["models"])
+    models["phi4-14b"] |= entry
+    with pytest.raises(ScenarioError, match=message):
+        _scenario(models=models)
+
+
+@pytest.mark.parametrize("planner", ["homo", "single-best", "random", "melange", "cauchy", "hexgen"])
+def test_rivals_refuse_models_in_mode_auto(planner: str) -> None:
+    """A rival that served every phase in full would be compared unfairly."""
+    with pytest.raises(ScenarioError, match=r"mode|mixed instances"):
+        get_planner(planner).plan(PlanRequest(_scenario()))
