@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coralopt import Plan, load_scenario, plan_scenario
+from coralopt.catalog import read_checkpoint
 from coralopt.profiling import (
     Point,
     ProfileOptions,
-    architecture_of,
     measured_node,
     profile_with_vllm,
     read_bench_files,
@@ -85,7 +85,7 @@ def main() -> None:
     measured = folder / "measured.json"
     if not measured.exists():
         points, note = profile(folder, model, arguments.vllm)
-        save_measurements(measured, measured_node(architecture_of("tiny", model), "1xCPU", note, points))
+        save_measurements(measured, measured_node(read_checkpoint(model).architecture("tiny"), "1xCPU", note, points))
     plan, rate = make_plan(folder, arguments.load)
     trace = make_trace(rate, arguments.seconds, arguments.seed)
     answered = folder / f"replay-{arguments.load:g}-{arguments.seed}.json"

@@ -1,5 +1,6 @@
 """Facts without logic: GPUs, node configurations, prices, model architectures, each with its source."""
 
+from coralopt.catalog.checkpoints import read_checkpoint
 from coralopt.catalog.loaders import (
     RequestLengths,
     configuration_name,
@@ -30,6 +31,7 @@ __all__ = [
     "node_configurations",
     "offers",
     "parse_configuration",
+    "read_checkpoint",
     "region_links",
     "regions",
     "request_lengths",

@@ -6,12 +6,12 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from coralopt.catalog.types import GIB, Gpu, ModelArchitecture, NodeConfiguration, Offer, RegionLink
+from coralopt.catalog.types import GIB, Gpu, LatentAttention, ModelArchitecture, NodeConfiguration, Offer, RegionLink
 from coralopt.errors import CoraloptError
 
 _MIB = 1024**2
@@ -63,6 +63,7 @@ def gpus() -> Mapping[str, Gpu]:
                 nvlink=row["nvlink"] == "yes",
                 architecture=row["architecture"],
                 source=row["source"],
+                vendor="amd" if row["architecture"].startswith("CDNA") else "nvidia",
             )
             for row in _rows("gpus.csv")
         }
@@ -127,8 +128,16 @@ def region_links() -> Mapping[tuple[str, str], RegionLink]:
 
 @cache
 def models() -> Mapping[str, ModelArchitecture]:
-    """Model architectures by short name, the paper's six first (Table 3)."""
-    return MappingProxyType({row["name"]: ModelArchitecture(**row) for row in json.loads(_text("models.json"))})
+    """Model architectures by short name, the paper's six first (Table 3), then checkpoints of the same shapes."""
+    base, others = {}, {}
+    for row in json.loads(_text("models.json")):
+        variants = row.pop("variants", ())
+        latent = row.pop("latent", None)
+        model = ModelArchitecture(**row, latent=None if latent is None else LatentAttention(**latent))
+        base[model.name] = model
+        for variant in variants:
+            others[variant["name"]] = replace(model, **{"measured_as": model.measured_as or model.hf_id, **variant})
+    return MappingProxyType(base | others)
 
 
 @cache

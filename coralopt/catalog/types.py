@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 GIB = 1024**3
 
-WeightFormat = Literal["bf16", "fp8", "mxfp4"]
-#: Bytes per parameter of the quantised part of the weights (MXFP4: 4 bits and one 8-bit scale per 32 values).
-BYTES_PER_PARAMETER: dict[str, float] = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 4.25 / 8}
+WeightFormat = Literal["bf16", "fp8", "mxfp4", "int4", "int4-g32"]
+KvFormat = Literal["bf16", "fp8"]
+Vendor = Literal["nvidia", "amd"]
+#: Bytes per parameter of the quantised part of the weights. MXFP4: 4 bits and one 8-bit scale per 32 values. INT4 (AWQ,
+#: GPTQ): 4 bits, with a 16-bit scale and a 4-bit zero per 128 values, or a 16-bit scale per 32.
+BYTES_PER_PARAMETER: dict[str, float] = {
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "mxfp4": 4.25 / 8,
+    "int4": (4 + 20 / 128) / 8,
+    "int4-g32": 4.5 / 8,
+}
+#: Formats that quantise the experts only, where there are any.
+_EXPERTS_ONLY = frozenset({"mxfp4", "int4-g32"})
+#: Generations whose tensor cores have no BF16; vLLM refuses bfloat16 below compute capability 8.0.
+NO_BF16 = frozenset({"Volta", "Turing"})
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,7 @@ class Gpu:
         nvlink: Whether that link is NVLink (or an equal) rather than PCIe.
         architecture: Silicon generation, for example ``"Ada"``.
         source: Where the figures come from.
+        vendor: Whose drivers it needs.
     """
 
     name: str
@@ -38,11 +51,7 @@ class Gpu:
     nvlink: bool
     architecture: str
     source: str
-
-    @property
-    def vendor(self) -> Literal["nvidia", "amd"]:
-        """Whose drivers it needs, told from its name or its architecture: a GPU of a scenario says no more of itself."""
-        return "amd" if re.match(r"MI\d", self.name) or self.architecture.startswith(("CDNA", "RDNA")) else "nvidia"
+    vendor: Vendor = "nvidia"
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,25 @@ class NodeConfiguration:
     def memory_gib(self) -> float:
         """Usable GPU memory of the whole node, GiB."""
         return self.gpu.memory_gib * self.count
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek, Kimi): one compressed vector a token in place of every head's keys and values.
+
+    Attributes:
+        rank: Width of the compressed keys and values.
+        rope: Width of the key that carries positions, shared by all heads.
+        nope: Width of a head's key without it.
+        value: Width of a head's value.
+        query_rank: Width of compressed queries; 0 where queries are not compressed.
+    """
+
+    rank: int
+    rope: int
+    nope: int
+    value: int
+    query_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,10 @@ class ModelArchitecture:
         sliding_layers: How many of the layers use that window.
         max_position: Longest context in tokens.
         source: Where the figures come from.
+        kv_format: Format of the KV cache's elements.
+        latent: Its latent attention, where it has one.
+        measured_as: Published checkpoint of the same shape whose measured times hold; empty: ``hf_id``.
+        published_format: Format of the checkpoint's weights where a scenario asks for another one.
     """
 
     name: str
@@ -116,6 +148,10 @@ class ModelArchitecture:
     sliding_layers: int
     max_position: int
     source: str
+    kv_format: KvFormat = "bf16"
+    latent: LatentAttention | None = None
+    measured_as: str = ""
+    published_format: WeightFormat | None = None
 
     def kv_copies(self, gpus: int) -> float:
         """How often the KV cache of a sequence is held when ``gpus`` share the model in tensor parallel.
@@ -127,25 +163,66 @@ class ModelArchitecture:
             return float(gpus)
         return max(1.0, gpus / self.kv_heads)
 
+    @property
+    def kv_token_bytes(self) -> float:
+        """Bytes of K and V of one token in one layer."""
+        return self.kv_elements_per_token_per_layer * (1.0 if self.kv_format == "fp8" else 2.0)
+
+    def kept_tokens(self, context: float) -> float:
+        """Tokens that a layer keeps and attends to (mean over the layers); sliding windows keep their window."""
+        sliding = self.sliding_layers / self.layers if self.sliding_window else 0.0
+        return (1 - sliding) * context + sliding * min(context, float(self.sliding_window or context))
+
     def kv_bytes(self, tokens: float) -> float:
-        """Bytes of the KV cache of a context in all layers, 16-bit elements; sliding windows keep their window."""
+        """Bytes of the KV cache of a context in all layers; sliding windows keep their window."""
         sliding = self.sliding_layers if self.sliding_window else 0
         kept = (self.layers - sliding) * tokens + sliding * min(tokens, float(self.sliding_window or tokens))
-        return kept * self.kv_elements_per_token_per_layer * 2.0
+        return kept * self.kv_token_bytes
+
+    def attention_flops(self, prefill: bool) -> float:
+        """Operations of one query token on one token of context in one layer: scores and values.
+
+        Latent attention computes every head's keys and values in prefill, and works on the compressed ones in decode.
+        """
+        if self.latent is None:
+            return 4.0 * self.heads * self.head_dim
+        if prefill:
+            return 2.0 * self.heads * (self.latent.nope + self.latent.rope + self.latent.value)
+        return 2.0 * self.heads * (2 * self.latent.rank + self.latent.rope)
+
+    @property
+    def plain_bytes(self) -> float:
+        """Bytes of attention and dense feed-forward block of one layer, shared experts among them."""
+        experts_only = self.weight_format in _EXPERTS_ONLY and self.experts > 0
+        each = 2.0 if experts_only else BYTES_PER_PARAMETER[self.weight_format]
+        return (self.attention_params_per_layer + self.dense_ffn_params_per_layer) * each
 
     @property
     def layer_bytes(self) -> float:
         """Bytes of the weights of one layer (mean over the layers)."""
-        quantised = BYTES_PER_PARAMETER[self.weight_format]
-        # MXFP4 checkpoints quantise the experts only; FP8 ones quantise every matrix of the layer.
-        dense = 2.0 if self.weight_format == "mxfp4" else quantised
-        plain = self.attention_params_per_layer + self.dense_ffn_params_per_layer
-        return plain * dense + self.experts * self.expert_params * quantised
+        return self.plain_bytes + self.experts * self.expert_params * BYTES_PER_PARAMETER[self.weight_format]
+
+    def end_bytes(self, stages: int) -> float:
+        """Bytes of what the first or last of ``stages`` holds besides layers, in BF16.
+
+        Embedding and head are one matrix each, or the same one; a pipeline of one stage needs a shared one only once.
+        """
+        return (self.embedding_params if stages == 1 else self.vocab * self.hidden) * 2.0
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of all weights; embedding and head stay in BF16."""
         return self.layers * self.layer_bytes + self.embedding_params * 2.0
+
+
+def unsupported(model: ModelArchitecture, gpu: Gpu) -> str:
+    """Why no engine runs this model's formats on that GPU, one sentence; empty where one does."""
+    for what, form in (("weights in FP8 need", model.weight_format), ("an FP8 KV cache needs", model.kv_format)):
+        if form == "fp8" and gpu.fp8_tflops is None:
+            return f"{what} FP8 units, which {gpu.name} does not have"
+    if model.weight_format in _EXPERTS_ONLY and gpu.architecture in NO_BF16:
+        return f"{model.weight_format} weights are computed in BF16, which {gpu.name} does not have"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,10 @@ def profile(
 
     A scenario uses the file with `throughput: {source: measured, measured: [FILE]}`.
     """
-    from coralopt.catalog import find_model
+    from coralopt.catalog import find_model, read_checkpoint
     from coralopt.errors import CoraloptError
     from coralopt.profiling import (
         ProfileOptions,
-        architecture_of,
         default_layers,
         measured_node,
         read_bench_files,
@@ -120,7 +119,7 @@ def profile(
         )
     if folder is not None and not folder.is_dir():
         raise CoraloptError(f"--model-path {folder}: no such directory")
-    architecture = known if known is not None else architecture_of(model, folder or Path())
+    architecture = known if known is not None else read_checkpoint(folder or Path()).architecture(model)
     layers = parse_whole_numbers("--layers", points.layers) if points.layers else None
     if source.files:
         lengths = None

@@ -3,7 +3,6 @@
 from coralopt.profiling.fit import Fit, Point, fit_points
 from coralopt.profiling.profile import (
     ProfileOptions,
-    architecture_of,
     compare_with,
     default_layers,
     measured_node,
@@ -17,7 +16,6 @@ __all__ = [
     "Fit",
     "Point",
     "ProfileOptions",
-    "architecture_of",
     "compare_with",
     "default_layers",
     "fit_points",

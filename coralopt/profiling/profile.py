@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.catalog.types import BYTES_PER_PARAMETER, ModelArchitecture, NodeConfiguration
+from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
 from coralopt.machine import cpu_model
 from coralopt.plan.files import write_text
@@ -60,57 +60,6 @@ class ProfileOptions:
 def default_layers(model: ModelArchitecture) -> tuple[int, ...]:
     """A few layer counts: few for any GPU, apart enough for a slope; even, so that alternating kinds stay paired."""
     return tuple(sorted({min(count, model.layers) for count in (2, 4, 8)}))
-
-
-def architecture_of(name: str, folder: Path) -> ModelArchitecture:
-    """What a checkpoint's ``config.json`` says, for a model that the catalog does not have.
-
-    Raises:
-        CoraloptError: It cannot be read, lacks a size, or its weights are quantised in a way that is not known.
-    """
-    path = folder / "config.json"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CoraloptError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    method = (data.get("quantization_config") or {}).get("quant_method", "bf16")
-    if method not in BYTES_PER_PARAMETER:
-        raise CoraloptError(f"{path}: weights quantised by {method!r}; known are {', '.join(BYTES_PER_PARAMETER)}")
-    try:
-        hidden, heads, layers = (int(data[k]) for k in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
-        kv_heads, vocab = int(data.get("num_key_value_heads") or heads), int(data["vocab_size"])
-        head_dim = int(data.get("head_dim") or hidden // heads)
-        experts = int(data.get("num_experts") or data.get("num_local_experts") or 0)
-        inner = int(data.get("moe_intermediate_size") or data["intermediate_size"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CoraloptError(f"{path}: {error} is missing or no number") from error
-    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    dense, expert = (0, 3 * hidden * inner) if experts else (3 * hidden * inner, 0)
-    embedding = vocab * hidden * (1 if data.get("tie_word_embeddings") else 2)
-    kinds = data.get("layer_types") or []
-    return ModelArchitecture(
-        name=name,
-        hf_id=name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocab=vocab,
-        experts=experts,
-        experts_per_token=int(data.get("num_experts_per_tok") or 0) if experts else 0,
-        attention_params_per_layer=attention,
-        dense_ffn_params_per_layer=dense,
-        expert_params=expert,
-        embedding_params=embedding,
-        total_params=layers * (attention + dense + experts * expert) + embedding,
-        kv_elements_per_token_per_layer=2 * kv_heads * head_dim,
-        weight_format=method,
-        sliding_window=data.get("sliding_window") if "sliding_attention" in kinds else None,
-        sliding_layers=kinds.count("sliding_attention"),
-        max_position=int(data.get("max_position_embeddings") or 4096),
-        source=str(path),
-    )
 
 
 def compare_with(

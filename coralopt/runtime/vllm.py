@@ -73,7 +73,7 @@ class VllmEngine:
 
     def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[EngineVerdict, ...]:
         """Verdicts by the rules of docs/concepts/runtime.md; see :class:`coralopt.runtime.Engine`."""
-        return judge(plan, scenario, Rules(self.connector, self.virtual_nodes, self.memory_share))
+        return judge(plan, scenario, Rules(self.connector, self.virtual_nodes, self.memory_share, self.model_paths))
 
     def command(self, job: NodeJob) -> Command:
         """The ``vllm serve`` of one process; see :class:`coralopt.runtime.Engine`."""
@@ -90,6 +90,10 @@ class VllmEngine:
             argv += ["--headless"] if job.rank else []
         if self.expert_parallel and model.experts and degree > 1:
             argv.append("--enable-expert-parallel")
+        if model.published_format is not None and model.name not in self.model_paths:
+            argv += ["--quantization", model.weight_format]
+        if model.kv_format != "bf16":
+            argv += ["--kv-cache-dtype", model.kv_format]
         argv += ["--max-model-len", "auto" if self.max_model_len is None else str(self.max_model_len)]
         argv += self._batching(job)
         if self.kv_cache_bytes:

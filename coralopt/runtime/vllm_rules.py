@@ -6,16 +6,16 @@ Checked against vLLM 0.32.0; a rule names what vLLM checks itself where it does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coralopt.catalog.types import GIB, NodeConfiguration
+from coralopt.catalog.types import GIB, NO_BF16, NodeConfiguration
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, PlannedInstance, PlannedNode
 from coralopt.runtime.launch import EngineReason, EngineVerdict, Phase, Pipeline, Slice
 from coralopt.runtime.unzip import unzip
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.throughput import NO_BF16, heads_fit, stage_role
+from coralopt.throughput import heads_fit, stage_role
 from coralopt.throughput.nodes import MEMORY_SHARE, cache_bytes, free_bytes
 
 #: Connectors by the names of the option, as vLLM's registry calls them.
@@ -44,6 +44,7 @@ class Rules:
     connector: str
     virtual_nodes: bool
     memory_share: float
+    checkpoints: Container[str]
 
 
 def judge(plan: Plan, scenario: ResolvedScenario, rules: Rules) -> tuple[EngineVerdict, ...]:
@@ -108,10 +109,16 @@ def _judge_alone(
     kinds = [configurations[name].gpu for name in instance.nodes()]
     old = {gpu.name for gpu in kinds if gpu.architecture in NO_BF16}
     # All checkpoints here compute in BF16.
-    no_bf16 = [EngineReason("no-bf16", f"{_list(sorted(old))} has no BF16, which vLLM refuses there")] if old else []
+    unfit = [EngineReason("no-bf16", f"{_list(sorted(old))} has no BF16, which vLLM refuses there")] if old else []
+    model = phase.model
+    # vLLM makes FP8 weights out of 16-bit ones while it loads them, and no other format.
+    loads = model.published_format is None or (model.published_format, model.weight_format) == ("bf16", "fp8")
+    if not loads and model.name not in rules.checkpoints:
+        text = f"{model.hf_id} has {model.published_format} weights; name a checkpoint in {model.weight_format} (hf_id)"
+        unfit.append(EngineReason("no-checkpoint", text))
     columns = unzip(instance, gpus) or (unzip(instance) if rules.virtual_nodes else None)
     if columns is None:
-        return EngineVerdict(instance.name, (_no_columns(instance, gpus), *no_bf16))
+        return EngineVerdict(instance.name, (_no_columns(instance, gpus), *unfit))
     for nodes in columns:
         degrees = [gpus(node) for node in nodes]
         degree, ragged = math.gcd(*degrees), len(set(degrees)) > 1
@@ -136,7 +143,7 @@ def _judge_alone(
             text = f"the stages are planned with micro-batches of {_list(node.batch for node in nodes)} sequences; "
             remarks.append(EngineReason("common-batch", text + "vLLM sends one micro-batch through all stages"))
         pipelines.append(pipeline)
-    reasons += no_bf16
+    reasons += unfit
     if len(columns) > 1 and not reasons:
         remarks.append(EngineReason("unzipped", f"runs as {len(columns)} pipelines side by side, without loss"))
     if len(vendors := sorted({gpu.vendor for gpu in kinds})) > 1:

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from coralopt.catalog.types import KvFormat, Vendor, WeightFormat
 from coralopt.routing import Routing
 from coralopt.scenario.lengths import LengthDistribution, through_quantiles
 from coralopt.scenario.parts import Mode
@@ -195,8 +196,21 @@ class Demand(Section):
         return self
 
 
+class Latent(Section):
+    """Multi-head latent attention: one compressed vector a token in place of every head's keys and values."""
+
+    rank: Size = Field(description="width of the compressed keys and values (kv_lora_rank)")
+    rope: Size = Field(description="width of the shared key that carries positions (qk_rope_head_dim)")
+    nope: Size = Field(description="width of a head's key without it (qk_nope_head_dim)")
+    value: Size = Field(description="width of a head's value (v_head_dim)")
+    query_rank: Count = Field(default=0, description="width of compressed queries (q_lora_rank); 0 for none")
+
+
 class InlineModel(Section):
-    """A decoder-only transformer that the catalog does not have; parameter counts follow from the sizes."""
+    """A decoder-only transformer that the catalog does not have; parameter counts follow from the sizes.
+
+    The fields are those of :class:`coralopt.catalog.shapes.ModelShape`.
+    """
 
     layers: Layers = Field(description="decoder layers")
     hidden: Size = Field(description="width of the residual stream")
@@ -210,16 +224,18 @@ class InlineModel(Section):
     experts: Count = Field(default=0, description="routed experts a layer")
     experts_per_token: Count = Field(default=0, description="experts a token is routed to")
     expert_intermediate: Count = Field(default=0, description="width of one gated expert")
+    shared_intermediate: Count = Field(default=0, description="width of all experts together that every token takes")
+    dense_layers: Count = Field(default=0, description="layers of an MoE model without experts")
     tied_embeddings: bool = Field(default=False, description="whether the output head shares the embedding")
+    latent: Latent | None = Field(default=None, description="multi-head latent attention (DeepSeek, Kimi)")
     attention_params_per_layer: Annotated[int, Field(ge=1, le=10**12)] | None = Field(
         default=None, description="parameters of the attention block, when they do not follow from the heads"
     )
     kv_elements_per_token_per_layer: Size | None = Field(
         default=None, description="elements of K and V a token, when they do not follow from the heads"
     )
-    weight_format: Literal["bf16", "fp8", "mxfp4"] = Field(
-        default="bf16", description="format of the quantised weights"
-    )
+    weight_format: WeightFormat = Field(default="bf16", description="format of the quantised weights")
+    kv_format: KvFormat = Field(default="bf16", description="format of the KV cache")
     sliding_window: Size | None = Field(default=None, description="window of the sliding-window layers, in tokens")
     sliding_layers: Count = Field(default=0, description="how many layers use that window")
     max_position: Size = Field(default=131_072, description="longest context, in tokens")
@@ -237,6 +253,12 @@ class InlineModel(Section):
             raise ValueError(f"experts_per_token ({self.experts_per_token}) exceeds experts ({self.experts})")
         if not self.experts and not self.intermediate:
             raise ValueError("give intermediate (dense model) or the three expert sizes (MoE model)")
+        if self.dense_layers and not 0 < self.dense_layers < self.layers:
+            raise ValueError(f"dense_layers ({self.dense_layers}) must be fewer than layers ({self.layers})")
+        if not self.experts and (self.dense_layers or self.shared_intermediate):
+            raise ValueError(
+                "dense_layers and shared_intermediate are for MoE models; a dense model has intermediate only"
+            )
         if self.sliding_layers > self.layers:
             raise ValueError(f"sliding_layers ({self.sliding_layers}) exceeds layers ({self.layers})")
         if bool(self.sliding_layers) != (self.sliding_window is not None):
@@ -268,7 +290,16 @@ class Model(Section):
     model: (
         Annotated[Annotated[Name, Tag("<name>")] | Annotated[InlineModel, Tag("<inline>")], Discriminator(_model_form)]
         | None
-    ) = Field(default=None, description="catalog name, checkpoint name, or an inline architecture; default: the key")
+    ) = Field(
+        default=None,
+        description="catalog name, checkpoint name, an inline architecture, or in a file the path of a config.json or of "
+        "a checkpoint's folder; default: the key",
+    )
+    hf_id: Word | None = Field(default=None, description="name or path of the checkpoint that engines are to load")
+    weight_format: WeightFormat | None = Field(
+        default=None, description="format of the weights, if another one is wanted"
+    )
+    kv_format: KvFormat | None = Field(default=None, description="format of the KV cache; default: bf16")
     mode: Mode | None = Field(default=None, description="how this model is served; default: the scenario's mode")
     slo: Slo = Field(description="ttft_ms and tpot_ms, in ms, and attainment, a share")
     demand: Demand = Field(description="rate and mean lengths")
@@ -295,6 +326,9 @@ class CustomGpu(Section):
     link_gb_s: Positive = Field(description="GPU to GPU inside a node, one direction, in 1e9 bytes/s a GPU")
     nvlink: bool = Field(default=False, description="whether that link is NVLink or its equal")
     architecture: Text = Field(default="unknown", description="silicon generation")
+    vendor: Vendor | None = Field(
+        default=None, description="whose drivers it needs: nvidia or amd; default: as its name says"
+    )
     source: Text = Field(default="given in the scenario", description="where the figures come from")
 
 
@@ -474,7 +508,8 @@ class MeasuredNode(Section):
 
     model: Name = Field(description="name of the model or of its checkpoint")
     configuration: Name = Field(description="node configuration, for example 1xH200")
-    weight_format: Literal["bf16", "fp8", "mxfp4"] = Field(description="format of the weights that were measured")
+    weight_format: WeightFormat = Field(description="format of the weights that were measured")
+    kv_format: KvFormat | None = Field(default=None, description="format of the KV cache then; default: bf16")
     measured_with: Text = Field(description="engine, versions and device")
     prefill: MeasuredTimes = Field(description="times of whole prompts")
     decode: MeasuredTimes = Field(description="times of one token a sequence")

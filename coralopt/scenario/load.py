@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from coralopt.scenario.checkpoints import include_checkpoints
 from coralopt.scenario.document import Document
 from coralopt.scenario.explain import existing, explain, plain_path
 from coralopt.scenario.lengths_of_traces import include_traces
@@ -55,6 +56,7 @@ def load_scenario(name_or_path: str | FilePath) -> ResolvedScenario:
         mistakes.add((), "no such file or built-in scenario", suggest(str(name_or_path), _BUILTINS, "a file or"))
         mistakes.raise_any()
     data, lines = read_file(file)
+    include_checkpoints(data, file)
     include_measurements(data, file)
     include_traces(data, file)
     return _scenario(data, str(file), lines, file.stem)
@@ -83,6 +85,7 @@ def _is_there(file: FilePath) -> bool:
 def _scenario(data: object, source: str, lines: Mapping[Path, int], name: str) -> ResolvedScenario:
     mistakes = MistakeList(source, lines)
     raw = plain_data(data, mistakes)
+    include_checkpoints(raw)
     if not isinstance(raw, dict):
         mistakes.add((), "a scenario must be a mapping", "it needs at least 'models' and 'pool'")
         mistakes.raise_any()

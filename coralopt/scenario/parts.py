@@ -193,6 +193,7 @@ class MeasuredNodeTimes:
         measured_with: Engine, versions and device.
         prefill: Whole prompts.
         decode: One token a sequence.
+        kv_format: Format of the KV cache that was measured.
     """
 
     model: str
@@ -201,6 +202,7 @@ class MeasuredNodeTimes:
     measured_with: str
     prefill: MeasuredTimesGrid
     decode: MeasuredTimesGrid
+    kv_format: str = "bf16"
 
 
 @dataclass(frozen=True)

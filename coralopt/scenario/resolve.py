@@ -6,11 +6,22 @@ import dataclasses
 import math
 import re
 from collections.abc import Container, Mapping
+from difflib import get_close_matches
 
 import numpy as np
 
 from coralopt import catalog
-from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration, RegionLink
+from coralopt.catalog.shapes import ModelShape
+from coralopt.catalog.types import (
+    Gpu,
+    LatentAttention,
+    ModelArchitecture,
+    NodeConfiguration,
+    RegionLink,
+    Vendor,
+    WeightFormat,
+    unsupported,
+)
 from coralopt.scenario.document import (
     CustomGpu,
     Demand,
@@ -81,6 +92,7 @@ def look_up(
                 mistakes.add(
                     where, "no region of the pool has a node of this configuration", "count nodes in use as available"
                 )
+    _check_formats(document, phases, [nodes[name] for name in used if name in nodes], mistakes)
     operations = _operations(document, nodes, used, phases, supply, mistakes)
     kv_transfer = _kv_transfer(document, tuple(supply), mistakes)
     if len(mistakes):
@@ -173,6 +185,7 @@ def _throughput(document: Document) -> str | MeasuredSourceChoice:
             item.measured_with,
             _grid(item.prefill),
             _grid(item.decode),
+            item.kv_format or "bf16",
         )
         for item in given.measured
     )
@@ -192,13 +205,31 @@ def _check_measured(document: Document, mistakes: MistakeList) -> None:
     if given.measured and given.source not in ("auto", "measured"):
         hint = "choose measured, or auto: measured ones first"
         mistakes.add((*place, "source"), f"source '{given.source}' does not use the measurements that are given", hint)
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     for position, item in enumerate(given.measured):
-        key = (item.model, item.configuration, item.weight_format)
+        key = (item.model, item.configuration, item.weight_format, item.kv_format or "bf16")
         if key in seen:
             what = f"{item.model} on {item.configuration} is measured twice"
             mistakes.add((*place, "measured", position), what, "keep one")
         seen.add(key)
+
+
+def _check_formats(
+    document: Document, phases: tuple[ModelPhase, ...], nodes: list[NodeConfiguration], mistakes: MistakeList
+) -> None:
+    """A model whose formats no GPU of the pool computes; who measured times of one has an engine for it."""
+    measured = {(item.model, item.configuration, item.weight_format) for item in document.throughput.measured}
+    keys = dict(zip(dict.fromkeys(phase.model.name for phase in phases), document.models, strict=False))
+    for model in {phase.model.name: phase.model for phase in phases}.values():
+        reasons = {
+            ""
+            if any((name, node.name, model.weight_format) in measured for name in (model.name, model.hf_id))
+            else unsupported(model, node.gpu)
+            for node in nodes
+        }
+        if reasons and "" not in reasons and not len(mistakes):
+            hint = "choose another weight_format or kv_format, or offer other GPUs"
+            mistakes.add(("models", keys[model.name]), "; ".join(sorted(reasons)), hint)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,9 +398,14 @@ def _find_model(key: str, given: str | None, mistakes: MistakeList) -> ModelArch
     found = catalog.find_model(wanted)
     if found is None:
         place: Path = ("models", key) if given is None else ("models", key, "model")
-        hint = suggest(wanted, [*catalog.models(), *(model.hf_id for model in catalog.models().values())])
+        hint = suggest(wanted, catalog.models())
+        if "/" in wanted:
+            # A checkpoint of a like name is another model: only a slip of the pen is one.
+            near = get_close_matches(wanted, [model.hf_id for model in catalog.models().values()], 1, 0.95)
+            hint = f"did you mean '{near[0]}'?" if near else ""
         if not hint.startswith("did"):
-            hint = suggest(wanted, catalog.models()) + "; or describe it under 'model'"
+            own = "name its config.json or folder (./config.json), or describe it under 'model'"
+            hint = f"{hint}; or {own}" if hint else own
         mistakes.add(place, f"unknown model '{wanted}'", hint)
     return found
 
@@ -388,47 +424,43 @@ def _architecture(key: str, entry: Model, mistakes: MistakeList) -> ModelArchite
     if isinstance(entry.model, InlineModel):
         name, model = key, _inline(key, entry.model)
     else:
-        found = _find_model(key, entry.model, mistakes)
-        if found is None:
+        known = _find_model(key, entry.model, mistakes)
+        if known is None:
             return None
-        name, model = (found.name if entry.model is None else key), found
+        name, model = (known.name if entry.model is None else key), known
     if "/" in name:
         mistakes.add(
             ("models", key), f"the model name '{name}' must not hold '/'", "the checkpoint's name goes under 'model'"
         )
-    return dataclasses.replace(model, name=name)
+    if entry.weight_format is not None and entry.weight_format != model.weight_format:
+        model = _requantised(model, entry.weight_format)
+    if entry.hf_id is not None:
+        # Another checkpoint of the same shape: what was measured of the published one holds, its format is as asked for.
+        measured_as = model.measured_as or model.hf_id
+        model = dataclasses.replace(model, hf_id=entry.hf_id, measured_as=measured_as, published_format=None)
+    return dataclasses.replace(model, name=name, kv_format=entry.kv_format or model.kv_format)
+
+
+def _requantised(model: ModelArchitecture, form: WeightFormat) -> ModelArchitecture:
+    """The published checkpoint of the same model in this format, or the model itself said to be in it."""
+    for other in catalog.models().values():
+        if other.weight_format == form and _stem(other) == _stem(model):
+            return other
+    return dataclasses.replace(
+        model, weight_format=form, published_format=model.published_format or model.weight_format
+    )
+
+
+def _stem(model: ModelArchitecture) -> str:
+    """Name of a checkpoint without publisher and format: an instruction-tuned model is no substitute for a base one."""
+    return re.sub("-(FP8|AWQ)$", "", model.hf_id.rpartition("/")[2])
 
 
 def _inline(name: str, given: InlineModel) -> ModelArchitecture:
-    attention = given.attention_params_per_layer
-    if attention is None:
-        attention = given.hidden * given.head_dim * (2 * given.heads + 2 * given.kv_heads)
-    # Gated blocks have three matrices: gate, up and down.
-    dense, expert = 3 * given.hidden * given.intermediate, 3 * given.hidden * given.expert_intermediate
-    embedding = given.vocab * given.hidden * (1 if given.tied_embeddings else 2)
-    return ModelArchitecture(
-        name=name,
-        hf_id=given.hf_id or name,
-        layers=given.layers,
-        hidden=given.hidden,
-        heads=given.heads,
-        kv_heads=given.kv_heads,
-        head_dim=given.head_dim,
-        vocab=given.vocab,
-        experts=given.experts,
-        experts_per_token=given.experts_per_token,
-        attention_params_per_layer=attention,
-        dense_ffn_params_per_layer=dense,
-        expert_params=expert,
-        embedding_params=embedding,
-        total_params=given.layers * (attention + dense + given.experts * expert) + embedding,
-        kv_elements_per_token_per_layer=given.kv_elements_per_token_per_layer or 2 * given.kv_heads * given.head_dim,
-        weight_format=given.weight_format,
-        sliding_window=given.sliding_window,
-        sliding_layers=given.sliding_layers,
-        max_position=given.max_position,
-        source=given.source,
-    )
+    sizes = dict(given)
+    if given.latent is not None:
+        sizes["latent"] = LatentAttention(**dict(given.latent))
+    return ModelShape(**sizes).architecture(name)
 
 
 def _supply(
@@ -644,4 +676,9 @@ def _gpu(name: str, given: CustomGpu) -> Gpu:
         nvlink=given.nvlink,
         architecture=given.architecture,
         source=given.source,
+        vendor=given.vendor or _vendor(name, given.architecture),
     )
+
+
+def _vendor(name: str, architecture: str) -> Vendor:
+    return "amd" if re.match(r"MI\d", name) or architecture.startswith(("CDNA", "RDNA")) else "nvidia"

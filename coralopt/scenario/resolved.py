@@ -363,8 +363,13 @@ def _digest(scenario: Facts) -> str:
         for name, value in nothing.items():
             if entry[name] == value:
                 del entry[name]
+        for name, value in {"kv_format": "bf16", "latent": None, "measured_as": "", "published_format": None}.items():
+            if entry["model"][name] == value:
+                del entry["model"][name]
     for entry in facts["configurations"]:
         del entry["gpu"]["source"]
+        if entry["gpu"]["vendor"] == "nvidia":
+            del entry["gpu"]["vendor"]
     return hashlib.sha256(
         json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     ).hexdigest()

@@ -1,6 +1,6 @@
 """Throughput tables T_j(g): layer times measured or modelled, turned into tokens/s under memory and latency limits."""
 
-from coralopt.throughput.engines import NO_BF16, engine_runs, heads_fit, only_executable
+from coralopt.throughput.engines import engine_runs, heads_fit, only_executable
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
 from coralopt.throughput.sources import budget_tables, build_tables, link_tables, throughput_source
 from coralopt.throughput.summary import NodeSummary, explain_infeasible, falls_in_layers, per_node_summary
@@ -10,7 +10,6 @@ __all__ = [
     "FIRST",
     "LAST",
     "MIDDLE",
-    "NO_BF16",
     "LayerTimeSource",
     "LayerTimes",
     "NodeSummary",

@@ -11,13 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.catalog.types import NO_BF16, ModelArchitecture, NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput.tables import ThroughputTables
 from coralopt.types import Bools
-
-#: Generations whose tensor cores have no BF16; vLLM refuses bfloat16 below compute capability 8.0.
-NO_BF16 = frozenset({"Volta", "Turing"})
 
 
 def heads_fit(model: ModelArchitecture, degree: int) -> bool:

@@ -23,7 +23,7 @@ class MeasuredSource:
     name = "measured"
 
     def __init__(self, nodes: Sequence[MeasuredNodeTimes], rest: LayerTimeSource | None = None) -> None:
-        self._nodes = {(node.model, node.configuration, node.weight_format): node for node in nodes}
+        self._nodes = {(node.model, node.configuration, node.weight_format, node.kv_format): node for node in nodes}
         self._rest = rest
 
     def covers(self, model: ModelArchitecture, configuration: NodeConfiguration) -> bool:
@@ -38,7 +38,8 @@ class MeasuredSource:
         return self._rest.times(model, configuration)
 
     def _find(self, model: ModelArchitecture, configuration: NodeConfiguration) -> MeasuredNodeTimes | None:
-        keys = ((name, configuration.name, model.weight_format) for name in (model.name, model.hf_id))
+        names = (model.name, model.hf_id, model.measured_as)
+        keys = ((name, configuration.name, model.weight_format, model.kv_format) for name in names)
         return next((self._nodes[key] for key in keys if key in self._nodes), None)
 
 

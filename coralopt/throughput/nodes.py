@@ -41,9 +41,7 @@ def cache_bytes(model: ModelArchitecture, configuration: NodeConfiguration, cont
 
     Sliding-window layers keep the window only; copies count (``ModelArchitecture.kv_copies``).
     """
-    sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
-    kept = (1 - sliding) * context + sliding * min(context, float(model.sliding_window or context))
-    return kept * model.kv_elements_per_token_per_layer * 2.0 * model.kv_copies(configuration.count)
+    return model.kept_tokens(context) * model.kv_token_bytes * model.kv_copies(configuration.count)
 
 
 def free_bytes(phase: ModelPhase, configuration: NodeConfiguration, role: int, stages: int) -> Floats:
@@ -51,9 +49,8 @@ def free_bytes(phase: ModelPhase, configuration: NodeConfiguration, role: int, s
     model = phase.model
     layers = np.arange(model.layers + 1)
     total = configuration.memory_gib * GIB * MEMORY_SHARE - phase.serving.reserve_gib * GIB * configuration.count
-    # Embedding and head are half of embedding_params each, in BF16: one a GPU end, both in a pipeline of one stage.
-    ends = 2 if stages == 1 else (1 if role != MIDDLE else 0)
-    return np.asarray(total - layers * model.layer_bytes - ends * model.embedding_params / 2 * 2.0)
+    ends = 0.0 if role == MIDDLE and stages > 1 else model.end_bytes(stages)
+    return np.asarray(total - layers * model.layer_bytes - ends)
 
 
 def node_throughput(
@@ -90,9 +87,7 @@ def node_throughput(
     link_gb_s = min(configuration.network_gb_s, receiver_gb_s)
     scale = budget_units[1] / budget_units[0]
     # Every GPU has its part of the KV cache; copies are made where it arrives.
-    arriving_ms = (
-        transfer_tokens(phase) * model.kv_elements_per_token_per_layer * 2.0 / (configuration.network_gb_s * 1e6)
-    )
+    arriving_ms = transfer_tokens(phase) * model.kv_token_bytes / (configuration.network_gb_s * 1e6)
 
     def stage_time(step: _Step, stages: int, role: int) -> Floats:
         fixed = np.full_like(step.tokens, phase.serving.host_step_ms)

@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 
 from coralopt.catalog import gpus
-from coralopt.catalog.types import BYTES_PER_PARAMETER, Gpu, ModelArchitecture, NodeConfiguration
+from coralopt.catalog.types import BYTES_PER_PARAMETER, Gpu, ModelArchitecture, NodeConfiguration, unsupported
 from coralopt.types import Floats
+
+#: Longer than any SLO that can be asked for or searched, ms.
+_NEVER_MS = 1e15
 
 
 @dataclass(frozen=True)
@@ -121,22 +124,19 @@ def layer_ms(
         prefill: Whether all tokens of a sequence are computed at once.
     """
     count, gpu = configuration.count, configuration.gpu
-    quantised = BYTES_PER_PARAMETER[model.weight_format]
-    plain_bytes = 2.0 if model.weight_format == "mxfp4" else quantised
     plain = model.attention_params_per_layer + model.dense_ffn_params_per_layer
     # Experts hit by a micro-batch when tokens choose independently: E (1 - (1 - k/E)^n).
     hit = np.zeros_like(tokens)
     if model.experts:
         hit = model.experts * (1.0 - (1.0 - model.experts_per_token / model.experts) ** tokens)
-    weights = plain * plain_bytes + hit * model.expert_params * quantised
+    weights = model.plain_bytes + hit * model.expert_params * BYTES_PER_PARAMETER[model.weight_format]
     sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
     window = min(context, float(model.sliding_window or context))
-    seen = (1 - sliding) * context + sliding * window
-    kv = model.kv_elements_per_token_per_layer * 2.0 * model.kv_copies(count)
+    seen = model.kept_tokens(context)
+    kv = model.kv_token_bytes * model.kv_copies(count)
     # Causal prefill: token i attends to min(i, window) tokens, c / 2 on average in full layers, w - w^2 / 2c in others.
     causal = (1 - sliding) * context / 2 + sliding * (window - window**2 / (2 * context))
-    # Scores and values are two products.
-    attention = 4.0 * model.heads * model.head_dim * tokens * (causal if prefill else seen)
+    attention = model.attention_flops(prefill) * tokens * (causal if prefill else seen)
     peak = gpu.bf16_tflops * 1e12
     if model.weight_format == "fp8" and gpu.fp8_tflops:
         peak = gpu.fp8_tflops * 1e12
@@ -187,6 +187,21 @@ class RooflineTimes:
         return layer, head_ms(self.model, self.configuration, efficiency, sequences)
 
 
+@dataclass(frozen=True, eq=False)
+class NoTimes:
+    """Times of a model that no engine runs on the node: beyond any SLO, so that its throughput is 0."""
+
+    provenance: str
+    most_prompts: int = 1
+    most_sequences: int = 1
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        return np.full_like(prompts, _NEVER_MS), np.full_like(prompts, _NEVER_MS)
+
+    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
+        return self.prefill_ms(sequences, context)
+
+
 class RooflineSource:
     """Any model on any GPU."""
 
@@ -195,6 +210,9 @@ class RooflineSource:
     def covers(self, model: ModelArchitecture, configuration: NodeConfiguration) -> bool:
         return True
 
-    def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> RooflineTimes:
+    def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> RooflineTimes | NoTimes:
+        refused = unsupported(model, configuration.gpu)
+        if refused:
+            return NoTimes(f"cannot run: {refused}")
         source = efficiency_of(configuration, "decode").source
         return RooflineTimes(model, configuration, f"roofline: data sheet of {configuration.gpu.name}, {source}")

@@ -8,6 +8,7 @@ from importlib import resources
 
 import numpy as np
 
+from coralopt.catalog import models
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.types import Floats
@@ -37,7 +38,9 @@ class SiliconSource:
 
 
 def _key(model: ModelArchitecture, configuration: NodeConfiguration) -> tuple[str, str, str, int]:
-    return model.hf_id, model.weight_format, SYSTEMS.get(configuration.gpu.name, ""), configuration.count
+    # Attention was measured over 16-bit caches.
+    system = SYSTEMS.get(configuration.gpu.name, "") if model.kv_format == "bf16" else ""
+    return model.measured_as or model.hf_id, model.weight_format, system, configuration.count
 
 
 @lru_cache(maxsize=1)
@@ -53,9 +56,16 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
         name: np.asarray(table.column(name), dtype=np.float64)
         for name in ("tp", "tokens", "batch", "per_layer_ms", "nonlayer_ms")
     }
+    known = {model.hf_id: model for model in models().values()}
     groups: dict[tuple[str, str, str, int], dict[str, list[int]]] = {}
     for row in range(table.num_rows):
-        key = (columns["model"][row], columns["weights"][row], columns["system"][row], int(number["tp"][row]))
+        model = known[columns["model"][row]]
+        key = (
+            model.measured_as or model.hf_id,
+            columns["weights"][row],
+            columns["system"][row],
+            int(number["tp"][row]),
+        )
         groups.setdefault(key, {}).setdefault(columns["phase"][row], []).append(row)
     result = {}
     for key, phases in groups.items():

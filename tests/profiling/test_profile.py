@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from coralopt import Plan, plan_scenario, scenario_from_mapping
-from coralopt.catalog import find_model, node_configurations
+from coralopt.catalog import find_model, node_configurations, read_checkpoint
 from coralopt.cli import main
 from coralopt.cli.app import make_app
 from coralopt.errors import CoraloptError, LaunchError, ScenarioError
@@ -31,7 +31,6 @@ from coralopt.plan.verify import verify_plan
 from coralopt.profiling import (
     Point,
     ProfileOptions,
-    architecture_of,
     compare_with,
     fit_points,
     measured_node,
@@ -409,20 +408,6 @@ def test_sweep_command_has_no_shell_in_it() -> None:
     assert all(value["hf_overrides"]["num_hidden_layers"] for value in serve_parameters(OPTIONS))
 
 
-def test_architecture_of_a_checkpoint(tmp_path: Path) -> None:
-    """Sizes of a config.json; what is quantised in an unknown way is refused."""
-    config = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "vocab_size": 10}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 100}))
-    found = architecture_of("mine", tmp_path)
-    assert (found.layers, found.kv_heads, found.head_dim, found.weight_format) == (3, 4, 16, "bf16")
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CoraloptError, match="intermediate_size"):
-        architecture_of("mine", tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(CoraloptError, match="awq"):
-        architecture_of("mine", tmp_path)
-
-
 def test_torch_refuses_what_it_cannot_measure() -> None:
     """MXFP4 in plain torch would be BF16 under a wrong name."""
     other = find_model("gpt-oss-20b")
@@ -467,7 +452,7 @@ def test_torch_profile_on_cpu(tmp_path: Path) -> None:
     config = {"model_type": "qwen3", "hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 16}
     config |= {"vocab_size": 64, "intermediate_size": 256, "num_key_value_heads": 2, "head_dim": 32}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    model = architecture_of("tiny", tmp_path)
+    model = read_checkpoint(tmp_path).architecture("tiny")
     options = ProfileOptions(
         layers=(2, 16), prompts=(1,), prompt_tokens=(16, 512), sequences=(1, 4), contexts=(64,), repeats=9, threads=1
     )

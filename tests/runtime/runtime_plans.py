@@ -70,8 +70,13 @@ def instance(
     )
 
 
-def plan(*instances: PlannedInstance, model: dict[str, Any] | None = None, market: str = "on-demand") -> Plan:
-    """A plan that holds these instances; its demand and money are placeholders."""
+def plan(
+    *instances: PlannedInstance,
+    model: dict[str, Any] | None = None,
+    market: str = "on-demand",
+    entry: dict[str, Any] | None = None,
+) -> Plan:
+    """A plan that holds these instances; its demand and money are placeholders. ``entry`` goes beside ``model``."""
     mode = "mixed" if instances[0].phase == "mixed" else "disaggregated"
     prices = {name: {"available": 99, "price_usd_h": 1.0} for name in CONFIGURATIONS}
     scenario = scenario_from_mapping(
@@ -83,6 +88,7 @@ def plan(*instances: PlannedInstance, model: dict[str, Any] | None = None, marke
                     "model": model or MODEL,
                     "slo": {"ttft_ms": 1000, "tpot_ms": 100, "attainment": "mean"},
                     "demand": {"requests_s": 1, "input_tokens": 100, "output_tokens": 20},
+                    **(entry or {}),
                 }
                 for name in dict.fromkeys(item.model for item in instances)
             },

@@ -62,6 +62,24 @@ def test_rules(planned: PlannedInstance, options: dict[str, object], expected: l
     assert codes(verdict(plan(planned), **options)) == expected
 
 
+def test_weights_that_the_checkpoint_does_not_have() -> None:
+    """FP8 is made while loading; another format needs a checkpoint, by name or by option."""
+    one = instance("mixed", (8, L40S))
+
+    def words(document: Plan) -> list[str]:
+        return list(lower(document, VllmEngine()).pipelines[0].nodes[0].argv)
+
+    made = words(plan(one, entry={"weight_format": "fp8", "kv_format": "fp8"}))
+    assert made[made.index("--quantization") + 1] == "fp8"
+    assert made[made.index("--kv-cache-dtype") + 1] == "fp8"
+    assert not {"--quantization", "--kv-cache-dtype"} & set(words(plan(one)))
+    assert codes(verdict(plan(one, entry={"weight_format": "int4"}))) == ["no-checkpoint"]
+    assert codes(verdict(plan(one, entry={"weight_format": "int4"}), model_paths={"tiny": "us/awq"})) == []
+    own = words(plan(one, entry={"weight_format": "int4", "hf_id": "us/awq"}))
+    assert own[own.index("serve") + 1] == "us/awq"
+    assert "--quantization" not in own
+
+
 def test_heads_that_cannot_be_dealt_out() -> None:
     """Phi-4 has 40 query and 10 KV heads: two GPUs share them, four and eight cannot."""
     shape = {**MODEL, "heads": 40, "kv_heads": 10}
