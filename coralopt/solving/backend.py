@@ -24,6 +24,8 @@ class Capability(Enum):
 
     LP = "lp"
     MILP = "milp"
+    #: Without ``MILP``: takes matrices whose columns are all integer, with finite bounds.
+    BOXED = "boxed"
     PLACEMENT = "placement"
     PLACEMENT_FAMILY = "placement_family"
     MIP_START = "mip_start"
@@ -31,6 +33,7 @@ class Capability(Enum):
     PROGRESS = "progress"
     SEED = "seed"
     INTERRUPT = "interrupt"
+    NODE_LIMIT = "node_limit"
     #: Stops at ``memory_limit`` by itself; the others need ``isolate``.
     MEMORY_LIMIT = "memory_limit"
     #: Has ``conflict(matrix, options)``, a native irreducible infeasible subset.
@@ -174,6 +177,15 @@ class ConflictBackend(Protocol):
 
     def conflict(self, matrix: MilpMatrix, options: SolveOptions, /) -> list[Member]:
         """Sides and bounds that cannot hold together; a guess, which the core proves. Empty when there is none."""
+        ...
+
+
+@runtime_checkable
+class PickyBackend(Protocol):
+    """A back end that cannot always solve in the process of whoever asks."""
+
+    def needs_process(self, matrix: MilpMatrix, options: SolveOptions, /) -> bool:
+        """Whether this solve needs a process of its own."""
         ...
 
 

@@ -32,7 +32,7 @@ from coralopt.types import Floats
 #: How a solver's own status reads: reason and limit. The base turns NO_SOLUTION_FOUND with a solution into FEASIBLE.
 Status = tuple[Reason, Limit | None]
 #: All that a matrix back end can declare; take away what yours cannot do.
-MATRIX_CAPABILITIES = frozenset(Capability) - {Capability.PLACEMENT, Capability.PLACEMENT_FAMILY}
+MATRIX_CAPABILITIES = frozenset(Capability) - {Capability.PLACEMENT, Capability.PLACEMENT_FAMILY, Capability.BOXED}
 #: Reasons that may come with a solution and a bound.
 _USABLE = (Reason.OPTIMAL, Reason.FEASIBLE, Reason.NO_SOLUTION_FOUND)
 
@@ -242,7 +242,8 @@ class MatrixPlugin(ABC):
     Attributes:
         name: The word it is asked for by.
         capabilities: What it can do.
-        package: Its solver's package, as it is installed and imported.
+        package: Its solver's package, as it is installed.
+        module: What is imported, where that has another name.
         licence: In words, with its limits.
         hint: What to do where the package is missing.
         unknown: Figures of the solver of at least this size say that nothing is known.
@@ -252,16 +253,33 @@ class MatrixPlugin(ABC):
     kind: ClassVar[str] = "matrix"
     capabilities: ClassVar[frozenset[Capability]]
     package: ClassVar[str]
+    module: ClassVar[str] = ""
     licence: ClassVar[str]
     hint: ClassVar[str]
     unknown: ClassVar[float] = math.inf
 
     def probe(self) -> Availability:
-        """Whether the solver is installed, and which version; does not import it."""
+        """Whether the solver is installed, and which version."""
         try:
-            return Availability(True, version(self.package), self.licence)
+            version(self.package)
         except PackageNotFoundError:
             return Availability(False, "", self.licence, self.hint)
+        return Availability(True, self.release(), self.licence)
+
+    def release(self) -> str:
+        """Version of the solver itself; that of its package where both are one."""
+        return version(self.package)
+
+    def needs_process(self, matrix: MilpMatrix, options: SolveOptions) -> bool:
+        """Whether a solve must not share this process: packages may bring libraries of one name that exclude another."""
+        return self._failed_import() is not None and self.probe().installed
+
+    def _failed_import(self) -> ImportError | None:
+        try:
+            importlib.import_module(self.module or self.package)
+        except ImportError as error:
+            return error
+        return None
 
     @abstractmethod
     def run(self, job: Job) -> RawResult:
@@ -284,12 +302,13 @@ class MatrixPlugin(ABC):
         Raises:
             OptionError: A native option that the solver does not know or does not take with this value.
             LicenseLimitError: The licence at hand does not cover the matrix.
-            SolverNotFoundError: The solver's package is not installed.
+            SolverNotFoundError: The solver's package is not installed, or does not load in this process.
         """
-        try:
-            importlib.import_module(self.package)
-        except ImportError as error:
-            raise SolverNotFoundError(f"solver {self.name!r} is not installed; {self.hint}") from error
+        if (error := self._failed_import()) is not None:
+            words = f"is not installed; {self.hint}"
+            if self.probe().installed:
+                words = f"does not load in this process, solve with isolate=True: {error}"
+            raise SolverNotFoundError(f"solver {self.name!r} {words}") from error
         job = Job(matrix, options, start if matrix.integer.any() else None, on_progress, self.unknown)
         result = job.finished(self.run(job))
         if result.reason is Reason.INFEASIBLE_OR_UNBOUNDED and matrix.c.any():

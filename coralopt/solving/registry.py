@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypedDict
@@ -47,7 +48,7 @@ def solver_names() -> list[str]:
 def get_backend(solver: str | Backend) -> Backend:
     """The back end of this name, or ``solver`` itself when it is one already.
 
-    A plugin with ``takes_argument`` gets what stands behind a colon: ``pyomo:cbc``.
+    A plugin with ``takes_argument`` gets what stands behind a colon: ``pyomo:cbc``; its ``choices`` are listed.
 
     Raises:
         SolverNotFoundError: No plugin of this name, or one that cannot be loaded; says what there is.
@@ -88,12 +89,23 @@ def backend_version(solver: str | Backend) -> str:
     return get_backend(solver).probe().version
 
 
+def _offers() -> list[tuple[str, EntryPoint, str]]:
+    """(word, plugin, what stands behind the colon): every plugin, and what it lists as ``choices`` behind its colon."""
+    offers = []
+    for name, point in sorted(_plugins().items()):
+        offers.append((name, point, ""))
+        # A plugin that cannot be loaded says so where it is asked for.
+        with contextlib.suppress(Exception):
+            offers += [(f"{name}:{choice}", point, choice) for choice in getattr(point.load(), "choices", ())]
+    return offers
+
+
 def solvers_with(capability: Capability) -> list[str]:
     """Names of registered solvers that declare ``capability``; one that cannot be loaded declares nothing."""
     able = []
-    for name, point in sorted(_plugins().items()):
+    for name, point, choice in _offers():
         try:
-            if capability in _load(point).capabilities:
+            if capability in _load(point, choice).capabilities:
                 able.append(name)
         except SolverNotFoundError:
             continue
@@ -113,14 +125,11 @@ class SolverRow(TypedDict):
 
 
 def solver_listing() -> list[SolverRow]:
-    """One row a registered solver.
-
-    Imports the plugins, not the solvers behind them. A broken plugin is a row with its error, not an exception.
-    """
+    """One row a registered solver, in each of its choices. A broken plugin is a row with its error, not an exception."""
     rows: list[SolverRow] = []
-    for name, point in sorted(_plugins().items()):
+    for name, point, choice in _offers():
         try:
-            backend = _load(point)
+            backend = _load(point, choice)
             probe = backend.probe()
             row = SolverRow(
                 name=name,

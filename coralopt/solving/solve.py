@@ -10,7 +10,16 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
-from coralopt.solving.backend import Backend, Capability, Listener, Plugin, RawResult, is_matrix_backend
+from coralopt.solving.backend import (
+    Backend,
+    Capability,
+    Listener,
+    MatrixBackend,
+    PickyBackend,
+    Plugin,
+    RawResult,
+    is_matrix_backend,
+)
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
@@ -119,6 +128,20 @@ def _unsupported(backend: Plugin, lacks: str, capability: Capability) -> Unsuppo
     return UnsupportedError(f"solver {backend.name!r} {lacks}; these do: {able}")
 
 
+def _refuse_kind(matrix: MilpMatrix, backend: MatrixBackend) -> None:
+    """Refuse columns that a back end does not declare to take."""
+    if Capability.MILP in backend.capabilities:
+        return
+    if Capability.BOXED not in backend.capabilities:
+        if matrix.integer.any():
+            raise _unsupported(backend, "takes no integer columns", Capability.MILP)
+        return
+    whole = matrix.integer & np.isfinite(matrix.lower) & np.isfinite(matrix.upper)
+    if not whole.all():
+        first = matrix.column_names[int(whole.argmin())]
+        raise _unsupported(backend, f"takes integer columns between finite bounds only, not {first}", Capability.MILP)
+
+
 def _judged(
     problem: Problem[A],
     answer: A | None,
@@ -193,8 +216,9 @@ def solve_matrix(
     backend = require_backend(solver)
     if not is_matrix_backend(backend):
         raise _unsupported(backend, "does not take matrices", Capability.LP)
-    if matrix.integer.any() and Capability.MILP not in backend.capabilities:
-        raise _unsupported(backend, "takes no integer columns", Capability.MILP)
+    _refuse_kind(matrix, backend)
+    if options.node_limit is not None and Capability.NODE_LIMIT not in backend.capabilities:
+        raise _unsupported(backend, "has no node limit", Capability.NODE_LIMIT)
     if start is not None:
         if Capability.MIP_START not in backend.capabilities:
             raise _unsupported(backend, "takes no start", Capability.MIP_START)
@@ -202,15 +226,13 @@ def solve_matrix(
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
     raw: RawResult
-    if options.isolate:
+    if options.isolate or (isinstance(backend, PickyBackend) and backend.needs_process(matrix, options)):
         from coralopt.solving.isolation import solve_isolated
 
         raw = solve_isolated(matrix, backend, options, start, on_progress)
     elif options.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
-        able = ", ".join(solvers_with(Capability.MEMORY_LIMIT)) or "none is registered"
-        raise UnsupportedError(
-            f"solver {backend.name!r} has no memory limit of its own; set isolate=True to have one, or use: {able}"
-        )
+        lacks = "has no memory limit of its own; set isolate=True to have one"
+        raise _unsupported(backend, lacks, Capability.MEMORY_LIMIT)
     else:
         raw = backend.solve(matrix, options, start=start, on_progress=on_progress)
     returned = time.perf_counter()

@@ -22,8 +22,11 @@ def model_of_matrix(matrix: MilpMatrix) -> Any:
     for j in columns:
         variable = model.x[j]
         variable.domain = pyo.Integers if matrix.integer[j] else pyo.Reals
-        variable.setlb(None if matrix.lower[j] == -math.inf else float(matrix.lower[j]))
-        variable.setub(None if matrix.upper[j] == math.inf else float(matrix.upper[j]))
+        low, high = float(matrix.lower[j]), float(matrix.upper[j])
+        # GLPK refuses integer columns with fractional bounds.
+        whole = bool(matrix.integer[j])
+        variable.setlb(None if low == -math.inf else math.ceil(low - 1e-9) if whole else low)
+        variable.setub(None if high == math.inf else math.floor(high + 1e-9) if whole else high)
     by_row = matrix.a.tocsr()
     model.row = pyo.Constraint(pyo.Any)
     for i, (low, high) in enumerate(zip(matrix.row_lower.tolist(), matrix.row_upper.tolist(), strict=True)):

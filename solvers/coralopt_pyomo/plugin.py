@@ -8,8 +8,12 @@ unknown here: without a bound nothing is ever called optimal.
 from __future__ import annotations
 
 import math
+import re
+import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, ClassVar
 
 from coralopt.errors import (
@@ -18,9 +22,18 @@ from coralopt.errors import (
     OptionError,
     SolverError,
     SolverNotFoundError,
-    UnsupportedError,
 )
-from coralopt.solving import Availability, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions, fast_build
+from coralopt.solving import (
+    Availability,
+    Capability,
+    Limit,
+    MilpMatrix,
+    RawResult,
+    Reason,
+    SolveOptions,
+    fast_build,
+    get_backend,
+)
 from coralopt.solving.options import OptionValue
 from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.types import Floats
@@ -60,6 +73,14 @@ _OLD_OPTIONS = {
     "appsi_highs": _HIGHS,
     "appsi_gurobi": _NEW_OPTIONS["gurobi"],
 }
+#: Solvers that Pyomo runs as programs; their logs tell what it does not read.
+_EXECUTABLES = ("cbc", "glpk")
+_REFUSED = re.compile(r"No match for .*|.* is illegal for .*|Invalid option .*|Invalid .* '.*'")
+_GLPK_BOUND = re.compile(r"mip = .* [<>]= +([-+.\de]+) ")
+_LOG_STATUSES: dict[str, Status] = {
+    "LP HAS UNBOUNDED PRIMAL SOLUTION": (Reason.UNBOUNDED, None),
+    "TIME LIMIT EXCEEDED": stopped(Limit.TIME),
+}
 
 
 class PyomoBackend(MatrixPlugin):
@@ -68,6 +89,8 @@ class PyomoBackend(MatrixPlugin):
     package: ClassVar[str] = "pyomo"
     hint: ClassVar[str] = "name a solver of Pyomo's factory: pyomo:cbc, pyomo:glpk, pyomo:highs, ..."
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.LP, Capability.MILP})
+    #: Listed by name: what the compliance suite runs with, where it is installed.
+    choices: ClassVar[tuple[str, ...]] = ("cbc", "glpk")
     unknown: ClassVar[float] = 1e20
     #: Takes the part of a solver name behind the colon.
     takes_argument: ClassVar[bool] = True
@@ -75,6 +98,9 @@ class PyomoBackend(MatrixPlugin):
     def __init__(self, argument: str = "") -> None:
         self.solver = argument
         self.name = f"pyomo:{argument}" if argument else "pyomo"  # type: ignore[misc]
+        engines = [names for engine, names in _NEW_OPTIONS.items() if engine in argument]
+        if any("node_limit" in names for names in [*engines, _OLD_OPTIONS.get(_old_engine(argument), {})]):
+            self.capabilities = self.capabilities | {Capability.NODE_LIMIT}  # type: ignore[misc]
 
     def probe(self) -> Availability:
         """Whether Pyomo finds the solver; without a name, whether Pyomo is there."""
@@ -92,7 +118,7 @@ class PyomoBackend(MatrixPlugin):
         if not available:
             hint = f"Pyomo does not find {self.solver!r} here; install its executable or Python package"
             return Availability(False, "", licence, hint)
-        return Availability(True, _version(interface), licence)
+        return Availability(True, _version(self.solver, interface), licence)
 
     def run(self, job: Job) -> RawResult:
         """Rebuild the matrix as a Pyomo model, hand it to the solver, read incumbent and bound."""
@@ -143,8 +169,11 @@ def _interface(name: str) -> tuple[Any, bool]:
     return solver, False
 
 
-def _version(interface: Any) -> str:
+def _version(name: str, interface: Any) -> str:
     try:
+        if name in ("scip_direct", "scip_persistent"):
+            # Pyomo names the version of the package.
+            return get_backend("scip").probe().version
         parts = interface.version()
     except Exception:
         return ""
@@ -153,8 +182,6 @@ def _version(interface: Any) -> str:
 
 def _native(name: str, names: Mapping[str, str], options: SolveOptions) -> dict[str, OptionValue]:
     """Common options under the solver's own names, overridden by the native ones."""
-    if options.node_limit is not None and "node_limit" not in names:
-        raise UnsupportedError(f"pyomo:{name} has no node limit that coralopt knows; use native options")
     # Without this SCIP 10.0 calls fractional solutions optimal; see the back end `scip`.
     safe = {"presolving/donotmultaggr": True} if "scip" in name else {}
     native = {**named_options(options, names), **safe, **options.native}
@@ -188,21 +215,42 @@ def _run_new(name: str, interface: Any, model: Any, job: Job) -> RawResult:
 
 
 def _run_old(name: str, interface: Any, model: Any, job: Job) -> RawResult:
-    prefix = next((key for key in sorted(_OLD_OPTIONS, key=len, reverse=True) if name.startswith(key)), "")
+    from pyomo.common.log import LoggingIntercept
+
+    prefix = _old_engine(name)
     native = _native(name, _OLD_OPTIONS.get(prefix, {}), job.options)
     # Executables take whole seconds, at least one.
     seconds = job.options.time_limit
-    limit = {} if seconds is None else {"timelimit": max(1, math.ceil(seconds))}
-    job.effective = {**native, **limit}
-    with job.solving():
-        result = interface.solve(model, tee=job.options.log, load_solutions=False, options=native, **limit)
-    condition = str(result.solver.termination_condition)
-    incumbent = bool(len(result.solution)) and _may_come_with_solution(condition)
-    if incumbent:
-        model.solutions.load_from(result)
+    how: dict[str, Any] = {} if seconds is None else {"timelimit": max(1, math.ceil(seconds))}
+    job.effective = {**native, **how}
+    with tempfile.TemporaryDirectory(prefix="coralopt-") as folder, LoggingIntercept(module="pyomo") as said:
+        log = Path(folder) / "log"
+        if prefix in _EXECUTABLES:
+            how["logfile"] = str(log)
+        try:
+            with job.solving():
+                result = interface.solve(model, tee=job.options.log, load_solutions=False, options=native, **how)
+        finally:
+            text = said.getvalue() + (log.read_text(errors="replace") if log.exists() else "")
+            if refused := _REFUSED.search(text):
+                raise OptionError(f"pyomo:{name} does not take the options {dict(job.options.native)}: {refused[0]}")
+        condition = str(result.solver.termination_condition)
+        incumbent = bool(len(result.solution)) and _may_come_with_solution(condition)
+        if incumbent:
+            model.solutions.load_from(result)
     bound = result.problem.upper_bound if job.matrix.maximize else result.problem.lower_bound
     bound = float(bound) if isinstance(bound, (int, float)) else math.nan
-    return _result(condition, f"{condition}/{result.solver.status}", values_of(model) if incumbent else None, bound)
+    if prefix == "glpk":
+        # Pyomo reads no bound of GLPK, whose log shows the last one.
+        shown = _GLPK_BOUND.findall(text)
+        bound = float(shown[-1]) if shown else bound
+    plain = _result(condition, f"{condition}/{result.solver.status}", values_of(model) if incumbent else None, bound)
+    told = next((status for words, status in _LOG_STATUSES.items() if words in text), None)
+    return replace(plain, reason=told[0], limit=told[1]) if told else plain
+
+
+def _old_engine(name: str) -> str:
+    return next((key for key in sorted(_OLD_OPTIONS, key=len, reverse=True) if name.startswith(key)), "")
 
 
 def _may_come_with_solution(condition: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -43,6 +44,10 @@ class ScipBackend(MatrixPlugin):
     capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES
     unknown: ClassVar[float] = 1e20
 
+    def release(self) -> str:
+        """SCIP's own version, not that of its package."""
+        return _release()
+
     def run(self, job: Job) -> RawResult:
         """One fresh model, solved once; twice where presolve went wrong."""
         result = _run(job)
@@ -65,6 +70,12 @@ class ScipBackend(MatrixPlugin):
         # Names are a letter and the position.
         members = [(kind, int(name[1:]), "lower") for kind, name, low, _ in sides if low > -infinity]
         return members + [(kind, int(name[1:]), "upper") for kind, name, _, high in sides if high < infinity]
+
+
+@cache
+def _release() -> str:
+    model = pyscipopt.Model()
+    return f"{model.getMajorVersion()}.{model.getMinorVersion()}.{model.getTechVersion()}"
 
 
 def _run(job: Job) -> RawResult:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
+from coralopt.solving import get_backend
 from coralopt.testing import compliance
 
 test_highs = compliance.tests("highs")
@@ -11,3 +17,16 @@ test_pyomo_highs = compliance.tests("pyomo:highs")
 test_pyomo_old_interface = compliance.tests("pyomo:appsi_highs")
 test_pyomo_scip = compliance.tests("pyomo:scip_direct")
 test_pyomo_gurobi = compliance.tests("pyomo:gurobi_direct")
+test_scipy = compliance.tests("scipy")
+test_cbc = compliance.tests("pyomo:cbc")
+test_glpk = compliance.tests("pyomo:glpk")
+
+
+@pytest.mark.parametrize("solver", ["cp-sat", "glop", "pdlp"])
+def test_ortools(solver: str) -> None:
+    """In a process of its own, where OR-tools' library of HiGHS does not meet highspy's."""
+    if not get_backend(solver).probe().installed:
+        pytest.skip(get_backend(solver).probe().hint)
+    command = [sys.executable, "-m", "coralopt.testing.compliance", solver]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout

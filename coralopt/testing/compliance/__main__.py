@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
-from rich.table import Table
 
 from coralopt.errors import CoraloptError
+from coralopt.report.table import Column, make_table
 from coralopt.testing.compliance import run
 
 
@@ -23,12 +23,9 @@ def main(names: list[str]) -> int:
         except CoraloptError as error:
             print(error, file=sys.stderr)
             return 4
-        table = Table(title=f"Compliance of {name}")
-        for head in ("case", "outcome", "s", "message"):
-            table.add_column(head)
-        for outcome in outcomes:
-            table.add_row(outcome.case.name, outcome.status, f"{outcome.seconds:.2f}", outcome.message[:200])
-        Console().print(table)
+        rows = [(item.case.name, item.status, item.seconds, item.message[:200]) for item in outcomes]
+        heads = ("case", "outcome", Column("s", "{:.2f}"), Column("message", fold=True))
+        Console().print(make_table(f"Compliance of {name}", heads, rows))
         counts = {status: sum(o.status == status for o in outcomes) for status in ("passed", "failed", "skipped")}
         print(f"{name}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
         failed += counts["failed"]

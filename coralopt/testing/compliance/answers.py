@@ -33,13 +33,13 @@ def linear_maximum(backend: MatrixBackend) -> None:
     _optimum(backend, matrix([2, 3], [([1, 2], -INFINITY, 8)], (0, 6), integer=False, maximize=True), 15)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def integer_minimum(backend: MatrixBackend) -> None:
     """Integrality must reach the solver: the relaxation has a better value."""
     _optimum(backend, matrix([3, 4], [([2, 3], 7, INFINITY)], (0, 10)), 10)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def integer_maximum(backend: MatrixBackend) -> None:
     """Both senses, with integrality."""
     programme = knapsack()
@@ -53,7 +53,7 @@ def mixed_columns(backend: MatrixBackend) -> None:
     _optimum(backend, programme, 5 * 2 + 4 * 3)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def objective_constant(backend: MatrixBackend) -> None:
     """A constant belongs to objective and bound alike, in both senses."""
     for maximize in (False, True):
@@ -88,7 +88,7 @@ def infeasible_linear(backend: MatrixBackend) -> None:
     assert result.bound is None
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def infeasible_integer(backend: MatrixBackend) -> None:
     """Feasible as a linear programme, infeasible in whole numbers."""
     result = solve_matrix(matrix([1, 1], [([2, 2], 3, 3)], (0, 5)), backend)
@@ -120,7 +120,7 @@ def no_columns_but_an_impossible_row(backend: MatrixBackend) -> None:
     assert result.termination.reason is Reason.INFEASIBLE, result.termination
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def row_without_coefficients(backend: MatrixBackend) -> None:
     """An empty row that holds is harmless; one that does not makes the model infeasible."""
     _optimum(backend, matrix([1], [([0], -1, 1), ([1], 2, INFINITY)], (0, 9)), 2)
@@ -128,7 +128,7 @@ def row_without_coefficients(backend: MatrixBackend) -> None:
     assert result.termination.reason is Reason.INFEASIBLE, result.termination
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def no_rows(backend: MatrixBackend) -> None:
     """Bounds alone decide."""
     _optimum(backend, matrix([1, -2], bounds=[(-3, 4), (-3, 4)]), -11)
@@ -147,13 +147,13 @@ def negative_bounds(backend: MatrixBackend) -> None:
     _optimum(backend, matrix([1, -1], [([1, 1], -9, 9)], [(-7.5, 3), (-INFINITY, -2.5)]), -6 + 3)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def fixed_columns(backend: MatrixBackend) -> None:
     """lower = upper is a constant, not an error."""
     _optimum(backend, matrix([1, 1], [([1, 1], 5, INFINITY)], [(2, 2), (0, 9)]), 5)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def range_and_equality_rows(backend: MatrixBackend) -> None:
     """Both sides of a row count."""
     rows = [([1, 1, 0], 2, 4), ([0, 1, 1], 3, 3), ([1, 0, -1], -INFINITY, INFINITY)]
@@ -161,7 +161,7 @@ def range_and_equality_rows(backend: MatrixBackend) -> None:
     _optimum(backend, programme, best_by_enumeration(programme) or 0.0)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def duplicate_entries(backend: MatrixBackend) -> None:
     """Two entries at one place add up."""
     from dataclasses import replace
@@ -173,7 +173,7 @@ def duplicate_entries(backend: MatrixBackend) -> None:
     _optimum(backend, twice, 3)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def zero_objective(backend: MatrixBackend) -> None:
     """A feasibility problem has objective 0, bound 0 and gap 0."""
     result = solve_matrix(matrix([0, 0], [([1, 1], 3, 3)], (0, 5)), backend)
@@ -182,13 +182,13 @@ def zero_objective(backend: MatrixBackend) -> None:
     assert result.gap == 0.0
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def zero_optimum(backend: MatrixBackend) -> None:
     """A relative gap at an optimum of 0 must not divide by zero."""
     _optimum(backend, matrix([1, 1], [([1, -1], 0, 0)], (0, 4)), 0)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def wide_coefficients(backend: MatrixBackend) -> None:
     """Tokens/s beside node counts: coefficients from 1 to 1e6."""
     programme = matrix(
@@ -199,14 +199,14 @@ def wide_coefficients(backend: MatrixBackend) -> None:
     _optimum(backend, programme, best_by_enumeration(programme) or 0.0)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def equal_columns(backend: MatrixBackend) -> None:
     """Ties everywhere: many optima, one value."""
     programme = matrix([2.0] * 6, [([3.0] * 6, 10, INFINITY)], (0, 2))
     _optimum(backend, programme, 8)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def random_programmes_equal_enumeration(backend: MatrixBackend) -> None:
     """Forty small programmes of every kind, against trying everything."""
     rng = np.random.default_rng(20240)

@@ -99,7 +99,8 @@ def best_by_enumeration(programme: MilpMatrix) -> float | None:
 def market_split(rows: int = 5, seed: int = 3) -> MilpMatrix:
     """A market split problem with slack: easy to satisfy, out of reach to prove within seconds.
 
-    min sum of slacks subject to A x + s+ - s- = half of the row sums, x binary (Cornuejols and Dawande, 1998).
+    min sum of slacks subject to A x + s+ - s- = half of the row sums, x binary (Cornuejols and Dawande, 1998). All figures
+    are whole, and so are slacks; they are bounded, so that solvers of bounded whole numbers take it, too.
     """
     rng = np.random.default_rng(seed)
     binaries = 10 * (rows - 1)
@@ -107,12 +108,11 @@ def market_split(rows: int = 5, seed: int = 3) -> MilpMatrix:
     identity = np.eye(rows)
     entries = np.hstack([a, identity, -identity])
     half = a.sum(axis=1) // 2
-    bounds = [(0.0, 1.0)] * binaries + [(0.0, INFINITY)] * (2 * rows)
+    bounds = [(0.0, 1.0)] * binaries + [(0.0, float(a.sum(axis=1).max()))] * (2 * rows)
     return matrix(
         [0.0] * binaries + [1.0] * (2 * rows),
         [(row.tolist(), float(right), float(right)) for row, right in zip(entries, half, strict=True)],
         bounds,
-        integer=[True] * binaries + [False] * (2 * rows),
     )
 
 

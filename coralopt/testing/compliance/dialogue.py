@@ -36,7 +36,7 @@ from coralopt.testing.compliance.case import (
 from coralopt.types import Floats
 
 
-@case(Capability.MILP, Capability.MIP_START)
+@case(Capability.BOXED, Capability.MIP_START, Capability.NODE_LIMIT)
 def complete_start_is_accepted(backend: MatrixBackend) -> None:
     """A feasible start is taken, and said to be."""
     programme = market_split()
@@ -45,7 +45,7 @@ def complete_start_is_accepted(backend: MatrixBackend) -> None:
     assert result.x is not None
 
 
-@case(Capability.MILP, Capability.MIP_START)
+@case(Capability.BOXED, Capability.MIP_START)
 def start_survives_a_limit(backend: MatrixBackend) -> None:
     """No time to find anything: the start is the answer."""
     programme = market_split()
@@ -55,7 +55,7 @@ def start_survives_a_limit(backend: MatrixBackend) -> None:
     assert result.objective <= float(programme.c @ start) + 1e-6
 
 
-@case(Capability.MILP, Capability.MIP_START)
+@case(Capability.BOXED, Capability.MIP_START)
 def infeasible_start_is_harmless(backend: MatrixBackend) -> None:
     """A start that violates a row must not change the optimum, nor be called accepted."""
     programme = knapsack(items=12)
@@ -64,7 +64,7 @@ def infeasible_start_is_harmless(backend: MatrixBackend) -> None:
     assert result.start_accepted is not True
 
 
-@case(Capability.MILP, Capability.MIP_START)
+@case(Capability.BOXED, Capability.MIP_START)
 def partial_start_is_harmless(backend: MatrixBackend) -> None:
     """NaN where nothing is known."""
     programme = knapsack(items=12)
@@ -74,7 +74,7 @@ def partial_start_is_harmless(backend: MatrixBackend) -> None:
     assert result.objective == best_by_enumeration(programme)
 
 
-@case(Capability.MILP, Capability.PROGRESS)
+@case(Capability.BOXED, Capability.PROGRESS)
 def progress_is_monotone(backend: MatrixBackend) -> None:
     """Incumbents only improve, bounds only tighten, and both agree with the result."""
     programme = market_split()
@@ -89,7 +89,7 @@ def progress_is_monotone(backend: MatrixBackend) -> None:
     assert all(later.seconds >= earlier.seconds for earlier, later in itertools.pairwise(events))
 
 
-@case(Capability.MILP, Capability.PROGRESS)
+@case(Capability.BOXED, Capability.PROGRESS)
 def progress_carries_incumbents(backend: MatrixBackend) -> None:
     """An incumbent told is a solution with the objective told."""
     programme = market_split()
@@ -106,7 +106,7 @@ def progress_carries_incumbents(backend: MatrixBackend) -> None:
         assert np.abs(programme.a @ x - programme.row_lower).max() < 1e-4
 
 
-@case(Capability.MILP, Capability.PROGRESS)
+@case(Capability.BOXED, Capability.PROGRESS)
 def errors_of_the_listener_surface(backend: MatrixBackend) -> None:
     """An exception in a callback ends the solve and reaches the caller."""
 
@@ -122,7 +122,7 @@ def errors_of_the_listener_surface(backend: MatrixBackend) -> None:
     assert "the listener failed" in words, words
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def silent_by_default(backend: MatrixBackend) -> None:
     """Nothing on standard output unless log is asked for."""
     with _output() as words:
@@ -130,7 +130,7 @@ def silent_by_default(backend: MatrixBackend) -> None:
     assert words == [""], words
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def log_on_demand(backend: MatrixBackend) -> None:
     """log=True shows the solver's own log."""
     with _output() as words:
@@ -138,7 +138,7 @@ def log_on_demand(backend: MatrixBackend) -> None:
     assert len(words[0]) > 100, words
 
 
-@case(Capability.MILP, Capability.INTERRUPT)
+@case(Capability.BOXED, Capability.INTERRUPT)
 def interrupt_keeps_the_incumbent(backend: MatrixBackend) -> None:
     """Ctrl-C after a second is a limit: no exception, and the best solution so far."""
     if threading.current_thread() is not threading.main_thread() or os.name == "nt":
@@ -156,7 +156,7 @@ def interrupt_keeps_the_incumbent(backend: MatrixBackend) -> None:
     assert result.termination.reason is Reason.FEASIBLE, result.termination
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def works_in_another_thread(backend: MatrixBackend) -> None:
     """Servers solve in worker threads."""
     result: list[float] = []
@@ -197,7 +197,7 @@ def duals_prove_the_optimum(backend: MatrixBackend) -> None:
             assert math.isclose(proved, result.objective, rel_tol=1e-6, abs_tol=1e-6), (proved, result.objective)
 
 
-@case(Capability.MILP, Capability.LP_DUALS)
+@case(Capability.BOXED, Capability.LP_DUALS)
 def no_duals_of_integer_programmes(backend: MatrixBackend) -> None:
     """Prices of an integer programme would be a fiction."""
     result = solve_matrix(knapsack(items=8), backend)
@@ -205,7 +205,7 @@ def no_duals_of_integer_programmes(backend: MatrixBackend) -> None:
     assert result.reduced_costs is None
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def export_and_reread_same_optimum(backend: MatrixBackend) -> None:
     """What is written as LP or MPS and read back is the same problem."""
     from pathlib import Path

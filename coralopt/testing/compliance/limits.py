@@ -15,7 +15,7 @@ from coralopt.testing.compliance.case import best_by_enumeration, case, knapsack
 SHORT = 1.0
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def no_time_at_all(backend: MatrixBackend) -> None:
     """time_limit=0 is a limit like any other: no exception, and nothing claimed that was not found."""
     result = solve_matrix(market_split(), backend, SolveOptions(time_limit=0.0))
@@ -24,7 +24,7 @@ def no_time_at_all(backend: MatrixBackend) -> None:
     assert result.gap > 0
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def time_limit_keeps_the_incumbent(backend: MatrixBackend) -> None:
     """The best solution so far is what a time limit is for."""
     begun = time.perf_counter()
@@ -38,7 +38,7 @@ def time_limit_keeps_the_incumbent(backend: MatrixBackend) -> None:
     assert time.perf_counter() - begun < 60 * SHORT
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED, Capability.NODE_LIMIT)
 def node_limit_is_no_error(backend: MatrixBackend) -> None:
     """A node limit ends the search early; what is claimed must still hold."""
     programme = knapsack(items=16)
@@ -51,7 +51,7 @@ def node_limit_is_no_error(backend: MatrixBackend) -> None:
     assert result.bound >= truth - 1e-6
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def bound_never_passes_the_optimum(backend: MatrixBackend) -> None:
     """In both senses, with a loose gap, the bound is on the far side of the true optimum."""
     for maximize in (False, True):
@@ -63,7 +63,7 @@ def bound_never_passes_the_optimum(backend: MatrixBackend) -> None:
         assert off <= 1e-6 * abs(truth), (result.bound, truth)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def gap_stop_is_labelled_by_the_gap(backend: MatrixBackend) -> None:
     """Stopped at a gap of 30 %: optimal means within the gap asked for, and the true gap is reported."""
     result = solve_matrix(knapsack(items=16, seed=5), backend, SolveOptions(rel_gap=0.3))
@@ -73,19 +73,20 @@ def gap_stop_is_labelled_by_the_gap(backend: MatrixBackend) -> None:
     assert math.isclose(result.gap, abs(result.objective - result.bound) / abs(result.objective), abs_tol=1e-12)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def options_do_not_leak(backend: MatrixBackend) -> None:
     """A limit of one solve must not be in force in the next; persistent interfaces of Pyomo fail here."""
     programme = knapsack(items=16)
     truth = best_by_enumeration(programme) or 0.0
-    for tight in (SolveOptions(time_limit=0.0), SolveOptions(rel_gap=0.9), SolveOptions(node_limit=0)):
+    nodes = [SolveOptions(node_limit=0)] if Capability.NODE_LIMIT in backend.capabilities else []
+    for tight in (SolveOptions(time_limit=0.0), SolveOptions(rel_gap=0.9), *nodes):
         solve_matrix(programme, backend, tight)
         result = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0, abs_gap=1e-7))
         assert result.termination.reason is Reason.OPTIMAL, (tight, result.termination)
         assert math.isclose(result.objective, truth, rel_tol=1e-6)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def models_do_not_leak(backend: MatrixBackend) -> None:
     """Solving another model in between changes nothing."""
     first, second = knapsack(items=10), matrix([1, 1], [([1, 2], 3, 3)], (0, 3))
@@ -93,7 +94,7 @@ def models_do_not_leak(backend: MatrixBackend) -> None:
     assert values[0] == values[2], values
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def unknown_native_option_raises(backend: MatrixBackend) -> None:
     """A typo in an option must not be ignored in silence."""
     try:
@@ -105,7 +106,7 @@ def unknown_native_option_raises(backend: MatrixBackend) -> None:
     assert "no_such_option_at_all" in words, words
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def wrongly_typed_native_option_raises(backend: MatrixBackend) -> None:
     """A number given as a word must not be ignored in silence."""
     effective = solve_matrix(knapsack(items=6), backend, SolveOptions(rel_gap=0.01)).effective
@@ -121,14 +122,14 @@ def wrongly_typed_native_option_raises(backend: MatrixBackend) -> None:
     assert name in words, (name, words)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def effective_options_are_echoed(backend: MatrixBackend) -> None:
     """The gap that was asked for is in force under some native name."""
     effective = solve_matrix(knapsack(items=6), backend, SolveOptions(rel_gap=0.0123)).effective
     assert 0.0123 in effective.values(), effective
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def native_options_win(backend: MatrixBackend) -> None:
     """A native option is stronger than the common one."""
     effective = solve_matrix(knapsack(items=6), backend, SolveOptions(rel_gap=0.0123)).effective
@@ -137,7 +138,7 @@ def native_options_win(backend: MatrixBackend) -> None:
     assert again.effective[name] == 0.0321, again.effective
 
 
-@case(Capability.MILP, Capability.SEED)
+@case(Capability.BOXED, Capability.SEED, Capability.NODE_LIMIT)
 def same_seed_same_answer(backend: MatrixBackend) -> None:
     """One thread and one seed: bit for bit the same."""
     programme = market_split(rows=4)
@@ -150,7 +151,7 @@ def same_seed_same_answer(backend: MatrixBackend) -> None:
     assert (first.nodes, first.iterations) == (second.nodes, second.iterations)
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def threads_may_change_between_solves(backend: MatrixBackend) -> None:
     """One, two, one thread in a process: HiGHS fails here when its pool is not reset."""
     programme = knapsack(items=12)
@@ -158,7 +159,7 @@ def threads_may_change_between_solves(backend: MatrixBackend) -> None:
     assert len(set(values)) == 1, values
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def presolve_off_same_optimum(backend: MatrixBackend) -> None:
     """Presolve is a way, not an answer."""
     programme = knapsack(items=12, seed=9)
@@ -169,7 +170,7 @@ def presolve_off_same_optimum(backend: MatrixBackend) -> None:
     assert len(values) == 1, values
 
 
-@case(Capability.MILP)
+@case(Capability.BOXED)
 def isolated_solve_agrees(backend: MatrixBackend) -> None:
     """In a process of its own: same answer, and the deadline is hard."""
     programme = knapsack(items=12)
