@@ -61,6 +61,7 @@ def make_app() -> typer.Typer:
     app.command()(solvers.solvers)
     app.command()(model.export)
     app.command("solve")(model.solve_file)
+    app.command("check")(model.check_file)
     app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(launch.app, name="launch")
     app.add_typer(scenario.app, name="scenario")

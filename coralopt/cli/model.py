@@ -1,4 +1,6 @@
-"""``coralopt export`` and ``coralopt solve``: allocation models as LP or MPS files, and any such file through any solver."""
+"""``coralopt export``, ``solve`` and ``check``: allocation models as LP or MPS files, any such file through any solver, and
+any solution file held against its model.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,16 @@ from coralopt.cli.console import (
     parse_options,
     progress_bar,
 )
-from coralopt.cli.exit_codes import INFEASIBLE, NO_PLAN_IN_TIME, OK
+from coralopt.cli.exit_codes import CHECK_FAILED, INFEASIBLE, NO_PLAN_IN_TIME, OK
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import LibraryFile
+
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What the file may leave open: integer-bounds, negative-upper, huge-figures, no-end; repeatable."
+    ),
+]
 
 
 def export(
@@ -58,20 +67,24 @@ def solve_file(
     conflict: Annotated[
         bool, typer.Option(help="For an infeasible model: name rows that cannot hold together.")
     ] = True,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Solution file to write.")] = None,
+    allow: Allow = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Solve an LP or MPS file with any back end, check the answer, print it."""
     from coralopt.report.table import Column, make_table
-    from coralopt.solving import Reason, SolveOptions, find_conflict, read_model, solve_matrix
+    from coralopt.solving import Reason, SolveOptions, find_conflict, read_model, solve_matrix, write_solution
 
     options = SolveOptions.from_mapping(parse_options(option))
-    matrix = read_model(model)
+    matrix = read_model(model, allow or ())
     started = time.perf_counter()
     solution = solve_matrix(matrix, solver, options)
     seconds = time.perf_counter() - started
     values: dict[str, float] = {}
     if solution.x is not None:
         values = {matrix.column_names[int(j)]: float(solution.x[j]) for j in np.flatnonzero(solution.x)}
+        if output is not None:
+            write_solution(output, solution.objective, values)
     infeasible = solution.termination.reason is Reason.INFEASIBLE
     rows: list[str] = []
     if infeasible and conflict:
@@ -96,3 +109,33 @@ def solve_file(
         lines.append(f"these rows cannot hold together within the bounds: {', '.join(rows)}")
     code = OK if solution.x is not None else INFEASIBLE if infeasible else NO_PLAN_IN_TIME
     present(CommandOutput({**facts, "values": values, "conflict": rows}, [table], lines, code=code), json_output)
+
+
+def check_file(
+    model: Annotated[Path, typer.Argument(help="LP or MPS file.")],
+    solution: Annotated[Path, typer.Argument(help="Solution file: a column and its value a line.")],
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Largest violation, times max(1, |side|); 0: exact.")
+    ] = 1e-6,
+    allow: Allow = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Hold a solution file against its model in exact fractions; exit 1 with a sentence for everything that is off."""
+    from coralopt.solving import check_solution_file
+
+    check = check_solution_file(model, solution, tolerance, allow or ())
+    lines = [f"  - {sentence}" for sentence in check.violations]
+    verdict = "the solution holds" if check.holds else f"the solution does NOT hold: {len(check.violations)} violations"
+    lines.append(f"{verdict}; objective {float(check.objective):.12g}, largest violation {float(check.largest):.3g}")
+    document = {
+        "model": model,
+        "solution": solution,
+        "ok": check.holds,
+        "objective": float(check.objective),
+        "exact_objective": str(check.objective),
+        "stated_objective": None if check.stated is None else float(check.stated),
+        "largest_violation": float(check.largest),
+        "tolerance": tolerance,
+        "violations": list(check.violations),
+    }
+    present(CommandOutput(document, ["\n".join(lines)], code=OK if check.holds else CHECK_FAILED), json_output)

@@ -15,7 +15,7 @@ from coralopt.solving.backend import (
 )
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
 from coralopt.solving.compiled import Compiled, compile_problem
-from coralopt.solving.export import read_model, write_model
+from coralopt.solving.files import FileCheck, check_solution_file, read_model, write_model, write_solution
 from coralopt.solving.infeasibility import Conflict, SmallestRelaxation, find_conflict, smallest_relaxation
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
@@ -42,6 +42,7 @@ __all__ = [
     "Check",
     "Compiled",
     "Conflict",
+    "FileCheck",
     "Formulation",
     "Job",
     "Limit",
@@ -65,6 +66,7 @@ __all__ = [
     "Violation",
     "attach",
     "backend_version",
+    "check_solution_file",
     "checked_native",
     "compile_problem",
     "fast_build",
@@ -89,4 +91,5 @@ __all__ = [
     "stopped",
     "unknown_option",
     "write_model",
+    "write_solution",
 ]

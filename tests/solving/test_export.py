@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import SolverError, UnsupportedError
-from coralopt.solving import MilpMatrix, read_model, write_model
-from coralopt.solving.export import safe_names
+from coralopt.solving import MilpMatrix, read_model, solve_matrix, write_model
+from coralopt.solving.files.write import safe_names
 from coralopt.testing.compliance.case import INFINITY, best_by_enumeration, knapsack, matrix
 
 
@@ -58,6 +61,7 @@ def test_files_read_back_bit_for_bit(suffix: str, model: MilpMatrix) -> None:
         path = Path(folder) / f"model.{suffix}"
         write_model(model, path)
         again = read_model(path)
+        _equal_to_highs(again, path)
     assert list(again.column_names) == list(model.column_names)
     for name in ("c", "lower", "upper", "integer"):
         np.testing.assert_array_equal(getattr(again, name), getattr(model, name), err_msg=name)
@@ -73,11 +77,45 @@ def test_files_read_back_bit_for_bit(suffix: str, model: MilpMatrix) -> None:
         assert found[name] == (model.row_lower[i], model.row_upper[i])
 
 
+def _equal_to_highs(read: MilpMatrix, path: Path) -> None:
+    """HiGHS's reader, which shares nothing with ours, says the same; a maximum in MPS is a minimum to it."""
+    import highspy
+
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("small_matrix_value", 1e-12)
+    solver.readModel(str(path))
+    model = solver.getLp()
+    names = list(model.col_names_)
+    sign = -1.0 if read.maximize and path.suffix == ".mps" else 1.0
+    order = [names.index(name) for name in read.column_names]
+    if "objective_constant" in names:
+        offset = sign * model.col_cost_[names.index("objective_constant")]
+    else:
+        offset = model.offset_
+    assert offset == read.offset
+    for ours, theirs in (
+        (sign * read.c, model.col_cost_),
+        (read.lower, model.col_lower_),
+        (read.upper, model.col_upper_),
+    ):
+        np.testing.assert_array_equal(ours, np.array(theirs)[order])
+    kinds = [model.integrality_[j] == highspy.HighsVarType.kInteger for j in order] if model.integrality_ else []
+    np.testing.assert_array_equal(read.integer, np.array(kinds or [False] * len(order)))
+    part = model.a_matrix_
+    dense = np.zeros((model.num_row_, model.num_col_))
+    for j in range(model.num_col_):
+        for k in range(part.start_[j], part.start_[j + 1]):
+            dense[part.index_[k], j] = part.value_[k]
+    rows = [list(model.row_names_).index(name) for name in read.row_names]
+    np.testing.assert_array_equal(read.a.toarray(), dense[np.ix_(rows, order)])
+    np.testing.assert_array_equal(read.row_lower, np.array(model.row_lower_)[rows])
+    np.testing.assert_array_equal(read.row_upper, np.array(model.row_upper_)[rows])
+
+
 @pytest.mark.parametrize("suffix", ["lp", "mps"])
 def test_other_solvers_read_the_files_themselves(suffix: str, tmp_path: Path) -> None:
     """Readable names must be names to SCIP's and Gurobi's own readers, too."""
-    from dataclasses import replace
-
     model = knapsack(items=8, offset=3.25)
     model = replace(
         model,
@@ -86,7 +124,8 @@ def test_other_solvers_read_the_files_themselves(suffix: str, tmp_path: Path) ->
     )
     path = tmp_path / f"model.{suffix}"
     write_model(model, path)
-    truth = best_by_enumeration(model)
+    # A maximum is a minimum of the negated costs in MPS: CBC skips OBJSENSE, GLPK refuses it.
+    truth = (best_by_enumeration(model) or 0.0) * (-1 if suffix == "mps" else 1)
     scip = pytest.importorskip("pyscipopt").Model()
     scip.hideOutput()
     scip.readProblem(str(path))
@@ -97,6 +136,47 @@ def test_other_solvers_read_the_files_themselves(suffix: str, tmp_path: Path) ->
     with gurobipy.Env(params={"OutputFlag": 0}) as environment, gurobipy.read(str(path), environment) as gurobi:
         gurobi.optimize()
         assert gurobi.ObjVal == pytest.approx(truth)
+
+
+def _solved_by(program: str, path: Path) -> float:
+    """The optimum that a program which reads files by itself prints."""
+    out = path.with_suffix(".out")
+    free = "--freemps" if path.suffix == ".mps" else "--lp"
+    commands = {
+        "cbc": ["cbc", str(path), "-ratioGap", "0", "-solve", "-solution", str(out)],
+        "glpsol": ["glpsol", free, str(path), "-o", str(out)],
+    }
+    said = subprocess.run(commands[program], capture_output=True, text=True, check=False)
+    line = next((line for line in out.read_text().splitlines() if "bjective" in line), said.stdout)
+    found = re.search(r"(?:objective value|= )\s*(-?[\d.e+-]+)", line)
+    assert found is not None, said.stdout
+    return float(found[1])
+
+
+@pytest.mark.parametrize("suffix", ["lp", "mps"])
+@pytest.mark.parametrize("program", ["cbc", "glpsol"])
+def test_cbc_and_glpk_read_the_files(program: str, suffix: str, tmp_path: Path) -> None:
+    """Sense, constant, free and integer columns, names: both solve what was written."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    rng = np.random.default_rng(4)
+    for k in range(12):
+        rows = [
+            (rng.integers(-4, 5, 3).tolist(), *sides) for sides in ((-9.0, 20.0), (-INFINITY, 7.5), (-6.0, INFINITY))
+        ]
+        bounds = [(-3.0, 4.0), (-5.0, -1.0), [(0.0, 1.0), (-2.0, 2.0)][k % 2]]
+        model = matrix(
+            (rng.integers(-9, 9, 3) / 4).tolist(), rows, bounds, maximize=bool(k % 2), offset=[0.0, -2.5, 7.0][k % 3]
+        )
+        path = tmp_path / f"model{k}.{suffix}"
+        write_model(
+            replace(model, column_names=["new[a-b,us-east,1]", "free", "e1"], row_names=["x" * 30, "st", "r 1"]), path
+        )
+        truth = best_by_enumeration(model)
+        assert truth is not None
+        # GLPK and CBC minimise the negated costs of a maximum in MPS.
+        assert _solved_by(program, path) * (-1 if model.maximize and suffix == "mps" else 1) == pytest.approx(truth)
+        assert solve_matrix(read_model(path)).objective == pytest.approx(truth)
 
 
 def test_names_stay_different() -> None:

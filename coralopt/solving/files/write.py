@@ -1,7 +1,9 @@
-"""Models as LP and MPS files with readable names, and back.
+"""Models as LP and MPS files with readable names.
 
-The writers are our own because HiGHS's round to 15 digits and rename everything: a file that is to be re-solved elsewhere
-must hold the same numbers. Every number is written so that it reads back bit for bit. Reading is HiGHS's.
+The writers are our own because solvers' round to 15 digits and rename everything: a file that is to be re-solved elsewhere
+must hold the same numbers. Every number is written so that it reads back bit for bit. In MPS a maximum is written as a
+minimum of the negated costs, with an objective row whose name tells our reader: some readers skip the section OBJSENSE, some
+refuse it.
 
 A row with two different sides is written as two rows, ``name.lo`` and ``name.up``: the range sections of both formats store
 differences, which round.
@@ -12,17 +14,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from coralopt.errors import SolverError, UnsupportedError
+from coralopt.errors import UnsupportedError
+from coralopt.replacing import replacing
+from coralopt.solving.files.lp import RESERVED
+from coralopt.solving.files.mps import NEGATED
 from coralopt.solving.matrix import MilpMatrix
 
 #: Longest name that LP readers take.
 LONGEST_NAME = 255
-#: Column fixed at 1 that carries the objective's constant in LP files: some readers take a bare number for a name.
+#: Column fixed at 1 that carries the objective's constant: some readers of LP take a bare number for a name, and those of
+#: MPS do not agree on the sign of a right-hand side of the objective.
 CONSTANT = "objective_constant"
 _WIDTH = 200
 
@@ -37,97 +40,22 @@ def write_model(matrix: MilpMatrix, path: str | Path) -> None:
     writers = {".lp": _lp, ".mps": _mps}
     if target.suffix not in writers:
         raise UnsupportedError(f"cannot write {target.name}: use the suffix .lp or .mps")
-    part = target.with_name(target.name + ".part")
-    with part.open("w", encoding="ascii", newline="\n") as stream:
+    with replacing(target) as part, part.open("w", encoding="ascii", newline="\n") as stream:
         stream.writelines(line + "\n" for line in writers[target.suffix](matrix))
-    part.replace(target)
 
 
-def read_model(path: str | Path) -> MilpMatrix:
-    """Read an LP or MPS file.
-
-    Raises:
-        SolverError: The file is missing or HiGHS cannot read it.
-        UnsupportedError: It has semi-continuous columns.
-    """
-    import highspy
-    from scipy.sparse import csc_array
-
-    source = Path(path)
-    if not source.is_file():
-        raise SolverError(f"no model file {source}")
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    # By default HiGHS drops coefficients below 1e-9; this is the least that it takes.
-    solver.setOptionValue("small_matrix_value", 1e-12)
-    # HiGHS reads any text as an LP file without columns.
-    nonsense = source.suffix == ".lp" and not re.search(r"(?im)^\s*(min|max)", source.read_text(errors="replace"))
-    if nonsense or solver.readModel(str(source)) == highspy.HighsStatus.kError:
-        raise SolverError(f"{source} is no LP or MPS file that HiGHS can read; check its suffix and syntax")
-    model = solver.getLp()
-    kinds = list(model.integrality_)
-    if any(kind not in (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger) for kind in kinds):
-        raise UnsupportedError(f"{source} has semi-continuous or semi-integer columns; only integer ones are supported")
-    rows, columns = model.num_row_, model.num_col_
-    part = model.a_matrix_
-    a = csc_array(
-        (np.array(part.value_), np.array(part.index_, dtype=np.int32), np.array(part.start_, dtype=np.int32)),
-        shape=(rows, columns),
-    )
-    infinity = solver.inf
-
-    def sides(values: Sequence[float]) -> np.ndarray:
-        array = np.array(values, dtype=np.float64)
-        return np.where(np.abs(array) >= infinity, np.copysign(np.inf, array), array)
-
-    read = MilpMatrix(
-        c=np.array(model.col_cost_, dtype=np.float64),
-        offset=float(model.offset_),
-        a=a,
-        row_lower=sides(model.row_lower_),
-        row_upper=sides(model.row_upper_),
-        lower=sides(model.col_lower_),
-        upper=sides(model.col_upper_),
-        integer=np.array(
-            [kind == highspy.HighsVarType.kInteger for kind in kinds] or [False] * columns, dtype=np.bool_
-        ),
-        maximize=model.sense_ == highspy.ObjSense.kMaximize,
-        column_names=[str(name) for name in model.col_names_] or [f"c{j}" for j in range(columns)],
-        row_names=[str(name) for name in model.row_names_] or [f"r{i}" for i in range(rows)],
-    )
-    return _without_constant_column(read)
-
-
-def _without_constant_column(matrix: MilpMatrix) -> MilpMatrix:
-    """The matrix with a column :data:`CONSTANT` turned back into the objective's constant."""
-    if CONSTANT not in matrix.column_names:
-        return matrix
-    j = list(matrix.column_names).index(CONSTANT)
-    if matrix.lower[j] != 1 or matrix.upper[j] != 1 or matrix.a.indptr[j] != matrix.a.indptr[j + 1]:
-        return matrix
-    rest = np.delete(np.arange(len(matrix.c)), j)
-    return replace(
-        matrix,
-        c=matrix.c[rest],
-        offset=matrix.offset + float(matrix.c[j]),
-        a=matrix.a[:, rest],
-        lower=matrix.lower[rest],
-        upper=matrix.upper[rest],
-        integer=matrix.integer[rest],
-        column_names=[matrix.column_names[int(k)] for k in rest],
-    )
-
-
-def safe_names(names: Sequence[str]) -> list[str]:
+def safe_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
     """Names that LP and MPS readers take: ``new[3,us-east-2]`` becomes ``new(3,us_east_2)``; all different."""
     safe: list[str] = []
-    seen: dict[str, int] = {}
+    seen = dict.fromkeys(taken, 1)
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9_.,()]", "_", name.replace("[", "(").replace("]", ")"))
-        if not re.match(r"[A-DF-Za-df-z_]", plain):
-            # A leading digit, dot or e reads as a number.
+        if plain.count("(") != plain.count(")"):
+            plain = re.sub(r"[()]", "_", plain)
+        if not re.match(r"[A-DF-Za-df-z_]", plain) or RESERVED.fullmatch(plain):
+            # A leading digit, dot or e reads as a number, words of the LP format as such.
             plain = f"n{plain}"
-        plain = plain[: LONGEST_NAME - 10]
+        plain = plain if len(plain) <= LONGEST_NAME - 10 else re.sub(r"[()]", "_", plain)[: LONGEST_NAME - 10]
         seen[plain] = seen.get(plain, 0) + 1
         safe.append(plain if seen[plain] == 1 else f"{plain}~{seen[plain]}")
     return safe
@@ -135,16 +63,23 @@ def safe_names(names: Sequence[str]) -> list[str]:
 
 def _rows(matrix: MilpMatrix) -> Iterator[tuple[int, str, str, float]]:
     """(row, name, sense, right-hand side) of every row of the file; rows without a side are left out."""
-    for i, name in enumerate(safe_names(matrix.row_names)):
+    names = safe_names(matrix.row_names, ("objective", NEGATED))
+    taken = set(names)
+    for i, name in enumerate(names):
         low, high = float(matrix.row_lower[i]), float(matrix.row_upper[i])
         if low == high:
             yield i, name, "=", low
             continue
         both = low != -math.inf and high != math.inf
         if low != -math.inf:
-            yield i, f"{name}.lo" if both else name, ">=", low
+            yield i, _of_two(name, ".lo", taken) if both else name, ">=", low
         if high != math.inf:
-            yield i, f"{name}.up" if both else name, "<=", high
+            yield i, _of_two(name, ".up", taken) if both else name, "<=", high
+
+
+def _of_two(name: str, side: str, taken: set[str]) -> str:
+    """The name of one of two rows that a row becomes."""
+    return name + side + "~" * (name + side in taken)
 
 
 def _number(value: float) -> str:
@@ -165,7 +100,7 @@ def _terms(names: Sequence[str], indices: Sequence[int], values: Sequence[float]
 
 
 def _lp(matrix: MilpMatrix) -> Iterator[str]:
-    names = safe_names(matrix.column_names)
+    names = safe_names(matrix.column_names, (CONSTANT,))
     yield "\\ Written by coralopt"
     yield "Maximize" if matrix.maximize else "Minimize"
     yield " objective:"
@@ -203,13 +138,12 @@ def _lp(matrix: MilpMatrix) -> Iterator[str]:
 
 
 def _mps(matrix: MilpMatrix) -> Iterator[str]:
-    names = safe_names(matrix.column_names)
+    names = safe_names(matrix.column_names, (CONSTANT,))
     rows = list(_rows(matrix))
-    yield "NAME coralopt"
-    yield "OBJSENSE"
-    yield f"    {'MAX' if matrix.maximize else 'MIN'}"
+    objective, sign = (NEGATED, -1.0) if matrix.maximize else ("objective", 1.0)
+    yield "NAME coralopt FREE"
     yield "ROWS"
-    yield " N objective"
+    yield f" N {objective}"
     letters = {"=": "E", ">=": "G", "<=": "L"}
     of_row: dict[int, list[str]] = {}
     for i, name, sense, _ in rows:
@@ -222,17 +156,16 @@ def _mps(matrix: MilpMatrix) -> Iterator[str]:
             inside = not inside
             yield f" MARKER 'MARKER' '{'INTORG' if inside else 'INTEND'}'"
         # Every column is declared, if only by a coefficient of 0.
-        yield f" {name} objective {_number(float(matrix.c[j]))}"
+        yield f" {name} {objective} {_number(sign * float(matrix.c[j]))}"
         part = slice(matrix.a.indptr[j], matrix.a.indptr[j + 1])
         for i, value in zip(matrix.a.indices[part].tolist(), matrix.a.data[part].tolist(), strict=True):
             for row in of_row.get(i, ()):
                 yield f" {name} {row} {_number(value)}"
     if inside:
         yield " MARKER 'MARKER' 'INTEND'"
-    yield "RHS"
     if matrix.offset:
-        # MPS has the constant of the objective with the opposite sign.
-        yield f" RHS objective {_number(-matrix.offset)}"
+        yield f" {CONSTANT} {objective} {_number(sign * matrix.offset)}"
+    yield "RHS"
     for _, name, _, right in rows:
         if right:
             yield f" RHS {name} {_number(right)}"
@@ -255,4 +188,6 @@ def _mps(matrix: MilpMatrix) -> Iterator[str]:
             yield f" UP BND {name} {_number(high)}"
         elif integer:
             yield f" PL BND {name}"
+    if matrix.offset:
+        yield f" FX BND {CONSTANT} 1"
     yield "ENDATA"

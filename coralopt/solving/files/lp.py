@@ -1,0 +1,355 @@
+"""A strict reader of LP files in the dialect of CPLEX: what it does not know, or what readers take differently, is refused.
+
+::
+
+    Minimize | Maximize      [name:] expression
+    Subject To               [name:] expression <= number        <, =<, >=, >, =>, = as well; < is <=
+                             [name:] number <= expression [<= number]
+    Bounds                   number <= x <= number, x >= number, x = number, x free, one a line
+    General, Binary          names
+    End
+
+An expression is a sum of terms ``[number] name`` and constants; a name that comes twice adds up. Section words begin a line
+and are no names; names begin with a letter or one of ``_!#$%&?@`'{}~"`` and may hold digits and ``. , ( ) [ ]``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from coralopt.solving.files.draft import Draft, ModelText, Number
+
+_SECTIONS = {
+    "max": r"max(imi[sz]e|imum)?",
+    "min": r"min(imi[sz]e|imum)?",
+    "rows": r"subject\s+to|such\s+that|s\.t\.|st\.?",
+    "bounds": r"bounds?",
+    "integer": r"generals?|gen|integers?|int",
+    "binary": r"binar(y|ies)|bin",
+    "end": r"end",
+}
+_UNSUPPORTED = (
+    r"general\s+constraints?|gen(eral)?constrs?|semi([\s-]*continuous)?|semis|sos[12]?|pwlobj|lazy(\s*constraints?)?|"
+    r"user\s*cuts?|multi-objectives?|scenarios?"
+)
+_HEAD = re.compile(
+    rf"\s*(?:(?P<unsupported>{_UNSUPPORTED})|"
+    + "|".join(f"(?P<{k}>{v})" for k, v in _SECTIONS.items())
+    + r")(?=[\s:]|$)",
+    re.I,
+)
+_LETTERS = r"A-Za-z0-9_!#$%&?@`'{}~\""
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<operator><=|>=|=<|=>|<|>|=)|(?P<sign>[+-])|(?P<colon>:)"
+    rf"|(?P<name>[{_LETTERS}][{_LETTERS}.,()\[\]]*))"
+)
+_MEANINGS = {"[": "quadratic terms", "^": "powers", "*": "products", "/": "division", ";": "lines of lp_solve"}
+_INFINITY = re.compile(r"inf(inity)?", re.I)
+#: Words of the format, which are no names.
+RESERVED = re.compile(rf"free|nan|inf(inity)?|{_UNSUPPORTED}|" + "|".join(_SECTIONS.values()), re.I)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    line: int
+    #: Whether it stands right behind the one before it.
+    glued: bool
+
+
+def read_lp(source: ModelText) -> Draft:
+    """The model of an LP file.
+
+    Raises:
+        SolverError: A line is no LP, contradicts another one, or may be read in two ways.
+        UnsupportedError: A section or an expression that is not linear.
+    """
+    draft, parts = Draft(source), _sections(source)
+    for section, tokens in parts:
+        parser = _Parser(source, draft, tokens)
+        if section in ("max", "min"):
+            draft.maximize = section == "max"
+            parser.objective()
+        elif section == "rows":
+            while parser.tokens:
+                parser.row()
+        elif section == "bounds":
+            parser.bounds()
+        else:
+            parser.kinds(binary=section == "binary")
+    _complete(draft)
+    return draft
+
+
+def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
+    """Tokens by section, in the order of the file."""
+    parts: list[tuple[str, list[_Token]]] = []
+    ended = False
+    for line in source.lines():
+        code = line.split("\\", 1)[0]
+        if "*\\" in line and line.rsplit("*\\", 1)[1].strip():
+            raise source.refuse("text stands behind a comment on its line; some readers skip it, some read it")
+        if not code.strip():
+            continue
+        if ended:
+            raise source.refuse("there is more after End")
+        head = _HEAD.match(code)
+        if head is not None:
+            section = str(head.lastgroup)
+            if head["unsupported"]:
+                raise source.refuse(f"section {head[0].strip()!r} is not supported", True)
+            if code[head.end() :].lstrip()[:1] == ":":
+                raise source.refuse(f"{head[0].strip()!r} is a word of the format and cannot be a name")
+            first = not parts
+            if first != (section in ("max", "min")):
+                raise source.refuse(f"{head[0].strip()!r} where {'the objective' if first else 'no objective'} belongs")
+            if section == "rows" and len(parts) > 1:
+                raise source.refuse(f"{head[0].strip()!r} must follow the objective, once")
+            ended = section == "end"
+            if not ended:
+                parts.append((section, []))
+            code = " " * head.end() + code[head.end() :]
+        if ended and code.strip():
+            raise source.refuse("there is more after End")
+        if not parts:
+            raise source.refuse(f"{code.split()[0]!r} where Minimize or Maximize belongs; this is no LP or MPS file")
+        parts[-1][1].extend(_tokens(source, code))
+    if not parts:
+        raise source.refuse("there is no objective; this is no LP or MPS file")
+    if not ended:
+        source.doubt("no-end", "the file ends without End: it may be cut off")
+    return parts
+
+
+def _tokens(source: ModelText, code: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    position, code = 0, code.rstrip()
+    while position < len(code):
+        match = _TOKEN.match(code, position)
+        if match is None:
+            sign = code[position:].lstrip()[0]
+            raise source.refuse(f"{sign!r} is not supported: {_MEANINGS.get(sign, 'unknown sign')}", sign in _MEANINGS)
+        kind = str(match.lastgroup)
+        text, glued = match[kind], match.start(kind) == position and position > 0
+        before = tokens[-1] if tokens else None
+        if kind == "operator" and text == ">" and before and before.text == "-" and glued:
+            raise source.refuse("'->' is not supported: indicator constraints", True)
+        if kind == "name":
+            for left, right in ("()", "[]"):
+                if text.count(left) != text.count(right):
+                    raise source.refuse(
+                        f"the name {text!r} has a bracket too many; products and powers are not supported"
+                    )
+            if (
+                before
+                and before.kind == "number"
+                and (
+                    ("e" in before.text.lower() and glued)
+                    or (text[0] in "eE" and (glued or re.fullmatch(r"[eE]\d*", text)))
+                )
+            ):
+                raise source.refuse(
+                    f"{before.text + ' ' * (not glued) + text!r} may be a number or a product; rename {text!r}"
+                )
+        tokens.append(_Token(kind, text, source.line, glued))
+        position = match.end()
+    return tokens
+
+
+class _Parser:
+    """Reads statements off the tokens of one section."""
+
+    def __init__(self, source: ModelText, draft: Draft, tokens: list[_Token]) -> None:
+        self.source, self.draft = source, draft
+        #: The next one is the last of the list.
+        self.tokens = tokens[::-1]
+        #: Line of the token taken last.
+        self.line = 0
+
+    def _next(self, kind: str = "", ahead: int = 0) -> _Token | None:
+        """The token to come, if it is of this kind."""
+        token = self.tokens[-1 - ahead] if len(self.tokens) > ahead else None
+        if token is not None and not ahead:
+            self.source.line = token.line
+        return token if token is not None and (not kind or token.kind == kind) else None
+
+    def _take(self, kind: str) -> str:
+        """The text of the token to come, which is taken; empty when it is of another kind."""
+        if not self._next(kind):
+            return ""
+        token = self.tokens.pop()
+        self.line = token.line
+        return token.text
+
+    def _label(self) -> str:
+        if not (self._next("name") and (after := self._next("colon", 1)) and after.text):
+            return ""
+        name, _ = self._take("name"), self._take("colon")
+        if RESERVED.fullmatch(name):
+            raise self.source.refuse(f"{name!r} is a word of the format and cannot be a name")
+        return name
+
+    def _column(self) -> str:
+        name = self._take("name")
+        if name not in self.draft.columns and RESERVED.fullmatch(name):
+            raise self.source.refuse(f"{name!r} is a word of the format and cannot be the name of a column")
+        return name
+
+    def _signs(self) -> int:
+        sign = 1
+        while text := self._take("sign"):
+            sign = -sign if text == "-" else sign
+        return sign
+
+    def _expression(self) -> tuple[dict[int, Number], Number]:
+        """Coefficients by column, and the sum of the constants; ends before an operator, a label, or the section's end."""
+        source = self.source
+        terms: dict[int, Number] = {}
+        constant: Number = 0
+        first = True
+        while first or self._next("sign"):
+            sign = self._signs()
+            number, name = self._take("number"), self._column()
+            if not number and not name:
+                word = self._next()
+                raise source.refuse(f"a term is missing before {word.text if word else 'the end of the section'!r}")
+            value = sign * (source.figure(number) if number else source.figure("1"))
+            if name:
+                column = self.draft.new_column(name)
+                terms[column] = terms.get(column, 0) + value
+            else:
+                constant += value
+            first = False
+        return terms, constant
+
+    def _operator(self) -> str:
+        text = self._take("operator")
+        return "<" if "<" in text else ">" if ">" in text else text
+
+    def objective(self) -> None:
+        self._label()
+        if self._next():
+            self.draft.cost, self.draft.offset = self._expression()
+        if word := self._next():
+            raise self.source.refuse(f"{word.text!r} in the objective; Subject To is missing before the rows")
+
+    def row(self) -> None:
+        source, draft = self.source, self.draft
+        name = self._label()
+        terms, constant = self._expression()
+        operator = self._operator()
+        if not operator:
+            word = self._next()
+            raise source.refuse(f"{word.text if word else 'the end of the section'!r} where a row needs <=, >= or =")
+        sides = {"<": -math.inf, ">": math.inf}
+        if terms:
+            right = self._right() - constant
+            low, high = (sides["<"] if operator == "<" else right), (sides[">"] if operator == ">" else right)
+        else:
+            terms, inner = self._expression()
+            left = constant - inner
+            low, high = (sides["<"] if operator == ">" else left), (sides[">"] if operator == "<" else left)
+            second = self._operator()
+            if second and (second != operator or operator == "="):
+                raise source.refuse("a row with two sides needs <= twice or >= twice")
+            if second:
+                right = self._right() - inner
+                low, high = (low, right) if second == "<" else (right, high)
+        if not terms:
+            raise source.refuse("a row without any column")
+        word = self._next()
+        if word is not None and (word.kind == "operator" or (word.line == self.line and not self._next("colon", 1))):
+            raise source.refuse(
+                f"{word.text!r} behind the number of a row; columns stand on the left, rows on their own lines"
+            )
+        source.line = self.line
+        # Rows without a name get one when all names are known.
+        draft.entries[draft.new_row(name or f" {len(draft.rows) + 1}", low, high)] = terms
+
+    def _right(self) -> Number:
+        """The number on the right of a row."""
+        sign, number = self._signs(), self._take("number")
+        if not number:
+            word = self._next()
+            raise self.source.refuse(f"{word.text if word else 'nothing'!r} where the number of a row belongs")
+        return sign * self.source.figure(number)
+
+    def bounds(self) -> None:
+        while self.tokens:
+            line: list[_Token] = []
+            rest = self.tokens
+            while rest and (not line or rest[-1].line == line[0].line):
+                line.append(rest.pop())
+            self.tokens = line[::-1]
+            self._bound()
+            self.tokens = rest
+
+    def _bound(self) -> None:
+        """One line of bounds."""
+        source, draft = self.source, self.draft
+        self._next()
+        begins = self._next("name")
+        left = "" if begins and not _INFINITY.fullmatch(begins.text) else self._limit()
+        before = self._operator() if left else ""
+        column = draft.column(self._column())
+        if not left and (word := self._next("name")) and word.text.lower() == "free":
+            self.tokens.pop()
+            draft.set_bound("lower", column, -math.inf)
+            draft.set_bound("upper", column, math.inf)
+        else:
+            behind = self._operator()
+            right = self._limit() if behind else ""
+            if (
+                not (before or behind)
+                or (left and not before)
+                or (before and behind and (before != behind or before == "="))
+            ):
+                raise source.refuse(
+                    "no bound: number <= column <= number, column >= number, column = number, column free"
+                )
+            for operator, limit, up in ((before, left, ">"), (behind, right, "<")):
+                if operator == "=":
+                    for side in ("lower", "upper"):
+                        draft.set_bound(side, column, source.figure(limit))
+                elif operator:
+                    side = "upper" if operator == up else "lower"
+                    draft.set_bound(side, column, source.bound(limit, side))
+        if self.tokens:
+            raise source.refuse(f"{self.tokens[-1].text!r} behind a bound; one a line, without coefficients")
+
+    def _limit(self) -> str:
+        """A number or an infinity with its sign, as text."""
+        sign = "-" if self._signs() < 0 else ""
+        word = self._next()
+        if word is None or not (word.kind == "number" or _INFINITY.fullmatch(word.text)):
+            raise self.source.refuse(f"{word.text if word else 'the end of the line'!r} where a bound's number belongs")
+        return sign + self.tokens.pop().text
+
+    def kinds(self, binary: bool) -> None:
+        draft = self.draft
+        while self.tokens:
+            if not self._next("name"):
+                raise self.source.refuse(f"{self.tokens[-1].text!r} among the names of integer columns")
+            name = self._column()
+            column = draft.column(name)
+            draft.integer.add(column)
+            if binary:
+                if draft.lower.get(column, 0) != 0 or draft.upper.get(column, 1) != 1:
+                    raise self.source.refuse(f"column {name!r} is binary and has bounds other than 0 and 1")
+                draft.lower[column], draft.upper[column] = 0, 1
+
+
+def _complete(draft: Draft) -> None:
+    """What only the whole file tells: bounds beside each other, and names for rows without one."""
+    for column, high in draft.upper.items():
+        if high < 0 and column not in draft.lower:
+            draft.doubt_column("negative-upper", column, "has a negative upper bound and no lower one; write both")
+            draft.lower[column] = -math.inf
+    named = {name for name in draft.rows if name[0] != " "}
+    for name in list(draft.rows):
+        plain = name if name[0] != " " else f"R{name[1:]}"
+        while name[0] == " " and plain in named:
+            plain += "_"
+        draft.rows[plain] = draft.rows.pop(name)
