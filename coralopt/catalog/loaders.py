@@ -63,7 +63,7 @@ def gpus() -> Mapping[str, Gpu]:
                 nvlink=row["nvlink"] == "yes",
                 architecture=row["architecture"],
                 source=row["source"],
-                vendor="amd" if row["architecture"].startswith("CDNA") else "nvidia",
+                vendor="amd" if row["vendor"] == "amd" else "nvidia",
             )
             for row in _rows("gpus.csv")
         }

@@ -40,6 +40,8 @@ class Gpu:
         architecture: Silicon generation, for example ``"Ada"``.
         source: Where the figures come from.
         vendor: Whose drivers it needs.
+        like: GPU of the catalog that it is a variant of, whose efficiencies hold for it; empty where it is none.
+        mig: Profile of the slice of that GPU that it is, ``"3g.40gb"``; empty for whole GPUs.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Gpu:
     architecture: str
     source: str
     vendor: Vendor = "nvidia"
+    like: str = ""
+    mig: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -224,3 +225,8 @@ def _rooflines(plan: Plan) -> Iterator[str]:
     names = {name for d in plan.demands for name, line in d.throughput_sources.items() if line.startswith("roofline")}
     if names:
         yield f"throughput from data sheets (roofline), not measured: {', '.join(sorted(names))}"
+    lines = {(name, line) for d in plan.demands for name, line in d.throughput_sources.items()}
+    alike = sorted({(found[1], name) for name, line in lines if (found := re.search(r"assumed like ([^:;]+):", line))})
+    if alike:
+        words = ", ".join(f"{name} like {gpu}" for gpu, name in alike)
+        yield f"no figures of their own, assumed to reach the same shares of the data sheet: {words}"

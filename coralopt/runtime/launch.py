@@ -121,6 +121,7 @@ class NodeLaunch:
         env: Environment variables beside the inherited ones.
         own_address: Variables that must hold this node's own IP address; the target fills them in.
         ports: Every TCP port it listens on, by use.
+        mig: MIG profile where the GPU is a slice of that type; empty otherwise.
     """
 
     name: str
@@ -139,6 +140,7 @@ class NodeLaunch:
     env: Mapping[str, str]
     own_address: tuple[str, ...]
     ports: Mapping[str, int]
+    mig: str = ""
 
 
 @dataclass(frozen=True)

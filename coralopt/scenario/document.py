@@ -317,19 +317,37 @@ class Model(Section):
 class CustomGpu(Section):
     """A GPU type that the catalog does not have."""
 
-    memory_gib: Positive = Field(description="usable device memory, in GiB")
-    bandwidth_gb_s: Positive = Field(description="peak memory bandwidth, in 1e9 bytes/s")
-    bf16_tflops: Positive = Field(description="dense BF16 peak, in 1e12 FLOP/s")
+    base: Name | None = Field(
+        default=None, description="GPU of the catalog that this is a variant of: its figures hold"
+    )
+    mig: Annotated[str, Field(pattern=r"^[1-7]g\.[1-9][0-9]{0,2}gb$")] | None = Field(
+        default=None, description="MIG profile of the slice of 'base' that this is, for example 3g.40gb"
+    )
+    memory_gib: Positive | None = Field(default=None, description="usable device memory, in GiB")
+    bandwidth_gb_s: Positive | None = Field(default=None, description="peak memory bandwidth, in 1e9 bytes/s")
+    bf16_tflops: Positive | None = Field(default=None, description="dense BF16 peak, in 1e12 FLOP/s")
     fp8_tflops: Positive | None = Field(
         default=None, description="dense FP8 peak, in 1e12 FLOP/s; leave out if there is none"
     )
-    link_gb_s: Positive = Field(description="GPU to GPU inside a node, one direction, in 1e9 bytes/s a GPU")
-    nvlink: bool = Field(default=False, description="whether that link is NVLink or its equal")
-    architecture: Text = Field(default="unknown", description="silicon generation")
+    link_gb_s: Positive | None = Field(
+        default=None, description="GPU to GPU inside a node, one direction, in 1e9 bytes/s a GPU"
+    )
+    nvlink: bool | None = Field(default=None, description="whether that link is NVLink or its equal; default: no")
+    architecture: Text | None = Field(default=None, description="silicon generation")
     vendor: Vendor | None = Field(
         default=None, description="whose drivers it needs: nvidia or amd; default: as its name says"
     )
-    source: Text = Field(default="given in the scenario", description="where the figures come from")
+    source: Text | None = Field(default=None, description="where the figures come from")
+
+    @model_validator(mode="after")
+    def _complete(self) -> CustomGpu:
+        wanted = ("memory_gib", "bandwidth_gb_s", "bf16_tflops", "link_gb_s")
+        missing = [name for name in wanted if getattr(self, name) is None]
+        if self.base is None and missing:
+            raise ValueError(f"give {', '.join(missing)}, or the GPU of the catalog whose figures hold: base")
+        if self.mig is not None and (self.base is None or len(missing) < len(wanted)):
+            raise ValueError("a MIG slice has its figures from base and mig alone")
+        return self
 
 
 class CustomNode(Section):

@@ -248,7 +248,7 @@ def _nodes(document: Document, raw: Mapping[str, object], mistakes: MistakeList)
     for name, gpu in document.gpus.items():
         if name in catalog.gpus():
             mistakes.add(("gpus", name), "the catalog has a GPU of this name", "choose another name")
-        gpus[name] = _gpu(name, gpu)
+        gpus[name] = _gpu(name, gpu, mistakes)
     nodes = dict(catalog.node_configurations())
     declared = _keys(raw.get("gpus"))
     for name, node in document.nodes.items():
@@ -259,6 +259,8 @@ def _nodes(document: Document, raw: Mapping[str, object], mistakes: MistakeList)
             if node.gpu not in declared:
                 mistakes.add((*place, "gpu"), f"unknown GPU '{node.gpu}'", suggest(node.gpu, gpus))
             continue
+        if gpus[node.gpu].mig and node.count > 1:
+            mistakes.add((*place, "count"), "MIG slices cannot work together in one node", "give count 1")
         counted = _COUNTED.fullmatch(name)
         if counted and counted[2] in gpus and (int(counted[1]), counted[2]) != (node.count, node.gpu):
             says = f"{counted[1]} of {counted[2]}"
@@ -665,20 +667,36 @@ def _keys(value: object) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, Mapping) else ()
 
 
-def _gpu(name: str, given: CustomGpu) -> Gpu:
-    return Gpu(
-        name=name,
-        memory_gib=float(given.memory_gib),
-        bandwidth_gb_s=float(given.bandwidth_gb_s),
-        bf16_tflops=float(given.bf16_tflops),
-        fp8_tflops=None if given.fp8_tflops is None else float(given.fp8_tflops),
-        link_gb_s=float(given.link_gb_s),
-        nvlink=given.nvlink,
-        architecture=given.architecture,
-        source=given.source,
-        vendor=given.vendor or _vendor(name, given.architecture),
+def _gpu(name: str, given: CustomGpu, mistakes: MistakeList) -> Gpu:
+    base = catalog.gpus().get(given.base or "")
+    if given.base is not None and base is None:
+        mistakes.add(("gpus", name, "base"), f"unknown GPU '{given.base}'", suggest(given.base, catalog.gpus()))
+    figures = {key: value for key, value in given if value is not None and key not in ("base", "mig")}
+    figures |= {key: float(figures[key]) for key in _FIGURES if key in figures}
+    if base is None:
+        amd = re.match(r"MI\d", name) or (given.architecture or "").startswith(("CDNA", "RDNA"))
+        vendor: Vendor = "amd" if amd else "nvidia"
+        base = Gpu(name, 1.0, 1.0, 1.0, None, 1.0, False, "unknown", "given in the scenario", vendor)
+        return dataclasses.replace(base, **figures)
+    variant = dataclasses.replace(base, name=name, like=base.name, source=f"a variant of {base.name}")
+    variant = dataclasses.replace(variant, **figures)
+    return variant if given.mig is None else _slice(variant, given.mig)
+
+
+#: Fields of a GPU that are numbers.
+_FIGURES = ("memory_gib", "bandwidth_gb_s", "bf16_tflops", "fp8_tflops", "link_gb_s")
+
+
+def _slice(gpu: Gpu, profile: str) -> Gpu:
+    """A MIG slice: of 7 parts of the processors and 8 of the memory, whose sizes in the profile are rounded."""
+    compute, memory = (int(number) for number in re.findall(r"[0-9]+", profile))
+    processors, parts = compute / 7, min(8, max(1, round(8 * memory / gpu.memory_gib))) / 8
+    return dataclasses.replace(
+        gpu,
+        mig=profile,
+        memory_gib=gpu.memory_gib * parts,
+        bandwidth_gb_s=gpu.bandwidth_gb_s * parts,
+        bf16_tflops=gpu.bf16_tflops * processors,
+        fp8_tflops=None if gpu.fp8_tflops is None else gpu.fp8_tflops * processors,
+        source=f"{profile} of {gpu.like}",
     )
-
-
-def _vendor(name: str, architecture: str) -> Vendor:
-    return "amd" if re.match(r"MI\d", name) or architecture.startswith(("CDNA", "RDNA")) else "nvidia"

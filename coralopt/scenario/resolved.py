@@ -368,8 +368,9 @@ def _digest(scenario: Facts) -> str:
                 del entry["model"][name]
     for entry in facts["configurations"]:
         del entry["gpu"]["source"]
-        if entry["gpu"]["vendor"] == "nvidia":
-            del entry["gpu"]["vendor"]
+        for name, value in {"vendor": "nvidia", "like": "", "mig": ""}.items():
+            if entry["gpu"][name] == value:
+                del entry["gpu"][name]
     return hashlib.sha256(
         json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     ).hexdigest()

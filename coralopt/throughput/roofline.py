@@ -84,10 +84,10 @@ def _efficiency(values: _Figures) -> Efficiency:
 def efficiency_of(configuration: NodeConfiguration, phase: str) -> Efficiency:
     """The GPU's own figures, or those of a like GPU when it has none."""
     known = efficiencies()
-    if configuration.gpu.name in known:
-        return known[configuration.gpu.name][phase]
     gpu = configuration.gpu
-    like = _like(gpu)
+    if gpu.name in known:
+        return known[gpu.name][phase]
+    like = gpu.like if gpu.like in known else _like(gpu)
     base = known[like][phase]
     # The share of the data sheet's link that the like GPU reaches; L4's is an ordinary PCIe host's.
     share = gpu.link_gb_s / gpus()[like].link_gb_s

@@ -245,12 +245,12 @@ def test_kubernetes_replaces_nothing_in_words_of_ours() -> None:
 
 def test_gpus_of_another_vendor() -> None:
     """An MI300X is asked for by its own resource and label, whatever its node is called; vendors do not mix."""
-    gpu = {"memory_gib": 192, "bandwidth_gb_s": 5300, "bf16_tflops": 1300, "link_gb_s": 448}
-    nodes = {"mi": {"gpu": "MI300X", "count": 1, "network_gb_s": 50}}
+    slices = {"H100-3g": {"base": "H100", "mig": "3g.40gb"}}
 
-    def with_mi(*items: Any) -> Plan:
+    def with_mi(*items: Any, gpu: str = "MI300X") -> Plan:
+        nodes = {"mi": {"gpu": gpu, "count": 1, "network_gb_s": 50}}
         document = plan(*(instance(*item) for item in items)).model_dump(mode="json")
-        scenario = {**document["scenario"], "gpus": {"MI300X": gpu}, "nodes": nodes}
+        scenario = {**document["scenario"], "gpus": slices, "nodes": nodes}
         for region in scenario["pool"]["regions"].values():
             region["configurations"]["mi"] = {"available": 9, "price_usd_h": 1.0}
         text = json.dumps({**document, "scenario": scenario}).replace(
@@ -270,6 +270,11 @@ def test_gpus_of_another_vendor() -> None:
     assert [reason.code for reason in mixed.verdicts[0].reasons] == ["mixed-vendors"]
     apart = lower(with_mi(("prefill", (8, mi)), ("decode", (8, L4))), ENGINE)
     assert [[reason.code for reason in verdict.reasons] for verdict in apart.verdicts] == [["kv-vendors"]] * 2
+    # A MIG slice is a resource of its own, on nodes that have the whole GPU.
+    launch = lower(with_mi(("mixed", (8, mi)), gpu="H100-3g"), ENGINE, KubernetesAddresses())
+    ((pod, container), *_) = containers(kubernetes_files(launch))
+    assert container["resources"]["limits"] == {"nvidia.com/mig-3g.40gb": "1"}
+    assert pod["nodeSelector"]["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
 
 
 #: The fields of LeaderWorkerSet v1 that can be set without a default of ours, and nothing else; pods are checked apart.

@@ -31,6 +31,9 @@ GPU_PRODUCTS = {
     "H100": "NVIDIA-H100-80GB-HBM3",
     "H200": "NVIDIA-H200",
     "B200": "NVIDIA-B200",
+    "GB200": "NVIDIA-GB200",
+    "RTXPRO6000": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
+    "RTX4090": "NVIDIA-GeForce-RTX-4090",
     "T4": "Tesla-T4",
     "V100": "Tesla-V100-SXM2-16GB",
 }
@@ -263,7 +266,10 @@ def _container(pipeline: PipelineLaunch, node: NodeLaunch, parts: bool, options:
                 "cpu": str(options.cpu * len(node.gpus)),
                 "memory": f"{options.memory_gib * len(node.gpus)}Gi",
             },
-            "limits": {GPU_RESOURCES[node.vendor][0]: str(len(node.gpus))},
+            # Slices of GPUs are resources of their own (MIG strategy `mixed`).
+            "limits": {
+                f"nvidia.com/mig-{node.mig}" if node.mig else GPU_RESOURCES[node.vendor][0]: str(len(node.gpus))
+            },
         },
         "securityContext": _locked(),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "cache", "mountPath": CACHE}],
