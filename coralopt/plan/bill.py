@@ -180,14 +180,16 @@ def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
         (d.model, d.phase): max(0.0, d.demand_tokens_s - d.unmet_tokens_s) for d in plan.demands
     }
 
-    def usd_mtok(model: str, phase: str) -> float | None:
-        served = tokens_s.get((model, phase), 0.0)
-        return rent[model, phase] / served * _USD_MTOK if served > 0 and (model, phase) in rent else None
+    def usd_mtok(model: str, *phases: str) -> float | None:
+        served = sum(tokens_s.get((model, phase), 0.0) for phase in phases)
+        paid = [rent[model, phase] for phase in phases if (model, phase) in rent]
+        return sum(paid) / served * _USD_MTOK if served > 0 and paid else None
 
     for model in dict.fromkeys(model for model, _ in (*tokens_s, *rent)):
         usd_h = sum(value for (name, _), value in rent.items() if name == model)
-        output = usd_mtok(model, "mixed") or usd_mtok(model, "decode")
-        yield ModelBill(model, usd_h, usd_h * HOURS_A_MONTH, usd_mtok(model, "prefill"), output)
+        yield ModelBill(
+            model, usd_h, usd_h * HOURS_A_MONTH, usd_mtok(model, "prefill"), usd_mtok(model, "decode", "mixed")
+        )
 
 
 def _rent(instance: PlannedInstance, paid: dict[tuple[str, str], float], nodes: Counter[tuple[str, str]]) -> float:

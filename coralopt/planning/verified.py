@@ -416,9 +416,11 @@ def _attainment(
     for row in result.outcomes:
         mine = result.requests["model"] == result.models.index(row.model)
         met = result.requests["met_ttft" if row.kind == "prefill" else "met_tpot"][mine]
+        counted = (result.requests["mixed"] == (row.phase == "mixed"))[mine]
         if over == "possible":
             # The simulation plays the requests inside its window only: the first ones.
-            met = met[possible[row.model, row.kind][: len(met)]]
+            counted &= possible[row.model, row.kind][: len(met)]
+        met = met[counted]
         if len(met):
             key = row.key
             attainment[key] = min(attainment.get(key, 1.0), float(met.mean()))

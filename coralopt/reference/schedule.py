@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan, PlannedInstance
+from coralopt.plan.document import share_of
 from coralopt.routing import smooth_weighted_round_robin
 
 Phase = Literal["prefill", "decode", "mixed"]
@@ -112,7 +113,7 @@ def assign(plan: Plan, model: str, requests: int, new_tokens: int, *, copies: bo
     """
     instances = [item for item in plan.instances if item.model == model]
     phases = {item.phase for item in instances}
-    if phases not in ({"mixed"}, {"prefill", "decode"}):
+    if not (phases == {"mixed"} or {"prefill", "decode"} <= phases):
         names = ", ".join(sorted({item.model for item in plan.instances}))
         those = f"only {', '.join(sorted(phases))} instances" if phases else "no instance"
         raise LaunchError(f"the plan has {those} of model {model!r}; it serves {names}")
@@ -124,9 +125,13 @@ def assign(plan: Plan, model: str, requests: int, new_tokens: int, *, copies: bo
         for _ in range(item.count if copies else 1):
             members.append((item, _nodes(item, f"{item.name}-{numbers[item.name]}", nodes, weights)))
             numbers[item.name] += 1
-    first = {"mixed": "mixed", "prefill": "prefill", "decode": "prefill"}[instances[0].phase]
-    prefill = _routes(members, first, weights, requests)
-    decode = prefill if first == "mixed" else _routes(members, "decode", weights, requests)
+    mixed = share_of(plan.modes, f"{model}/mixed") if {"prefill", "mixed"} <= phases else float("mixed" in phases)
+    ways = [way for way in (_Candidate(0, 1.0 - mixed), _Candidate(1, mixed)) if way.weight > 0]
+    is_mixed = [way.number for _ in range(requests) if (way := smooth_weighted_round_robin(ways))]
+    whole = iter(_routes(members, "mixed", weights, sum(is_mixed)))
+    first, last = (iter(_routes(members, half, weights, requests - sum(is_mixed))) for half in ("prefill", "decode"))
+    prefill = tuple(next(whole) if way else next(first) for way in is_mixed)
+    decode = tuple(route if way else next(last) for way, route in zip(is_mixed, prefill, strict=True))
     turns = [Turn(0, group) for group in _groups(prefill, nodes)]
     decoding = _groups(decode, nodes)
     turns += [Turn(step, group) for step in range(1, new_tokens) for group in decoding]

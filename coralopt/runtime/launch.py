@@ -211,12 +211,14 @@ class Launch:
         pipelines: In the order of the plan.
         verdicts: One an instance of the plan, in its order; instances that do not run have no pipelines here.
         routing: How the router chooses an instance.
+        mixed_share: Model in mode auto -> share of its requests that goes to its mixed instances.
     """
 
     engine: str
     pipelines: tuple[PipelineLaunch, ...]
     verdicts: tuple[EngineVerdict, ...] = field(default=())
     routing: Routing = "weighted-round-robin"
+    mixed_share: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:

@@ -89,8 +89,6 @@ def lower(
     """
     _require_sound(plan)
     scenario = plan.resolved
-    if plan.modes:
-        raise PlanError(f"{plan.modes[0].model} is in mode auto; the router does not split requests over modes yet")
     places = addresses or OneNodeEach()
     phases = {phase.key: phase for phase in scenario.model_phases}
     kinds = {configuration.name: configuration.gpu for configuration in scenario.configurations}
@@ -110,7 +108,8 @@ def lower(
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
-    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing)
+    mixed = {item.model: item.share for item in plan.modes if item.mode == "mixed"}
+    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed)
 
 
 def _decode_regions(plan: Plan, instance: PlannedInstance) -> tuple[str, ...] | None:

@@ -20,7 +20,7 @@ from coralopt.simulation.kernels import (
     touch_instance,
     touch_node,
 )
-from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, grow, leave, route, send_back
+from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, enter, grow, leave, route, send_back
 from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, NIL, PREFILL, State
 
 
@@ -239,7 +239,7 @@ def run(state: State, until: float, most_events: int) -> bool:
             request = clock.next_arrival
             clock.next_arrival = request + 1
             handled += 1
-            route(state, request, state.entry[state.requests[request].model])
+            enter(state, request)
         settle(state)
     clock.handled += handled
     return bool(time >= until)

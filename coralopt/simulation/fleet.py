@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from coralopt.plan.document import share_of
 from coralopt.plan.flows import is_routed
 from coralopt.routing import ROUTINGS
 from coralopt.scenario.parts import Serving
@@ -24,6 +25,7 @@ from coralopt.simulation.state import (
     NIL,
     NODE,
     ORDERS,
+    PHASES,
     PREFILL,
     READY,
     STARTING,
@@ -63,7 +65,8 @@ def empty_state(
         nodes=np.zeros(0, dtype=NODE),
         members=np.zeros((3 * models, 0), dtype=np.int64),
         member_count=np.zeros(3 * models, dtype=np.int64),
-        entry=3 * np.arange(models, dtype=np.int64),
+        entry=np.tile([1.0, 0.0, 0.0], (models, 1)),
+        entry_credit=np.zeros((models, 3)),
         paths=np.zeros((models, 0, 0)),
         pool_list=empty_lists(3 * models),
         instance_list=empty_lists(0),
@@ -97,7 +100,7 @@ class Fleet:
         config: Start-up and draining.
         blueprints: The template of each instance.
         ready: (time, instance) of those that start.
-        drains: (time, model, instances that drain from then on, pool its new requests go to from then on).
+        drains: (time, model, instances that drain from then on, shares of its new requests by phase from then on).
     """
 
     state: State
@@ -106,7 +109,7 @@ class Fleet:
     regions: list[str] = field(default_factory=list)
     blueprints: list[Blueprint] = field(default_factory=list)
     ready: list[tuple[float, int]] = field(default_factory=list)
-    drains: list[tuple[float, int, tuple[int, ...], int]] = field(default_factory=list)
+    drains: list[tuple[float, int, tuple[int, ...], Floats]] = field(default_factory=list)
 
     def connect(self, layouts: Sequence[Layout]) -> None:
         """Let KV caches go where the plan sends them, or, with several plans, wherever the scenario lets them go."""
@@ -161,12 +164,14 @@ class Fleet:
                 continue
             model = int(self.state.instances["pool"][i]) // 3
             latest[model] = max(latest[model], time)
-        mixed = {phase.model.name for phase in layout.scenario.model_phases if phase.phase == "mixed"}
-        known = {phase.model.name for phase in layout.scenario.model_phases}
+        known = {phase.key for phase in layout.scenario.model_phases}
         for m, name in enumerate(self.models):
-            entry = 3 * m + (MIXED if name in mixed else PREFILL)
-            if name not in known:
-                entry = int(self.state.entry[m])
+            entry = np.zeros(3)
+            for phase in (PREFILL, MIXED):
+                label = f"{name}/{PHASES[phase]}"
+                entry[phase] = share_of(layout.plan.modes, label) if label in known else 0.0
+            if not entry.any():
+                entry = self.state.entry[m].copy()
             drained = tuple(i for i in surplus if self.state.instances["pool"][i] // 3 == m)
             self.drains.append((latest[m] if self.config.overlap else now, m, drained, entry))
         self.advance(now)

@@ -134,7 +134,8 @@ class GroupPlayer:
         fleet = Fleet(state, (names[0],), self.config)
         for blueprint, count in blueprints:
             fleet.ready += [(0.0, fleet.add(blueprint, 0.0)) for _ in range(count)]
-        fleet.state.entry[0] = MIXED if "mixed" in kinds else PREFILL if "prefill" in kinds else DECODE
+        first = MIXED if "mixed" in kinds else PREFILL if "prefill" in kinds else DECODE
+        fleet.state.entry[0] = np.arange(3) == first
         fleet.advance(0.0)
         looks = np.linspace(0.0, requests.last_arrival_s, LOOKS + 1)[1:].tolist() if most_missed < 1 else []
         for until in (*looks, math.inf):

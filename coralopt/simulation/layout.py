@@ -143,11 +143,6 @@ def lay_out(plan: Plan, tables: TimeTables, config: SimulationConfig, source: Ti
             or a micro-batch is larger than the layer times reach.
     """
     scenario = plan.resolved
-    if plan.modes:
-        name = plan.modes[0].model
-        raise CoraloptError(
-            f"{name} is in mode auto; disaggregated and mixed instances of one model cannot be played yet"
-        )
     draughtsman = Draughtsman(scenario, tables, config, source)
     return Layout(
         plan, scenario, draughtsman.serving, tuple((draughtsman.draw(item), item.count) for item in plan.instances)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coralopt.plan.document import share_of
 from coralopt.simulation.causes import (
     CAUSES,
     bursts,
@@ -92,14 +93,19 @@ def slos(arrival_s: Floats, model: Ints, schedule: Schedule) -> tuple[Floats, Fl
 
 
 def outcomes_of(requests: Columns, instances: Table, schedule: Schedule) -> tuple[PhaseOutcome, ...]:
-    """One row a model phase; mixed ones have two. Fills ``cause_ttft`` and ``cause_tpot`` of ``requests``."""
+    """One row a model phase that serves requests; mixed ones have two. Fills ``cause_ttft`` and ``cause_tpot``."""
     for name in ("cause_ttft", "cause_tpot"):
         requests[name] = np.zeros(len(requests["arrival_s"]), dtype=np.int8)
-    keys = dict.fromkeys(phase.key for layout in schedule.layouts for phase in layout.scenario.model_phases)
+    keys = dict.fromkeys(
+        phase.key
+        for layout in schedule.layouts
+        for phase in layout.scenario.model_phases
+        if share_of(layout.plan.modes, phase.key) > 0
+    )
     rows = []
     for key in keys:
         name, phase = key.rsplit("/", 1)
-        mine = requests["model"] == schedule.models.index(name)
+        mine = (requests["model"] == schedule.models.index(name)) & (requests["mixed"] == (phase == "mixed"))
         for kind in ("prefill", "decode") if phase == "mixed" else (phase,):
             rows.append(_outcome(requests, instances, schedule, key, kind, mine))
     return tuple(rows)

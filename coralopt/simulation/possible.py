@@ -41,12 +41,14 @@ def possible_requests(
         for kind in ("prefill", "decode") if phase.phase == "mixed" else (phase.phase,):
             if kind == "prefill":
                 quickest = _quickest(phase, nodes, inputs, kind)
-                possible[name, kind] = quickest <= phase.prefill_ms
+                able = quickest <= phase.prefill_ms
+                possible[name, kind] = possible.get((name, kind), False) | able
                 continue
             step = _quickest(phase, nodes, inputs + outputs // 2, kind)
             if phase.phase != "mixed":
                 step = step + _transfer_ms(phase, scenario, offered, inputs, config) / np.maximum(outputs - 1, 1)
-            possible[name, kind] = (outputs < 2) | (step <= phase.decode_ms)
+            # In mode auto a request may go either way.
+            possible[name, kind] = possible.get((name, kind), False) | (outputs < 2) | (step <= phase.decode_ms)
     return possible
 
 

@@ -15,7 +15,7 @@ from coralopt.simulation.fleet import Fleet, labels
 from coralopt.simulation.idle import idle_times
 from coralopt.simulation.layout import Schedule
 from coralopt.simulation.outcomes import PhaseOutcome, outcomes_of, slos
-from coralopt.simulation.state import DRAINING, FINISHED, PHASES, READY, Columns, State, Table
+from coralopt.simulation.state import DRAINING, FINISHED, MIXED, PHASES, READY, Columns, State, Table
 from coralopt.types import Bools, Floats, Ints
 
 STATUS = ("unfinished", "finished", "rejected")
@@ -60,7 +60,8 @@ class SimulationResult(Tabular):
         window_s: Length of the measured window, s.
         end_s: When the last request left, s.
         requests: Columns, one row a request by arrival: ``arrival_s``, ``model`` (index), ``input_tokens``,
-            ``output_tokens``, ``status`` (index into ``STATUS``), ``ttft_ms``, ``tpot_ms`` (NaN for one token), ``e2e_ms``,
+            ``output_tokens``, ``mixed`` (went to mixed instances), ``status`` (index into ``STATUS``), ``ttft_ms``,
+            ``tpot_ms`` (NaN for one token), ``e2e_ms``,
             ``prefill_wait_ms``, ``decode_wait_ms`` (before the first step, the KV transfer apart, and after preemptions
             until it is back), ``transfer_ms``, ``prefill_served_ms`` (host time, and from a node taking it in to the
             first token), ``step_ms`` (time per output token from the first decode step on, preemptions apart),
@@ -209,6 +210,7 @@ def _request_columns(state: State, schedule: Schedule) -> Columns:
         "model": model.astype(np.int32),
         "input_tokens": records["input"].astype(np.int64),
         "output_tokens": output.astype(np.int64),
+        "mixed": records["way"] == MIXED,
         "status": records["status"].astype(np.int8),
         "ttft_ms": ttft,
         "tpot_ms": tpot,

@@ -310,6 +310,23 @@ def route(state: State, request: int, pool: int) -> None:
 
 
 @compiled
+def enter(state: State, request: int) -> None:
+    """The coordinator: a new request goes to a pool of its model, by weighted round robin over the plan's shares."""
+    record = state.requests[request]
+    share, credit = state.entry[record.model], state.entry_credit[record.model]
+    best, total = NIL, 0.0
+    for phase in range(3):
+        if share[phase] > 0:
+            credit[phase] += share[phase]
+            total += share[phase]
+            if best == NIL or credit[phase] > credit[best]:
+                best = phase
+    credit[best] -= total
+    record.way = best
+    route(state, request, 3 * record.model + best)
+
+
+@compiled
 def next_waiting(state: State, instance: int) -> int:
     """The request that an instance takes in next, ``NIL`` for none; those that are too late go behind."""
     if state.returned_list[instance, 2] > 0:

@@ -74,6 +74,8 @@ REQUEST = np.dtype(
         # Which of its first node's micro-batches in flight it is part of (decode, mixed).
         ("slot", "i4"),
         ("model", "i2"),
+        # Phase of the pool that it goes to first.
+        ("way", "u1"),
         ("status", "u1"),
         ("blocked_prefill", "u1"),
         ("blocked_decode", "u1"),
@@ -226,8 +228,10 @@ class State(NamedTuple):
     #: int64 (P, I): instances that take requests, first ``member_count`` of each row; (P,).
     members: Ints
     member_count: Ints
-    #: int64 (models,): the pool that new requests of a model go to.
-    entry: Ints
+    #: float64 (models, 3): shares of a model's new requests that go to the pool of each phase, and the running credits
+    #: of the weighted round robin between them.
+    entry: Floats
+    entry_credit: Floats
     #: float64 (models, regions, regions): bytes/s at which one node sends KV caches from region to region, infinite where
     #: only its link counts, 0 where they may not go. No regions where all may go everywhere.
     paths: Floats

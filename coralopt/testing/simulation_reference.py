@@ -51,6 +51,15 @@ class SlowRequest:
 
 
 @dataclass(eq=False)
+class SlowWay:
+    """Where new requests of a model may go, by the plan's share."""
+
+    phase: str
+    weight: float
+    credit: float = 0.0
+
+
+@dataclass(eq=False)
 class SlowNode:
     owner: SlowInstance
     stage: int
@@ -125,7 +134,7 @@ class Reference:
         self,
         instances: Sequence[SlowInstance],
         requests: Sequence[SlowRequest],
-        entry: Sequence[str],
+        entry: Sequence[Sequence[SlowWay]],
         tables: Sequence[tuple[list[float], list[list[tuple[float, float]]]]],
         config: SimulationConfig,
         serving: Serving,
@@ -163,7 +172,9 @@ class Reference:
                 happens(what)
             while arrivals and arrivals[0].arrival + self.host_s == now:
                 request = arrivals.popleft()
-                self.route(request, self.entry[request.model])
+                way = smooth_weighted_round_robin(way for way in self.entry[request.model] if way.weight > 0)
+                assert way is not None
+                self.route(request, way.phase)
             self.settle()
 
     def reconfigure(self, ready: list[SlowInstance], drained: list[SlowInstance]) -> None:

@@ -18,7 +18,7 @@ from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import ADMISSIONS, DECODE, MIXED, NODE, ORDERS, PHASES, PREFILL, requests_of
 from coralopt.simulation.times import FunctionTimes, TimeTables
-from coralopt.testing.simulation_reference import Reference, SlowInstance, SlowNode, SlowRequest
+from coralopt.testing.simulation_reference import Reference, SlowInstance, SlowNode, SlowRequest, SlowWay
 from coralopt.types import Floats, Ints
 
 
@@ -27,7 +27,7 @@ class SimulationCase:
     """Instances with the times at which they begin to serve and to drain (infinity: never), and requests.
 
     Attributes:
-        models: Number of models; ``mixed[m]`` says how model m is served.
+        models: Number of models; ``mixed[m]`` is the share of the requests of model m that go to mixed instances.
         blueprints: One an instance.
         ready_s, drain_s: One an instance.
         arrival_s, input_tokens, output_tokens, model: One a request.
@@ -39,7 +39,7 @@ class SimulationCase:
     """
 
     models: int
-    mixed: tuple[bool, ...]
+    mixed: tuple[float, ...]
     blueprints: tuple[Blueprint, ...]
     ready_s: tuple[float, ...]
     drain_s: tuple[float, ...]
@@ -67,13 +67,13 @@ class SimulationCase:
             fleet.regions = ["r0", "r1"]
             fleet.state = fleet.state._replace(paths=self.paths)
         for m in range(self.models):
-            fleet.state.entry[m] = 3 * m + (MIXED if self.mixed[m] else PREFILL)
+            fleet.state.entry[m] = (1.0 - self.mixed[m], 0.0, self.mixed[m])
         for blueprint, ready, drain in zip(self.blueprints, self.ready_s, self.drain_s, strict=True):
             i = fleet.add(blueprint, 0.0)
             fleet.ready.append((ready, i))
             if drain < math.inf:
-                entry = int(fleet.state.entry[fleet.state.instances["pool"][i] // 3])
-                fleet.drains.append((drain, entry // 3, (i,), entry))
+                m = int(fleet.state.instances["pool"][i]) // 3
+                fleet.drains.append((drain, m, (i,), fleet.state.entry[m].copy()))
         while True:
             until = fleet.next_time()
             while not run(fleet.state, until, events_a_call):
@@ -102,7 +102,7 @@ class SimulationCase:
         played = Reference(
             instances,
             requests,
-            ["mixed" if mixed else "prefill" for mixed in self.mixed],
+            [(SlowWay("prefill", 1.0 - mixed), SlowWay("mixed", mixed)) for mixed in self.mixed],
             [_table(self.tables, t) for t in range(len(self.tables.tables))],
             self.config,
             self.serving,
@@ -167,7 +167,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
         all_serve: Every instance serves from 0 on and none drains.
     """
     models = draw(st.integers(1, 2))
-    mixed = tuple(draw(st.booleans()) for _ in range(models))
+    mixed = tuple(draw(st.sampled_from((0.0, 0.0, 1.0, 0.3, 0.5))) for _ in range(models))
     # Real numbers come from a seeded generator: ties between events are then as rare as in life.
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     tight = draw(st.booleans())
@@ -183,7 +183,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
     ]
     blueprints = []
     for m in range(models):
-        for phase in (MIXED,) if mixed[m] else (PREFILL, DECODE):
+        for phase in (PREFILL, DECODE) * (mixed[m] < 1) + (MIXED,) * (mixed[m] > 0):
             for _ in range(draw(st.integers(1, 2))):
                 sizes = tuple(draw(st.integers(1, 3)) for _ in range(draw(st.integers(1, 3))))
                 blueprints.append(_blueprint(rng, m, phase, sizes, pairs, tight))

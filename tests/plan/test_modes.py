@@ -5,15 +5,21 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
-from coralopt.errors import InfeasibleError, ScenarioError
+from coralopt.errors import InfeasibleError, LaunchError, ScenarioError
 from coralopt.planning import PlanRequest, get_planner, prove_bound
 from coralopt.report import plan_summary
+from coralopt.runtime import VllmEngine, lower
+from coralopt.runtime.router import RouterConfig, vllm_router_commands
+from coralopt.runtime.router.config import router_document
 from coralopt.scenario import ResolvedScenario
+from coralopt.simulation import simulate
+from coralopt.workload import generate_for_scenario
 
 
 def _scenario(**changes: Any) -> ResolvedScenario:
@@ -72,6 +78,29 @@ def test_auto_costs_at_most_the_cheaper_mode(l40s: int, l4: int, a10g: int, rate
     pure = [costs[mode] for mode in ("disaggregated", "mixed") if mode in costs]
     assert "auto" in costs or not pure
     assert all(costs["auto"] <= cost * (1 + 1e-6) for cost in pure)
+
+
+def test_played_requests_are_split_as_planned(plan: Plan) -> None:
+    """Every request takes one of both ways, in the plan's proportion, and is judged on that way."""
+    trace = generate_for_scenario(plan.resolved, 60.0, 1)
+    played = simulate(plan, trace)
+    mixed = played.requests["mixed"]
+    share = next(item.share for item in plan.modes if item.mode == "mixed")
+    assert abs(mixed.sum() - share * len(trace)) <= 2
+    phase = np.array(played.instances["phase"])
+    served = played.requests["prefill_instance"] >= 0
+    assert served.mean() > 0.9
+    assert (phase[played.requests["prefill_instance"][served]] == np.where(mixed, "mixed", "prefill")[served]).all()
+    offered = {(row.key, row.kind): row.offered_tokens_s for row in played.outcomes}
+    assert set(offered) == {
+        *(("phi4-14b/mixed", kind) for kind in ("prefill", "decode")),
+        ("phi4-14b/prefill", "prefill"),
+        ("phi4-14b/decode", "decode"),
+    }
+    tokens = trace.input_tokens[~mixed].sum() / played.window_s
+    assert offered["phi4-14b/prefill", "prefill"] == pytest.approx(tokens)
+    alone = plan_scenario(_scenario(mode="disaggregated"))
+    assert {row.phase for row in simulate(alone, trace).outcomes} == {"prefill", "decode"}
 
 
 def test_models_may_have_modes_of_their_own() -> None:
@@ -149,3 +178,13 @@ def test_rivals_refuse_models_in_mode_auto(planner: str) -> None:
     """A rival that served every phase in full would be compared unfairly."""
     with pytest.raises(ScenarioError, match=r"mode|mixed instances"):
         get_planner(planner).plan(PlanRequest(_scenario()))
+
+
+def test_the_router_is_told_the_split(plan: Plan) -> None:
+    """What the launcher starts serves both modes, and vLLM's own router is refused."""
+    launch = lower(plan, VllmEngine())
+    config = RouterConfig.model_validate(router_document(launch))
+    assert config.mixed_share == {"phi4-14b": next(item.share for item in plan.modes if item.mode == "mixed")}
+    assert {backend.phase for backend in config.backends} == {"prefill", "decode", "mixed"}
+    with pytest.raises(LaunchError, match="has disaggregated and mixed instances"):
+        vllm_router_commands(config)

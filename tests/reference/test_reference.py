@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from coralopt.cli.app import make_app
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
+from coralopt.plan.document import PlannedMode, share_of
 from coralopt.reference import Assignment, ReferenceOptions, assign, run_reference
 
 #: An interpreter with torch and transformers: that of the tests, or the one that is named.
@@ -56,9 +57,23 @@ def _plans(draw: st.DrawFn) -> Plan:
         return instance(phase, *stages, batch=draw(st.integers(1, 4)), count=draw(st.integers(1, 2)))
 
     phases = draw(
-        st.sampled_from([["mixed"], ["mixed", "mixed"], ["prefill", "decode"], ["prefill", "decode", "decode"]])
+        st.sampled_from(
+            [
+                ["mixed"],
+                ["mixed", "mixed"],
+                ["prefill", "decode"],
+                ["prefill", "decode", "decode"],
+                ["mixed", "prefill", "decode"],
+            ]
+        )
     )
-    return plan(*[one(phase) for phase in phases])  # type: ignore[arg-type]
+    made = plan(*[one(phase) for phase in phases])  # type: ignore[arg-type]
+    if len(set(phases)) < 3:
+        return made
+    shares = {"mixed": draw(st.sampled_from([0.25, 0.5, 1.0])), "disaggregated": 0.0}
+    shares["disaggregated"] = 1 - shares["mixed"]
+    modes = tuple(PlannedMode(model="tiny", mode=mode, share=share) for mode, share in shares.items())  # type: ignore[arg-type]
+    return made.model_copy(update={"modes": modes})
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,6 +96,9 @@ def test_schedule(document: Plan, requests: int, new_tokens: int, copies: bool) 
             assert [node.stage for node in nodes] == list(range(nodes[0].stages))
             assert [layer for node in nodes for layer in node.layers] == list(range(8))
     _shares(found, requests)
+    if document.modes:
+        whole = sum(found.nodes[route[0]].phase == "mixed" for route in found.prefill)
+        assert abs(whole - requests * share_of(document.modes, "tiny/mixed")) <= 1
 
 
 def _shares(found: Assignment, requests: int) -> None:

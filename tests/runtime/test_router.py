@@ -31,6 +31,29 @@ def test_weighted_shares_within_5_percent() -> None:
     with_router(backends, test)
 
 
+def test_requests_are_split_over_both_modes_as_planned() -> None:
+    """A model in mode auto: the plan's share is mixed, the rest takes two legs; a mode that is down is passed over."""
+    backends = [
+        FakeBackend("whole", "mixed"),
+        FakeBackend("first", "prefill", connector="NixlConnector"),
+        FakeBackend("last", "decode", connector="NixlConnector"),
+    ]
+
+    async def test(client: Client) -> None:
+        async def shares(asked: int) -> Counter[str]:
+            answers = [await client.ask() for _ in range(asked)]
+            assert {status for status, _, _ in answers} == {200}
+            return Counter(headers["X-Coralopt-Instance"] for _, _, headers in answers)
+
+        assert await shares(40) == {"whole": 10, "last": 30}
+        backends[1].answer = 500
+        assert await shares(8) == {"whole": 8}
+        backends[1].answer, backends[0].answer = "ok", "hang up"
+        assert (await shares(8))["last"] == 8
+
+    with_router(backends, test, mixed_share={"m": 0.25}, unhealthy_after=100)
+
+
 def test_streams_pass_through_as_they_come() -> None:
     """A client sees the first token long before the last one exists."""
 

@@ -63,7 +63,7 @@ def case_of(
     n, count = len(arrival), len(blueprints)
     return SimulationCase(
         models=1,
-        mixed=(blueprints[0].phase == MIXED,),
+        mixed=(float(blueprints[0].phase == MIXED),),
         blueprints=tuple(blueprints),
         ready_s=(0.0,) * count,
         drain_s=(math.inf,) * count,

@@ -71,10 +71,10 @@ def test_the_router_is_told_how_to_choose() -> None:
     config = RouterConfig(backends=(_backend(0).config,), routing="least-work")
     router = Router(config)
     assert router.pools("m")["prefill"].routing == "least-work"
-    router.route_by("power-of-two")
+    router.route_by("power-of-two", {})
     router.add(_backend(1, "decode").config)
     assert {pool.routing for pool in router.pools("m").values()} == {"power-of-two"}
-    launch = SimpleNamespace(pipelines=(), routing="least-work")
+    launch = SimpleNamespace(pipelines=(), routing="least-work", mixed_share={})
     assert router_document(launch)["routing"] == "least-work"  # type: ignore[arg-type]
     launch.routing = "weighted-round-robin"
     assert "routing" not in router_document(launch)  # type: ignore[arg-type]

@@ -182,7 +182,7 @@ def test_growing_caches_let_more_sequences_in() -> None:
 @settings(max_examples=40, deadline=None)
 @given(case=simulation_cases(all_serve=True))
 def test_every_request_ends_under_every_rule(case: SimulationCase) -> None:
-    """Nothing is lost or stuck, and what is refused does not depend on order and admission."""
+    """Nothing is lost or stuck; where caches may go anywhere, what is refused depends on no rule."""
     refused = set()
     for routing, order, admission in product(ROUTINGS[:2], ORDERS, ADMISSIONS):
         serving = replace(case.serving, routing=routing, order=order, admission=admission)  # type: ignore[arg-type]
@@ -194,7 +194,8 @@ def test_every_request_ends_under_every_rule(case: SimulationCase) -> None:
         assert not state.instances["work"].any()
         assert (state.instances["youngest"] == -1).all()
         refused.add((state.requests["status"] == REJECTED).tobytes())
-    assert len(refused) == 1
+    # Else a request may find its decode instances out of reach of where its prompt was sent.
+    assert len(refused) == 1 or case.paths is not None
 
 
 def test_host_time_is_in_every_step_and_every_request(tiny_plan: Plan) -> None:

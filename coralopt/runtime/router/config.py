@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -65,6 +65,10 @@ class RouterConfig(_Part):
     version: Literal[1] = 1
     backends: tuple[BackendConfig, ...] = ()
     routing: Routing = Field(default="weighted-round-robin", description="How an instance is chosen.")
+    mixed_share: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        default={},
+        description="Model with disaggregated and mixed instances -> share of its requests for the mixed ones.",
+    )
     aliases: dict[str, str] = Field(default={}, description="Other names of models, as clients may say them.")
     clients: tuple[ClientConfig, ...] = Field(default=(), description="Keys with limits, beside CORALOPT_API_KEY.")
     admin_hosts: tuple[str, ...] = Field(
@@ -133,4 +137,5 @@ def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
     """``router.json``. Host names that a target's own variables complete are written as they are."""
     backends = [_backend(pipeline) for pipeline in launch.pipelines]
     routing = {} if launch.routing == ROUTINGS[0] else {"routing": launch.routing}
-    return {"format": "coralopt-router", "version": 1, **routing, "backends": backends}
+    split = {"mixed_share": dict(launch.mixed_share)} if launch.mixed_share else {}
+    return {"format": "coralopt-router", "version": 1, **routing, **split, "backends": backends}

@@ -129,7 +129,7 @@ class _Journey:
                 failed |= {lost.backend.config.name}
                 attempt += 1
                 pool = self.router.pools(self.model).get(lost.backend.config.phase)
-                others = pool is not None and pool.up(failed)
+                others = (pool is not None and pool.up(failed)) or self.router.serves(self.model, failed)
                 if attempt > self.router.config.retries or not others:
                     raise
                 self.router.metrics.retries.labels(self.model).inc()
@@ -137,7 +137,7 @@ class _Journey:
     async def _attempt(self, failed: frozenset[str]) -> web.StreamResponse:
         pools = self.router.pools(self.model)
         wait_s = self.router.config.queue_timeout_s
-        if "mixed" in pools:
+        if self.router.takes_mixed(self.model, failed):
             async with pools["mixed"].slot(failed, wait_s) as backend:
                 return await self._answer(backend, self.body)
         self._need_halves(pools)

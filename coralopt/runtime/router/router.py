@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import aiohttp
 
 from coralopt.errors import LaunchError
-from coralopt.routing import Routing
+from coralopt.routing import Routing, smooth_weighted_round_robin
 from coralopt.runtime.router.config import BackendConfig, RouterConfig
 from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.health import Health
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy
+
+
+@dataclass
+class _Way:
+    """Instances of one mode of a model: their phases, and the plan's share of requests for them."""
+
+    phases: tuple[str, ...]
+    weight: float
+    credit: float = 0.0
 
 
 class Router:
@@ -31,9 +41,11 @@ class Router:
         self.backends: dict[str, Backend] = {}
         self._pools: dict[tuple[str, str], BackendPool] = {}
         self._routing: Routing = config.routing
+        self._ways: dict[str, tuple[_Way, ...]] = {}
         self._key_header = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self._session: aiohttp.ClientSession | None = None
         self.health = Health(config, self.backends, self._changed)
+        self.route_by(config.routing, config.mixed_share)
         for backend in config.backends:
             self.add(backend)
 
@@ -58,9 +70,13 @@ class Router:
         if self._session is not None:
             await self._session.close()
 
-    def route_by(self, routing: Routing) -> None:
-        """Choose instances by another rule from now on."""
+    def route_by(self, routing: Routing, mixed_share: Mapping[str, float]) -> None:
+        """Choose instances by another rule from now on, and split requests of models in mode auto by other shares."""
         self._routing = routing
+        self._ways = {
+            model: (_Way(("prefill", "decode"), 1.0 - share), _Way(("mixed",), share))
+            for model, share in mixed_share.items()
+        }
         for pool in self._pools.values():
             pool.routing = routing
 
@@ -71,10 +87,21 @@ class Router:
         """Pools of a model by phase."""
         return {phase: pool for (name, phase), pool in self._pools.items() if name == model}
 
-    def serves(self, model: str) -> bool:
-        """Whether a request for ``model`` could be answered now."""
-        usable = {phase for phase, pool in self.pools(model).items() if pool.up()}
+    def serves(self, model: str, avoid: frozenset[str] = frozenset()) -> bool:
+        """Whether a request for ``model`` could be answered now by others than the backends to ``avoid``."""
+        usable = {phase for phase, pool in self.pools(model).items() if pool.up(avoid)}
         return "mixed" in usable or {"prefill", "decode"} <= usable
+
+    def takes_mixed(self, model: str, avoid: frozenset[str]) -> bool:
+        """Whether the next request goes to a mixed instance: by the plan's shares, over the modes that are up."""
+        pools = self.pools(model)
+        ways = [
+            way
+            for way in self._ways.get(model, ())
+            if all(phase in pools and pools[phase].up(avoid) for phase in way.phases)
+        ]
+        way = smooth_weighted_round_robin([way for way in ways if way.weight > 0] or ways)
+        return "mixed" in (pools if way is None else way.phases)
 
     def admit(self, model: str) -> None:
         """Back-pressure.
