@@ -1,4 +1,4 @@
-"""A file that is either the old one or the whole new one, whatever happens while it is written."""
+"""A file that is either the old one or the whole new one, whatever happens while it is written; and where caches lie."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """The user's folder for what takes long to find out and may be deleted at any time."""
+    base = os.environ.get("CORALOPT_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "coralopt"
 
 
 @contextmanager

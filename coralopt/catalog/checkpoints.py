@@ -56,16 +56,29 @@ def read_checkpoint(path: Path) -> ModelShape:
     Raises:
         CoraloptError: It cannot be read, is of an unknown family, lacks a size, or is quantised in an unknown way.
     """
-    file = path / "config.json" if path.is_dir() else path
-    config = _json(file)
-    quantised = file.parent / "hf_quant_config.json"
-    if "quantization_config" not in config and quantised.is_file():
-        config = {**config, "quantization_config": _json(quantised).get("quantization")}
+    file, config = _file(path), read_config(path)
     try:
         weights = path.is_dir() and any(path.glob("*.safetensors"))
         return shape_of_config(config, str(path.resolve()) if weights else "", f"{path.name} of a checkpoint")
     except CoraloptError as error:
         raise CoraloptError(f"{file}: {error}") from error
+
+
+def read_config(path: Path) -> Config:
+    """The configuration itself, with the quantisation that a checkpoint keeps beside it.
+
+    Raises:
+        CoraloptError: It cannot be read.
+    """
+    file = _file(path)
+    config, quantised = _json(file), file.parent / "hf_quant_config.json"
+    if "quantization_config" not in config and quantised.is_file():
+        config = {**config, "quantization_config": _json(quantised).get("quantization")}
+    return config
+
+
+def _file(path: Path) -> Path:
+    return path / "config.json" if path.is_dir() else path
 
 
 def shape_of_config(config: Config, hf_id: str = "", source: str = "config.json") -> ModelShape:

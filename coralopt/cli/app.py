@@ -27,6 +27,7 @@ from coralopt.cli import (
     solvers,
     sweep,
     templates,
+    throughput,
     verify,
     verify_solvers,
     workload,
@@ -68,6 +69,7 @@ def make_app() -> typer.Typer:
     app.add_typer(library.app, name="library")
     app.add_typer(bench.app, name="bench")
     app.add_typer(workload.app, name="workload")
+    app.add_typer(throughput.app, name="throughput")
     return app
 
 

@@ -131,7 +131,7 @@ def save_measurements(path: str | Path, node: dict[str, Any]) -> int:
 
 
 def _key(node: dict[str, Any]) -> tuple[object, ...]:
-    return node["model"], node["configuration"], node["weight_format"]
+    return node["model"], node["configuration"], node["weight_format"], node.get("kv_format")
 
 
 def machine() -> str:

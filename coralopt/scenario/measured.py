@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from coralopt.catalog import find_model, node_configurations
+from coralopt.replacing import cache_folder
 from coralopt.scenario.mistakes import MistakeList
 
 FORMAT, VERSION = "coralopt-measured", 1
@@ -21,7 +23,15 @@ def include_measurements(data: object, file: Path) -> None:
     Raises:
         ScenarioError: A file that is named cannot be read or holds no measurements.
     """
-    throughput = data.get("throughput") if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        return
+    throughput = data.get("throughput")
+    _include_named(throughput, file)
+    if throughput is None or (isinstance(throughput, dict) and throughput.get("source", "auto") == "auto"):
+        _include_built(data)
+
+
+def _include_named(throughput: object, file: Path) -> None:
     given = throughput.get("measured") if isinstance(throughput, dict) else None
     if given is None or not isinstance(throughput, dict):
         return
@@ -43,6 +53,55 @@ def include_measurements(data: object, file: Path) -> None:
             mistakes.add(place, f"{path}: {reason}", "give the path of a file that `coralopt profile` wrote")
     mistakes.raise_any()
     throughput["measured"] = included
+
+
+def _include_built(data: dict[str, object]) -> None:
+    """Add the times that ``coralopt throughput build`` left in the user's cache for what the scenario names."""
+    folder = cache_folder() / "throughput"
+    models, pool = data.get("models"), data.get("pool")
+    if not folder.is_dir() or not isinstance(models, Mapping) or not isinstance(pool, Mapping):
+        return
+    names = {word for key, entry in models.items() for word in _names(key, entry)}
+    regions = pool.get("regions")
+    supplies = (
+        [entry.get("configurations") for entry in regions.values() if isinstance(entry, Mapping)]
+        if isinstance(regions, Mapping)
+        else []
+    )
+    nodes = {str(name) for supply in supplies if isinstance(supply, Mapping | list) for name in supply}
+    nodes |= (
+        set(node_configurations()) if "all" in [supply for supply in supplies if isinstance(supply, str)] else set()
+    )
+    throughput = data.get("throughput")
+    given = list(throughput.get("measured") or ()) if isinstance(throughput, Mapping) else []
+    known = {_key(node) for node in given if isinstance(node, Mapping)}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            built = read_measurements(path)
+        except (OSError, ValueError):
+            # A cache may be damaged or gone at any time; figures then come from elsewhere, and plans say so.
+            continue
+        given += [
+            node
+            for node in built
+            if node.get("model") in names and node.get("configuration") in nodes and _key(node) not in known
+        ]
+    if given:
+        data["throughput"] = {**(throughput if isinstance(throughput, Mapping) else {}), "measured": given}
+
+
+def _names(key: object, entry: object) -> Iterator[str]:
+    """Every name under which times of a model may be kept."""
+    yield str(key)
+    for word in (entry.get("model") or key, entry.get("hf_id")) if isinstance(entry, Mapping) else ():
+        if isinstance(word, str):
+            yield word
+            known = find_model(word)
+            yield from () if known is None else (known.hf_id, known.measured_as or known.hf_id)
+
+
+def _key(node: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(node.get(name) for name in ("model", "configuration", "weight_format", "kv_format"))
 
 
 def read_measurements(path: Path) -> list[dict[str, object]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from coralopt.errors import LibraryError
 from coralopt.placement import engine_limits
+from coralopt.replacing import cache_folder
 from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.library import (
@@ -139,12 +139,6 @@ def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:
 
     columns = {name: np.concatenate([getattr(result, name) for result in results]) for name in COLUMNS}
     return PhaseTemplates(key=key, examined=sum(result.examined for result in results), **columns)
-
-
-def cache_folder() -> Path:
-    """The folder for what takes long to find out and may be deleted at any time."""
-    base = os.environ.get("CORALOPT_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "coralopt"
 
 
 def default_library_path(scenario: ResolvedScenario, digest: str, method: BuildMethod | None = None) -> Path:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from coralopt.catalog.checkpoints import Config
+from coralopt.catalog.types import ModelArchitecture
 from coralopt.errors import CoraloptError
 
 #: Anything of aiconfigurator-core, which has no types.
@@ -80,7 +82,15 @@ class _Model:
     systems: tuple[str, ...] = _SYSTEMS
     tp: tuple[int, ...] = (1, 2, 4, 8)
     note: str = ""
+    modes: Mapping[str, str] = field(default_factory=dict)
 
+
+#: Weight format -> quantisation of matrices and of experts; FP8 in blocks of 128 x 128, as published with most checkpoints.
+_MODES = {
+    "bf16": {"gemm_quant_mode": "bfloat16", "moe_quant_mode": "bfloat16"},
+    "fp8": {"gemm_quant_mode": "fp8_block", "moe_quant_mode": "fp8_block"},
+    "mxfp4": {"gemm_quant_mode": "bfloat16", "moe_quant_mode": "w4a16_mxfp4"},
+}
 
 _MODELS = (
     _Model("Qwen/Qwen3-235B-A22B", "bf16", 94),
@@ -121,21 +131,31 @@ class _Sdk:
     get_model: _External
     model_config: _External
     runtime_config: _External
+    quantisations: Mapping[str, _External]
+    configs: frozenset[str]
 
 
 def _load_sdk() -> _Sdk:
     try:
-        import_module("aiconfigurator_core")
+        package = import_module("aiconfigurator_core")
     except ImportError as error:
         raise CoraloptError(MISSING) from error
     try:
         config = import_module("aiconfigurator_core.sdk.config")
+        common = import_module("aiconfigurator_core.sdk.common")
+        folder = Path(str(package.__file__)).parent / "model_configs"
         return _Sdk(
             get_backend=import_module("aiconfigurator_core.sdk.backends.factory").get_backend,
             get_database_view=import_module("aiconfigurator_core.sdk.perf_database").get_database_view,
             get_model=import_module("aiconfigurator_core.sdk.models").get_model,
             model_config=config.ModelConfig,
             runtime_config=config.RuntimeConfig,
+            quantisations={
+                "gemm_quant_mode": common.GEMMQuantMode,
+                "moe_quant_mode": common.MoEQuantMode,
+                "kvcache_quant_mode": common.KVCacheQuantMode,
+            },
+            configs=frozenset(path.name for path in folder.iterdir()),
         )
     except (ImportError, AttributeError) as error:
         raise CoraloptError(f"aiconfigurator-core has another interface than release 0.12: {error}") from error
@@ -149,6 +169,56 @@ def rows_of_aiconfigurator() -> Iterator[dict[str, str | int | float]]:
     """
     sdk = _load_sdk()
     return (row for model in _MODELS for system in model.systems for row in _rows(sdk, model, system))
+
+
+def rows_of_model(
+    model: ModelArchitecture, system: str, tp: int, config: Config | None = None
+) -> Iterator[dict[str, str | int | float]]:
+    """Rows of one model on ``tp`` GPUs of a system.
+
+    Args:
+        model: Its weight format and that of its KV cache say which kernels are asked for.
+        system: A measured system.
+        tp: GPUs in tensor parallel.
+        config: Its ``config.json``; without it the package's own copy, or one made from the sizes.
+
+    Raises:
+        CoraloptError: As for :func:`rows_of_aiconfigurator`; or the format has no measured kernels.
+    """
+    sdk = _load_sdk()
+    if model.weight_format not in _MODES:
+        raise CoraloptError(f"aiconfigurator-core has no measured kernels for {model.weight_format} weights")
+    name = model.measured_as or model.hf_id
+    if config is None and f"{name.replace('/', '--')}_config.json" not in sdk.configs:
+        config = _made_config(model)
+    modes = {**_MODES[model.weight_format], "kvcache_quant_mode": "fp8" if model.kv_format == "fp8" else "bfloat16"}
+    asked = _Model(name, model.weight_format, model.layers, config=config, tp=(tp,), modes=modes)
+    return _rows(sdk, asked, system)
+
+
+def _made_config(model: ModelArchitecture) -> Config:
+    """A configuration from the sizes, where they say all: dense models, and those with nothing but experts."""
+    if model.latent is not None or model.sliding_window or (model.experts and model.dense_ffn_params_per_layer):
+        raise CoraloptError(f"the times of {model.name} depend on more than its sizes; name its config.json")
+    blocks = "Qwen3MoeForCausalLM" if model.experts else "Qwen3ForCausalLM"
+    config: dict[str, object] = {
+        "architectures": [blocks],
+        "hidden_size": model.hidden,
+        "intermediate_size": (model.dense_ffn_params_per_layer or model.expert_params) // (3 * model.hidden),
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "vocab_size": model.vocab,
+        "max_position_embeddings": model.max_position,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    if model.experts:
+        config |= {"num_experts": model.experts, "num_experts_per_tok": model.experts_per_token}
+        config["moe_intermediate_size"] = model.expert_params // (3 * model.hidden)
+    return config
 
 
 def _rows(sdk: _Sdk, model: _Model, system: str) -> Iterator[dict[str, str | int | float]]:
@@ -184,7 +254,8 @@ def _rows(sdk: _Sdk, model: _Model, system: str) -> Iterator[dict[str, str | int
 
 
 def _build(sdk: _Sdk, model: _Model, backend: str, tp: int) -> _External:
-    config = sdk.model_config(tp_size=tp, moe_tp_size=tp, moe_ep_size=1)
+    modes = {key: getattr(sdk.quantisations[key], name) for key, name in model.modes.items()}
+    config = sdk.model_config(tp_size=tp, moe_tp_size=tp, moe_ep_size=1, **modes)
     if model.config is None:
         return sdk.get_model(model.path or model.name, config, backend)
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,10 @@ from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.types import Floats
 
 #: GPU type of the catalog -> name of the measured system.
-SYSTEMS = {"L40S": "l40s", "A100": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"}
+SYSTEMS = {
+    **{"L40S": "l40s", "A100": "a100_sxm", "H100": "h100_sxm", "H200": "h200_sxm", "B200": "b200_sxm"},
+    **{"GB200": "gb200", "RTXPRO6000": "rtx_pro_6000_server"},
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,10 @@ from coralopt import simulation
 from coralopt._version import __version__
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables, instance_name, planned_stages
-from coralopt.replacing import replacing
+from coralopt.replacing import cache_folder, replacing
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import PhaseTemplates
-from coralopt.templates.build import cache_folder
 from coralopt.throughput import throughput_source
 from coralopt.types import Bools
 from coralopt.workload import Trace, poisson_for_scenario
