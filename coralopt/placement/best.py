@@ -11,11 +11,13 @@ from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement
 from coralopt.solving import (
     Backend,
+    Formulation,
     Limit,
     Reason,
     Solution,
     SolveOptions,
     Termination,
+    formulation_name,
     gap_reached,
     relative_gap,
     require_backend,
@@ -26,7 +28,7 @@ from coralopt.solving import (
 def best_placement(
     problem: PlacementProblem,
     solver: str | Backend = "dp",
-    formulation: str | None = None,
+    formulation: str | Formulation[PlacementProblem, Placement] | None = None,
     options: SolveOptions | Mapping[str, object] | None = None,
 ) -> Solution[Placement]:
     """Solve a placement problem over all its stage counts, one model a stage count where the solver takes matrices.
@@ -64,7 +66,7 @@ def _combined(
     parts: list[Solution[Placement]],
     complete: bool,
     solver: str,
-    formulation: str | None,
+    formulation: str | Formulation[PlacementProblem, Placement] | None,
     wanted: SolveOptions,
 ) -> Solution[Placement]:
     """One solution out of those of the single stage counts."""
@@ -101,7 +103,7 @@ def _combined(
         gap=gap,
         requested_gap=wanted.rel_gap,
         solver=solver,
-        formulation=formulation or problem.default_formulation,
+        formulation=formulation_name(formulation) or problem.default_formulation,
         seconds={step: sum(part.seconds.get(step, 0.0) for part in parts) for step in steps},
         nodes=sum(part.nodes for part in parts),
         iterations=sum(part.iterations for part in parts),

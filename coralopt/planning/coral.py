@@ -24,7 +24,7 @@ from coralopt.planning.operators import operator_terms, unmet_prices
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.solving import SolveOptions
+from coralopt.solving import Backend, SolveOptions
 from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_tables
 from coralopt.types import Progress
 
@@ -100,7 +100,7 @@ class CoralPlanner:
 def plan_scenario(
     scenario: ResolvedScenario,
     *,
-    solver: str | None = None,
+    solver: str | Backend | None = None,
     options: Mapping[str, object] | None = None,
     on_infeasible: OnInfeasible = "explain",
     library: Path | None = None,

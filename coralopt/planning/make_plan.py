@@ -16,7 +16,7 @@ from coralopt.plan.document import headline_gap, share_of
 from coralopt.plan.flows import allowed_routes, planned_flows, planned_modes
 from coralopt.planning.operators import planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.solving import backend_version
+from coralopt.solving import Backend, backend_version, get_backend
 from coralopt.templates import TemplateLibrary, placement_tables
 from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
 
@@ -118,7 +118,7 @@ def make_plan(
     library: TemplateLibrary,
     tables: Sequence[ThroughputTables],
     served: Served,
-    solver: str,
+    solver: str | Backend,
     requested_gap: float,
 ) -> Plan:
     """The plan that an allocation is.
@@ -213,7 +213,7 @@ def make_plan(
     return Plan(
         planner="coral",
         coralopt_version=__version__,
-        solver=solver,
+        solver=get_backend(solver).name,
         solver_version=backend_version(solver),
         formulation=result.formulation,
         status="optimal" if gap <= requested_gap else "feasible",

@@ -36,12 +36,14 @@ def planner_names() -> list[str]:
     return [*BUILTIN, *sorted(_others())]
 
 
-def get_planner(name: str) -> Planner:
-    """The planner of this name.
+def get_planner(name: str | Planner) -> Planner:
+    """The planner of this name, or ``name`` itself when it is one already.
 
     Raises:
         OptionError: There is none, or another package's cannot be loaded; says what there is.
     """
+    if not isinstance(name, str):
+        return name
     if name in BUILTIN:
         module, kind = BUILTIN[name]
         planner: Planner = getattr(importlib.import_module(module), kind)()

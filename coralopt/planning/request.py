@@ -14,7 +14,7 @@ from coralopt.errors import OptionError
 from coralopt.plan import Plan
 from coralopt.planning.warm import WarmState
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.solving import SolveOptions, unknown_option
+from coralopt.solving import Backend, SolveOptions, unknown_option
 from coralopt.templates import TemplateLibrary, obtain_library
 from coralopt.types import Progress
 
@@ -25,7 +25,7 @@ class PlanRequest:
 
     Attributes:
         scenario: What to serve and what can be rented.
-        solver: MILP back end of planners that use one; the scenario's own when ``None``.
+        solver: MILP back end of planners that use one, by name or itself; the scenario's own when ``None``.
         options: Common solver options over the scenario's (``rel_gap``, ``time_limit`` in s, ...).
         library: Template library file of planners that use the whole library; the cache directory when ``None``.
         on_infeasible: What to do when the demand cannot be met: ``"explain"`` raises and says why, ``"scale"`` serves the
@@ -38,7 +38,7 @@ class PlanRequest:
     """
 
     scenario: ResolvedScenario
-    solver: str | None = None
+    solver: str | Backend | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     library: Path | None = None
     on_infeasible: OnInfeasible = "explain"
@@ -48,7 +48,7 @@ class PlanRequest:
     progress: Progress | None = None
 
     @property
-    def backend(self) -> str:
+    def backend(self) -> str | Backend:
         """The MILP back end: the request's, or else the scenario's."""
         return self.solver or self.scenario.solver
 

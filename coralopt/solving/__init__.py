@@ -20,7 +20,15 @@ from coralopt.solving.infeasibility import Conflict, SmallestRelaxation, find_co
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
 from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
-from coralopt.solving.problem import ArrayFormulation, Check, Formulation, Problem, StartingFormulation, Violation
+from coralopt.solving.problem import (
+    ArrayFormulation,
+    Check,
+    Formulation,
+    Problem,
+    StartingFormulation,
+    Violation,
+    formulation_name,
+)
 from coralopt.solving.registry import (
     backend_version,
     get_backend,
@@ -71,6 +79,7 @@ __all__ = [
     "compile_problem",
     "fast_build",
     "find_conflict",
+    "formulation_name",
     "gap_reached",
     "get_backend",
     "heeded",

@@ -25,6 +25,7 @@ from coralopt.solving.problem import (
     StartingFormulation,
     VariableIndex,
     VariableValues,
+    formulation_name,
 )
 from coralopt.types import Floats
 
@@ -53,20 +54,23 @@ class Compiled(Generic[A]):
     seconds: float
 
 
-def compile_problem(problem: Problem[A], formulation: str | None = None, route: str = "pyomo") -> Compiled[A]:
+def compile_problem(
+    problem: Problem[A], formulation: str | Formulation[Any, A] | None = None, route: str = "pyomo"
+) -> Compiled[A]:
     """Build the matrix of a problem.
 
     Args:
         problem: A placement or allocation problem.
-        formulation: One of ``problem.formulations()``; its default when ``None``.
+        formulation: One of ``problem.formulations()`` by name, or one itself; the problem's default when ``None``.
         route: ``"pyomo"`` or ``"arrays"``.
 
     Raises:
         OptionError: Unknown formulation or route.
         UnsupportedError: The formulation has no array route; names those that have.
     """
-    chosen = formulation or problem.default_formulation
-    known = problem.formulations()
+    chosen, known = formulation_name(formulation) or problem.default_formulation, problem.formulations()
+    if formulation is not None and not isinstance(formulation, str):
+        known = {chosen: formulation}
     if chosen not in known:
         raise OptionError(f"unknown formulation {chosen!r} of a {problem.kind} problem; known: {', '.join(known)}")
     if route not in ROUTES:

@@ -104,6 +104,11 @@ class Formulation(Protocol[P_contra, A_co]):
         ...
 
 
+def formulation_name(formulation: str | Formulation[Any, object] | None) -> str:
+    """What a formulation is called that is given by name or itself; empty for none."""
+    return formulation or "" if isinstance(formulation, (str, type(None))) else formulation.name
+
+
 @runtime_checkable
 class ArrayFormulation(Formulation[P_contra, A_co], Protocol[P_contra, A_co]):
     """A formulation that makes its matrix straight from the problem's arrays, too."""

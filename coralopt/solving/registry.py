@@ -11,6 +11,8 @@ from coralopt.errors import SolverError, SolverNotFoundError
 from coralopt.solving.backend import Backend, Capability
 
 GROUP = "coralopt.solvers"
+#: Back ends that were given as objects, by name: plans made with them can be verified in the process that made them.
+_USED: dict[str, Backend] = {}
 
 
 def _load(point: EntryPoint, argument: str = "") -> Backend:
@@ -58,6 +60,7 @@ def get_backend(solver: str | Backend) -> Backend:
             raise SolverNotFoundError(
                 f"{solver!r} is no solver; give a name or an object with name, kind, probe, solve"
             )
+        _USED[solver.name] = solver
         return solver
     plugins = _plugins()
     name, _, argument = solver.partition(":")
@@ -85,8 +88,9 @@ def require_backend(solver: str | Backend) -> Backend:
 
 
 def backend_version(solver: str | Backend) -> str:
-    """Version of the solver behind this name."""
-    return get_backend(solver).probe().version
+    """Version of the solver behind this name, which may be that of an unregistered object used in this process."""
+    known = _USED.get(solver) if isinstance(solver, str) and solver not in _plugins() else None
+    return get_backend(known or solver).probe().version
 
 
 def _offers() -> list[tuple[str, EntryPoint, str]]:

@@ -35,6 +35,7 @@ class Solution(Shown, Generic[A]):
         effective: Options in force, in the solver's own names.
         shape: (rows, columns) of the matrix, ``None`` for solvers that take whole problems.
         start_accepted: Whether a start was taken; ``None`` when none was given or it is unknown.
+        row_duals, reduced_costs: float64 (m,) and (n,), of a linear programme, by rows and columns of the matrix.
     """
 
     answer: A | None
@@ -52,6 +53,8 @@ class Solution(Shown, Generic[A]):
     effective: Mapping[str, OptionValue] = field(default_factory=dict)
     shape: tuple[int, int] | None = None
     start_accepted: bool | None = None
+    row_duals: Floats | None = None
+    reduced_costs: Floats | None = None
 
     def __repr__(self) -> str:
         return (

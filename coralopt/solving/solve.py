@@ -6,10 +6,12 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
+from coralopt.solving.any_model import ModelProblem, is_model
 from coralopt.solving.backend import (
     Backend,
     Capability,
@@ -23,7 +25,7 @@ from coralopt.solving.backend import (
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
-from coralopt.solving.problem import A, Problem, VariableValues
+from coralopt.solving.problem import A, Formulation, Problem, VariableValues
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.solution import MatrixResult, Solution
 from coralopt.solving.status import Limit, Termination
@@ -34,7 +36,7 @@ from coralopt.types import Floats
 def solve(
     problem: Problem[A],
     solver: str | Backend = "highs",
-    formulation: str | None = None,
+    formulation: str | Formulation[Any, A] | None = None,
     options: SolveOptions | Mapping[str, object] | None = None,
     start: VariableValues | A | None = None,
     *,
@@ -44,10 +46,12 @@ def solve(
     """Solve any problem with any solver.
 
     Args:
-        problem: A placement or allocation problem.
+        problem: A placement or allocation problem, or any Pyomo model that is linear once Pyomo's own transformations
+            have dealt with its disjunctions, logic and piecewise-linear functions. Values go into its variables, prices
+            into its suffixes ``dual`` and ``rc``; the answer maps names of variables to values, and so may a start.
         solver: Name of a back end (see ``coralopt solvers``) or a back end itself.
-        formulation: One of ``problem.formulations()``; the problem's default when ``None``. Solvers that take whole
-            problems do without.
+        formulation: One of ``problem.formulations()`` by name, or a formulation itself; the problem's default when
+            ``None``. Solvers that take whole problems do without.
         options: Common options.
         start: A solution to begin with: ``(variable name, index) -> value`` in the formulation's variables, complete
             or not, or an answer where the formulation has ``start(problem, answer)``. One that is not feasible does
@@ -67,6 +71,8 @@ def solve(
     """
     options = SolveOptions.of(options)
     backend = require_backend(solver)
+    if is_model(problem):
+        return _solve_model(ModelProblem(problem), backend, options, start, on_progress)
     if is_matrix_backend(backend):
         compiled = compile_problem(problem, formulation, route)
         return solve_compiled(problem, compiled, backend, options, start, on_progress)
@@ -87,6 +93,21 @@ def solve(
     solution = _judged(problem, answer, claim, raw.bound, options, backend.name)
     seconds = {"build": 0.0, "handover": 0.0, "solve": raw.solve_seconds, "check": time.perf_counter() - started}
     return replace(solution, seconds=seconds, iterations=raw.iterations)
+
+
+# A model has no type, and the solution's is that of the caller's problem.
+def _solve_model(
+    problem: ModelProblem,
+    backend: Backend,
+    options: SolveOptions,
+    start: Any,
+    on_progress: Listener | None,
+) -> Solution[Any]:
+    compiled = problem.compiled()
+    solution = solve_compiled(problem, compiled, backend, options, start, on_progress)
+    if solution.answer is not None:
+        problem.load(solution.answer, compiled.matrix, solution.row_duals, solution.reduced_costs)
+    return solution
 
 
 def solve_compiled(
@@ -120,6 +141,8 @@ def solve_compiled(
         effective=result.effective,
         shape=compiled.matrix.shape,
         start_accepted=result.start_accepted,
+        row_duals=result.row_duals,
+        reduced_costs=result.reduced_costs,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coralopt.allocation.problem import Allocation
-from coralopt.solving import SolveOptions
+from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.solving import Formulation, SolveOptions
 from coralopt.types import Floats
 
 #: What holds when no options are given.
@@ -75,7 +75,7 @@ class AllocationSearchOptions:
     """How :func:`coralopt.allocation.solve_allocation` searches.
 
     Attributes:
-        formulation: ``"split"`` or ``"paper"``.
+        formulation: ``"split"``, ``"paper"``, or a formulation itself.
         reductions: ``False`` hands the full model to the back end, for comparison.
         restrict: Never hand over more than this many columns; those of least column bound are chosen. The gap is still
             proven over all columns. For back ends whose licence stops at a size; needs ``reductions``.
@@ -86,7 +86,7 @@ class AllocationSearchOptions:
         limits: How much work each step may take.
     """
 
-    formulation: str = "split"
+    formulation: str | Formulation[AllocationProblem, Allocation] = "split"
     reductions: bool = True
     restrict: int | None = None
     state: AllocationState | None = None

@@ -12,7 +12,7 @@ from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.options import AllocationState
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
-from coralopt.solving import Solution, relative_gap
+from coralopt.solving import Solution, formulation_name, relative_gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def finished(search: SearchContext, columns: int) -> AllocationResult:
         cost_usd_h=check.objective,
         bound_usd_h=bound,
         gap=relative_gap(check.objective, bound),
-        formulation=search.options.formulation,
+        formulation=formulation_name(search.options.formulation),
         solver=search.backend.name,
         reductions=search.reduced.reductions,
         seconds=search.seconds,

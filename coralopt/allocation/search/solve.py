@@ -95,7 +95,7 @@ def solve_allocation(
         options = SolveOptions.from_mapping(options)
     backend = require_backend(solver)
     known, restrict = problem.formulations(), search.restrict
-    if search.formulation not in known:
+    if isinstance(search.formulation, str) and search.formulation not in known:
         raise OptionError(f"unknown formulation {search.formulation!r}; choose from: {', '.join(sorted(known))}")
     if restrict is not None and (not search.reductions or restrict < 1):
         raise OptionError(f"restrict is {restrict}; it must be at least 1, and needs the reductions")

@@ -23,7 +23,7 @@ from coralopt.planning.coral import allocation_problem
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import Operations, ResolvedScenario
-from coralopt.solving import backend_version, relative_gap
+from coralopt.solving import Backend, backend_version, get_backend, relative_gap
 from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Bools, Floats, Ints
@@ -80,7 +80,9 @@ class Strategies:
         """Templates of one model phase, rows of the problem."""
         return np.flatnonzero(self.problem.phase == phase)
 
-    def plan(self, planner: Planner, request: PlanRequest, allocation: Allocation, solver: str | None) -> Plan:
+    def plan(
+        self, planner: Planner, request: PlanRequest, allocation: Allocation, solver: str | Backend | None
+    ) -> Plan:
         """The plan that an allocation of these strategies is.
 
         Args:
@@ -105,7 +107,7 @@ class Strategies:
             bound_usd_h=0.0,
             gap=relative_gap(check.objective, 0.0),
             formulation=planner.name,
-            solver=solver or planner.name,
+            solver=get_backend(solver).name if solver else planner.name,
             reductions=(),
             seconds={},
             columns=0,
@@ -120,7 +122,7 @@ class Strategies:
         return plan.model_copy(
             update={
                 "planner": planner.name,
-                "solver": solver or "none",
+                "solver": get_backend(solver).name if solver else "none",
                 "solver_version": backend_version(solver) if solver else __version__,
                 "library_digest": library_digest(self.scenario, self.tables),
             }
@@ -139,7 +141,7 @@ class StrategyChoice:
     """
 
     allocation: Allocation
-    solver: str | None = None
+    solver: str | Backend | None = None
     own_gap: float | None = None
     notes: tuple[str, ...] = ()
 

@@ -31,6 +31,7 @@ from coralopt.planning.request import PlanRequest
 from coralopt.planning.rolling.epochs import EpochInputs, epoch_scenario
 from coralopt.planning.rolling.forecast import Forecast, foretold
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.solving import get_backend
 from coralopt.types import Floats
 
 #: Name of the list of finished epochs in the output folder.
@@ -246,7 +247,7 @@ def _digest(request: PlanRequest, settings: RollingSettings, penalty: float) -> 
         repr(penalty),
         settings.forecast_name,
         repr(settings.headroom),
-        request.backend,
+        get_backend(request.backend).name,
         repr(request.solve_options.to_mapping()),
         repr(settings.warm),
     ]
