@@ -33,7 +33,7 @@ class MilpMatrix:
         row_names: m names, unique.
 
     Raises:
-        SolverError: Shapes do not fit, or an entry is not a number; says which one, where.
+        SolverError: Shapes do not fit, or an entry is not a number that it can be; says which one, where.
     """
 
     c: Floats
@@ -69,6 +69,14 @@ class MilpMatrix:
             if wrong.any():
                 first = int(wrong.argmax())
                 raise SolverError(f"{name} of {names[first]} is {vector[first]}; it must be a number")
+        for low, high, names in (
+            ("lower", "upper", self.column_names),
+            ("row_lower", "row_upper", self.row_names),
+        ):
+            for name, never in ((low, np.inf), (high, -np.inf)):
+                wrong = getattr(self, name) == never
+                if wrong.any():
+                    raise SolverError(f"{name} of {names[int(wrong.argmax())]} is {never}; no number lies beyond it")
         if not np.isfinite(self.offset):
             raise SolverError(f"offset is {self.offset}; it must be a number")
         a = self.a.tocsc()

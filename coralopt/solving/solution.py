@@ -86,6 +86,7 @@ class MatrixResult:
         x: float64 (n,) or ``None``; integer columns hold whole numbers.
         row_duals: float64 (m,) for an LP: d objective / d right-hand side, for min and max alike.
         reduced_costs: float64 (n,) for an LP: c - A'y.
+        unit: Size of an ordinary objective, in which tolerances on it count.
     """
 
     x: Floats | None
@@ -102,3 +103,4 @@ class MatrixResult:
     solve_seconds: float
     start_accepted: bool | None = None
     check_seconds: float = 0.0
+    unit: float = 1.0

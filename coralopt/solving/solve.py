@@ -23,12 +23,14 @@ from coralopt.solving.backend import (
     is_matrix_backend,
 )
 from coralopt.solving.compiled import Compiled, compile_problem
+from coralopt.solving.conditioning import conditioned, crossing
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.problem import A, Formulation, Problem, VariableValues
 from coralopt.solving.registry import require_backend, solvers_with
+from coralopt.solving.repair import repaired, tightened
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import Limit, Termination
+from coralopt.solving.status import Limit, Reason, Termination
 from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven
 from coralopt.types import Floats
 
@@ -125,8 +127,21 @@ def solve_compiled(
     result = solve_matrix(compiled.matrix, backend, options, start=begin, on_progress=on_progress)
     started = time.perf_counter()
     answer = None if result.x is None else compiled.read(result.x)
+    if result.x is not None and answer is not None and not problem.check(answer).feasible:
+        # What is whole and small for the solver may miss an exact rule: once more, with sides moved inwards.
+        second = solve_matrix(tightened(compiled.matrix, result.x), backend, options)
+        if second.x is not None:
+            answer = compiled.read(second.x)
+            result = replace(result, termination=replace(result.termination, reason=Reason.FEASIBLE))
     solution = _judged(
-        problem, answer, result.termination, result.bound, options, backend.name, formulation=compiled.formulation
+        problem,
+        answer,
+        result.termination,
+        result.bound,
+        options,
+        backend.name,
+        formulation=compiled.formulation,
+        unit=result.unit,
     )
     return replace(
         solution,
@@ -174,6 +189,7 @@ def _judged(
     solver: str,
     *,
     formulation: str = "",
+    unit: float = 1.0,
 ) -> Solution[A]:
     """The answer after the problem's own check, with what is proven of it; seconds and counts are still to be said."""
     objective = None
@@ -185,7 +201,7 @@ def _judged(
                 f"{problem.kind}: " + "; ".join(check.sentences[:5])
             )
         objective = float(check.objective)
-    verdict = proven(claim, objective, bound, problem.sense == "max", options, solver)
+    verdict = proven(claim, objective, bound, problem.sense == "max", options, solver, unit)
     return Solution(
         answer=answer,
         termination=verdict.termination,
@@ -248,28 +264,27 @@ def solve_matrix(
         start = np.asarray(start, dtype=np.float64)
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
-    raw: RawResult
-    if options.isolate or (isinstance(backend, PickyBackend) and backend.needs_process(matrix, options)):
-        from coralopt.solving.isolation import solve_isolated
-
-        raw = solve_isolated(matrix, backend, options, start, on_progress)
-    elif options.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
-        lacks = "has no memory limit of its own; set isolate=True to have one"
-        raise _unsupported(backend, lacks, Capability.MEMORY_LIMIT)
+    inside = conditioned(matrix)
+    asked, begin = inside.options(options), inside.start(start)
+    beside = crossing(inside.matrix)
+    if beside:
+        raw = RawResult(Reason.INFEASIBLE, None, beside, None, math.nan)
     else:
-        raw = backend.solve(matrix, options, start=start, on_progress=on_progress)
+        raw = _ask(inside.matrix, backend, asked, begin, inside.listener(on_progress))
+        raw = repaired(inside.matrix, raw, lambda changed: _ask(changed, backend, asked, None, None))
     returned = time.perf_counter()
-    x, objective = best_of(matrix, raw, start, backend.name)
+    x, objective = best_of(inside.matrix, raw, begin, backend.name)
     claim = Termination(raw.reason, raw.limit, raw.raw)
-    verdict = proven(claim, None if x is None else objective, raw.bound, matrix.maximize, options, backend.name)
+    verdict = proven(claim, None if x is None else objective, raw.bound, matrix.maximize, asked, backend.name)
+    duals = inside.duals(raw.row_duals)
     return MatrixResult(
-        x=x,
+        x=None if x is None else x * inside.columns,
         termination=verdict.termination,
-        objective=objective,
-        bound=verdict.bound,
+        objective=objective / inside.objective,
+        bound=None if verdict.bound is None else verdict.bound / inside.objective,
         gap=verdict.gap,
-        row_duals=raw.row_duals,
-        reduced_costs=raw.reduced_costs,
+        row_duals=duals,
+        reduced_costs=raw.reduced_costs if inside.rows is None or duals is None else matrix.c - matrix.a.T @ duals,
         nodes=raw.nodes,
         iterations=raw.iterations,
         effective=raw.effective,
@@ -277,4 +292,19 @@ def solve_matrix(
         solve_seconds=raw.solve_seconds,
         start_accepted=raw.start_accepted,
         check_seconds=time.perf_counter() - returned,
+        unit=1.0 / inside.objective,
     )
+
+
+def _ask(
+    matrix: MilpMatrix, backend: MatrixBackend, options: SolveOptions, start: Floats | None, listener: Listener | None
+) -> RawResult:
+    """What the back end says, from this process or another one."""
+    if options.isolate or (isinstance(backend, PickyBackend) and backend.needs_process(matrix, options)):
+        from coralopt.solving.isolation import solve_isolated
+
+        return solve_isolated(matrix, backend, options, start, listener)
+    if options.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
+        lacks = "has no memory limit of its own; set isolate=True to have one"
+        raise _unsupported(backend, lacks, Capability.MEMORY_LIMIT)
+    return backend.solve(matrix, options, start=start, on_progress=listener)

@@ -42,9 +42,24 @@ class Verdict:
 
 
 def proven(
-    claim: Termination, objective: float | None, bound: float | None, maximize: bool, options: SolveOptions, solver: str
+    claim: Termination,
+    objective: float | None,
+    bound: float | None,
+    maximize: bool,
+    options: SolveOptions,
+    solver: str,
+    unit: float = 1.0,
 ) -> Verdict:
     """The verdict on a checked solution with this objective, or on none; a claim of optimality alone proves nothing.
+
+    Args:
+        claim: What the solver says.
+        objective: Of the checked solution.
+        bound: The solver's.
+        maximize: Sense of the objective.
+        options: What was asked for.
+        solver: Its name.
+        unit: Size of an ordinary objective: what tolerances count in.
 
     Raises:
         WrongAnswerError: A solution is claimed and none is there, or one that is there passes the bound.
@@ -56,14 +71,14 @@ def proven(
             raise WrongAnswerError(f"solver {solver!r} claims {claim.reason.value} but gives no solution")
         return Verdict(claim, None if claim.reason is Reason.INFEASIBLE else bound, math.inf)
     beyond = objective - bound if maximize else bound - objective
-    if beyond > BOUND_TOLERANCE * max(1.0, abs(objective)):
+    if beyond > BOUND_TOLERANCE * max(unit, abs(objective)):
         raise WrongAnswerError(
             f"solver {solver!r} claims the bound {bound!r}, but a checked solution has the objective {objective!r}"
         )
     # Within the solver's tolerances a re-evaluation may pass the bound by a hair; a bound never is behind a solution.
     bound = max(bound, objective) if maximize else min(bound, objective)
-    gap = relative_gap(objective, bound)
-    within = gap_reached(objective, bound, options.rel_gap, options.abs_gap)
+    gap = relative_gap(objective / unit, bound / unit)
+    within = gap_reached(objective, bound, options.rel_gap, options.abs_gap * min(1.0, unit))
     # What the solver proved within its tolerances stays proven when the exact re-evaluation moves the last digits.
     within = within or (claim.reason is Reason.OPTIMAL and gap <= options.rel_gap + PROOF_ROUNDING)
     return Verdict(replace(claim, reason=Reason.OPTIMAL if within else Reason.FEASIBLE), bound, gap)
@@ -99,8 +114,8 @@ def best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: st
     return x, objective
 
 
-def examine(matrix: MilpMatrix, x: Floats) -> tuple[Floats, str]:
-    """``x`` with whole integer columns, and what is wrong with it, empty when nothing is."""
+def examine(matrix: MilpMatrix, x: Floats, tolerance: float = ROW_TOLERANCE) -> tuple[Floats, str]:
+    """``x`` with whole integer columns, and what is wrong with it by more than the tolerance, empty when nothing is."""
     if x.shape != matrix.c.shape:
         return x, f"{x.shape} values for {len(matrix.c)} columns"
     if not np.isfinite(x).all():
@@ -112,9 +127,9 @@ def examine(matrix: MilpMatrix, x: Floats) -> tuple[Floats, str]:
         off = beyond = np.zeros(1)
     else:
         off = np.abs(whole - x)
-        slack = ROW_TOLERANCE * np.maximum(1.0, np.abs(whole))
+        slack = tolerance * np.maximum(1.0, np.abs(whole))
         beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
-    if off.max() > INTEGRALITY_TOLERANCE:
+    if off.max() > max(INTEGRALITY_TOLERANCE, tolerance):
         worst = int(off.argmax())
         return whole, f"integer column {matrix.column_names[worst]} has value {float(x[worst])!r}"
     if beyond.max() > 0:
@@ -122,7 +137,7 @@ def examine(matrix: MilpMatrix, x: Floats) -> tuple[Floats, str]:
         return whole, f"column {matrix.column_names[worst]} = {float(x[worst])!r} is out of bounds"
     if len(matrix.row_lower):
         activity = matrix.a @ whole
-        slack = ROW_TOLERANCE * np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
+        slack = tolerance * np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
         beyond = np.maximum(matrix.row_lower - activity - slack, activity - matrix.row_upper - slack)
         if beyond.max() > 0:
             worst = int(beyond.argmax())

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from coralopt.errors import SolverError
 from coralopt.solving import Capability, MatrixBackend, MilpMatrix, Reason, SolveOptions, solve_matrix
 from coralopt.testing.compliance.case import INFINITY, best_by_enumeration, case, knapsack, matrix
 
@@ -247,3 +248,58 @@ def presolve_keeps_the_problem(backend: MatrixBackend) -> None:
         result = solve_matrix(programme, backend, SolveOptions(rel_gap=1e-6, abs_gap=1e-6))
         # Columns may lean on tolerances; the wrong answers are off by far more.
         assert math.isclose(result.objective, value, rel_tol=1e-5), (result.objective, value)
+
+
+@case(Capability.BOXED)
+def fractional_bounds_of_integers(backend: MatrixBackend) -> None:
+    """Integer columns between fractional bounds: HiGHS 1.15.1 calls such a model optimal elsewhere, or infeasible."""
+    wrong = [
+        (
+            [-1.75, -1.5],
+            [([-2, -2], 0, INFINITY), ([0, 2], -INFINITY, -1.5), ([0, 1], -INFINITY, 1), ([-3, -2], -INFINITY, 2.75)],
+            [(0.5, 1.0), (-2.0, -0.5)],
+        ),
+        (
+            [-2.0, -0.75, 1.25, 0.75],
+            [([1, 0, 2, 2], -INFINITY, 3.0)],
+            [(0.5, 3.0), (-1.0, 2.5), (0.5, 2.5), (-0.5, 2.0)],
+        ),
+        ([-2.0], [([1], 1.0, INFINITY)], [(-3.0, 1.5)]),
+        ([1.25], [([1], -INFINITY, 1.5)], [(0.5, 2.0)]),
+    ]
+    for (c, rows, bounds), truth in zip(wrong, (-0.25, -2.25, -2.0, 1.25), strict=True):
+        _optimum(backend, matrix(c, rows, bounds), truth)
+    result = solve_matrix(matrix([1], bounds=[(0.2, 0.8)]), backend)
+    assert result.termination.reason is Reason.INFEASIBLE, result.termination
+
+
+@case(Capability.LP)
+def small_coefficients_count(backend: MatrixBackend) -> None:
+    """max x with x <= 1e-10 y, y <= 1e12 is 100; solvers that drop the coefficient say 0."""
+    programme = matrix([1, 0], [([1, -1e-10], -INFINITY, 0)], [(0, INFINITY), (0, 1e12)], integer=False, maximize=True)
+    _optimum(backend, programme, 100)
+
+
+@case(Capability.LP)
+def small_figures_are_held_apart(backend: MatrixBackend) -> None:
+    """Everything a billionth of ordinary size: rows hold, and the objective is an optimum, relative to that."""
+    programme = matrix([2e-9, 3e-9], [([3e-9, 1e-9], 6e-9, INFINITY), ([1e-9, 2e-9], 4e-9, INFINITY)], integer=False)
+    result = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0))
+    assert result.termination.reason is Reason.OPTIMAL, result.termination
+    assert math.isclose(result.objective, 6.8e-9, rel_tol=1e-6), result.objective
+    if result.row_duals is not None:
+        assert np.allclose(result.row_duals, [0.2, 1.4], atol=1e-6), result.row_duals
+
+
+@case(Capability.LP)
+def figures_that_solvers_misread_are_refused(backend: MatrixBackend) -> None:
+    """What would be dropped or read as infinite, and cannot be helped by other units, is an error before the solve."""
+    dropped = matrix([1, 0], [([1, -1e-10], -INFINITY, 0)], [(0, 9), (0, 1e12)], maximize=True)
+    for programme, word in ((dropped, "x1 in row0"), (matrix([1], bounds=[(0, 1e20)]), "upper bound of x0")):
+        try:
+            solve_matrix(programme, backend)
+        except SolverError as error:
+            words = str(error)
+        else:
+            words = "it was solved"
+        assert word in words, words
