@@ -10,6 +10,7 @@ from coralopt._version import __version__
 from coralopt.cli import (
     adapt,
     bench,
+    catalog,
     certify,
     compare,
     follow,
@@ -66,6 +67,7 @@ def make_app() -> typer.Typer:
     app.command("verify-solvers")(verify_solvers.verify_solvers)
     app.add_typer(launch.app, name="launch")
     app.add_typer(scenario.app, name="scenario")
+    app.add_typer(catalog.app, name="catalog")
     app.add_typer(library.app, name="library")
     app.add_typer(bench.app, name="bench")
     app.add_typer(workload.app, name="workload")

@@ -1,0 +1,117 @@
+"""``coralopt catalog``: the models, GPUs and prices that scenarios may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coralopt.cli.console import JsonFlag
+from coralopt.cli.present import CommandOutput, present
+
+if TYPE_CHECKING:
+    from coralopt.report.table import Column
+
+app = typer.Typer(no_args_is_help=True, help="Models, GPUs and prices that scenarios may name.")
+
+WordsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[WORD]...", help="Only rows that hold every word, in any case.")
+]
+
+
+@app.command("models")
+def models(words: WordsArgument = None, json_output: JsonFlag = False) -> None:
+    """List models: name in scenarios, checkpoint, size, formats, context."""
+    from coralopt.catalog import models as known
+    from coralopt.report.table import Column, numbers
+
+    rows = [
+        (
+            *(model.name, model.hf_id, model.total_params / 1e9, model.weight_format, model.weight_bytes / 1e9),
+            *(model.layers, model.experts or None, model.kv_bytes(1000) / 1e6, model.max_position),
+        )
+        for model in known().values()
+    ]
+    columns: list[Column | str] = ["name", Column("checkpoint", fold=True), *numbers("{:,.1f}", "1e9 parameters")]
+    columns += ["weights", *numbers("{:,.1f}", "GB"), *numbers("{:,}", "layers", "experts")]
+    columns += [*numbers("{:,.1f}", "KV MB/1,000 tokens"), *numbers("{:,}", "context")]
+    _list("models", columns, rows, (asdict(model) for model in known().values()), words, json_output)
+
+
+@app.command("gpus")
+def gpus(words: WordsArgument = None, json_output: JsonFlag = False) -> None:
+    """List GPUs: memory, data sheet, link, and the nodes that have them."""
+    from coralopt.catalog import gpus as known
+    from coralopt.catalog import node_configurations
+    from coralopt.report.table import numbers
+
+    nodes = {name: [node.name for node in node_configurations().values() if node.gpu.name == name] for name in known()}
+    rows = [
+        (
+            *(
+                gpu.name,
+                gpu.vendor,
+                gpu.architecture,
+                gpu.memory_gib,
+                gpu.bandwidth_gb_s,
+                gpu.bf16_tflops,
+                gpu.fp8_tflops,
+            ),
+            *(gpu.link_gb_s, "yes" if gpu.nvlink else "no", " ".join(nodes[gpu.name]) or None),
+        )
+        for gpu in known().values()
+    ]
+    columns: list[Column | str] = ["name", "vendor", "generation", *numbers("{:,.1f}", "GiB")]
+    columns += [*numbers("{:,g}", "GB/s", "BF16 TFLOP/s", "FP8 TFLOP/s", "link GB/s"), "NVLink", "nodes"]
+    documents = ({**asdict(gpu), "nodes": nodes[gpu.name]} for gpu in known().values())
+    _list("GPUs", columns, rows, documents, words, json_output)
+
+
+@app.command("offers")
+def offers(words: WordsArgument = None, json_output: JsonFlag = False) -> None:
+    """List prices: region, node configuration, the cloud's instance type, USD per node-hour."""
+    from coralopt.catalog import offers as known
+    from coralopt.report.table import Column, numbers
+
+    rows = [
+        (
+            *(offer.region, offer.configuration, offer.instance_type, offer.on_demand_usd_h, offer.spot_usd_h),
+            None if offer.instance_type == offer.priced_as else offer.priced_as,
+        )
+        for offer in known().values()
+    ]
+    columns: list[Column | str] = ["region", "node", "instance type", *numbers("{:,.4f}", "USD/h", "spot USD/h")]
+    columns.append(Column("priced as", fold=True))
+    _list("offers", columns, rows, (asdict(offer) for offer in known().values()), words, json_output)
+
+
+def _list(
+    what: str,
+    columns: Sequence[Column | str],
+    rows: Sequence[Sequence[object]],
+    documents: Iterable[dict[str, object]],
+    words: Sequence[str] | None,
+    json_output: bool,
+) -> None:
+    """Print the rows, or the documents, that hold every word.
+
+    Raises:
+        CoraloptError: None does.
+    """
+    from coralopt.errors import CoraloptError
+    from coralopt.report.table import make_table
+
+    wanted = [word.lower() for word in words or ()]
+    kept = [
+        (row, document)
+        for row, document in zip(rows, documents, strict=True)
+        if all(word in " ".join(str(cell) for cell in row).lower() for word in wanted)
+    ]
+    if not kept:
+        raise CoraloptError(
+            f"no {what} with {' and '.join(repr(word) for word in words or ())}; without words all are listed"
+        )
+    table = make_table(f"{len(kept):,} {what}", columns, [row for row, _ in kept])
+    present(CommandOutput([document for _, document in kept], [table]), json_output)
