@@ -208,4 +208,6 @@ def _measured(problem: AllocationProblem, item: SideConstraint, t: int, r: int) 
         return _listed(problem, t, r)
     if item.measure == "nodes":
         return Fraction(nodes)
+    if item.measure == "gpus":
+        return Fraction(sum(int(problem.usage[t, c]) * each for c, each in zip(kinds, item.gpus, strict=True)))
     return Fraction(int(item.sense == "most" or problem.throughput[t] > 0))

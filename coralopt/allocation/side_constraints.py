@@ -16,6 +16,8 @@ model limit             most  ``nodes``,     the model's phases; nodes, or USD/h
                               ``usd_h``      cheaper ones of equal nodes is not decided
 replicas                least ``instances``  one model phase; that many serving instances
 surviving a region      least ``tokens_s``   one model phase, all regions but one; a share x of the phase's demand
+quota                   most  ``gpus``       everything, one region or one model's phases; GPUs of one type, over the
+                                             configurations that have it
 forbidden pair          most  ``instances``  one model phase, instances that use some configuration; 0
 ======================= ===== ============== =======================================================================
 
@@ -24,8 +26,8 @@ clipped or cut into parts. Which measures a sense may have is chosen so that the
 constraints:
 
 - *Dominance* replaces an instance by one of the same phase and region with no more nodes of any kind and no less
-  throughput. Nodes, USD/h and uses of some configuration cannot grow by that, instances stay as many, tokens/s cannot
-  fall. So "most" ones measure nodes, USD/h or instances, "least" ones instances or tokens/s of all configurations.
+  throughput. Nodes, GPUs, USD/h and uses of some configuration cannot grow by that, instances stay as many, tokens/s cannot
+  fall. So "most" ones measure nodes, GPUs, USD/h or instances, "least" ones instances or tokens/s of all configurations.
 - *Clipping* T to the demand: one of x T_m with x <= 1 holds by one instance of T >= T_m with and without.
 - *Lagrangian bounds*: leaving one out, or moving it into the objective at any price mu >= 0, leaves a bound.
 - One of "most 0" of instances or nodes is a *ban*: its columns never exist, and no row is left.
@@ -46,7 +48,7 @@ from coralopt.allocation.supply import Segments
 from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats, Ints
 
-Measure = Literal["instances", "nodes", "usd_h", "tokens_s"]
+Measure = Literal["instances", "nodes", "gpus", "usd_h", "tokens_s"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class SideConstraint:
         phases: Model phases in scope, all when ``None``.
         regions: Regions in scope, all when ``None``.
         configurations: Instances that use any of these, all when ``None``; nodes are counted of these only.
+        gpus: For ``"gpus"`` what one node of each of ``configurations`` has, at least 1.
     """
 
     name: str
@@ -70,11 +73,12 @@ class SideConstraint:
     phases: tuple[int, ...] | None = None
     regions: tuple[int, ...] | None = None
     configurations: tuple[int, ...] | None = None
+    gpus: tuple[int, ...] = ()
 
     @property
     def is_ban(self) -> bool:
         """Whether nothing in its scope may run at all."""
-        return self.sense == "most" and self.bound == 0 and self.measure in ("instances", "nodes")
+        return self.sense == "most" and self.bound == 0 and self.measure in ("instances", "nodes", "gpus")
 
     @property
     def is_rent(self) -> bool:
@@ -124,6 +128,9 @@ class SideConstraint:
             return counts.astype(np.float64)
         if self.measure == "tokens_s":
             return np.where(inside, problem.throughput[template], 0.0)
+        if self.measure == "gpus":
+            counted = problem.usage[:, list(self.configurations or ())] @ np.array(self.gpus, dtype=np.float64)
+            return np.where(inside, counted[template], 0.0)
         if self.measure == "nodes":
             usage = problem.usage if self.configurations is None else problem.usage[:, list(self.configurations)]
             return np.where(inside, usage.sum(axis=1, dtype=np.float64)[template], 0.0)
@@ -237,7 +244,7 @@ def refuse_bad_constraints(problem: Measured) -> None:
         what = f"side row {item.name!r}"
         if names.count(item.name) > 1:
             raise SolverError(f"{what}: two rows have this name")
-        allowed = ("instances", "nodes", "usd_h") if item.sense == "most" else ("instances", "tokens_s")
+        allowed = ("instances", "nodes", "gpus", "usd_h") if item.sense == "most" else ("instances", "tokens_s")
         if item.measure not in allowed:
             raise SolverError(f"{what}: '{item.sense}' rows measure {', '.join(allowed)}, not {item.measure}")
         if not np.isfinite(item.bound) or item.bound < 0:
@@ -246,6 +253,10 @@ def refuse_bad_constraints(problem: Measured) -> None:
             raise SolverError(f"{what}: rows of tokens/s have one model phase and a share of 0 to 1 as bound")
         if item.configurations is not None and (item.sense == "least" or item.measure == "usd_h"):
             raise SolverError(f"{what}: only limits on nodes or instances may name configurations")
+        if item.measure == "gpus" and (
+            len(item.gpus) != len(item.configurations or ()) or min(item.gpus, default=0) < 1
+        ):
+            raise SolverError(f"{what}: it counts GPUs, and must say how many each of its configurations has")
         sizes = len(problem.demand), regions, configurations
         for scope, size in zip((item.phases, item.regions, item.configurations), sizes, strict=True):
             if scope is not None and not all(0 <= k < size for k in scope):

@@ -123,7 +123,7 @@ class PlannedOption(_Part):
 
     option: str = Field(description="Its place in the scenario.")
     sense: Literal["most", "least"]
-    unit: str = Field(description="USD/h, nodes, instances or tokens/s.")
+    unit: str = Field(description="USD/h, nodes, GPUs, instances or tokens/s.")
     asked: Figure
     planned: Figure
     binding: StrictBool = Field(

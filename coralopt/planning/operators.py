@@ -25,6 +25,8 @@ from coralopt.types import Floats
 
 #: USD/h for a token/s at 1 USD per million tokens.
 USD_H_PER_TOKEN_S = 3600 / 1e6
+#: Measures whose unit has another name.
+_UNITS = {"usd_h": "USD/h", "tokens_s": "tokens/s", "gpus": "GPUs"}
 
 
 def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) -> dict[str, Any]:
@@ -76,13 +78,15 @@ def _supply(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[
 def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SideConstraint, ...]:
     asked = scenario.operations
     keys = scenario.model_keys
-    rows = _limits("limits", asked.limits)
+    node = {configuration.name: configuration for configuration in scenario.configurations}
+    hosts = [(c, node[name].gpu.name, node[name].count) for c, name in enumerate(configurations)]
+    rows = _limits("limits", asked.limits, hosts)
     for region, limits in asked.regions:
-        rows += _limits(f"pool.regions.{region}.limits", limits, regions=(scenario.regions.index(region),))
+        rows += _limits(f"pool.regions.{region}.limits", limits, hosts, regions=(scenario.regions.index(region),))
     for model, rule in asked.models:
         place = f"models.{keys[model]}"
         mine = tuple(p for p, phase in enumerate(scenario.model_phases) if phase.model.name == model)
-        rows += _limits(f"{place}.limits", rule.limits, phases=mine)
+        rows += _limits(f"{place}.limits", rule.limits, hosts, phases=mine)
         banned = tuple(c for c, name in enumerate(configurations) if name in rule.forbidden)
         if banned:
             rows.append(SideConstraint(f"{place}.forbidden", "most", "instances", 0.0, mine, None, banned))
@@ -99,8 +103,17 @@ def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[Si
     return tuple(rows)
 
 
-def _limits(place: str, limits: RentLimits, **scope: Any) -> list[SideConstraint]:
+def _limits(
+    place: str, limits: RentLimits, hosts: Sequence[tuple[int, str, int]], **scope: Any
+) -> list[SideConstraint]:
+    """Those of one place; ``hosts`` are (position, GPU type, GPUs) of the configurations."""
     rows = []
+    for gpu, most in limits.max_gpus:
+        mine = [(c, count) for c, name, count in hosts if name == gpu]
+        if mine:
+            kinds, gpus = zip(*mine, strict=True)
+            name = f"{place}.max_gpus.{gpu}"
+            rows.append(SideConstraint(name, "most", "gpus", float(most), configurations=kinds, gpus=gpus, **scope))
     if limits.max_nodes is not None:
         rows.append(SideConstraint(f"{place}.max_nodes", "most", "nodes", float(limits.max_nodes), **scope))
     if limits.max_usd_h is not None:
@@ -114,7 +127,9 @@ def planned_options(problem: AllocationProblem, allocation: Allocation) -> tuple
         PlannedOption(
             option=use.constraint.name,
             sense=use.constraint.sense,
-            unit={"usd_h": "USD/h", "tokens_s": "tokens/s"}.get(use.constraint.measure, use.constraint.measure),
+            unit={"usd_h": "USD/h", "tokens_s": "tokens/s", "gpus": "GPUs"}.get(
+                use.constraint.measure, use.constraint.measure
+            ),
             asked=use.limit,
             planned=use.value,
             binding=use.binding,

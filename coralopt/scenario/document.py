@@ -275,6 +275,9 @@ class Limits(Section):
 
     max_nodes: Count | None = Field(default=None, description="most nodes, a whole number")
     max_usd_h: Usd | None = Field(default=None, description="most rent, in USD/h")
+    max_gpus: dict[Name, Count] | None = Field(
+        default=None, description="quota: GPU type -> most GPUs of that type, in nodes of any size, a whole number"
+    )
 
 
 class Unmet(Section):

@@ -225,10 +225,12 @@ class RentLimits:
     Attributes:
         max_nodes: Nodes, ``None`` for any number.
         max_usd_h: USD/h, ``None`` for any sum.
+        max_gpus: (GPU type, GPUs) of every quota.
     """
 
     max_nodes: int | None = None
     max_usd_h: float | None = None
+    max_gpus: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -613,14 +613,20 @@ def _operations(
 ) -> Operations:
     """Limits, replicas, forbidden nodes and supply classes, every name looked up."""
 
-    def limits(given: Limits) -> RentLimits:
-        return RentLimits(given.max_nodes, None if given.max_usd_h is None else float(given.max_usd_h))
+    pool = [node for node in nodes.values() if node.name in used]
+    gpus = dict.fromkeys(node.gpu.name for node in pool)
+
+    def limits(given: Limits, *place: str) -> RentLimits:
+        for gpu in given.max_gpus or {}:
+            if gpu not in {node.gpu.name for node in nodes.values()}:
+                mistakes.add((*place, "limits", "max_gpus", gpu), f"unknown GPU '{gpu}'", suggest(gpu, gpus))
+        quotas = tuple((gpu, most) for gpu, most in (given.max_gpus or {}).items() if gpu in gpus)
+        return RentLimits(given.max_nodes, None if given.max_usd_h is None else float(given.max_usd_h), quotas)
 
     rules: list[tuple[str, ModelRules]] = []
     names = list(dict.fromkeys(phase.model.name for phase in phases))
-    pool = [node for node in nodes.values() if node.name in used]
     for key, entry in document.models.items():
-        place: Path = ("models", key)
+        place = ("models", key)
         forbidden: set[str] = set()
         for position, word in enumerate(entry.forbidden):
             hit = [node.name for node in nodes.values() if word in (node.name, node.gpu.name)]
@@ -637,7 +643,7 @@ def _operations(
             )
         unmet = None if entry.unmet is None else (float(entry.unmet.input_usd_mtok), float(entry.unmet.output_usd_mtok))
         rule = ModelRules(
-            limits(entry.limits),
+            limits(entry.limits, *place),
             entry.min_replicas,
             float(entry.survive_region_loss),
             tuple(node.name for node in pool if node.name in forbidden),
@@ -654,7 +660,9 @@ def _operations(
                 classes.append(NodeClass("reserved", region, node, offer.reserved, 0.0))
             if offer.spot:
                 classes.append(NodeClass("spot", region, node, offer.spot, offer.spot_usd_h))
-    regions = [(region, limits(entry.limits)) for region, entry in document.pool.regions.items()]
+    regions = [
+        (region, limits(entry.limits, "pool", "regions", region)) for region, entry in document.pool.regions.items()
+    ]
     return Operations(
         limits=limits(document.limits),
         regions=tuple((region, found) for region, found in regions if found != RentLimits()),

@@ -349,7 +349,11 @@ def _digest(scenario: Facts) -> str:
     if scenario.placement != PlacementRules():
         facts["placement"] = asdict(scenario.placement)
     if scenario.operations != Operations():
-        facts["operations"] = asdict(scenario.operations)
+        asked = facts["operations"] = asdict(scenario.operations)
+        rules = [limits for _, limits in asked["regions"]] + [rule["limits"] for _, rule in asked["models"]]
+        for limits in (asked["limits"], *rules):
+            if not limits["max_gpus"]:
+                del limits["max_gpus"]
     if scenario.kv_transfer.mode != "free" and any(phase.phase == "prefill" for phase in scenario.model_phases):
         facts["kv_transfer"] = asdict(scenario.kv_transfer)
     if scenario.serving != PAPER_SERVING:

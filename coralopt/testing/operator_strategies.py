@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coralopt.allocation import AllocationProblem, SideConstraint, SupplyClass
 from coralopt.testing.allocation_strategies import allocation_problems
 
-KINDS = ("supply", "budget", "region", "model", "replicas", "survive", "ban", "shortfall")
+KINDS = ("supply", "budget", "region", "model", "replicas", "survive", "ban", "quota", "shortfall")
 
 
 @st.composite
@@ -68,6 +68,11 @@ def operated_problems(
             where = (region,) if rng.random() < 0.3 else None
             kinds_of = (int(rng.integers(configurations)),)
             rows.append(SideConstraint("forbidden", "most", "instances", 0.0, (phase,), where, kinds_of))
+        elif name == "quota":
+            some = tuple(c for c in range(configurations) if rng.random() < 0.7) or (0,)
+            gpus = tuple(int(n) for n in rng.integers(1, 5, len(some)))
+            where = (region,) if rng.random() < 0.5 else None
+            rows.append(SideConstraint("quota", "most", "gpus", whole, None, where, some, gpus))
     unmet = None
     together: tuple[tuple[int, ...], ...] = ()
     if "shortfall" in chosen:
@@ -184,6 +189,9 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
             total = sum((rent[r] for r in range(regions) if row.regions is None or r in row.regions), Fraction(0))
         elif row.measure == "usd_h":
             total = sum((n * listed[t, r] for t, r, n in inside), Fraction(0))
+        elif row.measure == "gpus":
+            each = dict(zip(row.configurations or (), row.gpus, strict=True))
+            total = Fraction(sum(n * int(problem.usage[t, c]) * k for t, _, n in inside for c, k in each.items()))
         elif row.measure == "nodes":
             total = Fraction(sum(n * int(problem.usage[t].sum()) for t, _, n in inside))
         else:

@@ -53,7 +53,7 @@ Place = tuple[str | int, ...]
 
 
 def _options(data: dict[str, Any]) -> None:
-    data["limits"] = {"max_usd_h": 30, "max_nodes": 30}
+    data["limits"] = {"max_usd_h": 30, "max_nodes": 30, "max_gpus": {"L40S": 30}}
     data["models"]["gpt-oss-20b"] |= {"min_replicas": 2, "survive_region_loss": 0.5}
     data["models"]["phi4-14b"] |= {"forbidden": ["L4"], "limits": {"max_nodes": 8, "max_usd_h": 20}}
     data["pool"]["regions"]["us-east-2"]["limits"] = {"max_nodes": 12, "max_usd_h": 20}

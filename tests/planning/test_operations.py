@@ -64,11 +64,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def everything(data: dict[str, Any]) -> None:
     """Every option at once, all of them to be met."""
-    data["limits"] = {"max_usd_h": 30, "max_nodes": 30}
+    data["limits"] = {"max_usd_h": 30, "max_nodes": 30, "max_gpus": {"L4": 20, "L40S": 20}}
     data["models"]["gpt-oss-20b"] |= {"min_replicas": 2, "survive_region_loss": 0.5}
     data["models"]["phi4-14b"] |= {"forbidden": ["L4"], "limits": {"max_nodes": 8, "max_usd_h": 20}}
     pool = data["pool"]["regions"]
-    pool["us-east-2"]["limits"] = {"max_nodes": 12, "max_usd_h": 20}
+    pool["us-east-2"]["limits"] = {"max_nodes": 12, "max_usd_h": 20, "max_gpus": {"L4": 12}}
     pool["us-east-2"]["configurations"] = {
         "1xL4": {"available": 6, "reserved": 3},
         "1xL40S": {"available": 2, "spot": {"available": 2, "price_usd_h": 0.9, "preemption_usd_h": 0.05}},
@@ -86,7 +86,8 @@ def test_every_option_holds_and_is_stated(full: Plan) -> None:
     assert verify_plan(full).violations == ()
     assert list(prove_bound(full)) == []
     stated = {option.option: option for option in full.options}
-    assert len(stated) == 13
+    assert len(stated) == 16
+    assert stated["limits.max_gpus.L4"].unit == "GPUs"
     assert stated["models.gpt-oss-20b.min_replicas (decode)"].planned >= 2
     assert all("1xL4" not in item.nodes() for item in full.instances if item.model == "phi4-14b")
     by_class = {(item.configuration, item.node_class): item for item in full.node_classes}
@@ -100,6 +101,12 @@ def test_every_option_holds_and_is_stated(full: Plan) -> None:
     [
         (("limits", "max_usd_h"), 1.0, "limits.max_usd_h"),
         (("limits", "max_nodes"), 3, "limits.max_nodes"),
+        (("limits", "max_gpus"), {"L4": 1, "L40S": 1}, "limits.max_gpus.L40S"),
+        (
+            ("pool", "regions", "us-east-2", "limits", "max_gpus"),
+            {"L4": 0},
+            "pool.regions.us-east-2.limits.max_gpus.L4",
+        ),
         (("pool", "regions", "us-east-2", "limits", "max_nodes"), 1, "pool.regions.us-east-2.limits.max_nodes"),
         (("pool", "regions", "us-east-2", "limits", "max_usd_h"), 0.5, "pool.regions.us-east-2.limits.max_usd_h"),
         (("models", "phi4-14b", "limits", "max_nodes"), 1, "models.phi4-14b.limits.max_nodes"),
@@ -125,6 +132,36 @@ def test_violated_option_is_named(full: Plan, place: tuple[str, ...], value: Any
     )
     found = verify_plan(changed).sentences
     assert any(line.startswith(name) and "asked for" in line for line in found), found
+
+
+def test_quotas_count_gpus_in_nodes_of_any_size() -> None:
+    """Clouds grant GPUs, not nodes: two GPUs are one node of two or two of one."""
+
+    def plan(quota: dict[str, int] | None) -> Plan:
+        data = dict(load_scenario("tiny").document)
+        data["limits"] = {"max_gpus": quota}
+        return plan_scenario(scenario_from_mapping(data))
+
+    def gpus(made: Plan, kind: str) -> int:
+        count = {c.name: c.count for c in made.resolved.configurations if c.gpu.name == kind}
+        return sum(i.count * n * count.get(name, 0) for i in made.instances for name, n in i.nodes().items())
+
+    free = plan(None)
+    assert "max_gpus" not in free.to_json()
+    used = gpus(free, "L40S")
+    tight = plan({"L40S": used - 1, "A10G": 0, "L4": 100})
+    assert gpus(tight, "L40S") < used
+    assert tight.cost_usd_h > free.cost_usd_h
+    assert verify_plan(tight).ok
+    assert {option.option: option.unit for option in tight.options} == {
+        "limits.max_gpus.L40S": "GPUs",
+        "limits.max_gpus.L4": "GPUs",
+    }
+    assert plan({"L40S": 0}).instances
+    with pytest.raises(InfeasibleError, match=r"limits\.max_gpus\.L4"):
+        plan({"L4": 1, "L40S": 0})
+    with pytest.raises(ScenarioError, match=r"limits.max_gpus.H999: unknown GPU 'H999'"):
+        plan({"H999": 3})
 
 
 def test_wrong_statements_are_found(full: Plan) -> None:
@@ -213,7 +250,7 @@ def test_walk_keeps_options_and_goes_on(library: Path, tmp_path: Path) -> None:
     whole = list(adapt(request, inputs, RollingSettings(output=tmp_path / "walk")))
     for epoch in whole:
         assert verify_plan(epoch.plan).violations == ()
-        assert len(epoch.plan.options) == 13
+        assert len(epoch.plan.options) == 16
     again = list(adapt(request, inputs, RollingSettings(output=tmp_path / "again")))
     assert [epoch.plan.to_json() for epoch in again] == [epoch.plan.to_json() for epoch in whole]
     resumed = list(adapt(request, inputs, RollingSettings(output=tmp_path / "again")))

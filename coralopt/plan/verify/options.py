@@ -54,7 +54,7 @@ class DueOption:
     def broken(self) -> str | None:
         """The sentence that says how the plan breaks it; figures that count nodes or instances have no tolerance."""
         limit = self.asked if self.held is None else self.held
-        counts = self.unit in ("nodes", "instances")
+        counts = self.unit in ("nodes", "GPUs", "instances")
         if self.sense == "most":
             off = self.planned > limit if counts else above(self.planned, limit)
         else:
@@ -157,6 +157,12 @@ def _limits(
         inside: Instances in their scope.
         rented: USD/h of these at the prices of their classes; ``None`` where list prices count.
     """
+    for gpu, most in given.max_gpus:
+        counts = {host.name: host.count for host in inspected.scenario.configurations if host.gpu.name == gpu}
+        each = [Fraction(sum(n * counts.get(name, 0) for name, n in i.nodes().items())) for i, _ in inside]
+        gpus = sum((i.count * n for (i, _), n in zip(inside, each, strict=True)), Fraction(0))
+        if counts:
+            yield DueOption(f"{place}.max_gpus.{gpu}", "most", "GPUs", Fraction(most), gpus, each)
     if given.max_nodes is not None:
         each = [Fraction(sum(i.nodes().values())) for i, _ in inside]
         nodes = sum((i.count * n for (i, _), n in zip(inside, each, strict=True)), Fraction(0))
