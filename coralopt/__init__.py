@@ -11,7 +11,13 @@ The public names below are loaded on first use, so that importing the package st
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coralopt import display
@@ -27,6 +33,25 @@ if TYPE_CHECKING:
     from coralopt.solving.solve import solve
     from coralopt.templates import build_library, load_library
 
+
+def _place_for_kernels() -> None:
+    """Compiled kernels need a folder: where neither the package nor the user's cache can be written to, one for this run.
+
+    Numba looks beside the module, then in the user's cache, and refuses to compile where it can write to neither.
+    """
+    places = [Path(__file__).resolve().parent]
+    with contextlib.suppress(RuntimeError):  # who has no home
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+        places.append(next(place for place in (cache, *cache.parents) if os.access(place, os.F_OK)))
+    if "NUMBA_CACHE_DIR" not in os.environ and not any(
+        place.is_dir() and os.access(place, os.W_OK) for place in places
+    ):
+        with contextlib.suppress(OSError):
+            os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="coralopt-kernels-")
+            atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
+
+
+_place_for_kernels()
 _HOME = {
     "CoraloptError": "coralopt.errors",
     "Plan": "coralopt.plan",

@@ -20,7 +20,7 @@ class Mistake:
     """One mistake in an input file.
 
     Attributes:
-        place: Where, as a dotted path with list positions, for example ``models.qwen3-32b.slo.decode_ms``.
+        place: Where, as a dotted path with list positions, for example ``models.qwen3-32b.slo.tpot_ms``.
         problem: What is wrong, with the value that was found.
         hint: What to do, usually the choices; may be empty.
     """
@@ -43,6 +43,10 @@ class ScenarioError(CoraloptError):
         count = len(self.mistakes)
         head = f"{source}: {count} mistake{'s' if count != 1 else ''}"
         super().__init__("\n".join([head, *(f"  - {mistake}" for mistake in self.mistakes)]))
+
+
+class CacheWarning(UserWarning):
+    """The cache cannot be used; all goes on without it."""
 
 
 class LibraryError(CoraloptError):

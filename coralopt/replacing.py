@@ -11,7 +11,13 @@ from pathlib import Path
 
 def cache_folder() -> Path:
     """The user's folder for what takes long to find out and may be deleted at any time."""
-    base = os.environ.get("CORALOPT_CACHE") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    base = os.environ.get("CORALOPT_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        try:
+            base = str(Path.home() / ".cache")
+        except RuntimeError:
+            # Who has no home has no cache: nothing can be written below that device.
+            base = os.devnull
     return Path(base) / "coralopt"
 
 

@@ -5,7 +5,7 @@ from coralopt.allocation.explain import Explanation, MissedConstraint, Shortfall
 from coralopt.allocation.largest_factor import FactorLimits, LargestFactor, largest_factor
 from coralopt.allocation.model import FORMULATIONS, matrix_from_arrays
 from coralopt.allocation.names import readable_names
-from coralopt.allocation.on_infeasible import OnInfeasible, Served, solve_or_serve_less
+from coralopt.allocation.on_infeasible import OnInfeasible, Served, check_on_infeasible, solve_or_serve_less
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.routes import Flow, ModelRoutes, Route
@@ -43,6 +43,7 @@ __all__ = [
     "SideConstraint",
     "SideConstraintUse",
     "SupplyClass",
+    "check_on_infeasible",
     "explain",
     "largest_factor",
     "matrix_from_arrays",

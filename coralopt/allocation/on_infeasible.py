@@ -20,6 +20,16 @@ from coralopt.solving import Backend, Limit, SolveOptions
 OnInfeasible = Literal["explain", "scale", "shortfall"]
 
 
+def check_on_infeasible(choice: str) -> None:
+    """Refuse anything else.
+
+    Raises:
+        OptionError: It is none of these.
+    """
+    if choice not in get_args(OnInfeasible):
+        raise OptionError(f"on_infeasible is {choice!r}; choose from: {', '.join(get_args(OnInfeasible))}")
+
+
 @dataclass(frozen=True, eq=False)
 class Served:
     """An allocation, and what it was asked to serve in the end.
@@ -59,8 +69,7 @@ def solve_or_serve_less(
         InfeasibleError: The demand cannot be met, and nothing else was asked for or helps.
         OptionError: Unknown ``on_infeasible``, or ``"shortfall"`` without a price for any demand.
     """
-    if on_infeasible not in get_args(OnInfeasible):
-        raise OptionError(f"on_infeasible is {on_infeasible!r}; choose from: {', '.join(get_args(OnInfeasible))}")
+    check_on_infeasible(on_infeasible)
     prices = problem.unmet_price
     if on_infeasible == "shortfall" and (prices is None or not np.isfinite(prices).any()):
         raise OptionError(

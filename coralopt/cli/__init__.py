@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 
@@ -35,9 +38,11 @@ def _run() -> int:
 
     # typer brings its own copy of click in some versions; its usage errors are found without naming that package.
     usage_error: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+    warnings.showwarning = _say_warning
     try:
         refuse_moved(sys.argv[1:])
         code = make_app()(standalone_mode=False)
+        sys.stdout.flush()
     except CoraloptError as error:
         code = exit_code(error)
         if "--json" in sys.argv:
@@ -50,7 +55,29 @@ def _run() -> int:
         code = BAD_INPUT
     except BrokenPipeError:
         code = 0
+    except OSError as error:
+        # What a command writes to a file says so itself; this is standard output, or something nobody thought of.
+        where = f"{error.filename}" if error.filename else "standard output"
+        sys.stderr.write(f"error: {where}: {error.strerror or error}\n")
+        code = BAD_INPUT
+    if code and not _flushed():
+        # Python would try again at its end, and say so at length.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if code == INTERRUPTED:
         # typer turns a KeyboardInterrupt into this code without a word.
         sys.stderr.write("interrupted: nothing half-written is left behind\n")
     return code if isinstance(code, int) else 0
+
+
+def _flushed() -> bool:
+    """Whether standard output takes what was written to it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one line, without the place in the code."""
+    sys.stderr.write(f"note: {message}\n")

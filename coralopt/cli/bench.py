@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coralopt.cli.console import JsonFlag, OptionList, parse_options, print_json, progress_bar, say
+from coralopt.cli.console import (
+    JsonFlag,
+    OptionList,
+    file_to_write,
+    folder_to_write,
+    parse_options,
+    print_json,
+    progress_bar,
+    say,
+)
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.replacing import replacing
@@ -96,8 +105,10 @@ class BenchOutput(OptionGroup):
 
     jobs: int = option(1, "Runs at a time; more disturb the seconds.", "--jobs", "-j", least=1)
     retry: list[str] | None = option(None, "Repeat runs with this outcome, e.g. 'died' or 'not run: licence'.")
-    output: Path = option(Path("bench.jsonl"), "Results file; continued when it exists.", "--output", "-o")
-    logs: Path | None = option(None, "Folder for the solvers' own logs.")
+    output: Path = option(
+        Path("bench.jsonl"), "Results file; continued when it exists.", "--output", "-o", check=file_to_write
+    )
+    logs: Path | None = option(None, "Folder for the solvers' own logs.", check=folder_to_write)
     dry_run: bool = option(False, "Only say what would be run.", "--dry-run")
     json_output: JsonFlag = False
 
@@ -147,7 +158,10 @@ def bench(context: typer.Context, instances: InstanceOptions, limits: RunLimits,
 def report(
     results: ResultsArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for report.md, report.json and the plots.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder for report.md, report.json and the plots.", callback=folder_to_write
+        ),
     ] = None,
     clock: Annotated[str, typer.Option(help="wall or cpu: which seconds count.")] = "wall",
     recheck: Annotated[bool, typer.Option(help="Draw every instance again and check every stored answer.")] = False,
@@ -195,7 +209,9 @@ def report(
 @app.command()
 def pack(
     results: ResultsArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="New file, .parquet or .jsonl.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="New file, .parquet or .jsonl.", callback=file_to_write)
+    ],
     json_output: JsonFlag = False,
 ) -> None:
     """Write RESULTS anew, the last row of every run: Parquet is a tenth of the size."""

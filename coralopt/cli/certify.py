@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, progress_bar
+from coralopt.cli.console import JsonFlag, file_to_write, progress_bar
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.present import CommandOutput, present
 
@@ -15,7 +15,8 @@ from coralopt.cli.present import CommandOutput, present
 def certify(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the plan with the certificate here.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write the plan with the certificate here.", callback=file_to_write),
     ] = None,
     seed: Annotated[
         int | None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, plain, say
+from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write, folder_to_write, plain, say
 from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
@@ -85,8 +85,8 @@ class CompareTraffic(TrafficOptions):
 class CompareOutput(OptionGroup):
     """Where the comparison goes."""
 
-    plot: Path | None = option(None, "Draw costs and tokens per USD into this file (.svg, .png).")
-    output: Path | None = option(None, "Write every plan into this folder.", "--output", "-o")
+    plot: Path | None = option(None, "Draw costs and tokens per USD into this file (.svg, .png).", check=file_to_write)
+    output: Path | None = option(None, "Write every plan into this folder.", "--output", "-o", check=folder_to_write)
     json_output: JsonFlag = False
 
 

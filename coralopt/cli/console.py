@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,39 @@ OptionList = Annotated[
         "--option", metavar="NAME=VALUE", help="Solver option, e.g. rel_gap=0.0001 or time_limit=30; may be repeated."
     ),
 ]
+
+
+def file_to_write(path: Path | None) -> Path | None:
+    """Callback of an option that names a file to write: refused before any work where it cannot be one.
+
+    Raises:
+        OptionError: A folder, something that cannot be replaced, or no folder around it that can be written to.
+    """
+    if path is not None:
+        if path.is_dir():
+            raise OptionError(f"{path}: is a folder; name a file")
+        if path.exists() and not path.is_file():
+            raise OptionError(f"{path}: is no regular file, and output replaces the file it goes to; name another")
+        if not path.parent.is_dir():
+            raise OptionError(f"{path}: there is no folder {path.parent}; make it, or name another place")
+        if not os.access(path.parent, os.W_OK):
+            raise OptionError(f"{path}: the folder {path.parent} cannot be written to; name another place")
+    return path
+
+
+def folder_to_write(path: Path | None) -> Path | None:
+    """Callback of an option that names a folder to fill; it is made when there is something to put into it.
+
+    Raises:
+        OptionError: A file, or no folder can be made there.
+    """
+    if path is not None:
+        if path.exists() and not path.is_dir():
+            raise OptionError(f"{path}: is a file; name a folder")
+        nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+            raise OptionError(f"{path}: {nearest} cannot be written to; name another place")
+    return path
 
 
 def print_json(document: object) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coralopt.cli.console import JsonFlag, parse_numbers
+from coralopt.cli.console import JsonFlag, folder_to_write, parse_numbers
 from coralopt.cli.option_groups import OptionGroup, option
 from coralopt.errors import OptionError
 
@@ -135,6 +135,8 @@ class ForecastOptions(OptionGroup):
 class FolderOptions(OptionGroup):
     """Where the plans go."""
 
-    output: Path | None = option(None, "Folder for plans and changes; goes on where it stopped.", "--output", "-o")
+    output: Path | None = option(
+        None, "Folder for plans and changes; goes on where it stopped.", "--output", "-o", check=folder_to_write
+    )
     restart: bool = option(False, "Begin anew in a folder that holds other plans.", "--restart")
     json_output: JsonFlag = False

@@ -206,7 +206,7 @@ def apply(plan: PlanFile, where: WhereArgument = str(RUN_FOLDER), json_output: J
 @app.command()
 def status(where: WhereArgument = str(RUN_FOLDER), json_output: JsonFlag = False) -> None:
     """Say what runs there: every pipeline, its health and its load; exit code 1 when one is missing."""
-    from coralopt.report.table import Column, make_table
+    from coralopt.report.table import make_table
     from coralopt.runtime.local.state import controller_of
 
     if Path(where).is_dir() and controller_of(Path(where)) is None:
@@ -222,7 +222,7 @@ def status(where: WhereArgument = str(RUN_FOLDER), json_output: JsonFlag = False
         )
         for backend in report["backends"]
     ]
-    table = make_table(f"Servers of {where}", [Column(head, fold=True) for head in heads], rows)
+    table = make_table(f"Servers of {where}", heads, rows)
     lines = [f"{name}: {n['running']} of {n['planned']} run" for name, n in report["instances"].items()]
     lines += [f"{name} is given up: {why}" for name, why in report["given_up"].items()]
     whole = all(n["running"] >= n["planned"] for n in report["instances"].values())

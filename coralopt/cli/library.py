@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, OptionList, parse_options, progress_bar, say
+from coralopt.cli.console import JsonFlag, OptionList, file_to_write, parse_options, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
@@ -129,7 +129,7 @@ def top(
         Column("tokens/s per USD/h", "{:,.2f}"),
         Column("tokens/s", "{:,.1f}"),
         Column("USD/h", "{:,.4f}"),
-        *("region", Column("stages (nodes:layers)", fold=True)),
+        *("region", Column("stages (nodes:layers)")),
     )
     document, tables = {}, []
     for key, templates in ranked.items():
@@ -180,7 +180,9 @@ def spread(
 def plot(
     library: LibraryArgument,
     phase: Annotated[str, typer.Option("--phase", help="Model phase, for example gpt-oss-120b/decode.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture: .svg, .png or .pdf.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Picture: .svg, .png or .pdf.", callback=file_to_write)
+    ],
     scenario: ScenarioOption = None,
 ) -> None:
     """Draw the distribution of throughputs of LIB, mixed against one GPU type."""
@@ -194,7 +196,7 @@ def plot(
 @app.command()
 def export(
     library: LibraryArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file.", callback=file_to_write)],
     phase: PhaseOption = None,
     scenario: ScenarioOption = None,
 ) -> None:

@@ -15,6 +15,7 @@ from coralopt.cli.console import (
     JsonFlag,
     OptionList,
     ScenarioArgument,
+    file_to_write,
     parse_options,
     progress_bar,
 )
@@ -32,7 +33,9 @@ Allow = Annotated[
 
 def export(
     scenario: ScenarioArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File with the suffix .lp or .mps.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File with the suffix .lp or .mps.", callback=file_to_write)
+    ],
     formulation: Annotated[str, typer.Option(help="Allocation formulation: split or paper.")] = "split",
     reductions: Annotated[bool, typer.Option(help="Write what the exact reductions leave.")] = True,
     library: LibraryFile = None,

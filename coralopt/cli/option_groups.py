@@ -34,6 +34,7 @@ def option(
     metavar: str | None = None,
     least: float | None = None,
     most: float | None = None,
+    check: Callable[[Any], Any] | None = None,  # Any: of a value of the field's type
 ) -> Any:  # Any: as dataclasses.field, it stands where a value of the field's type does
     """A field of a group.
 
@@ -44,8 +45,9 @@ def option(
             ``"--sort"``, makes a flag without its opposite.
         metavar: What the help screen calls its value.
         least, most: Range of a number.
+        check: Given the value before the command begins; gives it back, or raises what is wrong with it.
     """
-    info = typer.Option(*names, help=text, metavar=metavar, min=least, max=most)
+    info = typer.Option(*names, help=text, metavar=metavar, min=least, max=most, callback=check)
     return field(default=MISSING if default is ... else default, metadata={"option": info})
 
 

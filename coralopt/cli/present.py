@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import RenderableType
 
-from coralopt.cli.console import JsonFlag, harmless, print_json, print_rich, say
+from coralopt.cli.console import JsonFlag, file_to_write, harmless, print_json, print_rich, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option
 
@@ -82,9 +82,9 @@ def write_page(page: Page, path: Path, open_page: bool) -> None:
 class PlanOutput(OptionGroup):
     """Where a plan goes and how it is shown."""
 
-    output: Path | None = option(None, "Write the plan document here.", "--output", "-o")
+    output: Path | None = option(None, "Write the plan document here.", "--output", "-o", check=file_to_write)
     pipelines: bool = option(False, "Draw every instance's pipeline.")
-    page: Path | None = option(None, "Write the plan's web page here, see `coralopt report`.")
+    page: Path | None = option(None, "Write the plan's web page here, see `coralopt report`.", check=file_to_write)
     open_page: bool = option(False, "Open the plan's web page in the browser; plan.html without --page.", "--open")
     json_output: JsonFlag = False
 

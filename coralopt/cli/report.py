@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import progress_bar
+from coralopt.cli.console import file_to_write, progress_bar
 from coralopt.cli.present import write_page
 from coralopt.cli.shared_options import LibraryFile
 from coralopt.errors import OptionError
@@ -25,7 +25,9 @@ def report(
             metavar="FILE...", help="A plan, alone or with its simulation; or another result; see docs/report.md."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("page.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.", callback=file_to_write)] = Path(
+        "page.html"
+    ),
     open_page: OpenFlag = False,
     analyse: Annotated[
         bool,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from coralopt.cli.console import OptionList, parse_options
+from coralopt.cli.console import OptionList, file_to_write, parse_options
 from coralopt.cli.option_groups import OptionGroup, option
 
 if TYPE_CHECKING:
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from coralopt.scenario.resolved import ResolvedScenario
     from coralopt.workload import Traffic
 
-LibraryFile = Annotated[Path | None, typer.Option(help="Template library file; the cache directory by default.")]
+
+def _library_file(path: Path | None) -> Path | None:
+    """A library is read where there is one, else written."""
+    return path if path is not None and path.is_file() else file_to_write(path)
+
+
+LibraryFile = Annotated[
+    Path | None, typer.Option(help="Template library file; the cache directory by default.", callback=_library_file)
+]
 
 
 class Device(StrEnum):

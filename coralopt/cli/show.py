@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag
+from coralopt.cli.console import JsonFlag, file_to_write
 from coralopt.cli.present import CommandOutput, present
 
 
@@ -15,7 +15,9 @@ def show(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan document.")],
     pipelines: Annotated[bool, typer.Option(help="Draw every instance's pipeline.")] = True,
     bill: Annotated[bool, typer.Option("--bill", help="Show only the bill: what to rent, and costs by model.")] = False,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the lines of the bill here, as CSV.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write the lines of the bill here, as CSV.", callback=file_to_write)
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Show PLAN: its bill, promises, cost and bound, instances, and a drawing of every pipeline."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, progress_bar
+from coralopt.cli.console import JsonFlag, file_to_write, folder_to_write, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import TrafficOptions
@@ -52,8 +52,10 @@ class ClusterOptions(OptionGroup):
 class SimulationOutput(OptionGroup):
     """Where the result goes."""
 
-    output: Path | None = option(None, "Write one row a request, as Parquet.", "--output", "-o")
-    plot: Path | None = option(None, "Folder for pictures: latency CDFs, goodput per epoch, utilisation.")
+    output: Path | None = option(None, "Write one row a request, as Parquet.", "--output", "-o", check=file_to_write)
+    plot: Path | None = option(
+        None, "Folder for pictures: latency CDFs, goodput per epoch, utilisation.", check=folder_to_write
+    )
     json_output: JsonFlag = False
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, progress_bar
+from coralopt.cli.console import JsonFlag, folder_to_write, progress_bar
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.present import CommandOutput, present
 
@@ -19,7 +19,9 @@ def verify_solvers(
     seed: Annotated[int, typer.Option(min=0, help="First seed; instance k has seed + k.")] = 0,
     solver: Annotated[list[str] | None, typer.Option(help="MILP back end; all installed ones by default.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for disagreements.")] = Path("disagreements"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for disagreements.", callback=folder_to_write)
+    ] = Path("disagreements"),
     replay: Annotated[Path | None, typer.Option(help="Ask all arms about a saved disagreement again.")] = None,
     json_output: JsonFlag = False,
 ) -> None:

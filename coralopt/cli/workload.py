@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, parse_pairs, progress_bar, say
+from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write, parse_pairs, progress_bar, say
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.errors import WorkloadError
@@ -26,7 +26,7 @@ TraceArgument = Annotated[
 ]
 GeneratorArgument = Annotated[str, typer.Argument(metavar="GEN", help="Packaged generator or generator file.")]
 OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Write here; .parquet and .gz are understood. The folder is made.")
+    Path, typer.Option("--output", "-o", help="Write here; .parquet and .gz are understood.", callback=file_to_write)
 ]
 SortFlag = Annotated[bool, typer.Option("--sort", help="Sort a plain trace that is out of order.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")]
@@ -285,7 +285,8 @@ def convert(
 def demand(
     trace: TraceArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write epoch,model,phase,tokens_s here.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write epoch,model,phase,tokens_s here.", callback=file_to_write),
     ] = None,
     epoch: Annotated[float, typer.Option(help="Length of an epoch, s; the paper's is 360.")] = 360.0,
     epochs: Annotated[int | None, typer.Option(help="How many; as many as hold every request by default.")] = None,

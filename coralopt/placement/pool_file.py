@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement.pool import PlacementPool
@@ -42,8 +42,8 @@ class _Tables(_Section):
 
 
 class _Slo(_Section):
-    prefill_ms: Annotated[float, Field(ge=1)]
-    decode_ms: Annotated[float, Field(ge=1)]
+    ttft_ms: Annotated[float, Field(ge=1, validation_alias=AliasChoices("ttft_ms", "prefill_ms"))]
+    tpot_ms: Annotated[float, Field(ge=1, validation_alias=AliasChoices("tpot_ms", "decode_ms"))]
 
 
 class _Catalog(_Section):

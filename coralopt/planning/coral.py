@@ -16,7 +16,8 @@ from coralopt.allocation import (
     solve_allocation,
     solve_or_serve_less,
 )
-from coralopt.errors import InfeasibleError, Mistake, ScenarioError
+from coralopt.allocation.model import FORMULATIONS
+from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
@@ -52,7 +53,10 @@ class CoralPlanner:
             SolverError: The solver is unknown, not installed, or answered wrongly.
         """
         scenario, steps = request.scenario, StepClock()
+        request.check()
         formulation, restrict = setting(self, request, "formulation"), setting(self, request, "restrict")
+        if formulation not in FORMULATIONS:
+            raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
         library, reused, warm = request.templates()
         steps.end("library")
         problem = replace(allocation_problem(scenario, library), unmet_price=unmet_prices(scenario))

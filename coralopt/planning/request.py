@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from coralopt.allocation import OnInfeasible
+from coralopt.allocation import OnInfeasible, check_on_infeasible
 from coralopt.errors import OptionError
 from coralopt.plan import Plan
 from coralopt.planning.warm import WarmState
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.solving import Backend, SolveOptions, unknown_option
+from coralopt.solving import Backend, SolveOptions, require_backend, unknown_option
 from coralopt.templates import TemplateLibrary, obtain_library
 from coralopt.types import Progress
 
@@ -60,6 +60,17 @@ class PlanRequest:
             OptionError: An unknown name, or a value of the wrong type or out of range.
         """
         return SolveOptions.from_mapping({**self.scenario.solver_options, **self.options})
+
+    def check(self) -> None:
+        """Refuse what no planner could use, before any work.
+
+        Raises:
+            SolverError: The solver is unknown or not installed.
+            OptionError: A solver option or ``on_infeasible`` is unknown, or out of range.
+        """
+        require_backend(self.backend)
+        _ = self.solve_options
+        check_on_infeasible(self.on_infeasible)
 
     def templates(self) -> tuple[TemplateLibrary, bool, WarmState]:
         """The template library of the scenario, whether it was at hand, and the warm state that holds it.

@@ -14,6 +14,7 @@ from coralopt.report.simulation import equal_nodes, kv_peak, outcome_name
 from coralopt.simulation import SimulationResult
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -55,6 +56,8 @@ def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figur
 
 
 def _latency(result: SimulationResult) -> Figure:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     columns = min(3, max(1, (len(result.outcomes) + 1) // 2))
     rows = max(1, -(-len(result.outcomes) // columns))
     figure, axes = _figure(rows, columns, 3.2 * columns, 2.4 * rows)
@@ -70,12 +73,16 @@ def _latency(result: SimulationResult) -> Figure:
                 axis.plot(values[ranks], (ranks + 1) / len(values), style, label=label)
         axis.axvline(row.slo_ms, color="black", linewidth=0.8, linestyle="--", label="SLO")
         axis.set_xscale("log")
+        # A range below a decade would have no tick with a figure, or minor ones over each other.
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_title(f"{outcome_name(row)}: {row.attainment:.1%} met")
         axis.set_xlabel("TTFT, ms" if row.kind == "prefill" else "TPOT, ms")
         axis.set_ylabel("share of requests")
     for axis in axes.ravel()[len(result.outcomes) :]:
         axis.set_axis_off()
-    axes[0, 0].legend(fontsize=6)
+    _legend(figure, axes[0, 0])
     return figure
 
 
@@ -94,11 +101,13 @@ def _goodput(result: SimulationResult) -> Figure:
         axis.set_ylim(bottom=0)
         axis.set_title(f"{kind} goodput by arrival, tokens/s")
         axis.set_xlabel("s")
-    axes[0, 0].legend(fontsize=6)
+    _legend(figure, axes[0, 0])
     return figure
 
 
 def _utilisation(result: SimulationResult) -> Figure:
+    from matplotlib.ticker import PercentFormatter
+
     rows = equal_nodes(result)
     figure, axes = _figure(1, 1, 8, 0.8 + 0.28 * max(1, len(rows)))
     axis = axes[0, 0]
@@ -111,5 +120,13 @@ def _utilisation(result: SimulationResult) -> Figure:
     axis.set_yticks(place, labels, fontsize=6)
     axis.invert_yaxis()
     axis.set_xlim(0, 1)
-    axis.legend(fontsize=6)
+    axis.xaxis.set_major_formatter(PercentFormatter(1.0))
+    _legend(figure, axis)
     return figure
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    """What the lines of one picture, and of those beside it, are: below all of them, over no line."""
+    handles, labels = axis.get_legend_handles_labels()
+    if labels:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), fontsize=7)

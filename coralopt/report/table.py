@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 #: What stands for a value that does not exist.
 NOTHING = "-"
@@ -21,12 +25,10 @@ class Column:
         head: Its heading.
         form: Format of its values, such as ``"{:,.4f}"``; a column with a format is set to the right. ``None`` for words,
             which are set to the left.
-        fold: Break words that are too long for the terminal rather than cutting them off.
     """
 
     head: str
     form: str | None = None
-    fold: bool = False
 
     def cell(self, value: object) -> str:
         """The value as text; words stay as they are, ``None``, NaN and infinity are a dash."""
@@ -40,6 +42,47 @@ class Column:
 def numbers(form: str, *heads: str) -> tuple[Column, ...]:
     """Columns of numbers with one format."""
     return tuple(Column(head, form) for head in heads)
+
+
+class FittingTable(Table):
+    """A table that keeps every name and digit at any width: words may be broken between them, and where that is not
+    enough, each row becomes a list of its values."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        texts = [[Text.from_markup(str(cell)) for cell in (column.header, *column.cells)] for column in self.columns]
+        full = [max(text.cell_len for text in column) for column in texts]
+        least = [max((cell_len(word) for text in column for word in text.plain.split()), default=1) for column in texts]
+        # A number is one word, whatever its unit.
+        least = [
+            max(low, max((text.cell_len for text in column[1:]), default=1)) if head.justify == "right" else low
+            for low, column, head in zip(least, texts, self.columns, strict=True)
+        ]
+        room = options.max_width - 3 * len(full) - 1
+        if sum(full) <= room:
+            yield from super().__rich_console__(console, options)
+        elif sum(least) <= room:
+            spare = room - sum(least)
+            widths = []
+            for low, high in zip(least, full, strict=True):
+                more = min(high - low, spare)
+                widths.append(low + more)
+                spare -= more
+            fitted = copy.copy(self)
+            fitted.columns = [replace(column, width=w) for column, w in zip(self.columns, widths, strict=True)]
+            yield from Table.__rich_console__(fitted, console, options)
+        else:
+            yield Text.from_markup(f"[italic]{self.title or ''}[/]")
+            for row in zip(*(column[1:] for column in texts), strict=True):
+                values = Table.grid(padding=(0, 1))
+                values.add_column(overflow="fold", style="bold")
+                values.add_column(overflow="fold")
+                for column, value in zip(texts, row, strict=True):
+                    if value.plain:
+                        values.add_row(column[0], value)
+                yield values
+                yield Text()
+            if self.caption:
+                yield Text.from_markup(str(self.caption))
 
 
 def make_table(
@@ -60,12 +103,12 @@ def make_table(
         caption: Stands below it.
     """
     typed = [Column(column) if isinstance(column, str) else column for column in columns]
-    table = Table(title=escape(title), caption=caption)
+    table = FittingTable(title=escape(title), caption=caption)
     for column in typed:
         table.add_column(
             escape(column.head),
             justify="left" if column.form is None else "right",
-            overflow="fold" if column.fold else "ellipsis",
+            overflow="fold",
         )
     for row in rows:
         table.add_row(*(column.cell(value) for column, value in zip(typed, row, strict=False)))
@@ -77,7 +120,7 @@ def make_table(
 
 def facts_table(title: str, facts: Iterable[tuple[str, str]]) -> Table:
     """Names and what holds for them, without headings."""
-    table = Table(title=escape(title), show_header=False)
+    table = FittingTable(title=escape(title), show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, text in facts:

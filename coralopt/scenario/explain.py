@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from coralopt.scenario.document import SLO_ALIASES, Document
-from coralopt.scenario.mistakes import MistakeList, Path, suggest
+from coralopt.scenario.mistakes import MOST_MISTAKES, MistakeList, Path, suggest
 
 _MISSING, _UNKNOWN = "is missing", "unknown key"
 _KINDS = {
@@ -195,7 +195,7 @@ def _literal_hint(value: object, choices: list[str]) -> str:
 
 def explain(error: ValidationError, raw: object, mistakes: MistakeList) -> None:
     """Add every error of validating ``raw`` to the list, in the words of the file."""
-    found = [_one(item) for item in error.errors(include_url=False)]
+    found = [_one(item) for item in error.errors(include_url=False)[: 2 * MOST_MISTAKES]]
     # A mistyped key is one mistake, not also a missing one.
     meant = [(path[:-1], hint.split("'")[1]) for path, problem, hint in found if problem == _UNKNOWN and "'" in hint]
     mistyped = {(*place, SLO_ALIASES.get(name, name)) for place, name in meant}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def _include_built(data: dict[str, object]) -> None:
     """Add the times that ``coralopt throughput build`` left in the user's cache for what the scenario names."""
     folder = cache_folder() / "throughput"
     models, pool = data.get("models"), data.get("pool")
-    if not folder.is_dir() or not isinstance(models, Mapping) or not isinstance(pool, Mapping):
+    if not os.access(folder, os.R_OK) or not isinstance(models, Mapping) or not isinstance(pool, Mapping):
         return
     names = {word for key, entry in models.items() for word in _names(key, entry)}
     regions = pool.get("regions")

@@ -10,6 +10,8 @@ from coralopt.errors import Mistake, ScenarioError
 
 #: A place inside a document: keys and list positions.
 Path = tuple[str | int, ...]
+#: More mistakes than these are not looked for; then only the first ones are told.
+MOST_MISTAKES, TOLD_OF_MANY = 200, 10
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class MistakeList:
         for depth in range(len(path), -1, -1):
             line = line or self._lines.get(path[:depth], 0)
         self._found[LocatedMistake(dotted(path), problem, hint, self.source if line else "", line)] = None
+        if len(self._found) > MOST_MISTAKES:
+            # Nobody reads on, and looking for the nearest word takes its time with each.
+            first = list(self._found)[:TOLD_OF_MANY]
+            raise ScenarioError(self.source, [*first, Mistake("scenario", "has many more; mend these first")])
 
     def forget_item(self, path: Path, position: int, length: int) -> None:
         """Leave an item of the list at ``path`` out: places noted later still count by its position in the file."""

@@ -15,6 +15,8 @@ from coralopt.scenario.mistakes import MistakeList, Path
 #: Aliases can make a small file explode; no honest scenario comes near these.
 _MOST_VALUES = 200_000
 _DEEPEST = 40
+#: Characters of YAML, which takes seconds a megabyte, and of JSON whose lines are told: it is read as YAML for them.
+_MOST_YAML, _MOST_LINED = 1_000_000, 200_000
 _PLAIN = "tag:yaml.org,2002:"
 
 
@@ -129,8 +131,8 @@ def _compose(text: str, mistakes: MistakeList) -> yaml.Node | None:
 def _json_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise KeyError(next(key for key in keys if keys.count(key) > 1))
+        seen: set[str] = set()
+        raise KeyError(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
     return result
 
 
@@ -142,6 +144,16 @@ def _json_lines(text: str, lines: dict[Path, int]) -> None:
             _Builder(MistakeList(""), lines).build(node)
     except (yaml.YAMLError, RecursionError):
         lines.clear()
+
+
+def _values(data: object) -> int:
+    """How many values there are, counted without going deeper by calls."""
+    count, left = 0, [data]
+    while left:
+        value = left.pop()
+        count += 1
+        left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return count
 
 
 def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[object, dict[Path, int]]:
@@ -162,7 +174,11 @@ def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[object
     if is_json:
         try:
             data = json.loads(text, object_pairs_hook=_json_pairs)
-            _json_lines(text, lines)
+            if _values(data) > _MOST_VALUES:
+                mistakes.add((), f"the file holds more than {_MOST_VALUES:,} values; no scenario comes near that")
+                mistakes.raise_any()
+            if len(text) <= _MOST_LINED:
+                _json_lines(text, lines)
             return data, lines
         except json.JSONDecodeError as error:
             _syntax(mistakes, "JSON", error.msg, error.lineno, error.colno)
@@ -170,6 +186,9 @@ def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[object
             mistakes.add((str(error.args[0]),), "the key appears twice in one mapping", "keep one")
         except (RecursionError, ValueError):
             mistakes.add((), "the file is nested too deeply or holds a number with too many digits")
+        mistakes.raise_any()
+    if len(text) > _MOST_YAML:
+        mistakes.add((), f"the file has {len(text):,} characters; YAML may have {_MOST_YAML:,}, JSON more")
         mistakes.raise_any()
     try:
         node = _compose(text, mistakes)

@@ -388,9 +388,9 @@ def _look_up_the_rest(
     for region, entry in regions.items() if isinstance(regions, Mapping) else ():
         supply = entry.get("configurations") if isinstance(entry, Mapping) else None
         kept = document.pool.regions.get(region)
+        known = set() if kept is None else set(_keys(kept.configurations))
         for name in _keys(supply):
-            left = kept is None or name not in _keys(kept.configurations)
-            if left and name not in nodes and name not in _keys(raw.get("nodes")):
+            if name not in known and name not in nodes and name not in _keys(raw.get("nodes")):
                 place: Path = ("pool", "regions", region, "configurations", name)
                 mistakes.add(place, f"unknown node configuration '{name}'", _configuration_hint(name, nodes))
 

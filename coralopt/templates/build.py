@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.errors import LibraryError
+from coralopt.errors import CacheWarning, LibraryError
 from coralopt.placement import engine_limits
-from coralopt.replacing import cache_folder
+from coralopt.replacing import cache_folder, replacing
 from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.library import (
@@ -78,14 +80,14 @@ def build_library(
         SolverError: The solver is unknown, not installed, or answered wrongly.
         OptionError: A formulation, option or executor that does not exist.
     """
+    method = method or BuildMethod()
+    require_backend(method.solver)
     tables = scenario_tables(scenario) if tables is None else tables
     check_slos(scenario, tables)
-    method = method or BuildMethod()
     families = scenario_node_sets(scenario) if node_sets is None else list(node_sets)
     tasks = cut_into_tasks(families, method)
     digest = library_digest(scenario, tables)
     parts = None if keep_parts_for is None else Parts(keep_parts_for, f"{digest};{method.key()};{len(tasks)}")
-    require_backend(method.solver)
     results = {} if parts is None else parts.load(len(tasks))
     missing = {position: task for position, task in enumerate(tasks) if position not in results}
     context, total = task_context(scenario, tables, method), sum(len(task.sets) for task in tasks)
@@ -141,6 +143,17 @@ def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:
     return PhaseTemplates(key=key, examined=sum(result.examined for result in results), **columns)
 
 
+def _writable(folder: Path) -> bool:
+    """Whether a file of a few kB can be kept there."""
+    try:
+        with replacing(folder / "room") as temporary:
+            temporary.write_bytes(bytes(65_536))
+        (folder / "room").unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
 def default_library_path(scenario: ResolvedScenario, digest: str, method: BuildMethod | None = None) -> Path:
     """Where a library is kept when no path is given: the user's cache directory, by name, digest and method."""
     text = "-".join(part for part in (scenario.name, method.name if method is not None else "") if part)
@@ -166,7 +179,8 @@ def obtain_library(
     Args:
         scenario: The resolved scenario.
         path: A library file. An existing one is used if it belongs to the scenario and refused if it does not.
-            ``None`` uses the cache directory, where the name carries the digest.
+            ``None`` uses the cache directory, where the name carries the digest; where that cannot be used, the library
+            is kept in memory only, with a :class:`CacheWarning`.
         tables: Its throughput tables if already made.
         rebuild: Build even when a stored library fits.
         method: Solver, formulation and sample; see :func:`build_library`. A stored library made by another method is
@@ -185,9 +199,16 @@ def obtain_library(
     check_slos(scenario, tables)
     digest = library_digest(scenario, tables)
     target = path if path is not None else default_library_path(scenario, digest, method)
-    if target.exists() and not rebuild:
-        sampled = method is not None and method.sample is not None
-        library = load_library(target, expected_digest=f"sample-{digest}" if sampled else digest)
+    library = None
+    sampled = method is not None and method.sample is not None
+    if os.access(target, os.F_OK) and not rebuild:
+        try:
+            library = load_library(target, expected_digest=f"sample-{digest}" if sampled else digest)
+        except LibraryError as error:
+            if path is not None:
+                raise
+            warnings.warn(f"{error}; it is built anew", CacheWarning, stacklevel=2)
+    if library is not None:
         if method is not None and library.method and method.key() != method_key(library.method):
             raise LibraryError(
                 f"{target}: was built by {method_words(library.method)}, not by {method_words(method.to_mapping())}; "
@@ -200,9 +221,14 @@ def obtain_library(
         method=method,
         executor=executor,
         workers=workers,
-        keep_parts_for=target,
+        keep_parts_for=target if path is not None or _writable(target.parent) else None,
         progress=progress,
     )
-    save_library(library, target)
+    try:
+        save_library(library, target)
+    except LibraryError as error:
+        if path is not None:
+            raise
+        warnings.warn(f"{error}; it is kept in memory, and built again next time", CacheWarning, stacklevel=2)
     Parts.remove_all(target)
     return library, False

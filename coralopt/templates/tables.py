@@ -85,7 +85,7 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
                         )
                     )
                     continue
-            field = "prefill_ms" if phase.phase == "prefill" else "decode_ms"
+            field = "ttft_ms" if phase.phase == "prefill" else "tpot_ms"
             room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
             mistakes.append(
                 Mistake(

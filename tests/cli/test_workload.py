@@ -24,6 +24,7 @@ def workload(run_cli: RunCli) -> RunCli:
 
 def test_from_scenario_to_tables(tmp_path: Path, workload: RunCli) -> None:
     """The way to `adapt`: a trace for a scenario, its demand per epoch, availability for its pool."""
+    (tmp_path / "out").mkdir()
     made = workload("mix", "core", "--duration", "720", "--seed", "1", "-o", "out/core.parquet")
     assert made.returncode == 0, made.stderr
     assert "requests written to" in made.stderr

@@ -14,6 +14,9 @@ from coralopt.types import Floats
 from coralopt.workload.files.checks import random_of
 from coralopt.workload.traces.trace import Trace
 
+#: Requests beyond this, and their simulation, no longer fit into the memory of a usual machine.
+MOST_REQUESTS = 20_000_000
+
 
 def poisson_for_scenario(
     scenario: ResolvedScenario,
@@ -31,18 +34,24 @@ def poisson_for_scenario(
         seed: Seed.
         length_cv: Lognormal lengths of this coefficient of variation around the scenario's means instead; 0 makes all
             requests of a model equal. Lengths are rounded to whole tokens and cut at half the model's longest context.
+
+    Raises:
+        WorkloadError: A value out of range, or more than ``MOST_REQUESTS`` requests.
     """
     for name, value in (("rate", rate), ("duration", duration_s), ("length_cv", length_cv)):
         if value is not None and not (math.isfinite(value) and (value > 0 or (value == 0 and name == "length_cv"))):
             raise WorkloadError(f"{name} is {value!r}; give a positive number")
     generator = random_of(seed)
-    models = tuple(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    phases = _first_phases(scenario)
+    expected = sum(_requests_s(phase, rate) for phase in phases.values()) * duration_s
+    if expected > MOST_REQUESTS:
+        raise WorkloadError(
+            f"{expected:.3g} requests in {duration_s:g} s are more than the {MOST_REQUESTS:,} that are generated at once; "
+            "give a lower rate or a shorter duration"
+        )
     columns: list[tuple[Floats, ...]] = []
-    for m, name in enumerate(models):
-        phase = next(phase for phase in scenario.model_phases if phase.model.name == name)
-        tokens = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
-        requests_s = phase.demand_tokens_s / max(tokens, 1.0) if rate is None else rate
-        count = int(generator.poisson(requests_s * duration_s))
+    for m, phase in enumerate(phases.values()):
+        count = int(generator.poisson(_requests_s(phase, rate) * duration_s))
         half = phase.model.max_position // 2
         arrival = np.sort(generator.uniform(0.0, duration_s, count))
         lengths = [
@@ -57,8 +66,21 @@ def poisson_for_scenario(
         inputs[order].astype(np.int64),
         outputs[order].astype(np.int64),
         model[order].astype(np.int32),
-        models,
+        tuple(phases),
     )
+
+
+def _first_phases(scenario: ResolvedScenario) -> dict[str, ModelPhase]:
+    """Model name -> its first phase, whose demand says how many requests there are."""
+    phases: dict[str, ModelPhase] = {}
+    for phase in scenario.model_phases:
+        phases.setdefault(phase.model.name, phase)
+    return phases
+
+
+def _requests_s(phase: ModelPhase, rate: float | None) -> float:
+    tokens = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
+    return phase.demand_tokens_s / max(tokens, 1.0) if rate is None else rate
 
 
 def _distributions(phase: ModelPhase, length_cv: float | None) -> tuple[LengthDistribution, LengthDistribution]:

@@ -1,0 +1,44 @@
+"""Tables of the terminal keep names and digits at any width."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from coralopt import Plan
+from coralopt.report import plan_view
+from coralopt.report.table import facts_table, make_table, numbers
+
+
+def _printed(renderable: object, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 40])
+def test_a_plan_keeps_names_and_digits(tiny_plan: Plan, width: int) -> None:
+    """Instance types, models, prices and throughput stand whole, in no line too long."""
+    text = _printed(plan_view(tiny_plan, pipelines=False), width)
+    assert all(len(line.rstrip()) <= width for line in text.splitlines())
+    assert "…" not in text
+    words = ["us-east-2", "g6e.xlarge", "0.8048", "5.0802", "tokens/s"]
+    words += [item.key for item in tiny_plan.demands] + [f"{item.planned_tokens_s:,.1f}" for item in tiny_plan.demands]
+    for word in words:
+        assert word in text, word
+
+
+def test_names_longer_than_the_terminal_are_broken_not_cut() -> None:
+    """Every character is there; facts and captions too."""
+    name = "a-model-with-a-name-of-more-than-thirty-characters"
+    table = make_table("T [x]", ["model", *numbers("{:,.1f}", "tokens/s")], [(name, 1234.5)], caption="said below")
+    text = _printed(table, 30)
+    assert name in text.replace("\n", "").replace(" ", "")
+    assert "1,234.5" in text
+    assert "T [x]" in text
+    assert "said below" in text
+    facts = _printed(facts_table("facts", [("a name", name)]), 30)
+    assert name in facts.replace("\n", "").replace(" ", "")
