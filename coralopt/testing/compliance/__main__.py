@@ -24,7 +24,7 @@ def main(names: list[str]) -> int:
             print(error, file=sys.stderr)
             return 4
         rows = [(item.case.name, item.status, item.seconds, item.message[:200]) for item in outcomes]
-        heads = ("case", "outcome", Column("s", "{:.2f}"), Column("message", fold=True))
+        heads = ("case", "outcome", Column("s", "{:.2f}"), Column("message"))
         Console().print(make_table(f"Compliance of {name}", heads, rows))
         counts = {status: sum(o.status == status for o in outcomes) for status in ("passed", "failed", "skipped")}
         print(f"{name}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
