@@ -34,7 +34,7 @@ def models(words: WordsArgument = None, json_output: JsonFlag = False) -> None:
         )
         for model in known().values()
     ]
-    columns: list[Column | str] = ["name", Column("checkpoint", fold=True), *numbers("{:,.1f}", "1e9 parameters")]
+    columns: list[Column | str] = ["name", Column("checkpoint"), *numbers("{:,.1f}", "1e9 parameters")]
     columns += ["weights", *numbers("{:,.1f}", "GB"), *numbers("{:,}", "layers", "experts")]
     columns += [*numbers("{:,.1f}", "KV MB/1,000 tokens"), *numbers("{:,}", "context")]
     _list("models", columns, rows, (asdict(model) for model in known().values()), words, json_output)
@@ -83,7 +83,7 @@ def offers(words: WordsArgument = None, json_output: JsonFlag = False) -> None:
         for offer in known().values()
     ]
     columns: list[Column | str] = ["region", "node", "instance type", *numbers("{:,.4f}", "USD/h", "spot USD/h")]
-    columns.append(Column("priced as", fold=True))
+    columns.append(Column("priced as"))
     _list("offers", columns, rows, (asdict(offer) for offer in known().values()), words, json_output)
 
 
