@@ -113,5 +113,5 @@ def _list(
         raise CoraloptError(
             f"no {what} with {' and '.join(repr(word) for word in words or ())}; without words all are listed"
         )
-    table = make_table(f"{len(kept):,} {what}", columns, [row for row, _ in kept])
+    table = make_table(f"{what}: {len(kept):,}", columns, [row for row, _ in kept])
     present(CommandOutput([document for _, document in kept], [table]), json_output)

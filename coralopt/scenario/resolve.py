@@ -20,7 +20,6 @@ from coralopt.catalog.types import (
     RegionLink,
     Vendor,
     WeightFormat,
-    unsupported,
 )
 from coralopt.scenario.document import (
     CustomGpu,
@@ -92,7 +91,6 @@ def look_up(
                 mistakes.add(
                     where, "no region of the pool has a node of this configuration", "count nodes in use as available"
                 )
-    _check_formats(document, phases, [nodes[name] for name in used if name in nodes], mistakes)
     operations = _operations(document, nodes, used, phases, supply, mistakes)
     kv_transfer = _kv_transfer(document, tuple(supply), mistakes)
     if len(mistakes):
@@ -212,24 +210,6 @@ def _check_measured(document: Document, mistakes: MistakeList) -> None:
             what = f"{item.model} on {item.configuration} is measured twice"
             mistakes.add((*place, "measured", position), what, "keep one")
         seen.add(key)
-
-
-def _check_formats(
-    document: Document, phases: tuple[ModelPhase, ...], nodes: list[NodeConfiguration], mistakes: MistakeList
-) -> None:
-    """A model whose formats no GPU of the pool computes; who measured times of one has an engine for it."""
-    measured = {(item.model, item.configuration, item.weight_format) for item in document.throughput.measured}
-    keys = dict(zip(dict.fromkeys(phase.model.name for phase in phases), document.models, strict=False))
-    for model in {phase.model.name: phase.model for phase in phases}.values():
-        reasons = {
-            ""
-            if any((name, node.name, model.weight_format) in measured for name in (model.name, model.hf_id))
-            else unsupported(model, node.gpu)
-            for node in nodes
-        }
-        if reasons and "" not in reasons and not len(mistakes):
-            hint = "choose another weight_format or kv_format, or offer other GPUs"
-            mistakes.add(("models", keys[model.name]), "; ".join(sorted(reasons)), hint)
 
 
 @dataclasses.dataclass(frozen=True)

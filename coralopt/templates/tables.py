@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coralopt.catalog.types import unsupported
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement import Budgets, Coupling, Links
 from coralopt.scenario.resolved import ResolvedScenario
@@ -70,6 +71,11 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
     engine = scenario.placement.engine
     for phase, table in zip(scenario.model_phases, tables, strict=True):
         if phase.demand_tokens_s > 0 and not (table.values > 0).any():
+            refused = {unsupported(phase.model, configuration.gpu) for configuration in scenario.configurations}
+            if "" not in refused:
+                hint = "choose another weight_format or kv_format, or offer other GPUs"
+                mistakes.append(Mistake(f"models.{phase.model.name}", "; ".join(sorted(refused)), hint))
+                continue
             if not engine_runs(engine, phase, scenario.configurations, scenario.max_nodes).all():
                 source = throughput_source(scenario.throughput_source)
                 if (build_tables(source, phase, scenario.configurations, scenario.max_nodes).values > 0).any():
@@ -95,4 +101,4 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
                 )
             )
     if mistakes:
-        raise ScenarioError(scenario.name, mistakes)
+        raise ScenarioError(scenario.name, list(dict.fromkeys(mistakes)))

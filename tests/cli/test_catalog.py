@@ -18,7 +18,7 @@ WHOLE = {"models": len(catalog.models()), "gpus": len(catalog.gpus()), "offers":
 def test_everything_is_listed(what: str, run_cli: RunCli) -> None:
     done = run_cli("catalog", what)
     assert done.returncode == 0
-    assert f"{WHOLE[what]} " in done.stdout
+    assert f": {WHOLE[what]}" in done.stdout.splitlines()[0]
     rows = json.loads(run_cli("catalog", what, "--json").stdout)
     assert len(rows) == WHOLE[what]
 

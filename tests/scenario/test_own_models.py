@@ -12,6 +12,7 @@ import yaml
 from coralopt import catalog
 from coralopt.errors import ScenarioError
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
+from coralopt.templates import check_slos, scenario_tables
 from coralopt.throughput import build_tables, throughput_source
 
 QWEN = {
@@ -78,8 +79,9 @@ def test_one_key_asks_for_other_weights() -> None:
 
 def test_what_no_gpu_of_the_pool_computes_is_one_sentence() -> None:
     only = {"regions": {"us-central1": {"configurations": {"1xA100": 4}}}}
+    asked = scenario({"model": "qwen3-8b", "weight_format": "fp8"}, only)
     with pytest.raises(ScenarioError) as caught:
-        scenario({"model": "qwen3-8b", "weight_format": "fp8"}, only)
+        check_slos(asked, scenario_tables(asked))
     (mistake,) = caught.value.mistakes
     assert mistake.problem == "weights in FP8 need FP8 units, which A100 does not have"
 
