@@ -16,13 +16,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from coralopt.errors import OptionError, SolverNotFoundError
+from coralopt.errors import LicenseLimitError, OptionError, SolverNotFoundError
 from coralopt.solving.backend import Availability, Capability, Listener, RawResult, SolveProgress
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import OptionValue, SolveOptions, checked_native
@@ -197,7 +198,7 @@ class Job:
             self.stop()
 
     def without_columns(self) -> RawResult:
-        """The result of a model without columns, for solvers that refuse one: feasible iff every row admits 0."""
+        """The result of a model without columns, which many solvers refuse: feasible iff every row admits 0."""
         matrix = self.matrix
         if bool((matrix.row_lower <= 0).all() and (matrix.row_upper >= 0).all()):
             return RawResult(Reason.OPTIMAL, None, "no columns", np.zeros(0), matrix.offset)
@@ -310,6 +311,11 @@ class MatrixPlugin(ABC):
                 words = f"does not load in this process, solve with isolate=True: {error}"
             raise SolverNotFoundError(f"solver {self.name!r} {words}") from error
         job = Job(matrix, options, start if matrix.integer.any() else None, on_progress, self.unknown)
+        if (matrix.lower > matrix.upper).any() or (matrix.row_lower > matrix.row_upper).any():
+            # Some solvers take a row with crossed sides for a range the other way round.
+            return job.finished(RawResult(Reason.INFEASIBLE, None, "crossed bounds", None, math.nan))
+        if not matrix.shape[1]:
+            return job.finished(job.without_columns())
         result = job.finished(self.run(job))
         if result.reason is Reason.INFEASIBLE_OR_UNBOUNDED and matrix.c.any():
             return self._decided(job, result)
@@ -325,3 +331,49 @@ class MatrixPlugin(ABC):
         if second.reason is Reason.INFEASIBLE:
             return replace(result, reason=Reason.INFEASIBLE, raw=f"{result.raw}; infeasible without the objective")
         return replace(result, limit=second.limit)
+
+
+class SizeLimited(MatrixPlugin):
+    """Base of a back end whose free licence stops at a size: ``run`` raises :meth:`too_large` when its solver refuses.
+
+    Attributes:
+        free_limit: (rows, columns) of the free licence.
+    """
+
+    free_limit: ClassVar[tuple[int, int]]
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.LP, Capability.MILP, Capability.LP_DUALS, Capability.MIP_START, Capability.NODE_LIMIT}
+    )
+
+    def probe(self) -> Availability:
+        """Installed or not, and whether the licence at hand is the free one: a model just above its size tells."""
+        plain = super().probe()
+        if not plain.installed or self._failed_import() is not None:
+            return plain
+        if not _is_restricted(type(self)):
+            return replace(plain, licence="proprietary; no size limit found")
+        way_out = "larger models: solver 'highs' or 'scip', or a full licence"
+        return replace(plain, hint=way_out, size_limit=self.free_limit)
+
+    def too_large(self, matrix: MilpMatrix) -> LicenseLimitError:
+        """The error for a model that the licence does not cover."""
+        (most_rows, most_columns), (rows, columns) = self.free_limit, matrix.shape
+        return LicenseLimitError(
+            f"solver {self.name!r} is size-limited here ({most_columns} columns x {most_rows} rows); this model has "
+            f"{columns} columns x {rows} rows; use solver 'highs' or 'scip', or install a full licence"
+        )
+
+
+@cache
+def _is_restricted(plugin: type[SizeLimited]) -> bool:
+    from scipy.sparse import csc_array
+
+    columns = plugin.free_limit[1] + 1
+    zeros, ones, none = np.zeros(columns), np.ones(columns), np.zeros(0)
+    a, names = csc_array((0, columns)), [f"x{j}" for j in range(columns)]
+    large = MilpMatrix(zeros, 0.0, a, none, none, zeros, ones, zeros > 0, False, names, [])
+    try:
+        plugin().run(Job(large, SolveOptions()))
+    except LicenseLimitError:
+        return True
+    return False

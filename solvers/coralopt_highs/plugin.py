@@ -57,9 +57,6 @@ class HighsBackend(MatrixPlugin):
     def run(self, job: Job) -> RawResult:
         """One fresh solver, run once."""
         solver = _new(job)
-        if not job.matrix.shape[1]:
-            # HiGHS has a status of its own for it.
-            return job.without_columns()
         _pass_model(solver, job.matrix)
         accepted = [] if job.start is None else _pass_start(solver, job.start, job.options.log)
         interrupted = _run(solver, job)

@@ -33,8 +33,6 @@ class GlopBackend(MatrixPlugin):
 
     def run(self, job: Job) -> RawResult:
         """One fresh model, solved once."""
-        if not job.matrix.shape[1]:
-            return job.without_columns()
         options, native = job.options, getattr(mathopt.SolveParameters(), self.name)
         parameters = mathopt.SolveParameters(
             enable_output=options.log,

@@ -125,8 +125,6 @@ class PyomoBackend(MatrixPlugin):
         if not self.solver:
             raise SolverNotFoundError("name a solver of Pyomo's factory: 'pyomo:cbc', 'pyomo:glpk', 'pyomo:highs', ...")
         interface, is_new = _interface(self.solver)
-        if not job.matrix.shape[1]:
-            return job.without_columns()
         with fast_build():
             model = model_of_matrix(job.matrix)
         try:

@@ -55,9 +55,6 @@ class ScipyBackend(MatrixPlugin):
         wanted: dict[str, OptionValue] = {}
         common = named_options(job.options, _OPTIONS)
         job.set_options("SciPy", common, lambda: _EXAMPLES, _EXAMPLES.__getitem__, wanted.__setitem__)
-        if not matrix.shape[1]:
-            # SciPy refuses a model without columns.
-            return job.without_columns()
         # SciPy only minimises.
         sign = -1.0 if matrix.maximize else 1.0
         result, duals = (_integer if job.is_mip else _linear)(job, sign, wanted)

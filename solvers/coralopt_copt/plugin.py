@@ -1,0 +1,117 @@
+"""The COPT back end: one fresh model a solve."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from coralopt.errors import SolverError
+from coralopt.solving import Limit, RawResult, Reason
+from coralopt.solving.plugin import Job, SizeLimited, Status, lazy, named_options, stopped
+
+if TYPE_CHECKING:
+    from coptpy import Envr, Model
+
+coptpy = lazy("coptpy")
+_OPTIONS = {"log": "Logging", "rel_gap": "RelGap", "abs_gap": "AbsGap", "threads": "Threads"}
+_OPTIONS |= {"time_limit": "TimeLimit", "node_limit": "NodeLimit"}
+_STATUSES: dict[str, Status] = {
+    "OPTIMAL": (Reason.OPTIMAL, None),
+    "INFEASIBLE": (Reason.INFEASIBLE, None),
+    "UNBOUNDED": (Reason.UNBOUNDED, None),
+    "INF_OR_UNB": (Reason.INFEASIBLE_OR_UNBOUNDED, None),
+    "TIMEOUT": stopped(Limit.TIME),
+    "NODELIMIT": stopped(Limit.NODE),
+    "ITERLIMIT": stopped(Limit.WORK),
+    "INTERRUPTED": stopped(Limit.INTERRUPTED),
+    "UNFINISHED": stopped(None),
+    **dict.fromkeys(("NUMERICAL", "IMPRECISE"), (Reason.NUMERICAL_ERROR, None)),
+}
+
+
+class CoptBackend(SizeLimited):
+    """COPT (proprietary); without a licence it stops at 2000 columns x 2000 rows. COPT takes Ctrl-C itself."""
+
+    name: ClassVar[str] = "copt"
+    package: ClassVar[str] = "coptpy"
+    licence: ClassVar[str] = "proprietary; non-commercial use up to 2000 x 2000"
+    hint: ClassVar[str] = "install the extra: pip install 'coralopt[copt]'"
+    free_limit: ClassVar[tuple[int, int]] = (2000, 2000)
+    unknown: ClassVar[float] = 1e30
+
+    def run(self, job: Job) -> RawResult:
+        """One fresh model, solved once."""
+        matrix = job.matrix
+        model = _environment().createModel("matrix")
+        _set_options(model, job)
+        codes = coptpy.COPT
+        kinds = [codes.INTEGER if whole else codes.CONTINUOUS for whole in matrix.integer]
+        model.loadMatrix(
+            matrix.c,
+            matrix.a,
+            matrix.row_lower,
+            matrix.row_upper,
+            matrix.lower,
+            matrix.upper,
+            kinds if job.is_mip else None,
+        )
+        model.setObjSense(codes.MAXIMIZE if matrix.maximize else codes.MINIMIZE)
+        model.setObjConst(float(matrix.offset))
+        if job.start is not None:
+            known = np.flatnonzero(~np.isnan(job.start))
+            columns = model.getVars()
+            model.setMipStart([columns[int(j)] for j in known], job.start[known].tolist())
+            model.loadMipStart()
+        try:
+            with job.solving():
+                model.solve()
+        except coptpy.CoptError as error:
+            if "license" in str(error).lower() or "size" in str(error).lower():
+                raise self.too_large(matrix) from None
+            raise SolverError(f"COPT failed: {error}") from None
+        words = next(name for name in (*_STATUSES, "UNSTARTED") if getattr(codes, name) == model.status)
+        reason, limit = _STATUSES.get(words, (Reason.OTHER_ERROR, Limit.OTHER))
+        has = bool(model.hasmipsol if job.is_mip else model.haslpsol)
+        duals = has and reason is Reason.OPTIMAL and not job.is_mip
+        return RawResult(
+            reason,
+            limit,
+            words,
+            np.array(model.getValues(), dtype=np.float64) if has else None,
+            float(model.bestbnd) if job.is_mip else math.nan,
+            nodes=int(model.nodecnt) if job.is_mip else 0,
+            iterations=int(model.simplexiter),
+            row_duals=np.array(model.getDuals(), dtype=np.float64) if duals else None,
+            objective=float(model.objval) if has else None,
+        )
+
+
+@cache
+def _environment() -> Envr:
+    """One a process: when it is made, COPT prints about its licence, past Python's standard output."""
+    config = coptpy.EnvrConfig()
+    config.set("nobanner", "1")
+    kept = os.dup(1)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        try:
+            return coptpy.Envr(config)
+        finally:
+            ctypes.CDLL(None).fflush(None)
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def _set_options(model: Model, job: Job) -> None:
+    common = named_options(job.options, _OPTIONS)
+    common["Logging"] = int(job.options.log)
+    if job.options.presolve is not None:
+        common["Presolve"] = -1 if job.options.presolve else 0
+    known = [name for name in dir(coptpy.COPT.Param) if name[0] != "_"]
+    job.set_options("COPT", common, lambda: known, model.getParam, model.setParam)

@@ -1,0 +1,122 @@
+"""The CPLEX back end: one fresh model a solve."""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import reduce
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from coralopt.errors import SolverError
+from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason
+from coralopt.solving.plugin import Job, SizeLimited, Status, lazy, named_options, stopped
+
+if TYPE_CHECKING:
+    from cplex import Cplex
+
+cplex = lazy("cplex")
+TOO_LARGE = 1016
+_OPTIONS = {"rel_gap": "mip.tolerances.mipgap", "abs_gap": "mip.tolerances.absmipgap", "seed": "randomseed"}
+_OPTIONS |= {"threads": "threads", "time_limit": "timelimit", "node_limit": "mip.limits.nodes"}
+#: The beginning of the name of a status.
+_STATUSES: dict[str, Status] = {
+    **dict.fromkeys(("optimal", "MIP_optimal"), (Reason.OPTIMAL, None)),
+    **dict.fromkeys(("infeasible_or_unbounded", "MIP_infeasible_or_unbounded"), (Reason.INFEASIBLE_OR_UNBOUNDED, None)),
+    **dict.fromkeys(("infeasible", "MIP_infeasible"), (Reason.INFEASIBLE, None)),
+    **dict.fromkeys(("unbounded", "MIP_unbounded", "relaxation_unbounded"), (Reason.UNBOUNDED, None)),
+    **dict.fromkeys(("MIP_time_limit", "abort_time_limit"), stopped(Limit.TIME)),
+    "node_limit": stopped(Limit.NODE),
+    "mem_limit": stopped(Limit.MEMORY),
+    **dict.fromkeys(("solution_limit", "populate_solution_limit"), stopped(Limit.SOLUTION)),
+    **dict.fromkeys(("MIP_abort", "abort_user"), stopped(Limit.INTERRUPTED)),
+    **dict.fromkeys(("num_best", "fail", "optimal_infeasible"), (Reason.NUMERICAL_ERROR, None)),
+}
+
+
+class CplexBackend(SizeLimited):
+    """CPLEX (proprietary); its free edition stops at 1000 columns x 1000 rows. Ctrl-C keeps its incumbent."""
+
+    name: ClassVar[str] = "cplex"
+    package: ClassVar[str] = "cplex"
+    licence: ClassVar[str] = "proprietary; community edition, up to 1000 x 1000"
+    hint: ClassVar[str] = "install the extra: pip install 'coralopt[cplex]'"
+    free_limit: ClassVar[tuple[int, int]] = (1000, 1000)
+    capabilities: ClassVar[frozenset[Capability]] = SizeLimited.capabilities | {Capability.SEED, Capability.INTERRUPT}
+    unknown: ClassVar[float] = 1e20
+
+    def run(self, job: Job) -> RawResult:
+        """One fresh model, solved once."""
+        with cplex.Cplex() as model:
+            stream = sys.stdout if job.options.log else None
+            for attach in (model.set_log_stream, model.set_results_stream):
+                attach(stream)
+            for attach in (model.set_error_stream, model.set_warning_stream):
+                attach(None)
+            _set_options(model, job)
+            _pass_model(model, job.matrix)
+            if job.start is not None:
+                known = np.flatnonzero(~np.isnan(job.start))
+                start = cplex.SparsePair(known.tolist(), job.start[known].tolist())
+                model.MIP_starts.add(start, model.MIP_starts.effort_level.auto)
+            job.stop = model.use_aborter(cplex.Aborter()).abort
+            try:
+                with job.solving():
+                    job.in_thread(model.solve)
+            except cplex.exceptions.CplexSolverError as error:
+                if error.args[-1] == TOO_LARGE:
+                    raise self.too_large(job.matrix) from None
+                raise SolverError(f"CPLEX failed: {error.args[0]}") from None
+            solution = model.solution
+            words = str(solution.status[solution.get_status()])
+            fits = (name for name in sorted(_STATUSES, key=len, reverse=True) if words.startswith(name))
+            reason, limit = _STATUSES.get(next(fits, ""), (Reason.OTHER_ERROR, Limit.OTHER))
+            has = bool(solution.is_primal_feasible())
+            usable = reason in (Reason.OPTIMAL, Reason.NO_SOLUTION_FOUND)
+            duals = has and reason is Reason.OPTIMAL and not job.is_mip
+            return RawResult(
+                reason,
+                limit,
+                words,
+                np.array(solution.get_values(), dtype=np.float64) if has else None,
+                float(solution.MIP.get_best_objective()) if usable and job.is_mip else math.nan,
+                nodes=int(solution.progress.get_num_nodes_processed()),
+                iterations=int(solution.progress.get_num_iterations()),
+                row_duals=np.array(solution.get_dual_values(), dtype=np.float64) if duals else None,
+                objective=float(solution.get_objective_value()) if has else None,
+            )
+
+
+def _set_options(model: Cplex, job: Job) -> None:
+    common = named_options(job.options, _OPTIONS)
+    if job.options.presolve is not None:
+        common["preprocessing.presolve"] = int(job.options.presolve)
+
+    def parameter(name: str) -> Any:
+        return reduce(getattr, name.split("."), model.parameters)
+
+    names = (str(item).removeprefix("parameters.") for item, _ in model.parameters.get_all())
+    job.set_options(
+        "CPLEX", common, lambda: names, lambda name: parameter(name).get(), lambda n, v: parameter(n).set(v)
+    )
+
+
+def _pass_model(model: Cplex, matrix: MilpMatrix) -> None:
+    infinity = cplex.infinity
+    kinds = "".join("I" if whole else "C" for whole in matrix.integer) if matrix.integer.any() else ""
+    bounds = {"lb": np.maximum(matrix.lower, -infinity).tolist(), "ub": np.minimum(matrix.upper, infinity).tolist()}
+    model.variables.add(obj=matrix.c.tolist(), types=kinds, **bounds)
+    sense = model.objective.sense
+    model.objective.set_sense(sense.maximize if matrix.maximize else sense.minimize)
+    model.objective.set_offset(float(matrix.offset))
+    low, high = np.maximum(matrix.row_lower, -infinity), np.minimum(matrix.row_upper, infinity)
+    both = (low > -infinity) & (high < infinity)
+    senses = np.where(low == high, "E", np.where(both, "R", np.where(high < infinity, "L", "G")))
+    right = np.where(senses == "L", high, low)
+    spans = np.where(senses == "R", high - low, 0.0)
+    model.linear_constraints.add(senses="".join(senses), rhs=right.tolist(), range_values=spans.tolist())
+    entries = matrix.a.tocoo()
+    if entries.nnz:
+        triples = zip(entries.row.tolist(), entries.col.tolist(), entries.data.tolist(), strict=True)
+        model.linear_constraints.set_coefficients(list(triples))

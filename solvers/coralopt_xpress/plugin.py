@@ -1,0 +1,119 @@
+"""The Xpress back end: one fresh problem a solve."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from coralopt.errors import SolverError
+from coralopt.solving import Capability, Limit, RawResult, Reason
+from coralopt.solving.options import OptionValue
+from coralopt.solving.plugin import Job, SizeLimited, Status, lazy, named_options, stopped
+
+if TYPE_CHECKING:
+    from xpress import problem
+
+xpress = lazy("xpress")
+_OPTIONS = {"rel_gap": "miprelstop", "abs_gap": "mipabsstop", "seed": "randomseed", "threads": "threads"}
+_OPTIONS |= {"time_limit": "timelimit", "node_limit": "maxnode"}
+#: By the solution's status; the reason for stopping tells the limit.
+_STATUSES: dict[str, Status] = {
+    "OPTIMAL": (Reason.OPTIMAL, None),
+    "INFEASIBLE": (Reason.INFEASIBLE, None),
+    "UNBOUNDED": (Reason.UNBOUNDED, None),
+}
+_LIMITS = {"TIMELIMIT": Limit.TIME, "NODELIMIT": Limit.NODE, "ITERLIMIT": Limit.WORK, "WORKLIMIT": Limit.WORK}
+_LIMITS |= {"SOLLIMIT": Limit.SOLUTION, "MEMORYERROR": Limit.MEMORY, "CTRLC": Limit.INTERRUPTED}
+_LIMITS |= {"USER": Limit.INTERRUPTED}
+
+
+class XpressBackend(SizeLimited):
+    """Xpress (proprietary); its community licence stops at 5000 rows and columns together. It takes Ctrl-C itself."""
+
+    name: ClassVar[str] = "xpress"
+    package: ClassVar[str] = "xpress"
+    licence: ClassVar[str] = "proprietary; community licence, rows + columns up to 5000"
+    hint: ClassVar[str] = "install the extra: pip install 'coralopt[xpress]'"
+    free_limit: ClassVar[tuple[int, int]] = (5000, 5000)
+    capabilities: ClassVar[frozenset[Capability]] = SizeLimited.capabilities | {Capability.SEED}
+    unknown: ClassVar[float] = 1e20
+
+    def release(self) -> str:
+        """The optimizer's own version, and that of the suite it comes with."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return f"{xpress.getVersion()} (Xpress {super().release()})"
+
+    def run(self, job: Job) -> RawResult:
+        """One fresh problem, solved once."""
+        try:
+            with warnings.catch_warnings():
+                # It says in a warning that the licence is the free one, which `probe` tells.
+                warnings.simplefilter("ignore")
+                model = xpress.problem()
+            _set_options(model, job)
+            _pass_model(model, job)
+            if job.start is not None:
+                known = np.flatnonzero(~np.isnan(job.start))
+                model.addMipSol(job.start[known].tolist(), known.tolist())
+            with job.solving():
+                model.optimize()
+        except (xpress.SolverError, xpress.ModelError, xpress.InterfaceError) as error:
+            if "too many rows" in str(error):
+                raise self.too_large(job.matrix) from None
+            raise SolverError(f"Xpress failed: {error}") from None
+        attributes = model.attributes
+        words, end = attributes.solstatus.name, xpress.StopType(attributes.stopstatus).name
+        reason, limit = _STATUSES.get(words, stopped(_LIMITS.get(end)))
+        has = words in ("OPTIMAL", "FEASIBLE")
+        duals = words == "OPTIMAL" and not job.is_mip
+        return RawResult(
+            reason,
+            limit,
+            f"{words}, {end}",
+            np.array(model.getSolution(), dtype=np.float64) if has else None,
+            float(attributes.bestbound) if job.is_mip else math.nan,
+            nodes=int(attributes.nodes),
+            iterations=int(attributes.simplexiter),
+            row_duals=np.array(model.getDuals(), dtype=np.float64) if duals else None,
+            objective=float(attributes.objval) if has else None,
+        )
+
+
+def _set_options(model: problem, job: Job) -> None:
+    controls = model.controls
+    common: dict[str, OptionValue] = {**named_options(job.options, _OPTIONS), "outputlog": int(job.options.log)}
+    if job.options.presolve is not None:
+        common["presolve"] = int(job.options.presolve)
+    known = [name for name in dir(controls) if name[0] != "_"]
+
+    job.set_options("Xpress", common, lambda: known, partial(getattr, controls), partial(setattr, controls))
+
+
+def _pass_model(model: problem, job: Job) -> None:
+    matrix, infinity = job.matrix, xpress.infinity
+    low, high = np.maximum(matrix.row_lower, -infinity), np.minimum(matrix.row_upper, infinity)
+    below, above = low > -infinity, high < infinity
+    kinds = np.where(low == high, "E", np.where(below & above, "R", np.where(above, "L", np.where(below, "G", "N"))))
+    rows = {
+        "rowtype": kinds.tolist(),
+        "rhs": np.where(kinds == "N", 0.0, np.where(kinds == "G", low, high)).tolist(),
+        "rng": np.where(kinds == "R", high - low, 0.0).tolist(),
+    }
+    columns = {
+        "objcoef": matrix.c.tolist(),
+        "start": matrix.a.indptr.tolist(),
+        "rowind": matrix.a.indices.tolist(),
+        "rowcoef": matrix.a.data.tolist(),
+        "lb": np.maximum(matrix.lower, -infinity).tolist(),
+        "ub": np.minimum(matrix.upper, infinity).tolist(),
+    }
+    whole = np.flatnonzero(matrix.integer).tolist()
+    model.loadMIP(**rows, **columns, coltype=["I"] * len(whole), entind=whole)
+    model.chgObjSense(xpress.maximize if matrix.maximize else xpress.minimize)
+    # Xpress keeps the constant of the objective with the opposite sign.
+    model.chgObj([-1], [-float(matrix.offset)])
