@@ -13,10 +13,12 @@ from coralopt.cli import (
     catalog,
     certify,
     compare,
+    doctor,
     follow,
     launch,
     library,
     model,
+    new,
     place,
     plan,
     profile,
@@ -40,11 +42,12 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         name="coralopt",
         no_args_is_help=True,
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         help="Which GPU nodes to rent and how to split every LLM across them, at provably minimal cost.",
     )
     app.callback()(_root)
+    app.command()(new.init)
     app.command()(plan.plan)
     app.command()(compare.compare)
     app.command()(sweep.sweep)
@@ -61,6 +64,7 @@ def make_app() -> typer.Typer:
     app.command()(reference.reference)
     app.command()(profile.profile)
     app.command()(solvers.solvers)
+    app.command()(doctor.doctor)
     app.command()(model.export)
     app.command("solve")(model.solve_file)
     app.command("check")(model.check_file)

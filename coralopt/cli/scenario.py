@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from coralopt.cli.console import JsonFlag, ScenarioArgument, print_json
+from coralopt.cli.new import new_scenario
 from coralopt.cli.present import CommandOutput, present
 
 app = typer.Typer(no_args_is_help=True, help="Built-in scenarios, checking a scenario file, file schemas.")
@@ -31,6 +32,9 @@ def list_scenarios(json_output: JsonFlag = False) -> None:
     heads = ("name", "model phases", "configurations", "regions", "description")
     table = make_table("Built-in scenarios", heads, [tuple(row.values()) for row in rows])
     present(CommandOutput(rows, [table]), json_output)
+
+
+app.command("new")(new_scenario)
 
 
 @app.command("check")

@@ -1,4 +1,4 @@
-"""Read request traces: Azure, BurstGPT, Mooncake, plain CSV and Parquet; the format is told by the header.
+"""Read request traces: Azure, BurstGPT, Mooncake, usage logs, plain CSV and Parquet; the format is told by the header.
 
 Formats, by the columns that name them (the case of a name and the order of the columns do not matter):
 
@@ -10,8 +10,12 @@ format      columns                                                      source
                                                                          carry a UTC offset)
 ``burstgpt`` Timestamp, Model, Request tokens, Response tokens           HPMLL/BurstGPT (seconds)
 ``mooncake`` JSON lines: timestamp (ms), input_length, output_length     kvcache-ai/Mooncake
+``usage``   timestamp or created, prompt_tokens, completion_tokens, model usage logs of OpenAI-style servers: CSV, or
+                                                                         JSON lines with them or a ``usage`` object
 ``plain``   arrival_s, input_tokens, output_tokens[, model]              this project; CSV or Parquet
 =========== ============================================================ =======================================
+
+Any other file is read when told which columns, or which keys of its JSON lines, hold what (``columns``).
 
 The data sets' formats start at 0 with their first request, and log failed requests with 0 tokens: those are left out
 and counted. ``plain`` files are taken as they are; every oddity is a mistake.
@@ -22,7 +26,8 @@ from __future__ import annotations
 import array
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -45,7 +50,7 @@ from coralopt.workload.files.tables import (
 )
 from coralopt.workload.traces.trace import UNNAMED, Trace
 
-FORMATS = ("azure", "burstgpt", "mooncake", "plain")
+FORMATS = ("azure", "burstgpt", "mooncake", "usage", "columns", "plain")
 PLAIN_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 
 #: Columns of each CSV format, in lower case: arrival, input, output, model (or None).
@@ -54,8 +59,14 @@ _COLUMNS: dict[str, tuple[str, str, str, str | None]] = {
     "azure": ("timestamp", "contexttokens", "generatedtokens", None),
     "burstgpt": ("timestamp", "request tokens", "response tokens", "model"),
 }
-_JSON_FIELDS = ("timestamp", "input_length", "output_length")
+_MOONCAKE = ("timestamp", "input_length", "output_length", None)
+#: What ``columns`` may name, in this order.
+PARTS = ("arrival", "input", "output", "model")
+#: Where usage logs have the time of a request, and its tokens.
+_USAGE_TIMES = ("created", "created_at", "timestamp", "time", "arrival_s")
+_USAGE_TOKENS = ("prompt_tokens", "completion_tokens")
 _REPORT_EVERY = 100_000
+_ACCESS_LINE = re.compile(r'"(?:POST|GET) /v1/\S* HTTP/')
 #: Line of a file, and (arrival, input, output, model) as the file has them.
 _Row = tuple[int, tuple[object, object, object, object]]
 _read_tokens = number_cell("must be a whole number, at least 0", whole=True, most=2**31 - 1)
@@ -83,13 +94,21 @@ def read_trace(path: str | Path, *, sort: bool | None = None, progress: Progress
     return read_trace_file(path, sort=sort, progress=progress).trace
 
 
-def read_trace_file(path: str | Path, *, sort: bool | None = None, progress: Progress | None = None) -> TraceFile:
+def read_trace_file(
+    path: str | Path,
+    *,
+    sort: bool | None = None,
+    columns: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> TraceFile:
     """Read a trace file and say what was in it.
 
     Args:
         path: A CSV, JSON-lines or Parquet file; gzip is recognised by its content.
         sort: Whether rows out of order are sorted. By default they are for the data sets, whose loggers write
             concurrently, and are a mistake in a plain file.
+        columns: ``arrival``, ``input``, ``output`` and, where there is one, ``model`` -> column of a CSV file, or key of
+            JSON lines, with dots for keys inside keys. Times are seconds (or ms, where they are that large) or stamps.
         progress: Called now and then.
 
     Raises:
@@ -98,13 +117,28 @@ def read_trace_file(path: str | Path, *, sort: bool | None = None, progress: Pro
     """
     source = Path(path)
     if source.suffix == ".parquet":
+        if columns:
+            raise WorkloadError(f"{source}: columns are named for CSV and JSON lines; rename them in a Parquet file")
         return _from_parquet(source, bool(sort))
     with open_text(source) as text:
-        name, rows = _rows(source, text)
+        name, rows = _rows(source, text, _checked_columns(columns))
         return _gather(source, name, rows, sort if sort is not None else name != "plain", progress)
 
 
-def _rows(path: Path, text: IO[str]) -> tuple[str, Iterator[_Row]]:
+def _checked_columns(columns: Mapping[str, str] | None) -> tuple[str, str, str, str | None] | None:
+    if not columns:
+        return None
+    unknown = sorted(set(columns) - set(PARTS))
+    missing = [name for name in PARTS[:3] if name not in columns]
+    if unknown or missing:
+        raise WorkloadError(
+            f"columns are named by {', '.join(PARTS)}, all but model are needed: "
+            + (f"{unknown[0]} is none of these" if unknown else f"{', '.join(missing)} is missing")
+        )
+    return (columns["arrival"], columns["input"], columns["output"], columns.get("model"))
+
+
+def _rows(path: Path, text: IO[str], asked: tuple[str, str, str, str | None] | None) -> tuple[str, Iterator[_Row]]:
     """The format and the rows."""
     start, first = 1, text.readline()
     while first and not first.strip():
@@ -113,11 +147,27 @@ def _rows(path: Path, text: IO[str]) -> tuple[str, Iterator[_Row]]:
         raise WorkloadError(f"{path}: empty file; expected a trace with the header {','.join(PLAIN_COLUMNS)}[,model]")
     lines = chain([first], text)
     if first.lstrip().startswith("{"):
-        return "mooncake", _json_rows(path, lines, start)
+        name, keys = ("columns", asked) if asked else _json_format(path, first, start)
+        return name, _json_rows(path, lines, start, keys)
+    if not asked and _ACCESS_LINE.search(first):
+        raise WorkloadError(
+            f"{path}: an access log of vLLM, which holds no token counts. Take the usage log of your gateway, or have "
+            "clients log `usage` of every answer: JSON lines with created, model, prompt_tokens and completion_tokens"
+        )
     rows = csv_rows(path, lines, start - 1)
     _, header = next(rows)
     names = [name.strip().lower() for name in header]
-    for name, (*needed, model) in _COLUMNS.items():
+    formats = dict(_COLUMNS)
+    time = next((column for column in _USAGE_TIMES if column in names), None)
+    if time is not None:
+        formats["usage"] = (time, *_USAGE_TOKENS, "model")
+    if asked:
+        lower = [None if column is None else column.lower() for column in asked]
+        absent = [column for column, name in zip(asked, lower, strict=True) if column is not None and name not in names]
+        if absent:
+            raise WorkloadError(f"{path}: no column {', '.join(map(str, absent))}; it has {', '.join(header)[:500]}")
+        formats = {"columns": (str(lower[0]), str(lower[1]), str(lower[2]), lower[3])}
+    for name, (*needed, model) in formats.items():
         if set(needed) <= set(names):
             arrival, inputs, outputs = (names.index(column) for column in needed)
             last = names.index(model) if model in names else None
@@ -136,15 +186,47 @@ def _unknown_header(header: Sequence[str], names: Sequence[str]) -> str:
         missing = [column for column in _COLUMNS[nearest][:3] if column not in names]
         return (
             f"the header {','.join(header)[:200]!r} looks like the format {nearest!r} "
-            f"but has no column {', '.join(missing)}"
+            f"but has no column {', '.join(missing)}; `coralopt init` takes --column arrival=..., input=..., output=..."
         )
     return (
         f"the header {','.join(header)[:200]!r} is of no known trace format; expected "
-        f"{','.join(PLAIN_COLUMNS)}[,model], or the columns of an Azure or BurstGPT trace, or Mooncake's JSON lines"
+        f"{','.join(PLAIN_COLUMNS)}[,model], the columns of an Azure or BurstGPT trace or of a usage log, or JSON lines. "
+        "`coralopt init` takes --column arrival=..., input=..., output=..., model=..."
     )
 
 
-def _json_rows(path: Path, lines: Iterable[str], start: int) -> Iterator[_Row]:
+def _json_format(path: Path, first: str, line: int) -> tuple[str, tuple[str, str, str, str | None]]:
+    """Format of JSON lines by their first one, and the keys of arrival, input, output, model."""
+    try:
+        row = json.loads(first)
+    except (json.JSONDecodeError, RecursionError):
+        return "mooncake", _MOONCAKE
+    inside = "usage." if isinstance(row.get("usage"), dict) else ""
+    if inside or "prompt_tokens" in row:
+        time = next((key for key in _USAGE_TIMES if key in row), None)
+        if time is None:
+            raise WorkloadError(
+                f"{path}: line {line}: a usage log without the time of a request ({', '.join(_USAGE_TIMES)}); say "
+                "which key it is, --column arrival=KEY"
+            )
+        asked, answered = (inside + name for name in _USAGE_TOKENS)
+        return "usage", (time, asked, answered, "model" if "model" in row else None)
+    if not set(_MOONCAKE[:3]) & set(row):
+        raise WorkloadError(
+            f"{path}: line {line}: JSON lines with the keys {', '.join(map(str, row))[:300]} are of no known format: "
+            "name them, --column arrival=..., input=..., output=..., model=... (dots for keys inside keys)"
+        )
+    return "mooncake", _MOONCAKE
+
+
+def _inside(row: object, key: str) -> object:
+    """Value at a key with dots, ``None`` where there is none."""
+    for part in key.split("."):
+        row = row.get(part) if isinstance(row, dict) else None
+    return row
+
+
+def _json_rows(path: Path, lines: Iterable[str], start: int, keys: tuple[str, str, str, str | None]) -> Iterator[_Row]:
     for line, content in enumerate(lines, start=start):
         if not content.strip():
             continue
@@ -154,15 +236,24 @@ def _json_rows(path: Path, lines: Iterable[str], start: int) -> Iterator[_Row]:
             raise WorkloadError(f"{path}: line {line}: not JSON: {error.msg}") from error
         except RecursionError as error:
             raise WorkloadError(f"{path}: line {line}: not a request: nested too deeply") from error
-        missing = [name for name in _JSON_FIELDS if not isinstance(row, dict) or name not in row]
+        values = [None if key is None else _inside(row, key) for key in keys]
+        if str(keys[1]).endswith(_USAGE_TOKENS[0]) and isinstance(row, dict):
+            # A request that failed has no usage.
+            values[1:3] = [value or 0 for value in values[1:3]]
+        missing = [str(key) for key, value in zip(keys[:3], values, strict=False) if value is None]
         if missing:
-            raise WorkloadError(f"{path}: line {line}: no {', '.join(missing)}; expected Mooncake's JSON lines")
-        arrival, inputs, outputs = (row[name] for name in _JSON_FIELDS)
-        yield line, (arrival, inputs, outputs, None)
+            what = "Mooncake's JSON lines" if keys is _MOONCAKE else f"the keys {', '.join(map(str, keys[:3]))}"
+            raise WorkloadError(f"{path}: line {line}: no {', '.join(missing)}; expected {what}")
+        yield line, (values[0], values[1], values[2], values[3])
 
 
 def _gather(path: Path, name: str, rows: Iterator[_Row], sort: bool, progress: Progress | None) -> TraceFile:
-    read_time: Callable[[object], float] = {"azure": _stamp, "mooncake": _milliseconds}.get(name, _seconds)
+    read_time: Callable[[object], float] = {
+        "azure": _stamp,
+        "mooncake": _milliseconds,
+        "usage": _moment,
+        "columns": _moment,
+    }.get(name, _seconds)
     mistakes: list[Mistake] = []
     count = failed = out_of_order = 0
     # Compact arrays: a week of Azure's 2024 traces has 44 million requests.
@@ -256,6 +347,16 @@ def _seconds(value: object) -> float:
     if not math.isfinite(seconds):
         raise ValueError("must be finite seconds")
     return seconds
+
+
+def _moment(value: object) -> float:
+    """Seconds, of seconds or ms since anything, or of a stamp."""
+    try:
+        seconds = _seconds(value)
+    except ValueError:
+        return _stamp(value)
+    # Since 1970, 1e11 s are the year 5138.
+    return seconds if seconds < 1e11 else seconds / 1e3
 
 
 def _milliseconds(value: object) -> float:
