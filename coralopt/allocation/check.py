@@ -73,12 +73,12 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
         elif unmet[p] > 0:
             demand = Fraction(float(problem.demand[p]))
             served = _served(problem, items, p, range(regions))
-            if served < demand and p not in routed:
+            if above(demand, served) and p not in routed:
                 name = problem.phase_names[p]
                 text = f"{name} gets {float(served)!r} tokens/s, its demand is {float(demand)!r}"
                 violations.append(Violation("demand", name, text))
     for model, flow in zip(problem.routes, flows, strict=True):
-        if flow.unmet > 0 and not math.isfinite(problem.unmet_prices()[model.phases[0]]):
+        if above(Fraction(1), 1 - flow.unmet) and not math.isfinite(problem.unmet_prices()[model.phases[0]]):
             text = f"{float(1 - flow.unmet):.6%} of the requests of {model.model} find a way through its instances"
             violations.append(Violation("demand", model.model, text))
     violations.extend(_side_constraints(problem, items, rent))
@@ -123,7 +123,9 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flo
     unmet = []
     for p, demand in enumerate(problem.demand.tolist()):
         level = min(_served(problem, items, p, range(len(problem.region_names))), _surviving(problem, items, p))
-        unmet.append(max(Fraction(0), Fraction(float(demand)) - level))
+        wanted = Fraction(float(demand))
+        # Three times 0.7 tokens/s serve 2.1, though not in binary fractions.
+        unmet.append(wanted - level if above(wanted, level) else Fraction(0))
     for model, flow in zip(problem.routes, request_flows(problem, items) if flows is None else flows, strict=True):
         for p in model.phases:
             unmet[p] = flow.unmet * Fraction(float(problem.demand[p]))
@@ -186,9 +188,9 @@ def _side_constraints(problem: AllocationProblem, items: list[_Item], rent: list
         else:
             total = sum((n * _measured(problem, item, t, r) for t, r, n in items), Fraction(0))
             limit, unit = Fraction(float(item.bound)), "USD/h" if item.measure == "usd_h" else item.measure
-        # Money is a sum of rounded prices; instances, nodes and tokens/s are held to the last bit.
-        beyond = above if item.measure == "usd_h" else Fraction.__gt__
-        if beyond(total, limit) if item.sense == "most" else total < limit:
+        # Money and tokens/s are sums of rounded figures; instances and nodes are held to the last one.
+        beyond = above if item.measure in ("usd_h", "tokens_s") or item.is_rent else Fraction.__gt__
+        if beyond(total, limit) if item.sense == "most" else beyond(limit, total):
             word = "at most" if item.sense == "most" else "at least"
             text = f"{item.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for"
             violations.append(Violation("side constraint", item.name, text))

@@ -70,6 +70,7 @@ def solve_file(
     conflict: Annotated[
         bool, typer.Option(help="For an infeasible model: name rows that cannot hold together.")
     ] = True,
+    confirm: Annotated[str | None, typer.Option(help="A second back end, which must not contradict.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Solution file to write.")] = None,
     allow: Allow = None,
     json_output: JsonFlag = False,
@@ -81,7 +82,7 @@ def solve_file(
     options = SolveOptions.from_mapping(parse_options(option))
     matrix = read_model(model, allow or ())
     started = time.perf_counter()
-    solution = solve_matrix(matrix, solver, options)
+    solution = solve_matrix(matrix, solver, options, confirm=confirm)
     seconds = time.perf_counter() - started
     values: dict[str, float] = {}
     if solution.x is not None:
@@ -99,6 +100,7 @@ def solve_file(
         "objective": solution.objective,
         "bound": solution.bound,
         "gap": solution.gap,
+        "proof": solution.proof.value,
         "nodes": solution.nodes,
         "seconds": seconds,
     }

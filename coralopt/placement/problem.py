@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +14,10 @@ from coralopt.placement.limits import NO_LIMITS, EngineLimits
 from coralopt.placement.problem_parts import Placement
 from coralopt.solving import AttachedProblem, Formulation
 from coralopt.types import Floats
+
+#: Tokens/s that solvers take as they are, and the smallest share of the largest figure beside it.
+ORDINARY = (2.0**-10, 2.0**27)
+SPREAD = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +111,26 @@ class PlacementProblem(AttachedProblem[Placement]):
         most = min(self.values.shape[0], self.nodes, self.layers)
         wanted = range(1, most + 1) if self.stages is None else (self.stages,)
         return tuple(count for count in wanted if count <= most)
+
+    @property
+    def ceiling(self) -> float:
+        """Tokens/s that no placement exceeds: all nodes in one stage, each at its best."""
+        best = self.values.max(axis=tuple(axis for axis in range(self.values.ndim) if axis != 2))
+        return float(best @ np.array(self.node_set))
+
+    def within(self, ceiling: float) -> tuple[PlacementProblem, float] | None:
+        """The problem in units near its ceiling, figures between it and a millionth of it; ``None`` where they are already.
+
+        A node above the ceiling is as good as one at it, and one far below is taken for a millionth: never worse than it is.
+        """
+        used = self.values[self.values > 0]
+        largest = float(used.max(initial=0.0))
+        if not len(used) or (ORDINARY[0] <= largest <= ORDINARY[1] and float(used.min()) >= largest * SPREAD):
+            return None
+        top = min(largest, ceiling)
+        unit = float(2.0 ** np.floor(np.log2(top)))
+        values = np.where(self.values > 0, np.clip(self.values, top * SPREAD, top) / unit, 0.0)
+        return replace(self, values=values), unit
 
     # Any: as in the base class, whose formulations take this very class.
     def formulations(self) -> Mapping[str, Formulation[Any, Placement]]:

@@ -39,7 +39,7 @@ from coralopt.solving.registry import (
 )
 from coralopt.solving.solution import MatrixResult, Solution
 from coralopt.solving.solve import heeded, solve, solve_compiled, solve_matrix
-from coralopt.solving.status import Limit, Reason, Termination, gap_reached, relative_gap
+from coralopt.solving.status import Limit, Proof, Reason, Termination, gap_reached, relative_gap
 
 __all__ = [
     "ArrayFormulation",
@@ -61,6 +61,7 @@ __all__ = [
     "MilpMatrix",
     "Problem",
     "ProblemBackend",
+    "Proof",
     "RawAnswer",
     "RawResult",
     "Reason",

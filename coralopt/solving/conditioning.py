@@ -125,11 +125,15 @@ def _whole(matrix: MilpMatrix) -> MilpMatrix:
     whole = matrix.integer
     rows, columns = len(matrix.row_lower), np.repeat(np.arange(len(matrix.c)), np.diff(matrix.a.indptr))
     place, values = matrix.a.indices, matrix.a.data
-    steps = np.ones(rows)
+    # What every term of a row is a multiple of: the common divisor of whole coefficients, or the one that stands alone.
+    even = (values == np.rint(values)) & (np.abs(values) < 2.0**53)
+    divisors = np.zeros(rows, dtype=np.int64)
+    np.gcd.at(divisors, place, np.where(even, np.abs(values), 1).astype(np.int64))
+    steps = divisors.astype(np.float64)
     alone = (np.bincount(place, minlength=rows) == 1)[place]
     steps[place[alone]] = np.abs(values[alone])
     stepping = np.ones(rows, dtype=np.bool_)
-    stepping[place[~whole[columns] | (~alone & (values != np.rint(values)))]] = False
+    stepping[place[~whole[columns] | (~alone & ~even)]] = False
     stepping &= steps > 0
     lower, upper = _inside(matrix.lower, matrix.upper, whole, np.ones(len(matrix.c)))
     row_lower, row_upper = _inside(matrix.row_lower, matrix.row_upper, stepping, steps)

@@ -131,6 +131,23 @@ class StartingFormulation(Protocol[P_contra, A_contra]):
         ...
 
 
+@runtime_checkable
+class RangedProblem(Protocol):
+    """A problem to maximise whose figures may lie too far apart for floating-point solvers."""
+
+    @property
+    def ceiling(self) -> float:
+        """A figure that no objective exceeds."""
+        ...
+
+    def within(self, ceiling: float, /) -> tuple[Any, float] | None:
+        """The problem in figures of ordinary size, if it needs that, and the unit of its objective.
+
+        It has the same answers and is no worse in any of them, up to ``ceiling``, which no answer's objective exceeds.
+        """
+        ...
+
+
 class Problem(Protocol[A]):
     """Plain data with no solver in it."""
 

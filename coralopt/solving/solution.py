@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from coralopt.display import Shown
 from coralopt.errors import NoSolutionError
+from coralopt.solving.certificate import ClaimCertificate
 from coralopt.solving.options import OptionValue
-from coralopt.solving.status import Termination
+from coralopt.solving.status import Proof, Termination
 from coralopt.types import Floats
 
 A = TypeVar("A")
@@ -36,6 +38,7 @@ class Solution(Shown, Generic[A]):
         shape: (rows, columns) of the matrix, ``None`` for solvers that take whole problems.
         start_accepted: Whether a start was taken; ``None`` when none was given or it is unknown.
         row_duals, reduced_costs: float64 (m,) and (n,), of a linear programme, by rows and columns of the matrix.
+        grounds: What the claim rests on, or what it takes to find out; see :attr:`proof`.
     """
 
     answer: A | None
@@ -55,6 +58,12 @@ class Solution(Shown, Generic[A]):
     start_accepted: bool | None = None
     row_duals: Floats | None = None
     reduced_costs: Floats | None = None
+    grounds: Proof | ClaimCertificate = Proof.SOLVER
+
+    @cached_property
+    def proof(self) -> Proof:
+        """What the claim rests on; made when it is asked for."""
+        return self.grounds if isinstance(self.grounds, Proof) else self.grounds.proof()
 
     def __repr__(self) -> str:
         return (
@@ -87,6 +96,7 @@ class MatrixResult:
         row_duals: float64 (m,) for an LP: d objective / d right-hand side, for min and max alike.
         reduced_costs: float64 (n,) for an LP: c - A'y.
         unit: Size of an ordinary objective, in which tolerances on it count.
+        grounds: What the claim rests on, or what it takes to find out; see :attr:`proof`.
     """
 
     x: Floats | None
@@ -104,3 +114,9 @@ class MatrixResult:
     start_accepted: bool | None = None
     check_seconds: float = 0.0
     unit: float = 1.0
+    grounds: Proof | ClaimCertificate = Proof.SOLVER
+
+    @cached_property
+    def proof(self) -> Proof:
+        """What the claim rests on; made when it is asked for."""
+        return self.grounds if isinstance(self.grounds, Proof) else self.grounds.proof()

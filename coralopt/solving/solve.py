@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,19 +20,25 @@ from coralopt.solving.backend import (
     PickyBackend,
     Plugin,
     RawResult,
+    SolveProgress,
     is_matrix_backend,
 )
+from coralopt.solving.certificate import ClaimCertificate
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.conditioning import conditioned, crossing
+from coralopt.solving.confirm import confirmed
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
-from coralopt.solving.problem import A, Formulation, Problem, VariableValues
+from coralopt.solving.problem import A, Formulation, Problem, RangedProblem, VariableValues
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.repair import repaired, tightened
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import Limit, Reason, Termination
+from coralopt.solving.status import Limit, Proof, Reason, Termination, gap_reached
 from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven
 from coralopt.types import Floats
+
+#: Share of the largest figure by which solvers may miss a bound, tolerances and rounded figures together.
+RANGE_SLACK = 1e-4
 
 
 def solve(
@@ -44,6 +50,7 @@ def solve(
     *,
     route: str = "pyomo",
     on_progress: Listener | None = None,
+    confirm: str | Backend | None = None,
 ) -> Solution[A]:
     """Solve any problem with any solver.
 
@@ -61,23 +68,37 @@ def solve(
         route: ``"pyomo"`` builds and compiles the formulation's model; ``"arrays"`` makes the same matrix straight from
             the problem's arrays, where the formulation can.
         on_progress: Told about incumbents and bounds while the solver runs, if it can tell. It must not solve.
+        confirm: A second solver that is asked the same, and must not contradict; ``Solution.proof`` says whether it
+            proves the same within the gap.
 
     Returns:
         A checked solution. Its objective is the exact re-evaluation of the answer, never the solver's claim.
 
     Raises:
-        WrongAnswerError: The solver's answer fails the problem's own check, or contradicts its own bound.
+        WrongAnswerError: The solver's answer fails the problem's own check, or contradicts its own bound or the second
+            solver.
         UnsupportedError: The solver cannot take this kind of problem, or no start; names those that can.
         OptionError: Unknown formulation or option.
         SolverNotFoundError: Unknown or missing solver.
     """
     options = SolveOptions.of(options)
     backend = require_backend(solver)
+    if confirm is not None:
+        # The first solver comes last: a Pyomo model keeps its values.
+        second = solve(problem, confirm, formulation, options, route=route)
+        first = solve(problem, backend, formulation, options, start, route=route, on_progress=on_progress)
+        sense = ModelProblem(problem).sense if is_model(problem) else problem.sense
+        proof = confirmed(first, second, (first.solver, second.solver), sense == "max", options)
+        return first if proof is None else replace(first, grounds=proof)
     if is_model(problem):
         return _solve_model(ModelProblem(problem), backend, options, start, on_progress)
     if is_matrix_backend(backend):
-        compiled = compile_problem(problem, formulation, route)
-        return solve_compiled(problem, compiled, backend, options, start, on_progress)
+
+        def ask(part: Problem[A], listener: Listener | None, left: SolveOptions) -> Solution[A]:
+            compiled = compile_problem(part, formulation, route)
+            return solve_compiled(part, compiled, backend, left, start, listener)
+
+        return _in_range(problem, ask, options, on_progress)
     if start is not None:
         raise _unsupported(backend, "takes no start", Capability.MIP_START)
     if options.isolate:
@@ -93,6 +114,8 @@ def solve(
     if answer is None and claim.has_solution:
         raise WrongAnswerError(f"solver {backend.name!r} claims {raw.reason.value} but gives no answer")
     solution = _judged(problem, answer, claim, raw.bound, options, backend.name)
+    if getattr(backend, "own_proof", False):
+        solution = replace(solution, grounds=Proof.OWN_BOUND)
     seconds = {"build": 0.0, "handover": 0.0, "solve": raw.solve_seconds, "check": time.perf_counter() - started}
     return replace(solution, seconds=seconds, iterations=raw.iterations)
 
@@ -155,10 +178,45 @@ def solve_compiled(
         iterations=result.iterations,
         effective=result.effective,
         shape=compiled.matrix.shape,
+        grounds=solution.grounds if solution.grounds is Proof.OWN_BOUND else result.grounds,
         start_accepted=result.start_accepted,
         row_duals=result.row_duals,
         reduced_costs=result.reduced_costs,
     )
+
+
+def _in_range(
+    problem: Problem[A],
+    ask: Callable[[Problem[A], Listener | None, SolveOptions], Solution[A]],
+    options: SolveOptions,
+    on_progress: Listener | None,
+) -> Solution[A]:
+    """Solve a problem of any range of figures: cut to those near the best bound so far, until that is near the answer."""
+    if not isinstance(problem, RangedProblem):
+        return ask(problem, on_progress, options)
+    ceiling, begun, left = problem.ceiling, time.perf_counter(), options
+    while (ranged := problem.within(ceiling)) is not None:
+        part, unit = ranged
+
+        def tell(event: SolveProgress, unit: float = unit) -> None:
+            if on_progress is not None:
+                best = None if event.objective is None else event.objective * unit
+                bound = None if event.bound is None else event.bound * unit
+                on_progress(replace(event, objective=best, bound=bound))
+
+        inner = ask(part, None if on_progress is None else tell, left)
+        bound = None if inner.bound is None else inner.bound * unit
+        true = _judged(problem, inner.answer, inner.termination, bound, options, inner.solver, unit=unit)
+        solution = replace(
+            inner, objective=true.objective, bound=true.bound, gap=true.gap, termination=true.termination
+        )
+        lower = math.inf if bound is None else bound + RANGE_SLACK * ceiling
+        if inner.answer is None or solution.termination.reason is Reason.OPTIMAL or not lower < ceiling / 8:
+            return solution
+        ceiling = lower
+        if options.time_limit is not None:
+            left = replace(options, time_limit=max(0.0, options.time_limit - (time.perf_counter() - begun)))
+    return ask(problem, on_progress, left)
 
 
 def _unsupported(backend: Plugin, lacks: str, capability: Capability) -> UnsupportedError:
@@ -202,6 +260,9 @@ def _judged(
             )
         objective = float(check.objective)
     verdict = proven(claim, objective, bound, problem.sense == "max", options, solver, unit)
+    own = False
+    if objective is not None and isinstance(problem, RangedProblem):
+        own = gap_reached(objective, problem.ceiling, options.rel_gap, 0.0)
     return Solution(
         answer=answer,
         termination=verdict.termination,
@@ -213,6 +274,7 @@ def _judged(
         formulation=formulation,
         seconds={},
         requested=options.to_mapping(),
+        grounds=Proof.OWN_BOUND if own else Proof.SOLVER,
     )
 
 
@@ -234,6 +296,7 @@ def solve_matrix(
     *,
     start: Floats | None = None,
     on_progress: Listener | None = None,
+    confirm: str | Backend | None = None,
 ) -> MatrixResult:
     """Solve a bare matrix (an LP of a column generation, say); the result is checked row by row.
 
@@ -243,16 +306,24 @@ def solve_matrix(
         options: Common options.
         start: float64 (n,), NaN where unknown. A complete feasible one is never lost: the result is at least as good.
         on_progress: Told about incumbents and bounds while the solver runs, if it can tell. It must not solve.
+        confirm: A second solver that is asked the same, and must not contradict; ``MatrixResult.proof`` says whether it
+            proves the same within the gap.
 
     Raises:
         WrongAnswerError: The solution violates a row, a bound or integrality, has another objective than claimed, or
-            passes its own bound; or a feasible start contradicts the claim.
+            passes its own bound; or a feasible start or the second solver contradicts the claim.
         UnsupportedError: The solver does not take matrices, integer columns or starts; names those that do.
         OptionError: A wrong option, or a start of the wrong length.
         SolverNotFoundError: Unknown or missing solver.
     """
     options = SolveOptions.of(options)
     backend = require_backend(solver)
+    if confirm is not None:
+        rival = require_backend(confirm)
+        first = solve_matrix(matrix, backend, options, start=start, on_progress=on_progress)
+        second = solve_matrix(matrix, rival, options)
+        proof = confirmed(first, second, (backend.name, rival.name), matrix.maximize, options)
+        return first if proof is None else replace(first, grounds=proof)
     if not is_matrix_backend(backend):
         raise _unsupported(backend, "does not take matrices", Capability.LP)
     _refuse_kind(matrix, backend)
@@ -293,7 +364,19 @@ def solve_matrix(
         start_accepted=raw.start_accepted,
         check_seconds=time.perf_counter() - returned,
         unit=1.0 / inside.objective,
+        grounds=Proof.FARKAS if beside else _grounds(inside.matrix, backend, asked, raw, objective),
     )
+
+
+def _grounds(
+    matrix: MilpMatrix, backend: MatrixBackend, options: SolveOptions, raw: RawResult, objective: float
+) -> Proof | ClaimCertificate:
+    """What it takes to prove the claim."""
+    if raw.reason is Reason.INFEASIBLE:
+        return ClaimCertificate(matrix, backend, options)
+    if raw.x is None or raw.row_duals is None:
+        return Proof.SOLVER
+    return ClaimCertificate(matrix, backend, options, raw.row_duals, objective)
 
 
 def _ask(

@@ -34,6 +34,21 @@ class Limit(Enum):
     OTHER = "other"
 
 
+class Proof(Enum):
+    """What the claim of a solve rests on: optimality, the bound, or that there is no solution."""
+
+    #: Prices of the rows bound the objective, recomputed with all rounding accounted for.
+    DUAL_BOUND = "dual bound"
+    #: Prices of the rows show that they cannot hold together (or bounds exclude each other), recomputed likewise.
+    FARKAS = "Farkas vector"
+    #: A second solver, asked by ``confirm``, proved the same within the gap.
+    SECOND_SOLVER = "second solver"
+    #: A bound of coralopt's own on problems of this kind, or its exact dynamic programme.
+    OWN_BOUND = "own bound"
+    #: The solver's word; its answer, if there is one, is checked.
+    SOLVER = "solver's word"
+
+
 @dataclass(frozen=True)
 class Termination:
     """Reason, limit and the solver's own words. A solution exists iff the reason is OPTIMAL or FEASIBLE."""
@@ -54,6 +69,8 @@ def relative_gap(objective: float, bound: float) -> float:
     return abs(objective - bound) / max(abs(objective), 1e-9)
 
 
+#: Largest relative amount by which a bound may pass a checked solution before the solver is called wrong.
+BOUND_TOLERANCE = 1e-6
 #: Relative gap by which an exact re-evaluation may miss what the solver proved within its own tolerances.
 PROOF_ROUNDING = 1e-7
 

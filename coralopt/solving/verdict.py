@@ -11,15 +11,13 @@ from coralopt.errors import WrongAnswerError
 from coralopt.solving.backend import RawResult
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
-from coralopt.solving.status import PROOF_ROUNDING, Reason, Termination, gap_reached, relative_gap
+from coralopt.solving.status import BOUND_TOLERANCE, PROOF_ROUNDING, Reason, Termination, gap_reached, relative_gap
 from coralopt.types import Floats
 
 #: Largest distance from a whole number that a solver's integer column may have.
 INTEGRALITY_TOLERANCE = 1e-4
 #: Largest violation of a row, relative to the size of its terms, that counts as rounding of the solver.
 ROW_TOLERANCE = 1e-6
-#: Largest relative amount by which a bound may pass a checked solution before the solver is called wrong.
-BOUND_TOLERANCE = 1e-6
 #: Largest difference, relative to the size of the terms, between a solver's objective and that of its own values.
 CLAIM_TOLERANCE = 1e-6
 

@@ -29,6 +29,8 @@ class DynamicProgrammeSolver:
 
     name: ClassVar[str] = "dp"
     kind: ClassVar[str] = "placement"
+    #: Its answers are proofs of coralopt's own.
+    own_proof: ClassVar[bool] = True
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.PLACEMENT, Capability.PLACEMENT_FAMILY})
 
     def probe(self) -> Availability:

@@ -12,7 +12,7 @@ from coralopt.allocation.search.context import SearchContext
 from coralopt.allocation.search.options import AllocationState
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
-from coralopt.solving import Solution, formulation_name, relative_gap
+from coralopt.solving import Proof, Solution, formulation_name, relative_gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,11 @@ class AllocationResult:
     solutions: tuple[Solution[Allocation], ...]
     state: AllocationState | None = None
     interrupted: bool = False
+
+    @property
+    def proof(self) -> Proof:
+        """What the bound rests on: our own Lagrangian bound where it is the best, else the back end's last word."""
+        return Proof.OWN_BOUND if self.bound_usd_h <= self.lagrangian_usd_h else self.solutions[-1].proof
 
 
 def infeasible(search: SearchContext) -> InfeasibleError:
