@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from coralopt.errors import InfeasibleError, OptionError, ScenarioError, WorkloadError
 from coralopt.plan import Plan, Simulated, SimulatedPhase
 from coralopt.planning.coral import CoralPlanner
@@ -414,12 +416,12 @@ def _attainment(
     """Model phase -> share of its requests that met; phases without requests are left out."""
     attainment: dict[str, float] = {}
     for row in result.outcomes:
-        mine = result.requests["model"] == result.models.index(row.model)
-        met = result.requests["met_ttft" if row.kind == "prefill" else "met_tpot"][mine]
-        counted = (result.requests["mixed"] == (row.phase == "mixed"))[mine]
+        counted = result.requests_of(row)
+        met = result.requests["met_ttft" if row.kind == "prefill" else "met_tpot"]
         if over == "possible":
             # The simulation plays the requests inside its window only: the first ones.
-            counted &= possible[row.model, row.kind][: len(met)]
+            mine = np.flatnonzero(result.requests["model"] == result.models.index(row.model))
+            counted[mine] &= possible[row.model, row.kind][: len(mine)]
         met = met[counted]
         if len(met):
             key = row.key

@@ -62,7 +62,7 @@ def latency_quantiles(result: SimulationResult) -> list[dict[str, list[float | N
     curves = []
     for row in result.outcomes:
         name = "ttft_ms" if row.kind == "prefill" else "tpot_ms"
-        mine = columns["model"] == result.models.index(row.model)
+        mine = result.requests_of(row)
         if row.kind == "decode":
             mine = mine & (columns["output_tokens"] > 1)
         curve: dict[str, list[float | None]] = {}
@@ -102,7 +102,7 @@ def latency_table(result: SimulationResult) -> Table:
     """Percentiles of the latency the SLO is about, where the time goes, and why requests waited."""
     rows = []
     for row in result.outcomes:
-        mine = result.requests["model"] == result.models.index(row.model)
+        mine = result.requests_of(row)
         prefill = row.kind == "prefill"
         wait = _mean(result.requests["prefill_wait_ms" if prefill else "decode_wait_ms"][mine])
         transfer = None if prefill else _mean(result.requests["transfer_ms"][mine])

@@ -62,7 +62,7 @@ def _latency(result: SimulationResult) -> Figure:
     rows = max(1, -(-len(result.outcomes) // columns))
     figure, axes = _figure(rows, columns, 3.2 * columns, 2.4 * rows)
     for axis, row in zip(axes.ravel(), result.outcomes, strict=False):
-        mine = result.requests["model"] == result.models.index(row.model)
+        mine = result.requests_of(row)
         name = "ttft_ms" if row.kind == "prefill" else "tpot_ms"
         for column, label, style in ((name, "here", "-"), (f"idle_{name}", "alone on an idle cluster", ":")):
             values = np.sort(result.requests[column][mine])

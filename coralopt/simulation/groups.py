@@ -82,7 +82,13 @@ class GroupPlayer:
         self._draughtsman = Draughtsman(scenario, TimeTables(longest), self.config, source)
         self._blueprints: dict[PlannedInstance, Blueprint] = {}
 
-    def play(self, instances: Sequence[PlannedInstance], requests: Trace, most_missed: float = 1.0) -> GroupOutcome:
+    def play(
+        self,
+        instances: Sequence[PlannedInstance],
+        requests: Trace,
+        most_missed: float = 1.0,
+        mixed_share: float = 1.0,
+    ) -> GroupOutcome:
         """Play requests against instances of one model, ``count`` of each.
 
         Prefill instances alone end with the first token; decode instances alone get every request with its first token
@@ -93,6 +99,7 @@ class GroupPlayer:
             requests: What arrives.
             most_missed: The run ends as soon as a larger share of the requests has missed one of the SLOs for certain;
                 those that are not done by then count as missed.
+            mixed_share: Share of the requests for mixed instances, where there are others beside them.
 
         Raises:
             CoraloptError: No instances, instances of several models, a request longer than ``longest``, or as
@@ -134,8 +141,10 @@ class GroupPlayer:
         fleet = Fleet(state, (names[0],), self.config)
         for blueprint, count in blueprints:
             fleet.ready += [(0.0, fleet.add(blueprint, 0.0)) for _ in range(count)]
-        first = MIXED if "mixed" in kinds else PREFILL if "prefill" in kinds else DECODE
-        fleet.state.entry[0] = np.arange(3) == first
+        shares = np.zeros(3)
+        shares[MIXED] = (mixed_share if len(kinds) > 1 else 1.0) if "mixed" in kinds else 0.0
+        shares[PREFILL if "prefill" in kinds else DECODE] = 1.0 - shares[MIXED]
+        fleet.state.entry[0] = shares
         fleet.advance(0.0)
         looks = np.linspace(0.0, requests.last_arrival_s, LOOKS + 1)[1:].tolist() if most_missed < 1 else []
         for until in (*looks, math.inf):

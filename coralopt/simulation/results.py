@@ -121,6 +121,11 @@ class SimulationResult(Tabular):
         both = (self.requests["met_ttft"] & self.requests["met_tpot"])[feasible]
         return float(both.mean()) if len(both) else float("nan")
 
+    def requests_of(self, outcome: PhaseOutcome) -> Bools:
+        """bool (N,): the requests that an outcome is about."""
+        mixed = self.requests["mixed"] == (outcome.phase == "mixed")
+        return np.asarray((self.requests["model"] == self.models.index(outcome.model)) & mixed)
+
     def save_requests(self, path: str | Path) -> None:
         """Write the request columns as Parquet, first beside ``path``, then renamed; the model by name.
 

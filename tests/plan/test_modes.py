@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import InfeasibleError, LaunchError, ScenarioError
-from coralopt.planning import PlanRequest, get_planner, prove_bound
+from coralopt.planning import PlanRequest, expected_shares, get_planner, prove_bound
 from coralopt.report import plan_summary
 from coralopt.runtime import VllmEngine, lower
 from coralopt.runtime.router import RouterConfig, vllm_router_commands
@@ -99,6 +99,9 @@ def test_played_requests_are_split_as_planned(plan: Plan) -> None:
     }
     tokens = trace.input_tokens[~mixed].sum() / played.window_s
     assert offered["phi4-14b/prefill", "prefill"] == pytest.approx(tokens)
+    expected = expected_shares(plan)
+    assert set(expected) == {"phi4-14b/prefill", "phi4-14b/decode"}
+    assert all(0.3 < share < 1 for share in expected.values())
     alone = plan_scenario(_scenario(mode="disaggregated"))
     assert {row.phase for row in simulate(alone, trace).outcomes} == {"prefill", "decode"}
 

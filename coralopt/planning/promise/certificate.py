@@ -10,6 +10,7 @@ import numpy as np
 
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
 from coralopt.plan.certificate import LOOKS
+from coralopt.plan.document import share_of
 from coralopt.plan.verify.certified import certified
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
@@ -49,7 +50,9 @@ class Replications:
         self.player = player or GroupPlayer(scenario)
         self._windows: dict[int, Trace] = {}
 
-    def shares(self, instances: Sequence[PlannedInstance], number: int, most_missed: float = 1.0) -> dict[str, float]:
+    def shares(
+        self, instances: Sequence[PlannedInstance], number: int, most_missed: float = 1.0, mixed_share: float = 1.0
+    ) -> dict[str, float]:
         """Kind (``"prefill"``: time to first token, ``"decode"``: per output token) -> share of requests that met, alone
         the instances of one model in one window; empty in a window without requests."""
         trace = self.window(number)
@@ -57,7 +60,7 @@ class Replications:
         mine = trace.take(trace.model == trace.models.index(name))
         if not len(mine):
             return {}
-        outcome = self.player.play(instances, mine, most_missed)
+        outcome = self.player.play(instances, mine, most_missed, mixed_share)
         phases = {item.phase for item in instances}
         met = {"prefill": outcome.met_ttft, "decode": outcome.met_tpot}
         return {kind: float(met[kind].mean()) for kind in met if kind in phases or "mixed" in phases}
@@ -66,7 +69,8 @@ class Replications:
         """Play all models of a plan in one window."""
         for model in dict.fromkeys(item.model for item in plan.instances):
             instances = [item for item in plan.instances if item.model == model]
-            for kind, share in self.shares(instances, number).items():
+            mixed = share_of(plan.modes, f"{model}/mixed")
+            for kind, share in self.shares(instances, number, mixed_share=mixed).items():
                 shares.setdefault((model, kind), []).append(share)
 
     def window(self, number: int) -> Trace:
@@ -140,9 +144,10 @@ def expected_shares(plan: Plan) -> dict[str, float]:
         shares = {(phase.model, phase.kind): list(phase.shares) for phase in plan.certificate.phases}
     else:
         Replications(plan.resolved, GLANCE_SEED, GLANCE_S).add(plan, 0, shares)
-    mixed = {phase.model.name for phase in plan.resolved.model_phases if phase.phase == "mixed"}
+    phases = {phase.key for phase in plan.resolved.model_phases}
     expected: dict[str, float] = {}
     for (model, kind), values in shares.items():
-        key = f"{model}/{'mixed' if model in mixed else kind}"
+        # In mode auto some requests of either kind are served by mixed instances.
+        key = f"{model}/{kind if f'{model}/{kind}' in phases else 'mixed'}"
         expected[key] = min(expected.get(key, 1.0), float(np.mean(values)))
     return expected

@@ -1,0 +1,117 @@
+"""What each freedom saves and each rule costs: one scenario with and without it, cost proven, attainment played.
+
+Usage: python benchmarks/freedoms.py [--write docs/freedoms.md] [ROW ...]
+
+Every row is a built-in scenario and two changes of its document; with ``--write`` the table of the page is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coralopt.errors import CoraloptError
+from coralopt.planning import CoralPlanner, PlanRequest
+from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
+from coralopt.simulation import simulate
+from coralopt.workload import poisson_for_scenario
+
+#: Seconds of Poisson arrivals that every plan is played against.
+PLAYED_S = 120.0
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+#: Keys of a mapping are changed one by one, any other value as a whole.
+Change = Mapping[str, Any]  # JSON of scenarios
+
+
+@dataclass(frozen=True)
+class Row:
+    """A scenario without and with a freedom or a rule.
+
+    Attributes:
+        name: What is free, or asked for.
+        scenario: A built-in scenario.
+        without, given: Changes of its document.
+    """
+
+    name: str
+    scenario: str
+    without: Change
+    given: Change
+
+
+def _quota(**gpus: int) -> Change:
+    return {"limits": {"max_gpus": gpus}}
+
+
+ROWS = (
+    Row("several GPU types, not one (L40S)", "core", _quota(L4=0, A10G=0), {}),
+    Row("replicas of several nodes", "core", {"pruning": {"max_nodes": 1}}, {}),
+    Row("mode auto, not disaggregated", "core", {}, {"mode": "auto"}),
+    Row("mode auto, not disaggregated", "extended", {}, {"mode": "auto"}),
+    Row("mode auto, not disaggregated", "auto", {"mode": "disaggregated"}, {}),
+    Row("caches within a region, not anywhere for nothing", "core", {}, {"kv_transfer": "region"}),
+    Row("caches within a region, not anywhere for nothing", "extended", {}, {"kv_transfer": "region"}),
+    Row("caches priced, not within a region", "extended", {"kv_transfer": "region"}, {"kv_transfer": "priced"}),
+    Row("quota of 4 L40S", "core", {}, _quota(L40S=4)),
+    Row("two replicas of each phase", "tiny", {}, {"models": {"*": {"min_replicas": 2}}}),
+)
+
+
+def changed(document: Any, change: Any) -> Any:  # JSON
+    """A document with a change; ``*`` stands for every key."""
+    if not isinstance(change, Mapping):
+        return change
+    own = document or {}
+    keys = list(own) if "*" in change else list(change)
+    return {**own, **{key: changed(own.get(key), change.get(key, change.get("*"))) for key in keys}}
+
+
+def figures(scenario: ResolvedScenario) -> tuple[float, float, float, float]:
+    """Cost in USD/h, proven gap, share of played requests within both SLOs, processor seconds of the plan."""
+    request = PlanRequest(scenario, options={"rel_gap": 1e-3, "time_limit": 120}).warmed()
+    begin = time.process_time()
+    plan = CoralPlanner().plan(request).plan
+    seconds = time.process_time() - begin
+    played = simulate(plan, poisson_for_scenario(scenario, duration_s=PLAYED_S, seed=1))
+    return plan.cost_usd_h, plan.gap, played.attainment, seconds
+
+
+def line(row: Row) -> str:
+    """One line of the table."""
+    document, cells, costs = dict(load_scenario(row.scenario).document), [row.name, f"`{row.scenario}`"], []
+    for change in (row.without, row.given):
+        try:
+            cost, gap, attainment, seconds = figures(scenario_from_mapping(changed(document, change)))
+            costs.append(cost)
+            cells.append(f"{cost:,.4f} ({gap:.3%}; {attainment:.1%}; {seconds:.1f} s)")
+        except CoraloptError as error:
+            cells.append(f"none: {str(error).splitlines()[0]}")
+    cells.append(f"{1 - costs[1] / costs[0]:+.1%}" if len(costs) == 2 else "")
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print the table, and write it into the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("rows", nargs="*", type=int, help="positions of the rows, from 0; all by default")
+    given = parser.parse_args()
+    lines = ["| freedom or rule | scenario | without it | with it | saved |", "| --- | --- | --- | --- | ---: |"]
+    for position in given.rows or range(len(ROWS)):
+        lines.append(line(ROWS[position]))
+        print(lines[-1], file=sys.stderr, flush=True)
+    if given.write is None:
+        print("\n".join(lines))
+        return
+    head, _, rest = given.write.read_text(encoding="utf-8").partition(BEGIN)
+    tail = rest.partition(END)[2]
+    given.write.write_text("\n".join([head + BEGIN, "", *lines, "", END + tail]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
