@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 #: Numbers of windows after which it is looked whether more are needed.
-LOOKS = (20, 40, 80)
+LOOKS = (20, 40, 80, 160)
 
 
 class _Part(BaseModel):
@@ -59,11 +59,15 @@ def interval(shares: Sequence[float], confidence: float, sharing: int) -> tuple[
     Student's t over the windows (the requests of one window depend on each other, windows do not); ``sharing`` limits and
     looks share the error (Bonferroni).
     """
-    from scipy.special import stdtrit
-
     count, mean = len(shares), float(np.mean(shares))
     if count < 2:
         return 0.0, 1.0
-    reach = float(stdtrit(count - 1, 1.0 - (1.0 - confidence) / sharing))
-    error = reach * float(np.std(shares, ddof=1)) / math.sqrt(count)
+    error = quantile(count - 1, confidence, sharing) * float(np.std(shares, ddof=1)) / math.sqrt(count)
     return max(0.0, mean - error), min(1.0, mean + error)
+
+
+def quantile(freedom: int, confidence: float, sharing: int) -> float:
+    """Of Student's t with so many degrees of freedom: exceeded with probability (1 - confidence) / sharing."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1.0 - (1.0 - confidence) / sharing))

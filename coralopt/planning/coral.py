@@ -18,6 +18,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError
+from coralopt.placement import Placement
 from coralopt.plan import Plan
 from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
@@ -60,10 +61,11 @@ class CoralPlanner:
         library, reused, warm = request.templates()
         steps.end("library")
         problem = replace(allocation_problem(scenario, library), unmet_price=unmet_prices(scenario))
+        placements: Mapping[int, Placement] = {}
         if asks_for_shares(scenario):
             try:
                 whole = replace(problem, unmet_price=None)
-                served = PromiseSearch(request, library, warm.tables_of(scenario), whole).run()
+                served, placements = PromiseSearch(request, library, warm.tables_of(scenario), whole).run()
             except InfeasibleError as error:
                 if request.on_infeasible == "explain":
                     raise
@@ -83,7 +85,7 @@ class CoralPlanner:
             )
         steps.end("allocation")
         tables, gap = warm.tables_of(scenario), request.solve_options.rel_gap
-        plan = make_plan(scenario, library, tables, served, request.backend, gap)
+        plan = make_plan(scenario, library, tables, served, request.backend, gap, placements)
         if not (scenario.availability > 0).any(axis=0).all():
             # Read anywhere else, the plan's scenario has fewer configurations, so its library is a part of this one.
             plan = plan.model_copy(

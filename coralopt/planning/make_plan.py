@@ -120,6 +120,7 @@ def make_plan(
     served: Served,
     solver: str | Backend,
     requested_gap: float,
+    placements: Mapping[int, Placement] | None = None,
 ) -> Plan:
     """The plan that an allocation is.
 
@@ -131,6 +132,7 @@ def make_plan(
             with a price of unmet demand where that was allowed.
         solver: The MILP back end that found it.
         requested_gap: The relative gap asked for.
+        placements: Row of the library -> its placement where that is not the template's.
     """
     of_stages = StageTables(scenario, tables)
     by_key = of_stages.plain
@@ -157,8 +159,12 @@ def make_plan(
         running = 0 if problem.running is None else int(problem.running[row, region])
         region_name = scenario.regions[region]
         nodes = {library.configurations[c]: int(n) for c, n in enumerate(usage) if n}
-        placement = templates.placement(local)
-        by_stage, budgets_ms = of_stages.of(phase.key, placement)
+        placement = (placements or {}).get(int(row))
+        tokens_s = float(templates.throughput[local])
+        by_stage, budgets_ms = of_stages.of(phase.key, placement or templates.placement(local))
+        stages = planned_stages(scenario, placement or templates.placement(local), by_stage, int(region), budgets_ms)
+        if placement is not None:
+            tokens_s = min(stage.tokens_s for stage in stages)
         instances.append(
             PlannedInstance(
                 name=instance_name(phase, region_name, nodes),
@@ -167,12 +173,12 @@ def make_plan(
                 region=region_name,
                 count=int(count),
                 kept=min(running, int(count)),
-                stages=planned_stages(scenario, placement, by_stage, int(region), budgets_ms),
-                tokens_s=float(templates.throughput[local]),
+                stages=stages,
+                tokens_s=tokens_s,
                 price_usd_h=price,
             )
         )
-        planned[phase.key] += int(count) * float(templates.throughput[local])
+        planned[phase.key] += int(count) * tokens_s
         spent[phase.key] += int(count) * price
         provisioning += int(count) * price
     items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]

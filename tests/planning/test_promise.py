@@ -13,16 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import CoraloptError
-from coralopt.plan import Plan
+from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
 from coralopt.planning import certify, certify_again, expected_shares, plan_scenario, prove_bound
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
+from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
+from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.simulation import GroupPlayer
 from coralopt.templates import obtain_library, scenario_tables
+from coralopt.throughput import ThroughputTables, stage_role
 
 
 def small(**changes: Any) -> ResolvedScenario:
@@ -97,6 +100,71 @@ def test_the_cheapest_cover_is_that_of_trying_all(case: tuple[Groups, Known, np.
     # What was found out is true.
     for t, count, most, least in zip(groups.template, groups.count, groups.most, groups.least, strict=True):
         assert least <= games.capacity[int(t), int(count)] <= most
+
+
+@settings(max_examples=150, deadline=None)
+@given(phases(), st.integers(0, 40))
+def test_the_cheapest_covers_are_those_of_trying_all(case: tuple[Groups, Known, np.ndarray], more: int) -> None:
+    """Every cover without a needless group, up to a price, comes once and in the order of its price."""
+    groups, games, price = case
+    groups.least[:] = [games.capacity[int(t), int(m)] for t, m in zip(groups.template, groups.count, strict=True)]
+    ceiling = float(groups.covers(groups.least, price)[PARTS]) + more
+    if not np.isfinite(ceiling):
+        assert groups.cheapest_covers(price, ceiling, 10) == []
+        return
+    useful = [int(j) for j in np.flatnonzero(groups.least > 0)]
+    expected = []
+    for size in range(1, 5):
+        for chosen in itertools.combinations_with_replacement(useful, size):
+            held = [int(groups.least[j]) for j in chosen]
+            # Needless: in the order of their positions 100 % are reached before the last.
+            if sum(held) >= PARTS > sum(held[:-1]) and price[list(chosen)].sum() < ceiling:
+                expected.append(chosen)
+    covers = groups.cheapest_covers(price, ceiling, 100_000)
+    assert [cost for cost, _ in covers] == sorted(cost for cost, _ in covers)
+    assert all(cost == pytest.approx(price[list(chosen)].sum()) for cost, chosen in covers)
+    assert sorted(chosen for _, chosen in covers if len(chosen) <= 4) == sorted(expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 3), st.integers(3, 9), st.data())
+def test_even_pipelines_have_the_largest_least_throughput(stages: int, layers: int, data: st.DataObject) -> None:
+    """Over all splits of the layers; slower with more layers, 0 from some number on."""
+    values = np.zeros((stages, 3, 2, layers + 1))
+    for s, role in itertools.product(range(stages), range(3)):
+        speed = sorted(data.draw(st.lists(st.integers(0, 50), min_size=layers, max_size=layers)), reverse=True)
+        values[s, role, 1, 1:] = speed
+    empty = np.zeros_like(values)
+    table = ThroughputTables("m/prefill", ("a", "b"), layers, values, empty.astype(np.int32), empty, ("", ""))
+    best = 0.0
+    for split in itertools.product(range(1, layers + 1), repeat=stages):
+        if sum(split) == layers:
+            best = max(best, min(values[stages - 1, stage_role(k, stages), 1, n] for k, n in enumerate(split)))
+    placement = even_pipeline(table, 1, stages)
+    if placement is None:
+        assert best == 0
+        return
+    assert placement.node_set == (0, stages)
+    assert placement.layers == layers
+    speeds = [values[stages - 1, stage_role(k, stages), 1, stage.layers] for k, stage in enumerate(placement.stages)]
+    assert min(speeds) == best > 0
+
+
+def test_nodes_are_cut_where_caches_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where decode misses for transfers, the same prefill nodes are a pipeline whose nodes each send a part; it verifies."""
+
+    def race(self: TogetherRaces, instances: tuple[PlannedInstance, ...]) -> Together:
+        cut = any(item.phase == "prefill" and len(item.stages) == 2 for item in instances)
+        return Together(cut, {"prefill": 1.0, "decode": 1.0 if cut else 0.9})
+
+    monkeypatch.setattr(TogetherRaces, "race", race)
+    demand = {**small().document["models"]["gpt-oss-20b"]["demand"], "requests_s": 10}
+    scenario = small(pruning={"max_nodes": 2, "memory_ratio": 12}, model={"demand": demand})
+    plan = plan_scenario(scenario)
+    cut = [item for item in plan.instances if item.phase == "prefill" and len(item.stages) == 2]
+    assert cut
+    assert all(len(stage.nodes) == 1 and stage.nodes[0].count == 1 for item in cut for stage in item.stages)
+    assert verify_plan(plan).ok
 
 
 def test_a_plan_holds_what_it_promises(plan: Plan) -> None:

@@ -7,6 +7,7 @@ below, covers at ``least`` are plans.
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ MOST_SPARE, MORE = 2.5, 1
 ROOMY = 2.0
 #: Games to settle what one group holds.
 HALVES = 6
+#: Covers whose prices differ by a smaller share cost the same.
+PRICE_TOLERANCE = 1e-9
 
 
 @dataclass(eq=False)
@@ -38,6 +41,7 @@ class Groups:
         most: int64 (J,), parts of the demand that the group holds at most.
         least: int64 (J,), parts that it was seen to hold.
         unclear: int64 (J,), least parts of which games did not tell; beyond ``most`` where there are none.
+        doubtful: int64 (J,), most parts of which games did not tell; 0 where there are none.
         allowed: int64 (J,), parts that tables and idle times allow.
     """
 
@@ -48,6 +52,7 @@ class Groups:
     most: Ints
     least: Ints
     unclear: Ints
+    doubtful: Ints
     allowed: Ints
 
     @staticmethod
@@ -62,7 +67,7 @@ class Groups:
         unit = _with_free_bits(demand_tokens_s / PARTS)
         if unit == 0:
             none = np.zeros(0, dtype=np.int64)
-            return Groups(games, unit, *[none] * 6)
+            return Groups(games, unit, *[none] * 7)
         each = np.where(games.too_slow(), 0.0, games.templates.throughput) / unit
         wanted = np.ceil(np.divide(MOST_SPARE * PARTS, each, out=np.zeros_like(each), where=each > 0))
         counts = np.where(each > 0, np.minimum(wanted.astype(np.int64) + MORE, most_instances), 0)
@@ -72,7 +77,8 @@ class Groups:
         some = most > 0
         template, count, most = template[some], count[some], most[some]
         least = np.zeros_like(most) if games.target is not None else most
-        return Groups(games, unit, template, count, most, least.copy(), np.full_like(most, PARTS + 1), most.copy())
+        unclear, doubtful = np.full_like(most, PARTS + 1), np.zeros_like(most)
+        return Groups(games, unit, template, count, most, least.copy(), unclear, doubtful, most.copy())
 
     def covers(self, capacity: Ints, price: Floats) -> Floats:
         """float64 (PARTS + 1,): least price of groups that hold so many parts, any as often as wanted; inf for never.
@@ -106,6 +112,8 @@ class Groups:
             else:
                 high = parts - 1
             parts = (low + high + 1) // 2
+        if self.most[j] > max(self.least[j], self.doubtful[j]):
+            self.find_out(j, int(self.most[j]))
 
     def find_out(self, j: int, parts: int) -> None:
         """Play group j at a share of the demand, and note what follows."""
@@ -121,6 +129,7 @@ class Groups:
             self.most[fewer] = np.minimum(self.most[fewer], parts - 1)
         else:
             self.unclear[j] = min(self.unclear[j], parts)
+            self.doubtful[j] = max(self.doubtful[j], parts)
 
     @cached_property
     def roomy(self) -> Bools:
@@ -129,12 +138,46 @@ class Groups:
         return np.asarray(tokens >= ROOMY * PARTS * self.unit_tokens)
 
     @property
-    def known(self) -> Bools:
-        """Groups of which there is nothing left to find out."""
+    def held(self) -> Bools:
+        """Groups of which nothing is left to find out about what they hold."""
         return np.asarray(np.minimum(self.most, self.unclear - 1) <= self.least)
 
+    @property
+    def known(self) -> Bools:
+        """Groups of which nothing at all is left to find out."""
+        return np.asarray(self.held & (self.most <= np.maximum(self.least, self.doubtful)))
 
-def tighten(groups: Groups, price: Floats, slack: float, progress: Progress | None = None) -> tuple[float, float]:
+    def cheapest_covers(self, price: Floats, ceiling: float, most: int) -> list[tuple[float, tuple[int, ...]]]:
+        """(price, groups) of covers at ``least`` below a price, cheapest first; at most so many, none with a needless group.
+
+        Args:
+            price: float64 (J,), USD/h.
+            ceiling: USD/h.
+            most: Covers.
+        """
+        rest_price = self.covers(self.least, price)
+        useful = np.flatnonzero((self.least > 0) & (price + rest_price[PARTS - self.least] < ceiling))
+        covers: list[tuple[float, tuple[int, ...]]] = []
+        # (price with the cheapest rest, price, parts to go, groups: positions in ``useful`` that do not fall)
+        queue: list[tuple[float, float, int, tuple[int, ...]]] = [(float(rest_price[PARTS]), 0.0, PARTS, ())]
+        while queue and len(covers) < most:
+            _, cost, rest, chosen = heapq.heappop(queue)
+            if rest == 0:
+                covers.append((cost, tuple(int(useful[k]) for k in chosen)))
+                continue
+            items = useful[chosen[-1] if chosen else 0 :]
+            left = np.maximum(rest - self.least[items], 0)
+            whole = cost + price[items] + rest_price[left]
+            for k in np.flatnonzero(whole < ceiling).tolist():
+                j = int(items[k])
+                entry = (*chosen, len(useful) - len(items) + k)
+                heapq.heappush(queue, (float(whole[k]), cost + float(price[j]), int(left[k]), entry))
+        return covers
+
+
+def tighten(
+    groups: Groups, price: Floats, slack: float, progress: Progress | None = None, allowance: float | None = None
+) -> tuple[float, float]:
     """Find out what decides the cheapest cover of one phase.
 
     Args:
@@ -142,6 +185,8 @@ def tighten(groups: Groups, price: Floats, slack: float, progress: Progress | No
         price: float64 (J,), USD/h.
         slack: The search ends when the cover at ``least`` costs at most this share above that at ``most``.
         progress: Told how many games were played.
+        allowance: Instead, find out whether groups hold the least share at which they could be in a cover that costs at
+            most so much more than the cheapest, USD/h.
 
     Returns:
         (least price at ``most``, least price at ``least``), USD/h: nothing in the family is cheaper than the first, and the
@@ -150,11 +195,19 @@ def tighten(groups: Groups, price: Floats, slack: float, progress: Progress | No
     while True:
         bound, cost = groups.covers(groups.most, price), groups.covers(groups.least, price)
         low, high = float(bound[PARTS]), float(cost[PARTS])
-        if low >= high * (1 - slack) or math.isinf(low):
+        ceiling = high * (1 - slack) if allowance is None else high * (1 + PRICE_TOLERANCE) + allowance
+        if low >= ceiling or math.isinf(low):
             return low, high
-        # What any cover with the group costs at least.
-        with_group = price + bound[PARTS - np.minimum(groups.most, PARTS)]
-        candidates = np.flatnonzero((with_group < high * (1 - slack)) & ~groups.known)
+        # What any cover with the group costs at least, and the least share at which one with it is cheap enough.
+        with_group = price + bound[PARTS - groups.most]
+        spare = ceiling - np.where(np.isfinite(price), price, 0.0)
+        first = PARTS + 1 - np.searchsorted(bound, spare, side="left")
+        if allowance is None or math.isinf(high):
+            # Where games do not tell of a share that would do, telling of larger ones changes nothing.
+            decided = groups.known | (groups.held & (first <= groups.doubtful))
+        else:
+            decided = groups.held | (groups.least >= first)
+        candidates = np.flatnonzero((with_group < ceiling) & ~decided)
         if not len(candidates):
             return low, high
         roomy = candidates[groups.roomy[candidates] & (groups.most[candidates] == PARTS)]
@@ -162,19 +215,20 @@ def tighten(groups: Groups, price: Floats, slack: float, progress: Progress | No
             # Any cover makes one game of most others enough; a group with much room is likely one.
             candidates = roomy
         j = int(candidates[np.argmin(with_group[candidates])])
-        groups.find_out(j, _parts(groups, j, float(price[j]), bound, high))
+        groups.find_out(j, _parts(groups, j, int(first[j]), math.isinf(high)))
         if progress is not None:
             progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
 
 
-def _parts(groups: Groups, j: int, price: float, bound: Floats, high: float) -> int:
-    """The share to play group j at: the smallest at which a cheaper cover could use it, until that holds; then halves."""
-    least, most = int(groups.least[j]), int(min(groups.most[j], groups.unclear[j] - 1))
-    if math.isinf(high):
+def _parts(groups: Groups, j: int, first: int, no_cover: bool) -> int:
+    """The share to play group j at: the smallest at which a cheap cover could use it, until that holds; then halves."""
+    least, most = int(groups.least[j]), int(groups.most[j])
+    if groups.held[j]:
+        return max(first, int(groups.doubtful[j]) + 1)
+    most = min(most, int(groups.unclear[j]) - 1)
+    if no_cover:
         # Nothing is known to do: all that the tables allow, then half of it, and so on.
-        return most if groups.least[j] == 0 and most == groups.allowed[j] else (least + most + 1) // 2
-    useful = price + bound[PARTS - np.arange(PARTS + 1)] < high
-    first = int(np.argmax(useful)) if useful.any() else most
+        return most if least == 0 and most == groups.allowed[j] else (least + most + 1) // 2
     if first > least:
         return min(max(first, 1), most)
     return most if most == least + 1 else (most + least + 1) // 2

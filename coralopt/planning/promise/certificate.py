@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -65,9 +65,11 @@ class Replications:
         met = {"prefill": outcome.met_ttft, "decode": outcome.met_tpot}
         return {kind: float(met[kind].mean()) for kind in met if kind in phases or "mixed" in phases}
 
-    def add(self, plan: Plan, number: int, shares: Shares) -> None:
-        """Play all models of a plan in one window."""
+    def add(self, plan: Plan, number: int, shares: Shares, models: Collection[str] | None = None) -> None:
+        """Play the models of a plan in one window, or some of them."""
         for model in dict.fromkeys(item.model for item in plan.instances):
+            if models is not None and model not in models:
+                continue
             instances = [item for item in plan.instances if item.model == model]
             mixed = share_of(plan.modes, f"{model}/mixed")
             for kind, share in self.shares(instances, number, mixed_share=mixed).items():
@@ -84,8 +86,9 @@ class Replications:
 def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None = None) -> Certificate:
     """Play windows of fresh requests against a plan until every SLO is confirmed or one is refuted.
 
-    Looks are taken after so many windows as :data:`coralopt.plan.certificate.LOOKS` says; looks and SLOs share the error,
-    so that all that is confirmed is so at :data:`CONFIDENCE` together.
+    Models whose SLOs are all told of need no further windows. Looks are taken after so many windows as
+    :data:`coralopt.plan.certificate.LOOKS` says; looks and SLOs share the error, so that all that is confirmed is so at
+    :data:`CONFIDENCE` together.
 
     Args:
         plan: The plan; models planned for mean requests are played and judged against nothing.
@@ -95,14 +98,15 @@ def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None 
     windows = Replications(plan.resolved, first_seed)
     shares: Shares = {}
     phases: tuple[CertifiedPhase, ...] = ()
+    models = {item.model for item in plan.instances}
     for start, count in itertools.pairwise((0, *LOOKS)):
         for number in range(start, count):
             if progress is not None:
                 progress("windows of fresh requests", number, count)
-            windows.add(plan, number, shares)
+            windows.add(plan, number, shares, models)
         phases = certified(plan, shares, CONFIDENCE, LOOKS)
-        verdicts = [phase.verdict for phase in phases]
-        if "refuted" in verdicts or "open" not in verdicts:
+        models = {phase.model for phase in phases if phase.verdict == "open"}
+        if not models or any(phase.verdict == "refuted" for phase in phases):
             break
     return Certificate(
         first_seed=first_seed, window_s=windows.window_s, confidence=CONFIDENCE, looks=LOOKS, phases=phases
@@ -124,7 +128,7 @@ def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ..
     for number in range(count):
         if progress is not None:
             progress("windows played again", number, count)
-        windows.add(plan, number, shares)
+        windows.add(plan, number, shares, {phase.model for phase in mark.phases if number < len(phase.shares)})
     return tuple(
         f"certificate: {phase.model}, {phase.kind}: {phase.mean:.4%} met in the plan, "
         f"{np.mean(shares.get((phase.model, phase.kind), [math.nan])):.4%} when played again"

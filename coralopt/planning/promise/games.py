@@ -14,6 +14,7 @@ import numpy as np
 
 from coralopt import simulation
 from coralopt._version import __version__
+from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables, instance_name, planned_stages
 from coralopt.replacing import cache_folder, replacing
@@ -160,9 +161,10 @@ class PhaseGames:
     def instance(self, template: int) -> PlannedInstance:
         """One instance of a template as a plan shows it."""
         if template not in self._instances:
-            self._instances[template] = planned_template(
-                self.scenario, self.phase, self.templates, self.tables, template
-            )
+            placement = self.templates.placement(template)
+            instance = planned_placement(self.scenario, self.phase, self.tables, placement)
+            tokens_s = float(self.templates.throughput[template])
+            self._instances[template] = instance.model_copy(update={"tokens_s": tokens_s})
         return self._instances[template]
 
     def save(self) -> None:
@@ -239,14 +241,13 @@ def requests_alone(scenario: ResolvedScenario, phase: ModelPhase, count: int, se
     return trace.take(trace.model == trace.models.index(phase.model.name))
 
 
-def planned_template(
-    scenario: ResolvedScenario, phase: ModelPhase, templates: PhaseTemplates, tables: StageTables, template: int
+def planned_placement(
+    scenario: ResolvedScenario, phase: ModelPhase, tables: StageTables, placement: Placement
 ) -> PlannedInstance:
-    """A template as a plan would show one instance of it, in the first region."""
-    placement = templates.placement(template)
+    """A placement as a plan would show one instance of it, in the first region."""
     by_stage, budgets_ms = tables.of(phase.key, placement)
-    usage = templates.usage[template]
-    nodes = {c.name: int(n) for c, n in zip(scenario.configurations, usage, strict=True) if n}
+    nodes = {c.name: n for c, n in zip(scenario.configurations, placement.node_set, strict=True) if n}
+    stages = planned_stages(scenario, placement, by_stage, 0, budgets_ms)
     return PlannedInstance(
         name=instance_name(phase, scenario.regions[0], nodes),
         model=phase.model.name,
@@ -254,7 +255,7 @@ def planned_template(
         region=scenario.regions[0],
         count=1,
         kept=0,
-        stages=planned_stages(scenario, placement, by_stage, 0, budgets_ms),
-        tokens_s=float(templates.throughput[template]),
+        stages=stages,
+        tokens_s=min(stage.tokens_s for stage in stages),
         price_usd_h=0.0,
     )

@@ -9,7 +9,7 @@ groups is next.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,24 +23,20 @@ from coralopt.allocation import (
     solve_or_serve_less,
 )
 from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioError
+from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
-from coralopt.plan.certificate import interval
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
-from coralopt.planning.promise.certificate import CONFIDENCE, Replications
+from coralopt.planning.promise.designs import Cutting, Design, Designs
 from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.together import TogetherRaces
 from coralopt.planning.request import PlanRequest
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats, Ints
 
-#: First seed of the windows in which the instances of a model are played together.
-TOGETHER_SEED = 1_500_007
-#: Windows of that after which a plan may be refused, and those after which it may pass: at each of these looks the interval
-#: takes its share of the error, or a lucky streak would pass that the certificate refutes.
-FEWEST_WINDOWS, LOOKS = 3, (12, 24)
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: A group that may not be used: model phase, template of it, instances.
@@ -98,33 +94,49 @@ class PromiseSearch:
             groups = Groups.of(games, self.base.demand[p], room)
             self.groups.append(groups)
             self.price.append(self._least_price(p, groups))
-        self.windows = Replications(scenario, TOGETHER_SEED, player=player)
-        self._together: dict[tuple[PlannedInstance, ...], tuple[bool, float]] = {}
+        digests = [groups.games.digest for groups in self.groups]
+        self.races = TogetherRaces(scenario, player, digests, remember)
+        self.designs = Designs(scenario, self.groups, self.price, self.races, of_stages, request.progress)
+        self.chosen: list[Design] = []
         self.bound = 0.0
 
-    def run(self) -> Served:
-        """The cheapest plan found whose models hold together, and a lower bound on all of the family.
+    def run(self) -> tuple[Served, Mapping[int, Placement]]:
+        """The cheapest plan that was seen to hold together with a lower bound on all of the family; and placements of rows
+        that are not the library's.
 
         Raises:
             InfeasibleError: The pool has no such plan.
         """
-        cuts: frozenset[Cut] = frozenset()
-        served, columns = self._cheapest(cuts)
+        served, columns = self._cheapest(frozenset())
         self.bound = self._bound(served.result.cost_usd_h)
-        nearest: tuple[float, Served] | None = None
+        models = dict.fromkeys(phase.model.name for phase in self.scenario.model_phases)
+        self.chosen = [design for model in models if (design := self.designs.cheapest(model)) is not None]
+        of_designs = self._without(frozenset()) if self.chosen else None
+        if of_designs is None:
+            # There are too few nodes for the cheapest designs of all models at once.
+            self.chosen, of_designs = [], (served, columns)
+        served, columns = self._holding(*of_designs)
+        if self.remember:
+            self.races.save()
+            for groups in self.groups:
+                groups.games.save()
+        return self._as_templates(served, columns), self._placements()
+
+    def _holding(self, served: Served, columns: GroupColumns) -> tuple[Served, GroupColumns]:
+        """The first plan whose models hold together, or that which came nearest: from each to the cheapest without one of
+        the groups of a model that does not."""
+        cuts: frozenset[Cut] = frozenset()
+        nearest: tuple[float, Served, GroupColumns] | None = None
         for _ in range(MOST_PLANS):
             failing, least = self._failing(served, columns)
             if nearest is None or not failing or least > nearest[0]:
-                nearest = (least, self._as_templates(served, columns))
+                nearest = (least, served, columns)
             others = [(cuts | {cut}, *plan) for cut in failing if (plan := self._without(cuts | {cut})) is not None]
             if not others:
                 break
             cuts, served, columns = min(others, key=lambda other: other[1].result.cost_usd_h)
         assert nearest is not None
-        if self.remember:
-            for groups in self.groups:
-                groups.games.save()
-        return nearest[1]
+        return nearest[1:]
 
     def interval(self) -> tuple[float, float]:
         """(a lower bound on every plan of the family, cost of the cheapest whose groups hold by themselves), USD/h.
@@ -205,9 +217,8 @@ class PromiseSearch:
         """Play the groups of a plan that nothing is known of at the share they take; whether there was any."""
         some = False
         for row in served.result.allocation.template.tolist():
-            groups = self.groups[int(columns.phase[row])]
-            same = (groups.template == columns.template[row]) & (groups.count == columns.count[row])
-            j = int(np.flatnonzero(same)[0])
+            groups = self.groups[p := int(columns.phase[row])]
+            j = self._group(p, int(columns.template[row]), int(columns.count[row]))
             if not groups.known[j]:
                 groups.settle(j)
                 some = True
@@ -223,60 +234,54 @@ class PromiseSearch:
                 for k, row in enumerate(served.result.allocation.template.tolist())
                 if self.scenario.model_phases[int(columns.phase[row])].model.name == model
             ]
-            instances = tuple(self._instance(served, columns, k) for k in rows)
-            holds, share = self._holds(instances)
-            least = min(least, share)
-            if not holds and not cuts:
+            if not rows:
+                continue
+            outcome = self.races.race(
+                tuple(instance for k in rows for _, instance in self._instances(served, columns, k))
+            )
+            least = min(least, outcome.least)
+            if not outcome.holds and not cuts:
                 chosen = served.result.allocation.template[rows].tolist()
                 cuts = [(int(columns.phase[r]), int(columns.template[r]), int(columns.count[r])) for r in chosen]
         return cuts, least
 
-    def _holds(self, instances: tuple[PlannedInstance, ...]) -> tuple[bool, float]:
-        """Whether the instances of one model hold its SLOs together, and the least mean share that met."""
-        if instances not in self._together:
-            phase = next(phase for phase in self.scenario.model_phases if phase.key == instances[0].key)
-            self._together[instances] = self._race(instances, phase)
-        return self._together[instances]
-
-    def _race(self, instances: tuple[PlannedInstance, ...], phase: ModelPhase) -> tuple[bool, float]:
-        target = phase.attainment
-        if target is None:
-            return True, 1.0
-        shares: dict[str, list[float]] = {}
-        for number in range(LOOKS[-1]):
-            for kind, share in self.windows.shares(instances, number, 5 * (1 - target)).items():
-                shares.setdefault(kind, []).append(max(share, 1 - 6 * (1 - target)))
-            means = {kind: float(np.mean(values)) for kind, values in shares.items()}
-            least = min(means.values(), default=1.0)
-            if least < 1 - 3 * (1 - target):
-                return False, least
-            if number + 1 < FEWEST_WINDOWS:
-                continue
-            if number + 1 in LOOKS:
-                statements = len(self.scenario.model_phases) * len(LOOKS)
-                limits = [interval(values, CONFIDENCE, statements) for values in shares.values()]
-                if all(low >= target for low, _ in limits):
-                    return True, least
-            # What is likely below the share asked for will not be certified: a dearer plan is tried sooner.
-            if any(np.mean(values) + _standard_error(values) < target for values in shares.values()):
-                return False, least
-        return False, least
-
-    def _instance(self, served: Served, columns: GroupColumns, k: int) -> PlannedInstance:
+    def _instances(self, served: Served, columns: GroupColumns, k: int) -> list[tuple[int, PlannedInstance]]:
+        """Row in the library and instances of the k-th column of an allocation, in their region."""
         allocation = served.result.allocation
         row, region, times = (int(values[k]) for values in (allocation.template, allocation.region, allocation.count))
-        groups = self.groups[int(columns.phase[row])]
-        one = groups.games.instance(int(columns.template[row]))
-        return one.model_copy(
-            update={"region": self.scenario.regions[region], "count": times * int(columns.count[row])}
-        )
+        p = int(columns.phase[row])
+        own = Cutting(int(columns.template[row]), int(columns.count[row]))
+        place = p, self._group(p, own.template, own.count)
+        parts = next((design.parts[place] for design in self.chosen if place in design.parts), (own,))
+        return [
+            (
+                self.library.offsets[p] + part.template,
+                self.designs.instance(p, part).model_copy(
+                    update={"region": self.scenario.regions[region], "count": times * part.count}
+                ),
+            )
+            for part in parts
+        ]
+
+    def _placements(self) -> dict[int, Placement]:
+        return {
+            self.library.offsets[p] + part.template: part.placement
+            for design in self.chosen
+            for (p, _), parts in design.parts.items()
+            for part in parts
+            if part.placement is not None
+        }
+
+    def _group(self, p: int, template: int, count: int) -> int:
+        groups = self.groups[p]
+        return int(np.flatnonzero((groups.template == template) & (groups.count == count))[0])
 
     def _as_templates(self, served: Served, columns: GroupColumns) -> Served:
         """The same plan as an allocation of single templates, checked against the problem over these."""
         allocation, counts = served.result.allocation, dict[tuple[int, int], int]()
-        for row, region, times in zip(allocation.template, allocation.region, allocation.count, strict=True):
-            place = self.library.offsets[int(columns.phase[row])] + int(columns.template[row]), int(region)
-            counts[place] = counts.get(place, 0) + int(times) * int(columns.count[row])
+        for k, region in enumerate(allocation.region.tolist()):
+            for row, instance in self._instances(served, columns, k):
+                counts[row, region] = counts.get((row, region), 0) + instance.count
         single = Allocation.of(counts)
         # Requests go where the groups hold them; single templates have room for more at their mean throughput.
         items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
@@ -331,6 +336,9 @@ class PromiseSearch:
 
     def _open_price(self, p: int, cuts: frozenset[Cut]) -> Floats:
         price = self.price[p]
+        chosen = [j for design in self.chosen for phase, j in design.groups if phase == p]
+        if chosen:
+            price = np.where(np.isin(np.arange(len(price)), chosen), price, math.inf)
         for phase, template, count in cuts:
             if phase == p:
                 gone = (self.groups[p].template == template) & (self.groups[p].count == count)
@@ -352,10 +360,6 @@ class PromiseSearch:
             running = base.running[start : start + len(usage)].sum(axis=1)
         added = np.maximum(groups.count - running[groups.template], 0)
         return np.asarray(cheapest[groups.template] * groups.count + new[groups.template] * added)
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def _priced(usage: Floats, price: Floats) -> Floats:

@@ -1,0 +1,147 @@
+"""Whether the instances of one model hold its SLOs together: raced over windows of requests, and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coralopt.plan import PlannedInstance
+from coralopt.plan.certificate import LOOKS as CERTIFICATE_LOOKS
+from coralopt.plan.certificate import quantile
+from coralopt.planning.promise.certificate import CONFIDENCE, WINDOW_S, Replications
+from coralopt.replacing import cache_folder, replacing
+from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.simulation.groups import GroupPlayer
+
+#: First seed of the windows in which the instances of a model are played together.
+TOGETHER_SEED = 1_500_007
+#: Windows after which a plan may be refused, and may pass; and those after which it is decided.
+FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 96
+#: A plan is to be confirmed by a certificate of so many windows. It passes sooner where that is so many standard errors of
+#: the mean from doubt, and fails sooner where that is unlikely.
+CERTIFIED_BY, SURE, UNLIKELY = 40, 2.0, 0.5
+#: Mean shares that so many times the misses allowed leave, and worse ones, are refused after so many windows.
+HOPELESS = ((1, 5.0), (2, 3.0))
+
+
+@dataclass(frozen=True)
+class Together:
+    """What a race told.
+
+    Attributes:
+        holds: Whether every SLO is met by the share asked for.
+        shares: Kind (``"prefill"``, ``"decode"``) -> mean share of requests that met it.
+    """
+
+    holds: bool
+    shares: Mapping[str, float]
+
+    @property
+    def least(self) -> float:
+        """The smallest mean share."""
+        return min(self.shares.values(), default=1.0)
+
+
+class TogetherRaces:
+    """Races of the instances of one model, each run once.
+
+    Args:
+        scenario: Demand, lengths, serving.
+        player: Plays the instances.
+        digests: What decides the games of each model phase.
+        remember: Whether what earlier searches found out is read.
+    """
+
+    def __init__(
+        self, scenario: ResolvedScenario, player: GroupPlayer, digests: Sequence[str], remember: bool = True
+    ) -> None:
+        self.scenario = scenario
+        self.windows = Replications(scenario, TOGETHER_SEED, player=player)
+        facts = (
+            tuple(digests),
+            [(phase.key, phase.demand_tokens_s) for phase in scenario.model_phases],
+            scenario.regions,
+            (
+                WINDOW_S,
+                TOGETHER_SEED,
+                FEWEST_WINDOWS,
+                ENOUGH,
+                MOST_WINDOWS,
+                CERTIFIED_BY,
+                SURE,
+                UNLIKELY,
+                HOPELESS,
+                CONFIDENCE,
+            ),
+        )
+        digest = hashlib.sha256(repr(facts).encode()).hexdigest()
+        self._path = cache_folder() / "capacities" / f"together-{digest[:16]}.json"
+        self._outcomes = self._load() if remember else {}
+
+    def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
+        """Whether the instances of one model hold its SLOs together."""
+        if len({item.region for item in instances}) == 1:
+            # Which region they share makes no difference.
+            instances = tuple(item.model_copy(update={"region": self.scenario.regions[0]}) for item in instances)
+        facts = [item.model_dump(mode="json", exclude={"name", "kept", "price_usd_h"}) for item in instances]
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        if key not in self._outcomes:
+            self._outcomes[key] = self._raced(instances)
+        return self._outcomes[key]
+
+    def save(self) -> None:
+        """Keep what is known for the next search."""
+        text = json.dumps({key: [item.holds, dict(item.shares)] for key, item in self._outcomes.items()})
+        try:
+            with replacing(self._path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        except OSError:
+            # A cache that cannot be written only costs time.
+            return
+
+    def _raced(self, instances: tuple[PlannedInstance, ...]) -> Together:
+        target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
+        if target is None:
+            return Together(True, {})
+        allowed = 1 - target
+        shares: dict[str, list[float]] = {}
+        outcome, limits = Together(False, {}), list[tuple[float, float]]()
+        for number in range(1, MOST_WINDOWS + 1):
+            for kind, share in self.windows.shares(instances, number - 1, 5 * allowed).items():
+                shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
+            outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()})
+            if any(number >= windows and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
+                return outcome
+            if number < FEWEST_WINDOWS:
+                continue
+            limits = [(self._limit(values), _standard_error(values)) for values in shares.values()]
+            if number >= ENOUGH and all(low - SURE * error >= target for low, error in limits):
+                return replace(outcome, holds=True)
+            if any(low + UNLIKELY * error < target for low, error in limits):
+                return outcome
+        return replace(outcome, holds=all(low >= target for low, _ in limits))
+
+    def _limit(self, values: Sequence[float]) -> float:
+        """Where a certificate of :data:`CERTIFIED_BY` windows like these would place its lower limit."""
+        reach = quantile(CERTIFIED_BY - 1, CONFIDENCE, len(self.scenario.model_phases) * len(CERTIFICATE_LOOKS))
+        return float(np.mean(values) - reach * np.std(values, ddof=1) / math.sqrt(CERTIFIED_BY))
+
+    def _load(self) -> dict[str, Together]:
+        try:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            return {
+                key: Together(bool(holds), {kind: float(share) for kind, share in shares.items()})
+                for key, (holds, shares) in stored.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            # Nothing there, or nothing that can be read: it is found out again.
+            return {}
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
