@@ -6,7 +6,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-slow test-full mutants test-torch test-vllm lint types docs screenshots benchmark-throughput clean
+.PHONY: help plan test test-wheel test-slow test-full mutants test-torch test-vllm lint types docs screenshots benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json and plan.html"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-full   all tests, ten times as many examples of every property"
 	@echo "make test-torch  the reference engine and profiles with torch; TORCH_PYTHON=PATH names an interpreter that has it"
 	@echo "make test-vllm   set up vLLM's CPU build, then the runtime with real servers: 20 minutes; VLLM=PATH for a program of yours"
+	@echo "make test-wheel  build the wheel, check it, try it away from here under PYTHONS (and EXTRAS): minutes, needs a package index"
 	@echo "make mutants     put deliberate errors into PACKAGE, one at a time, and say which the tests do not see"
 	@echo "make docs        the documentation site into build/docs; warnings are errors"
 	@echo "make screenshots pictures of the pages for the documents, with the Chromium on the path"
@@ -56,6 +57,12 @@ test-vllm: $(VENV)/.installed-dev
 TORCH_PYTHON ?= $(BIN)/python
 test-torch: $(VENV)/.installed-dev
 	CORALOPT_TORCH_PYTHON=$(TORCH_PYTHON) $(BIN)/python -m pytest -q tests/reference tests/profiling
+
+# The distributions as users get them: make test-wheel PYTHONS="python3.11 python3.12 python3.13" EXTRAS="scip runtime"
+PYTHONS ?= $(PYTHON)
+EXTRAS ?=
+test-wheel:
+	$(PYTHON) tests/try_wheel.py $(PYTHONS) $(if $(EXTRAS),--extras $(EXTRAS))
 
 # Deliberate errors by package, and which of them the tests do not see: make mutants PACKAGE="solving plan" SAMPLE=20
 PACKAGE ?= solving

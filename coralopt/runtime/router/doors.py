@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,12 +71,12 @@ class Doors:
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """``path`` for bind and connect, which take short ones only: a long one goes by its folder's descriptor."""
+    """``path`` for bind and connect, which take short ones only: a long one goes by a link to its folder."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
+    # Not the usual place for temporary files, which is long itself on some systems.
+    with tempfile.TemporaryDirectory(prefix="c", dir="/tmp") as folder:
+        link = Path(folder) / "f"
+        link.symlink_to(path.parent.absolute())
+        yield str(link / path.name)

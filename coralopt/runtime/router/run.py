@@ -103,15 +103,16 @@ def _private_socket(path: Path) -> socket.socket:
     if path.is_socket():
         path.unlink()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
     try:
         with socket_address(path) as address:
-            server.bind(address)
+            mask = os.umask(0o177)
+            try:
+                server.bind(address)
+            finally:
+                os.umask(mask)
     except OSError as error:
         server.close()
         raise LaunchError(f"{path}: the admin socket cannot be made there: {error.strerror or error}") from error
-    finally:
-        os.umask(mask)
     return server
 
 
