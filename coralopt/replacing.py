@@ -21,6 +21,12 @@ def cache_folder() -> Path:
     return Path(base) / "coralopt"
 
 
+def user_catalog() -> Path:
+    """The user's own catalog of prices, which is no cache: nothing makes it again."""
+    base = os.environ.get("CORALOPT_DATA") or os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # noqa: PTH111
+    return Path(base) / "coralopt" / "prices.csv"
+
+
 @contextmanager
 def replacing(path: Path, mode: int | None = 0o644) -> Iterator[Path]:
     """A temporary file beside ``path`` that takes its place when the block ends well, and goes when it does not.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag
+from coralopt.cli.console import JsonFlag, file_to_write
 from coralopt.cli.present import CommandOutput, present
 
 if TYPE_CHECKING:
@@ -115,3 +118,48 @@ def _list(
         )
     table = make_table(f"{what}: {len(kept):,}", columns, [row for row, _ in kept])
     present(CommandOutput([document for _, document in kept], [table]), json_output)
+
+
+@app.command("import")
+def import_prices(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="SkyPilot catalogs, AWS's price list (CSV), Azure's retail prices (JSON), or CSV files of your own.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The catalog; your own by default.", callback=file_to_write),
+    ] = None,
+    date: Annotated[str | None, typer.Option(help="Date of the prices; that of the file by default.")] = None,
+    source: Annotated[str, typer.Option(help="Where they are from; the file by default.")] = "",
+    json_output: JsonFlag = False,
+) -> None:
+    """Take prices, instance types and quotas of FILES into a catalog of your own, which scenarios name."""
+    from coralopt.catalog.price_files import catalog_text, cheapest, read_prices, read_user_catalog
+    from coralopt.plan.files import write_text
+    from coralopt.replacing import user_catalog
+    from coralopt.report.table import make_table, numbers
+
+    target, nodes, skipped = output or user_catalog(), [], Counter[str]()
+    for path in files:
+        day = date or datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() if path.exists() else ""
+        prices, left_out = read_prices(path, day, source)
+        nodes += prices
+        skipped += left_out
+    merged = {
+        (node.region, node.configuration): node for node in (read_user_catalog(target) if target.exists() else ())
+    }
+    new = cheapest(nodes)
+    merged |= {(node.region, node.configuration): node for node in new}
+    write_text(target, catalog_text(merged.values()), "the catalog")
+    regions = Counter(node.region for node in new)
+    table = make_table("Imported", ["region", *numbers("{:,}", "nodes")], sorted(regions.items()))
+    lines = [f"{len(new)} prices taken into {target}, which has {len(merged)}"]
+    if skipped:
+        known = ", ".join(f"{name} ({count})" for name, count in skipped.most_common(12))
+        lines.append(f"{sum(skipped.values())} rows of nodes that the catalog does not know left out: {known}")
+    document = {"catalog": target, "imported": new, "left_out": dict(skipped)}
+    present(CommandOutput(document, [table], lines), json_output)

@@ -429,7 +429,16 @@ class Pool(Section):
     """What can be rented, and at what price."""
 
     market: Literal["on-demand", "spot"] = Field(default="on-demand", description="which catalog price applies")
+    catalog: Text | None = Field(
+        default=None, description="in a scenario file: path of a catalog of prices, or user for the user's own"
+    )
     regions: dict[Name, Region] = Field(description="region -> its supply")
+
+    @model_validator(mode="after")
+    def _no_catalog_left(self) -> Pool:
+        if self.catalog is not None:
+            raise ValueError("a catalog of prices is read with a scenario file; here give each price_usd_h")
+        return self
 
 
 class Egress(Section):

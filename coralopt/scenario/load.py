@@ -16,6 +16,7 @@ from coralopt.scenario.explain import existing, explain, plain_path
 from coralopt.scenario.lengths_of_traces import include_traces
 from coralopt.scenario.measured import include_measurements
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
+from coralopt.scenario.prices import include_prices
 from coralopt.scenario.read import parse_text, plain_data, read_file
 from coralopt.scenario.resolved import ResolvedScenario
 
@@ -57,6 +58,7 @@ def load_scenario(name_or_path: str | FilePath) -> ResolvedScenario:
         mistakes.raise_any()
     data, lines = read_file(file)
     include_checkpoints(data, file)
+    include_prices(data, file)
     include_measurements(data, file)
     include_traces(data, file)
     return _scenario(data, str(file), lines, file.stem)

@@ -1,0 +1,269 @@
+"""Price files of others: catalogs of SkyPilot, AWS's price list, Azure's retail prices, a CSV of one's own.
+
+Every reader gives what one node-hour of an instance type costs in a region. Instance types without a GPU that the catalog
+knows are counted and left out; of several types with the same GPUs in one region the cheapest stays, and of several zones
+the cheapest price.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import dropwhile
+from pathlib import Path
+
+from coralopt.catalog.loaders import configuration_name, gpus, node_configurations
+from coralopt.errors import CoraloptError
+
+#: GPUs as clouds and SkyPilot call them -> the catalog's name; other names are looked up as they are.
+_GPU_NAMES = {
+    **{"A100": "A100-40", "A100-40GB": "A100-40", "A100-80GB": "A100", "A100-80": "A100", "H100-MEGA": "H100"},
+    **{"H100-80GB": "H100", "RTXPRO6000-BSE": "RTXPRO6000", "RTX-PRO-6000": "RTXPRO6000"},
+}
+#: AWS: family of the instance type -> GPU. Its price list counts GPUs but does not name them.
+_AWS = {
+    **{"g4dn": "T4", "g5": "A10G", "g6": "L4", "g6e": "L40S", "g7e": "RTXPRO6000", "p3": "V100", "p4d": "A100-40"},
+    **{"p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"},
+}
+#: GCP bills hosts and GPUs apart: form of the host's name -> GPU as SkyPilot calls it, and how many.
+_GCP_COUNTED = re.compile(r"(a2|a3|a4)-(high|ultra|mega)gpu-(\d+)g")
+_GCP = {"a2-high": "A100", "a2-mega": "A100", "a2-ultra": "A100-80GB", "a3-high": "H100", "a3-mega": "H100-MEGA"}
+_GCP |= {"a3-ultra": "H200", "a4-high": "B200"}
+_G2 = {"4": 1, "8": 1, "12": 1, "16": 1, "24": 2, "32": 1, "48": 4, "96": 8}
+#: Azure: parts of the names of sizes -> GPU and count.
+_AZURE = {
+    **{"NC24ads_A100_v4": ("A100", 1), "NC48ads_A100_v4": ("A100", 2), "NC96ads_A100_v4": ("A100", 4)},
+    **{"ND96asr_v4": ("A100-40", 8), "ND96amsr_A100_v4": ("A100", 8), "ND96isr_H100_v5": ("H100", 8)},
+    **{"ND96isr_H200_v5": ("H200", 8), "ND96isr_MI300X_v5": ("MI300X", 8), "NC4as_T4_v3": ("T4", 1)},
+}
+#: Names of the columns of a CSV of one's own, in lower case: field -> what it may be called.
+_OWN = {
+    "region": ("region",),
+    "instance_type": ("instance_type", "instancetype", "instance type", "instance"),
+    "gpu": ("gpu", "acceleratorname", "accelerator", "gpu_name"),
+    "gpus": ("gpu_count", "gpus", "count", "acceleratorcount"),
+    "on_demand_usd_h": ("on_demand_usd_h", "ondemand_usd_h", "usd_h", "price", "price_usd_h"),
+    "spot_usd_h": ("spot_usd_h", "spotprice", "spot"),
+    "quota": ("quota", "max_nodes", "available"),
+}
+
+
+@dataclass(frozen=True)
+class PricedNode:
+    """What one instance type costs in one region, and where that is from.
+
+    Attributes:
+        region: As the cloud names it.
+        configuration: Its GPUs, ``"8xH100"``.
+        instance_type: As the cloud names it.
+        on_demand_usd_h: USD per node-hour; ``None`` where it is sold as spot only.
+        spot_usd_h: The same on the spot market; ``None`` where there is no price.
+        quota: Most nodes that one may have; ``None`` where it is not known.
+        date: Of the price.
+        source: Where it is from.
+    """
+
+    region: str
+    configuration: str
+    instance_type: str
+    on_demand_usd_h: float | None
+    spot_usd_h: float | None = None
+    quota: int | None = None
+    date: str = ""
+    source: str = ""
+
+
+def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[PricedNode], Counter[str]]:
+    """The prices of a file, told apart by what is in it.
+
+    Args:
+        path: The file.
+        date: Of the prices, as is said of each; the file may have its own.
+        source: Where they are from; the name of the file where nothing is said.
+
+    Returns:
+        One price a region and configuration, and how many rows were left out by GPU or instance type.
+
+    Raises:
+        CoraloptError: The file cannot be read, or is of no such kind.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
+        raise CoraloptError(f"{path}: the prices cannot be read: {reason}") from error
+    found, skipped = [], Counter[str]()
+    rows = _azure(path, text) if text.lstrip().startswith("{") else _table(path, text)
+    for region, gpu, count, kind, prices in rows:
+        known = gpus().get(_GPU_NAMES.get(gpu, gpu))
+        name = configuration_name(count, known.name) if known else ""
+        if known is None or name not in node_configurations():
+            skipped[f"{count}x{gpu}" if gpu else kind] += 1
+            continue
+        found.append(PricedNode(region, name, kind, *prices, date=date, source=source or path.name))
+    if not found:
+        left = f"; left out: {', '.join(list(skipped)[:10])}" if skipped else ""
+        raise CoraloptError(f"{path}: no price of a node that the catalog knows{left}")
+    return cheapest(found), skipped
+
+
+def cheapest(nodes: Iterable[PricedNode]) -> list[PricedNode]:
+    """One a region and configuration: the cheapest on demand, with the least spot price of that instance type."""
+    best: dict[tuple[str, str], PricedNode] = {}
+    spot: dict[tuple[str, str], float] = {}
+    for node in nodes:
+        key, kind = (node.region, node.configuration), (node.region, node.instance_type)
+        if node.spot_usd_h is not None:
+            spot[kind] = min(spot.get(kind, node.spot_usd_h), node.spot_usd_h)
+        if key not in best or _price(node) < _price(best[key]):
+            best[key] = node
+    return [replace(node, spot_usd_h=spot.get((node.region, node.instance_type))) for node in best.values()]
+
+
+def _price(node: PricedNode) -> float:
+    return float("inf") if node.on_demand_usd_h is None else node.on_demand_usd_h
+
+
+#: Region, GPU, GPUs, instance type, and (on demand, spot, quota).
+_Row = tuple[str, str, int, str, tuple[float | None, float | None, int | None]]
+
+
+def _table(path: Path, text: str) -> Iterator[_Row]:
+    lines = text.splitlines()
+    if lines and lines[0].startswith('"FormatVersion"'):
+        yield from _aws(path, dropwhile(lambda line: not line.startswith('"SKU"'), lines))
+        return
+    rows = list(csv.DictReader(io.StringIO(text)))
+    names = {(name or "").strip().lower(): name for name in (rows[0] if rows else {})}
+    columns = {field: next((names[n] for n in choices if n in names), None) for field, choices in _OWN.items()}
+    missing = [field for field in ("region", "instance_type", "gpu", "gpus", "on_demand_usd_h") if not columns[field]]
+    if missing:
+        raise CoraloptError(
+            f"{path}: no known price file: no column {', '.join(missing)}. Known are SkyPilot's catalogs, AWS's price list "
+            "(CSV), Azure's retail prices (JSON), and CSV files with region, instance_type, gpu, gpus, usd_h[, spot_usd_h, quota]"
+        )
+
+    def cell(row: Mapping[str, str], field: str) -> str:
+        column = columns[field]
+        return (row[column] or "").strip() if column else ""
+
+    # GCP's GPUs stand in rows of their own, priced by region, kind and count.
+    apart = {
+        (cell(row, "region"), cell(row, "gpu"), int(float(cell(row, "gpus") or 0))): row
+        for row in rows
+        if not cell(row, "instance_type") and cell(row, "gpu")
+    }
+    for number, row in enumerate(rows, start=2):
+        kind, gpu = cell(row, "instance_type"), cell(row, "gpu")
+        if not kind:
+            continue
+        try:
+            count = int(float(cell(row, "gpus") or 0))
+            prices = [
+                float(text) if text else None for text in (cell(row, f) for f in ("on_demand_usd_h", "spot_usd_h"))
+            ]
+            quota = int(cell(row, "quota")) if cell(row, "quota") else None
+        except ValueError as error:
+            raise CoraloptError(f"{path}: line {number}: {error}") from error
+        if not gpu:
+            gpu, count = _gcp(kind)
+            extra = apart.get((cell(row, "region"), gpu, count))
+            if extra is None:
+                continue
+            more = [float(cell(extra, f) or "nan") for f in ("on_demand_usd_h", "spot_usd_h")]
+            prices = [
+                None if price is None or other != other else round(price + other, 6)
+                for price, other in zip(prices, more, strict=True)
+            ]
+        yield cell(row, "region"), gpu, count, kind, (prices[0], prices[1], quota)
+
+
+def _gcp(kind: str) -> tuple[str, int]:
+    counted = _GCP_COUNTED.fullmatch(kind)
+    if counted:
+        return _GCP.get(f"{counted[1]}-{counted[2]}", ""), int(counted[3])
+    return ("L4", _G2.get(kind.removeprefix("g2-standard-"), 0)) if kind.startswith("g2-standard-") else ("", 0)
+
+
+def _aws(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
+    """Shared Linux instances on demand; the list has one row for every operating system and tenancy."""
+    wanted = {"TermType": "OnDemand", "Tenancy": "Shared", "Operating System": "Linux", "CapacityStatus": "Used"}
+    wanted |= {"Pre Installed S/W": "NA"}
+    for row in csv.DictReader(lines):
+        kind = row.get("Instance Type") or ""
+        if not (row.get("GPU") or "").isdecimal() or any(row.get(name) != value for name, value in wanted.items()):
+            continue
+        yield (
+            row["Region Code"],
+            _AWS.get(kind.split(".")[0], ""),
+            int(row["GPU"]),
+            kind,
+            (
+                float(row["PricePerUnit"]),
+                None,
+                None,
+            ),
+        )
+
+
+def _azure(path: Path, text: str) -> Iterator[_Row]:
+    """Consumption prices of Linux sizes; spot ones say so in their names."""
+    try:
+        items = json.loads(text)["Items"]
+        for item in items:
+            size, name = item["armSkuName"], item["skuName"]
+            if item["type"] != "Consumption" or "Windows" in item["productName"] or "Low Priority" in name:
+                continue
+            gpu, count = _AZURE.get(size.removeprefix("Standard_"), ("", 0))
+            price = float(item["retailPrice"])
+            prices = (None, price, None) if "Spot" in name else (price, None, None)
+            yield item["armRegionName"], gpu, count, size, prices
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CoraloptError(f"{path}: not a file of Azure's retail prices: {type(error).__name__} {error}") from error
+
+
+def read_user_catalog(path: Path) -> list[PricedNode]:
+    """The prices that :func:`catalog_text` made.
+
+    Raises:
+        CoraloptError: No such file, or not one of these.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        return [
+            PricedNode(
+                row["region"],
+                row["configuration"],
+                row["instance_type"],
+                _number(row["on_demand_usd_h"]),
+                _number(row["spot_usd_h"]),
+                int(row["quota"]) if row["quota"] else None,
+                row["date"],
+                row["source"],
+            )
+            for row in rows
+        ]
+    except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or f"no catalog of prices: {error}"
+        raise CoraloptError(f"{path}: {reason}; `coralopt catalog import` writes one") from error
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def catalog_text(nodes: Iterable[PricedNode]) -> str:
+    """The user catalog as CSV, by region and configuration."""
+    order = list(node_configurations())
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(field.name for field in fields(PricedNode))
+    for node in sorted(nodes, key=lambda node: (node.region, order.index(node.configuration))):
+        rows.writerow("" if value is None else value for value in vars(node).values())
+    return text.getvalue()

@@ -1,0 +1,155 @@
+"""Prices of others become a catalog of one's own, and that the prices of a scenario."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coralopt import load_scenario
+from coralopt.catalog.price_files import read_prices, read_user_catalog
+from coralopt.errors import CoraloptError, ScenarioError
+
+RunCli = Callable[..., Any]
+SKYPILOT = """InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,Price,SpotPrice
+g6.xlarge,4,16,L4,1,,us-west-2,us-west-2a,0.8,0.3
+g6.xlarge,4,16,L4,1,,us-west-2,us-west-2b,0.8,0.25
+g6.2xlarge,8,32,L4,1,,us-west-2,us-west-2a,0.98,0.1
+p5.48xlarge,192,2048,H100,8,,us-west-2,us-west-2a,55.04,
+p4d.24xlarge,96,1152,A100,8,,us-west-2,us-west-2a,21.9,
+m5.large,2,8,,,,us-west-2,us-west-2a,0.096,0.03
+a3-highgpu-2g,52,468,,,,us-central1,us-central1-a,2.36502,0.9658
+,,,H100,2,,us-central1,us-central1-a,8.40152,8.0026
+g2-standard-24,24,96,,,,us-central1,us-central1-a,0.88075,
+,,,L4,2,,us-central1,us-central1-a,1.12008,0.4686
+"""
+AWS = """"FormatVersion","v1.0"
+"Disclaimer","none"
+"SKU","TermType","PricePerUnit","Tenancy","Instance Type",\
+"Operating System","Pre Installed S/W","CapacityStatus","GPU","Region Code"
+"A","OnDemand","1.861","Shared","g6e.xlarge","Linux","NA","Used","1","us-east-2"
+"B","OnDemand","2.4","Shared","g6e.xlarge","Windows","NA","Used","1","us-east-2"
+"C","OnDemand","1.9","Dedicated","g6e.xlarge","Linux","NA","Used","1","us-east-2"
+"D","Reserved","1.1","Shared","g6e.xlarge","Linux","NA","Used","1","us-east-2"
+"E","OnDemand","0.1","Shared","m5.large","Linux","NA","Used","","us-east-2"
+"""
+
+
+def _azure(name: str, price: float, product: str = "NCads H100") -> dict[str, object]:
+    return {
+        "armRegionName": "eastus",
+        "armSkuName": "Standard_ND96isr_H200_v5",
+        "skuName": name,
+        "productName": product,
+        "retailPrice": price,
+        "type": "Consumption",
+    }
+
+
+def test_skypilot_catalogs_with_hosts_and_gpus_apart(tmp_path: Path) -> None:
+    """The cheapest type of the same GPUs with its cheapest zone; GCP's hosts and GPUs are added; A100 there has 40 GB."""
+    (tmp_path / "vms.csv").write_text(SKYPILOT)
+    prices, skipped = read_prices(tmp_path / "vms.csv", "2026-05-20")
+    by = {(node.region, node.configuration): node for node in prices}
+    assert set(by) == {
+        ("us-west-2", "1xL4"),
+        ("us-west-2", "8xH100"),
+        ("us-central1", "2xH100"),
+        ("us-central1", "2xL4"),
+    }
+    small = by["us-west-2", "1xL4"]
+    assert (small.instance_type, small.on_demand_usd_h, small.spot_usd_h) == ("g6.xlarge", 0.8, 0.25)
+    assert (small.date, small.source) == ("2026-05-20", "vms.csv")
+    assert by["us-west-2", "8xH100"].spot_usd_h is None
+    assert by["us-central1", "2xH100"].on_demand_usd_h == pytest.approx(10.76654)
+    assert by["us-central1", "2xL4"].spot_usd_h is None
+    assert skipped == {"8xA100": 1}
+
+
+def test_price_lists_of_aws_and_azure(tmp_path: Path) -> None:
+    """Linux, shared, on demand; spot prices of Azure are the same size under another name."""
+    (tmp_path / "index.csv").write_text(AWS)
+    (node,) = read_prices(tmp_path / "index.csv")[0]
+    assert (node.region, node.configuration, node.on_demand_usd_h) == ("us-east-2", "1xL40S", 1.861)
+    items = [_azure("ND96isr", 84.8), _azure("ND96isr Spot", 30.0), _azure("ND96isr", 99.0, "Windows")]
+    (tmp_path / "azure.json").write_text(json.dumps({"Items": items}))
+    (node,) = read_prices(tmp_path / "azure.json")[0]
+    assert (node.region, node.configuration, node.instance_type) == ("eastus", "8xH200", "Standard_ND96isr_H200_v5")
+    assert (node.on_demand_usd_h, node.spot_usd_h) == (84.8, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b\n1,2\n", "no column region"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,cheap\n", "line 2"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,y,Z80,1,1\n", "left out: 1xZ80"),
+        ("{}", "Azure"),
+        ("", "no column"),
+    ],
+)
+def test_what_is_no_price_file_is_said(tmp_path: Path, text: str, words: str) -> None:
+    """Which column or line, and which files are known."""
+    (tmp_path / "p.csv").write_text(text)
+    with pytest.raises(CoraloptError, match=words):
+        read_prices(tmp_path / "p.csv")
+
+
+def test_scenarios_take_their_prices_from_it(run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imported prices stand in the scenario itself, so that a plan of it verifies anywhere; its own words win."""
+    monkeypatch.setenv("CORALOPT_DATA", str(tmp_path / "data"))
+    own = "region,instance_type,gpu,gpu_count,usd_h,spot_usd_h,quota\nmars-1,m.small,L40S,1,1.5,0.5,6\n"
+    (tmp_path / "own.csv").write_text(own + "mars-1,m.large,L40S,4,5.5,,2\nmars-1,m.h,H100,8,40,,\n")
+    (tmp_path / "vms.csv").write_text(SKYPILOT)
+    made = run_cli("catalog", "import", "own.csv", "vms.csv", "--date", "2026-01-02", "--source", "a contract")
+    assert made.returncode == 0, made.stderr
+    assert "7 prices" in made.stderr
+    (tmp_path / "own.csv").write_text(own.replace("1.5", "1.4"))
+    assert "which has 7" in run_cli("catalog", "import", "own.csv", "--date", "2026-02-02").stderr
+    kept = {node.configuration: node for node in read_user_catalog(tmp_path / "data" / "coralopt" / "prices.csv")}
+    assert (kept["1xL40S"].date, kept["4xL40S"].source) == ("2026-02-02", "a contract")
+    text = """
+models:
+  gpt-oss-20b: {slo: {ttft_ms: 1500, tpot_ms: 60, attainment: mean}, demand: {requests_s: 1, dataset: azure-conv}}
+pool:
+  catalog: user
+  regions:
+    mars-1: {configurations: {1xL40S: {}, 4xL40S: 1, 8xH100: {available: 1, price_usd_h: 30}}}
+    us-west-2: {available: 3, configurations: all}
+"""
+    (tmp_path / "s.yaml").write_text(text)
+    scenario = load_scenario(tmp_path / "s.yaml")
+    names = [item.name for item in scenario.configurations]
+    row = dict(zip(names, zip(scenario.availability[0], scenario.price_usd_h[0], strict=True), strict=True))
+    assert row["1xL40S"] == (6, 1.4)
+    assert row["4xL40S"] == (1, 5.5)
+    assert row["8xH100"] == (1, 30)
+    assert scenario.availability[1, names.index("1xL4")] == 3
+    assert scenario.instance_types[1][names.index("8xH100")] == "p5.48xlarge"
+    assert "catalog" not in scenario.document["pool"]
+    (tmp_path / "s.yaml").write_text(text.replace("us-west-2", "us-west-9"))
+    with pytest.raises(ScenarioError, match="did you mean 'us-west-2'"):
+        load_scenario(tmp_path / "s.yaml")
+    (tmp_path / "s.yaml").write_text(text.replace("user", "nosuch.csv"))
+    with pytest.raises(ScenarioError, match="No such file"):
+        load_scenario(tmp_path / "s.yaml")
+
+
+def test_real_files_are_read() -> None:
+    """Files of prices beside the repository, where there are some: every price is a number, and well known ones stand."""
+    folder = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "prices"
+    if not folder.is_dir():
+        pytest.skip("no price files here")
+    prices, skipped = read_prices(folder / "instances.csv")
+    by = {(node.region, node.configuration): node for node in prices}
+    assert by["us-east-2", "1xL40S"].instance_type == "g6e.xlarge"
+    assert by["us-east-2", "8xH100"].on_demand_usd_h == 55.04
+    with (folder / "instances.csv").open() as stream:
+        assert len(prices) + sum(skipped.values()) <= sum(1 for _ in csv.DictReader(stream))
+    prices, _ = read_prices(folder / "gcp_us-central1_raw_rows.csv")
+    assert {node.region for node in prices} == {"us-central1"}
+    assert any(node.instance_type == "a2-ultragpu-8g" for node in prices)
