@@ -145,8 +145,8 @@ def _table(path: Path, text: str) -> Iterator[_Row]:
     if missing:
         raise CoraloptError(
             f"{path}: no known price file: no column {', '.join(missing)}. Known are SkyPilot's catalogs, AWS's price list "
-            "(CSV), Azure's retail prices (JSON), and CSV files with region, instance_type, gpu, gpus, usd_h and, where known, "
-            "spot_usd_h and quota"
+            "(CSV), Azure's retail prices (JSON), and CSV files with region, instance_type, gpu, gpus, usd_h and, where "
+            "known, spot_usd_h and quota"
         )
 
     def cell(row: Mapping[str, str], field: str) -> str:
