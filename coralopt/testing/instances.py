@@ -121,6 +121,9 @@ def random_routes(rng: np.random.Generator, phases: int, regions: int) -> ModelR
     ways = [
         Route(((0, r), (1, s)), float(cross[r, s])) for r in range(regions) for s in range(regions) if allowed[r, s]
     ]
+    if phases > 2 and rng.random() < 0.3:
+        # Either mode, and caches anywhere for nothing.
+        ways = [Route(((0, None), (1, None)))]
     return ModelRoutes("model0", (*ways, *((Route(((2, None),)),) if phases > 2 else ())))
 
 

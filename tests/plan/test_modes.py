@@ -12,14 +12,22 @@ from hypothesis import strategies as st
 
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import InfeasibleError, LaunchError, ScenarioError
-from coralopt.planning import PlanRequest, expected_shares, get_planner, prove_bound
+from coralopt.planning import (
+    PlanRequest,
+    adapt,
+    demand_of_trace,
+    epoch_inputs,
+    expected_shares,
+    get_planner,
+    prove_bound,
+)
 from coralopt.report import plan_summary
 from coralopt.runtime import VllmEngine, lower
 from coralopt.runtime.router import RouterConfig, vllm_router_commands
 from coralopt.runtime.router.config import router_document
 from coralopt.scenario import ResolvedScenario
 from coralopt.simulation import simulate
-from coralopt.workload import generate_for_scenario
+from coralopt.workload import EpochDemand, generate_for_scenario
 
 
 def _scenario(**changes: Any) -> ResolvedScenario:
@@ -181,6 +189,19 @@ def test_rivals_refuse_models_in_mode_auto(planner: str) -> None:
     """A rival that served every phase in full would be compared unfairly."""
     with pytest.raises(ScenarioError, match=r"mode|mixed instances"):
         get_planner(planner).plan(PlanRequest(_scenario()))
+
+
+def test_epochs_of_both_modes_keep_what_runs() -> None:
+    """A walk over a trace: every epoch has demand for every phase, is served in full, and keeps instances of both modes."""
+    scenario = _scenario()
+    trace = generate_for_scenario(scenario, 1200.0, 1)
+    demand = demand_of_trace(trace, scenario, 600.0).demand
+    assert demand.keys == tuple(phase.key for phase in scenario.model_phases)
+    assert np.array_equal(demand.tokens_s[:, 1], demand.tokens_s[:, 2])
+    inputs = epoch_inputs(scenario, demand=EpochDemand(demand.keys, demand.tokens_s[[0, 0]]))
+    epochs = [epoch.summary for epoch in adapt(PlanRequest(scenario), inputs)]
+    assert [epoch.served_share for epoch in epochs] == [1.0, 1.0]
+    assert (epochs[1].start, epochs[1].stop, epochs[1].keep) == (0, 0, epochs[0].instances)
 
 
 def test_the_router_is_told_the_split(plan: Plan) -> None:

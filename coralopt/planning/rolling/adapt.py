@@ -24,6 +24,7 @@ import numpy as np
 from coralopt.allocation import AllocationState
 from coralopt.errors import InfeasibleError, PlanError
 from coralopt.plan import InstanceChange, Plan, PlanDifference, difference
+from coralopt.plan.document import share_of
 from coralopt.plan.files import write_text
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.make_plan import instance_name
@@ -171,6 +172,8 @@ def adapt(request: PlanRequest, inputs: EpochInputs, settings: RollingSettings |
 
 
 def _summary(epoch: int, plan: Plan, changes: PlanDifference, demand: Floats, seconds: float) -> EpochSummary:
+    # In mode auto a phase serves the requests that go its way.
+    demand = demand * np.array([share_of(plan.modes, item.key) for item in plan.demands])
     planned, needed = np.array([item.planned_tokens_s for item in plan.demands]), demand > 0
     return EpochSummary(
         epoch=epoch,
