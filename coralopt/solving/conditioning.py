@@ -19,7 +19,7 @@ from coralopt.solving.options import SolveOptions
 from coralopt.solving.tolerance import TOLERANCE
 from coralopt.types import Bools, Floats, Ints
 
-#: Rows, columns and objectives whose largest figure is in here are left as they are.
+#: Rows, columns and objectives with a figure in here, or on both sides of it, are left as they are.
 ORDINARY = (2.0**-10, 2.0**24)
 #: Solvers drop coefficients below this.
 DROPPED = 1e-9
@@ -114,7 +114,7 @@ def _units(groups: Ints, sizes: Floats, count: int) -> Floats:
     largest, smallest = np.zeros(count), np.full(count, np.inf)
     np.maximum.at(largest, groups, sizes)
     np.minimum.at(smallest, groups, np.where(sizes > 0, sizes, np.inf))
-    far = (largest > 0) & ((largest < ORDINARY[0]) | (largest > ORDINARY[1]))
+    far = (largest > 0) & ((largest < ORDINARY[0]) | (smallest > ORDINARY[1]))
     units = np.ones(count)
     units[far] = np.exp2(-np.rint((np.log2(largest[far]) + np.log2(smallest[far])) / 2))
     return units

@@ -97,12 +97,12 @@ def test_near_coverings_are_those_of_brute_force(problem: AllocationProblem, see
 
 
 def test_a_demand_met_but_for_rounding_is_chosen_again() -> None:
-    """3 x 0.1 misses 0.1 + 0.2 by one unit in the last place; the covering may bound, not answer."""
+    """3 x 0.1 misses the demand by two billionths, which solvers do not see; the covering may bound, not answer."""
     problem = AllocationProblem(
         usage=np.array([[1], [2]]),
         throughput=np.array([0.1, 0.15]),
         phase=np.array([0, 0]),
-        demand=np.array([0.1 + 0.2]),
+        demand=np.array([0.3 * (1 + 2e-9)]),
         availability=np.array([[6]]),
         price=np.array([[1.0]]),
         running=None,

@@ -73,12 +73,13 @@ def test_cost_is_the_papers() -> None:
     assert problem(running=None, penalty=0.0).check(of((0, 0, 1), (1, 0, 1))).objective == 3.5
 
 
-def test_demand_is_compared_exactly() -> None:
-    """3 x 0.1 is more than 0.3 in binary but less than 0.1 + 0.2; a tolerance would hide either."""
+def test_demand_is_compared_to_a_billionth() -> None:
+    """3 x 0.1 is less than 0.1 + 0.2 in binary, and serves it; what a solver's tolerances would hide is missed."""
     third = problem(throughput=np.array([0.1, 0.1]), demand=np.array([0.3]))
     assert third.check(of((0, 0, 3))).feasible
     assert Fraction(0.1) * 3 < Fraction(0.1 + 0.2)
-    check = replace(third, demand=np.array([0.1 + 0.2])).check(of((0, 0, 3)))
+    assert replace(third, demand=np.array([0.1 + 0.2])).check(of((0, 0, 3))).feasible
+    check = replace(third, demand=np.array([0.3 * (1 + 2e-9)])).check(of((0, 0, 3)))
     assert not check.feasible
     assert "m/decode" in check.sentences[0]
     # Programs select by kind and subject, not by words.

@@ -17,6 +17,7 @@ from coralopt.testing.instances import (
     ALLOCATION_TRAITS,
     PLACEMENT_TRAITS,
     allocation_instance,
+    is_wide,
     placement_instance,
     problem_from_json,
     problem_to_json,
@@ -30,6 +31,17 @@ def test_all_installed_solvers_agree(kind: str) -> None:
     """A small sample of the ten thousand in docs/solvers.md, two of every trait."""
     for verdict in verify_seeds(kind, range(18 if kind == "placement" else 16), milp_solvers()):
         assert verdict.agree, verdict
+
+
+def test_figures_of_every_size_agree() -> None:
+    """Tokens/s over twelve orders of magnitude in one table: a fifth of the seeds."""
+    assert is_wide(36)
+    values = placement_instance(39).values
+    assert values.max() > 1e9 * values[values > 0].min()
+    for kind, seeds in (("placement", (36, 37, 39, 127)), ("allocation", (36, 38, 41))):
+        for seed in seeds:
+            verdict = verify_seed(kind, seed, ["highs"])
+            assert verdict.agree, verdict
 
 
 def test_workers_change_nothing() -> None:

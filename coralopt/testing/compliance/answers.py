@@ -303,3 +303,21 @@ def figures_that_solvers_misread_are_refused(backend: MatrixBackend) -> None:
         else:
             words = "it was solved"
         assert word in words, words
+
+
+@case(Capability.BOXED)
+def costs_a_billion_apart(backend: MatrixBackend) -> None:
+    """Prices beside penalties of 1e9: solvers whose tolerances count in penalties have paid twice, or a bit too much."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        columns = int(rng.integers(2, 5))
+        lines = int(rng.integers(1, 4))
+        costs = (rng.integers(1, 40, columns) / 4) * np.where(rng.random(columns) < 0.5, 1e9, 1.0)
+        rows = [(rng.integers(0, 9, columns).tolist(), float(rng.integers(1, 12)), INFINITY) for _ in range(lines)]
+        programme = matrix(costs.tolist(), rows, (0, 4))
+        truth = best_by_enumeration(programme)
+        result = solve_matrix(programme, backend)
+        if truth is None:
+            assert result.termination.reason is Reason.INFEASIBLE, (seed, result.termination)
+        else:
+            assert math.isclose(result.objective, truth, rel_tol=2e-4), (seed, result.objective, truth)
