@@ -35,11 +35,13 @@ def instance(columns: int) -> Any:
 
     problem = synthetic_problem(max_nodes=4 if columns > 3000 else 3, phases=12, supply="ample", nodes=300)
     rng = np.random.default_rng(0)
-    some = np.sort(rng.choice(len(problem.throughput), columns // 3, replace=False))
+    there = len(problem.throughput)
+    some = np.sort(rng.choice(there, columns // 3, replace=columns // 3 > there))
     return replace(
         problem,
         usage=problem.usage[some],
-        throughput=problem.throughput[some],
+        # Templates that are drawn more than once differ in what they serve.
+        throughput=problem.throughput[some] * rng.uniform(0.9, 1.0, len(some)),
         phase=problem.phase[some],
         availability=np.full_like(problem.availability, 1000),
     )

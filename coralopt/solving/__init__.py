@@ -17,7 +17,7 @@ from coralopt.solving.bridge import fast_build, matrix_from_pyomo
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.files import FileCheck, check_solution_file, read_model, write_model, write_solution
 from coralopt.solving.infeasibility import Conflict, SmallestRelaxation, find_conflict, smallest_relaxation
-from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.matrix import LazyNames, MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
 from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.solving.problem import (
@@ -53,6 +53,7 @@ __all__ = [
     "FileCheck",
     "Formulation",
     "Job",
+    "LazyNames",
     "Limit",
     "Listener",
     "MatrixBackend",

@@ -20,6 +20,7 @@ from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.problem import (
     A,
     ArrayFormulation,
+    ArrayStart,
     Formulation,
     Problem,
     StartingFormulation,
@@ -89,8 +90,12 @@ def _by_arrays(problem: Problem[A], formulation: ArrayFormulation[Problem[A], A]
     matrix = formulation.matrix(problem)
 
     def begin(start: VariableValues | A) -> Floats:
-        columns = {name: j for j, name in enumerate(matrix.column_names)}
         vector = np.full(len(matrix.c), np.nan)
+        if isinstance(formulation, ArrayStart) and not isinstance(start, Mapping):
+            known = formulation.start_columns(problem, start)
+            vector[: len(known)] = known
+            return vector
+        columns = {name: j for j, name in enumerate(matrix.column_names)}
         for (name, index), value in _as_mapping(problem, formulation, start).items():
             column = name if index is None else f"{name}[{_plain(index)}]"
             if column not in columns:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -13,6 +15,35 @@ from coralopt.types import Bools, Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
+
+
+class LazyNames(Sequence[str]):
+    """Names that are made when somebody asks: a million of them take a second and 90 MiB.
+
+    Args:
+        parts: How many names each part has, and the name at a position within it.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, Callable[[int], str]]]) -> None:
+        self._ends = list(accumulate(count for count, _ in parts))
+        self._parts = list(parts)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[str]: ...
+    def __getitem__(self, position: int | slice) -> str | list[str]:
+        if isinstance(position, slice):
+            return [self[k] for k in range(*position.indices(len(self)))]
+        k = position + len(self) if position < 0 else position
+        if not 0 <= k < len(self):
+            raise IndexError(position)
+        part = bisect_right(self._ends, k)
+        count, name = self._parts[part]
+        return name(k - (self._ends[part] - count))
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,6 +148,15 @@ class RangedProblem(Protocol):
         ...
 
 
+@runtime_checkable
+class ArrayStart(Protocol[P_contra, A_contra]):
+    """A formulation that can express an answer in the columns of its matrix, too."""
+
+    def start_columns(self, problem: P_contra, answer: A_contra, /) -> Floats:
+        """float64 (k,): values of the first k columns; those behind are for the solver to find."""
+        ...
+
+
 class Problem(Protocol[A]):
     """Plain data with no solver in it."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,8 +19,28 @@ if TYPE_CHECKING:
     from highspy import Highs
 
 highspy = lazy("highspy")
-#: HiGHS keeps one pool of threads a process; changing its size needs a reset, which must not overlap a solve.
-_SCHEDULER = threading.Lock()
+#: Nonzeros from which a solve with a time limit has a process of its own: HiGHS looks at the clock between steps that
+#: last minutes there.
+LARGE = 1_000_000
+
+
+class _Pool:
+    """HiGHS keeps one pool of threads a process; changing its size needs a reset, which must not overlap a solve.
+
+    A process that is forked while another thread solves has the lock and the pool, but not the threads behind them.
+    """
+
+    lock = threading.Lock()
+    lost = False
+
+    @classmethod
+    def forked(cls) -> None:
+        if cls.lock.locked():
+            cls.lock, cls.lost = threading.Lock(), True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Pool.forked)
 #: HiGHS's iis_strategy: look at the linear programme (2), make the subset irreducible (4).
 IRREDUCIBLE_FROM_LP = 6
 _OPTIONS = {"log": "output_flag", "rel_gap": "mip_rel_gap", "abs_gap": "mip_abs_gap", "seed": "random_seed"}
@@ -30,7 +51,7 @@ _STATUSES: dict[str, Status] = {
     "kInfeasible": (Reason.INFEASIBLE, None),
     "kUnbounded": (Reason.UNBOUNDED, None),
     "kUnboundedOrInfeasible": (Reason.INFEASIBLE_OR_UNBOUNDED, None),
-    "kTimeLimit": stopped(Limit.TIME),
+    **dict.fromkeys(("kTimeLimit", "kNotset"), stopped(Limit.TIME)),
     "kIterationLimit": stopped(Limit.WORK),
     "kSolutionLimit": stopped(Limit.SOLUTION),
     "kMemoryLimit": stopped(Limit.MEMORY),
@@ -54,6 +75,11 @@ class HighsBackend(MatrixPlugin):
     hint: ClassVar[str] = "install the package highspy"
     capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {Capability.MEMORY_LIMIT}
 
+    def needs_process(self, matrix: MilpMatrix, options: SolveOptions) -> bool:
+        """Large models with a time limit, too: there the process is ended when its time is over."""
+        large = options.time_limit is not None and matrix.a.nnz >= LARGE
+        return large or _Pool.lost or super().needs_process(matrix, options)
+
     def run(self, job: Job) -> RawResult:
         """One fresh solver, run once."""
         solver = _new(job)
@@ -76,7 +102,7 @@ class HighsBackend(MatrixPlugin):
             limit,
             solver.modelStatusToString(status),
             x,
-            float(info.mip_dual_bound) if job.is_mip else math.nan,
+            float(info.mip_dual_bound) if job.is_mip and info.valid else math.nan,
             nodes=max(0, int(info.mip_node_count)),
             iterations=max(0, int(info.simplex_iteration_count)),
             row_duals=duals,
@@ -89,7 +115,7 @@ class HighsBackend(MatrixPlugin):
         solver = _new(Job(matrix, SolveOptions(time_limit=options.time_limit, log=options.log)))
         solver.setOptionValue("iis_strategy", IRREDUCIBLE_FROM_LP)
         _pass_model(solver, matrix)
-        with _SCHEDULER:
+        with _Pool.lock:
             highspy.Highs.resetGlobalScheduler(True)
             status, subset = solver.getIis()
         if status == highspy.HighsStatus.kError:
@@ -145,9 +171,9 @@ def _pass_model(solver: Highs, matrix: MilpMatrix) -> None:
         matrix.upper,
         matrix.row_lower,
         matrix.row_upper,
-        a.indptr.astype(np.int32),
-        a.indices.astype(np.int32),
-        a.data.astype(np.float64),
+        a.indptr.astype(np.int32, copy=False),
+        a.indices.astype(np.int32, copy=False),
+        a.data.astype(np.float64, copy=False),
         matrix.integer.astype(np.int32),
     )
     # A warning (small coefficients dropped) is no error; the answer is checked against the matrix anyway.
@@ -196,12 +222,25 @@ def _run(solver: Highs, job: Job) -> bool:
         solver.cbMipImprovingSolution.subscribe(incumbent)
         solver.cbMipLogging.subscribe(lambda e: job.tell(e.data_out.mip_primal_bound, e.data_out.mip_dual_bound))
 
+    begun: list[bool] = []
+
     def work() -> None:
-        # The worker itself holds the lock: a run that its caller gave up on still keeps the others out.
-        with _SCHEDULER:
-            if not stop.is_set():
+        begun.append(True)
+        try:
+            # Without any time HiGHS would still copy the model and look at its start, which the core keeps anyway.
+            if not stop.is_set() and job.time_left != 0:
                 solver.resetGlobalScheduler(True)
                 solver.run()
+        finally:
+            lock.release()
 
-    with job.solving():
-        return job.in_thread(work)
+    # Waiting for the solves of other threads is no time of this one. The worker gives the lock back: a run that its
+    # caller gave up on still keeps the others out.
+    lock = _Pool.lock
+    lock.acquire()
+    try:
+        with job.solving():
+            return job.in_thread(work)
+    finally:
+        if not begun:
+            lock.release()

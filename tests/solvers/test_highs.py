@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import _thread
 import math
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 from scipy.sparse import csc_array
 
 from coralopt.errors import OptionError
-from coralopt.solving import Limit, MilpMatrix, Reason, SolveOptions, get_backend, solve_matrix
+from coralopt.solving import LazyNames, Limit, MilpMatrix, Reason, SolveOptions, get_backend, solve_matrix
 
 INF = math.inf
 
@@ -297,3 +300,48 @@ def test_probe_names_version_and_licence():
     assert probe.installed
     assert probe.version[0].isdigit()
     assert "MIT" in probe.licence
+
+
+def test_large_models_with_a_limit_have_a_process_of_their_own():
+    """There HiGHS looks at the clock minutes apart: 10 s became 507 s at 321,000 columns in the process of the caller."""
+    from coralopt_highs.plugin import LARGE
+
+    backend = get_backend("highs")
+    small = program([1.0], [(0, [1.0], 1)])
+    large = program(np.ones(LARGE // 1000), [(0, np.ones(LARGE // 1000), 1)] * 1000)
+    limited, free = SolveOptions(time_limit=5.0), SolveOptions()
+    assert [backend.needs_process(m, o) for m, o in ((small, limited), (large, free), (large, limited))] == [
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_process_forked_during_a_solve_can_solve():
+    """It inherits the lock that the solving thread holds, and a pool without its threads."""
+    code = (
+        "import os, threading, time\n"
+        "from coralopt.solving import solve_matrix\n"
+        "from coralopt.testing.compliance.case import knapsack, market_split\n"
+        "solve = lambda: solve_matrix(market_split(), 'highs', {'time_limit': 3.0, 'rel_gap': 0.0})\n"
+        "thread = threading.Thread(target=solve)\n"
+        "thread.start()\n"
+        "time.sleep(1)\n"
+        "if os.fork() == 0:\n"
+        "    print(solve_matrix(knapsack(items=6), 'highs').objective, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "thread.join()\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert said.stdout.strip() == "142.0", said.stderr
+
+
+def test_names_are_made_when_asked_for():
+    """A million names are not worth a second where nobody reads them."""
+    names = LazyNames([(2, lambda k: f"new[{k}]"), (0, str), (1, ["extra"].__getitem__)])
+    assert list(names) == ["new[0]", "new[1]", "extra"]
+    assert (len(names), names[-1], names[1:]) == (3, "extra", ["new[1]", "extra"])
+    with pytest.raises(IndexError):
+        names[3]

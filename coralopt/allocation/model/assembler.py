@@ -18,6 +18,7 @@ asks for "least".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ import numpy as np
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import open_constraints
-from coralopt.solving import MilpMatrix
+from coralopt.solving import LazyNames, MilpMatrix
 from coralopt.types import Floats, Ints
 
 
@@ -52,21 +53,24 @@ def assemble(
         unserved: ``"common"`` leaves the same share of every demand unserved, at cost 1 for all of it, instead of what
             the problem allows.
     """
+    from scipy.sparse import csr_array
+
     chosen = np.arange(len(columns), dtype=np.int64) if chosen is None else chosen
     rows = _Rows(problem)
     t, r, kept = columns.template[chosen], columns.region[chosen], columns.kept[chosen]
-    usage = problem.usage[t]
-    k, c = np.nonzero(usage)
+    # Sparse and in 32 bits: at a million columns the dense table alone would take 160 MiB.
+    usage = csr_array(problem.usage.astype(np.float64))[t]
+    k, c = np.repeat(np.arange(len(t), dtype=np.int32), np.diff(usage.indptr)), usage.indices
     upper = np.full(len(t), np.inf)
     if problem.running is not None:
         # A new column's own capacity rows bound it; only kept ones need their running count.
         upper[kept] = problem.running[t[kept], r[kept]]
-    names = [
-        f"{kind}[{i},{j}]"
-        for kind, i, j in zip(np.where(kept, "kept", "new").tolist(), t.tolist(), r.tolist(), strict=True)
-    ]
-    first = rows.add(columns.cost[chosen], upper, names)
-    rows.enter(r[k] * rows.configurations + c, first + k, usage[k, c].astype(np.float64))
+
+    def instances(column: int) -> str:
+        return f"{'kept' if kept[column] else 'new'}[{t[column]},{r[column]}]"
+
+    first = rows.add(columns.cost[chosen], upper, instances)
+    rows.enter(r.astype(np.int32)[k] * rows.configurations + c, k + np.int32(first), usage.data)
     rows.enter(rows.pool + columns.pool[chosen], first + np.arange(len(t)), problem.throughput[t])
     for row, item in rows.sides:
         values = item.coefficients(problem, t, r)
@@ -140,15 +144,17 @@ class _Rows:
         self.units[self.pool : self.pool + len(pools)] = pool_units(problem)
         self._costs: list[Floats] = []
         self._uppers: list[Floats] = []
-        self._columns: list[str] = []
+        self._names: list[tuple[int, Callable[[int], str]]] = []
+        self._count = 0
         self._entries: list[tuple[Ints | list[int], Ints | list[int], Floats | list[float]]] = []
 
-    def add(self, costs: Floats, uppers: Floats, names: list[str]) -> int:
-        """Add columns from 0 to their upper bounds; the number of the first one."""
+    def add(self, costs: Floats, uppers: Floats, names: Callable[[int], str] | list[str]) -> int:
+        """Add columns from 0 to their upper bounds, with names or what makes them; the number of the first one."""
         self._costs.append(costs)
         self._uppers.append(uppers)
-        self._columns += names
-        return len(self._columns) - len(names)
+        self._names.append((len(costs), names.__getitem__ if isinstance(names, list) else names))
+        self._count += len(costs)
+        return self._count - len(costs)
 
     def enter(self, rows: Ints | list[int], columns: Ints | list[int], values: Floats | list[float]) -> None:
         self._entries.append((rows, columns, values))
@@ -156,10 +162,13 @@ class _Rows:
     def matrix(self, integer_columns: int) -> MilpMatrix:
         from scipy.sparse import csc_array
 
-        rows, columns, values = (np.concatenate(part) for part in zip(*self._entries, strict=True))
+        kinds = (np.int32, np.int32, np.float64)
+        parts = zip(kinds, zip(*self._entries, strict=True), strict=True)
+        rows, columns, values = (np.concatenate([np.asarray(item, kind) for item in part]) for kind, part in parts)
+        self._entries.clear()
         # Pools with routes in shares of their demand: beside their 0, tokens/s would leave no room for rounding.
-        values = values / self.units[rows]
-        count = len(self._columns)
+        values /= self.units[rows]
+        count = self._count
         return MilpMatrix(
             c=np.concatenate(self._costs),
             offset=0.0,
@@ -170,7 +179,7 @@ class _Rows:
             upper=np.concatenate(self._uppers),
             integer=np.arange(count) < integer_columns,
             maximize=False,
-            column_names=self._columns,
+            column_names=LazyNames(self._names),
             row_names=self.names,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -42,11 +43,19 @@ class Columns:
 
     @staticmethod
     def of(problem: AllocationProblem) -> Columns:
-        """The usable columns of a problem."""
-        template, region, rent, fresh = usable(problem)
+        """The usable columns of a problem, worked out once."""
+        known = _KNOWN.get(problem)
+        if known is None:
+            known = _KNOWN[problem] = Columns._of(problem)
+        return known
+
+    @staticmethod
+    def _of(problem: AllocationProblem) -> Columns:
+        fits = problem.most_instances()
+        template, region, rent, fresh = usable(problem, fits)
         runs = np.zeros(len(template), dtype=np.int64) if problem.running is None else problem.running[template, region]
         kept = np.flatnonzero(runs > 0)
-        most = problem.most_instances()[template, region].astype(np.float64)
+        most = fits[template, region].astype(np.float64)
         template, region = np.concatenate([template, template[kept]]), np.concatenate([region, region[kept]])
         phase = problem.phase[template].astype(np.int64)
         return Columns(
@@ -97,15 +106,24 @@ class Columns:
         return counts
 
 
-def usable(problem: AllocationProblem) -> tuple[Ints, Ints, Floats, Floats]:
+#: Columns of the problems that are in use.
+_KNOWN: WeakKeyDictionary[AllocationProblem, Columns] = WeakKeyDictionary()
+
+
+def usable(problem: AllocationProblem, most: Ints | None = None) -> tuple[Ints, Ints, Floats, Floats]:
     """(template, region) pairs that have a price, fit at least once and are not banned, and what they cost.
+
+    Args:
+        problem: The problem.
+        most: Its ``most_instances()``, where they are at hand.
 
     Returns:
         Template and region of every pair; USD/h of an instance that runs already, at the lowest price of its nodes;
         and of a new one, K times the list price on top.
     """
     price = problem.template_price()
-    template, region = np.nonzero((problem.most_instances() > 0) & ~np.isnan(price))
+    most = problem.most_instances() if most is None else most
+    template, region = np.nonzero((most > 0) & ~np.isnan(price))
     listed = price[template, region]
     if not problem.supply:
         return template, region, listed, (1 + problem.penalty) * listed

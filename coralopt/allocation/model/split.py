@@ -85,6 +85,10 @@ class SplitFormulation:
         columns = Columns.of(problem)
         return columns.allocation(np.rint(x[: len(columns)]).astype(np.int64))
 
+    def start_columns(self, problem: AllocationProblem, answer: Allocation) -> Floats:
+        """An allocation by the first columns of :meth:`matrix`: kept as far as instances run, the rest new."""
+        return Columns.of(problem).counts(answer).astype(np.float64)
+
     def start(self, problem: AllocationProblem, answer: Allocation) -> VariableValues:
         """An allocation in the variables of this formulation: kept as far as instances run, the rest new."""
         columns = Columns.of(problem)
@@ -106,12 +110,14 @@ def split_matrix(problem: AllocationProblem) -> MilpMatrix:
     reaches.
     """
     matrix = assemble(problem, Columns.of(problem))
-    by_row = matrix.a.tocsr()
     # What no column reaches holds anyway, or makes the model infeasible and must stay.
-    keep = np.flatnonzero((np.diff(by_row.indptr) > 0) | (matrix.row_lower > 0))
+    reached = np.bincount(matrix.a.indices, minlength=matrix.shape[0]) > 0
+    keep = np.flatnonzero(reached | (matrix.row_lower > 0))
+    if len(keep) == matrix.shape[0]:
+        return matrix
     return replace(
         matrix,
-        a=by_row[keep],
+        a=matrix.a.tocsr()[keep],
         row_lower=matrix.row_lower[keep],
         row_upper=matrix.row_upper[keep],
         row_names=[matrix.row_names[k] for k in keep.tolist()],
