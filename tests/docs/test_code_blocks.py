@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 from pathlib import Path
 
@@ -24,6 +26,31 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     names: dict[str, object] = {"__name__": "docs"}
     for number, code in enumerate(_blocks(page, "python"), 1):
         exec(compile(code, f"{page.name}, block {number}", "exec"), names)
+
+
+def _borrowed(code: str) -> set[str]:
+    """Names that a block uses and does not define."""
+    tree = ast.parse(code)
+    defined = {*dir(builtins), "__name__"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            defined.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {(item.asname or item.name).split(".")[0] for item in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.arg):
+            defined.add(node.arg)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            defined.add(node.name)
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - defined
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python")], ids=lambda page: page.name)
+def test_a_block_that_needs_others_says_so(page: Path) -> None:
+    """Whoever pastes one block alone is told which one goes before it."""
+    for code in _blocks(page, "python"):
+        assert not _borrowed(code) or "from the block above" in code, (sorted(_borrowed(code)), code)
 
 
 @pytest.mark.parametrize("text", [text for page in PAGES for text in _blocks(page, "yaml")])
