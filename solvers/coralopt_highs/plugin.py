@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 import threading
+from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from coralopt.errors import SolverError
-from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
+from coralopt.errors import SolverError, SolverNotFoundError
+from coralopt.solving import Availability, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
 from coralopt.solving.options import OptionValue
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.types import Floats
@@ -74,6 +76,25 @@ class HighsBackend(MatrixPlugin):
     licence: ClassVar[str] = "MIT, no size limit"
     hint: ClassVar[str] = "install the package highspy"
     capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {Capability.MEMORY_LIMIT}
+    takes_argument: ClassVar[bool] = True
+    #: Methods for linear programmes behind the colon; ``hipo`` needs the package highspy-extras.
+    choices: ClassVar[tuple[str, ...]] = ("ipx", "hipo")
+
+    def __init__(self, argument: str = "") -> None:
+        self.method = argument
+        if argument and argument not in self.choices:
+            known = ", ".join(self.choices)
+            raise SolverNotFoundError(f"HiGHS has no method {argument!r} behind the colon; choose from: {known}")
+        if argument:
+            self.name = f"highs:{argument}"  # type: ignore[misc]
+            self.capabilities = frozenset({Capability.LP, Capability.LP_DUALS})  # type: ignore[misc]
+
+    def probe(self) -> Availability:
+        """As any other, and whether the library of ``hipo`` is there."""
+        plain = super().probe()
+        if self.method != "hipo" or not plain.installed or find_spec("highspy_extras") is not None:
+            return plain
+        return replace(plain, installed=False, hint="install the package highspy-extras: pip install 'highspy[extras]'")
 
     def needs_process(self, matrix: MilpMatrix, options: SolveOptions) -> bool:
         """Large models with a time limit, too: there the process is ended when its time is over."""
@@ -82,7 +103,7 @@ class HighsBackend(MatrixPlugin):
 
     def run(self, job: Job) -> RawResult:
         """One fresh solver, run once."""
-        solver = _new(job)
+        solver = _new(job, self.method)
         _pass_model(solver, job.matrix)
         accepted = [] if job.start is None else _pass_start(solver, job.start, job.options.log)
         interrupted = _run(solver, job)
@@ -137,10 +158,10 @@ class HighsBackend(MatrixPlugin):
         ]
 
 
-def _new(job: Job) -> Highs:
+def _new(job: Job, method: str = "") -> Highs:
     """A solver with its options set."""
     solver: Highs = highspy.Highs()
-    common = named_options(job.options, _OPTIONS)
+    common = {**named_options(job.options, _OPTIONS), **({"solver": method} if method else {})}
     if job.options.presolve is not None:
         common["presolve"] = "on" if job.options.presolve else "off"
 

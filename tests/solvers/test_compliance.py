@@ -11,6 +11,8 @@ from coralopt.solving import get_backend
 from coralopt.testing import compliance
 
 test_highs = compliance.tests("highs")
+test_highs_ipx = compliance.tests("highs:ipx")
+test_highs_hipo = compliance.tests("highs:hipo")
 test_scip = compliance.tests("scip")
 test_gurobi = compliance.tests("gurobi")
 test_pyomo_highs = compliance.tests("pyomo:highs")

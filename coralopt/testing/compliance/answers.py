@@ -291,7 +291,7 @@ def small_figures_are_held_apart(backend: MatrixBackend) -> None:
         assert np.allclose(result.row_duals, [0.2, 1.4], atol=1e-6), result.row_duals
 
 
-@case(Capability.LP)
+@case(Capability.BOXED)
 def figures_that_solvers_misread_are_refused(backend: MatrixBackend) -> None:
     """What would be dropped or read as infinite, and cannot be helped by other units, is an error before the solve."""
     dropped = matrix([1, 0], [([1, -1e-10], -INFINITY, 0)], [(0, 9), (0, 1e12)], maximize=True)
