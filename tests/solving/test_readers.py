@@ -114,6 +114,11 @@ def test_bounds_of_every_shape(tmp_path: Path) -> None:
     assert [n for n, whole in zip(model.column_names, model.integer, strict=True) if whole] == ["a", "b", "f1"]
 
 
+def test_empty_sections_are_nothing(tmp_path: Path) -> None:
+    """HiGHS ends every file with an empty section of semi-continuous columns."""
+    assert read(tmp_path, lp(rest="bounds\nbin\ngen\nsemi")).shape == (1, 2)
+
+
 def test_objective_constants_and_none(tmp_path: Path) -> None:
     assert read(tmp_path, lp(objective="obj: x + 5 - 2")).offset == 3
     assert read(tmp_path, lp(objective="obj:")).c.tolist() == [0, 0]

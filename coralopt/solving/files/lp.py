@@ -87,6 +87,8 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
     """Tokens by section, in the order of the file."""
     parts: list[tuple[str, list[_Token]]] = []
     ended = False
+    #: Line and name of the section at hand, if it is not supported; HiGHS writes empty ones.
+    refused: tuple[int, str] | None = None
     for line in source.lines():
         code = line.split("\\", 1)[0]
         if "*\\" in line and line.rsplit("*\\", 1)[1].strip():
@@ -98,8 +100,7 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
         head = _HEAD.match(code)
         if head is not None:
             section = str(head.lastgroup)
-            if head["unsupported"]:
-                raise source.refuse(f"section {head[0].strip()!r} is not supported", True)
+            refused = (source.line, head[0].strip()) if head["unsupported"] else None
             if code[head.end() :].lstrip()[:1] == ":":
                 raise source.refuse(f"{head[0].strip()!r} is a word of the format and cannot be a name")
             first = not parts
@@ -108,9 +109,12 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
             if section == "rows" and len(parts) > 1:
                 raise source.refuse(f"{head[0].strip()!r} must follow the objective, once")
             ended = section == "end"
-            if not ended:
+            if not ended and refused is None:
                 parts.append((section, []))
             code = " " * head.end() + code[head.end() :]
+        if refused is not None and code.strip():
+            source.line, name = refused
+            raise source.refuse(f"section {name!r} is not supported", True)
         if ended and code.strip():
             raise source.refuse("there is more after End")
         if not parts:
