@@ -91,7 +91,7 @@ def shape_of_config(config: Config, hf_id: str = "", source: str = "config.json"
     family = _family(text)
     given = _Reader({**_DEFAULTS.get(family, {}), **text, "model_type": family})
     layers, hidden, heads = (
-        given.whole("num_hidden_layers"),
+        given.whole("num_hidden_layers", most=1000),
         given.whole("hidden_size"),
         given.whole("num_attention_heads"),
     )
@@ -123,7 +123,7 @@ class _Reader:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
+    def whole(self, *names: str, default: int | None = None, least: int = 1, most: int = _MOST) -> int:
         """The first of these that is given; ``null`` and absent ones are not.
 
         Raises:
@@ -133,8 +133,8 @@ class _Reader:
             value = self.config.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-                raise CoraloptError(f"{name} is {str(value)[:40]!r}, not a whole number from {least} on")
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise CoraloptError(f"{name} is {str(value)[:40]!r}, not a whole number from {least} to {most:,}")
             return value
         if default is None:
             raise CoraloptError(f"{names[0]} is missing")

@@ -382,8 +382,10 @@ def _find_model(key: str, given: str | None, mistakes: MistakeList) -> ModelArch
         place: Path = ("models", key) if given is None else ("models", key, "model")
         hint = suggest(wanted, catalog.models())
         if "/" in wanted:
-            # A checkpoint of a like name is another model: only a slip of the pen is one.
-            near = get_close_matches(wanted, [model.hf_id for model in catalog.models().values()], 1, 0.95)
+            # A checkpoint of a like name is another model, surely where a number differs.
+            numbers = re.findall(r"\d+", wanted)
+            alike = [m.hf_id for m in catalog.models().values() if re.findall(r"\d+", m.hf_id) == numbers]
+            near = get_close_matches(wanted, alike, 1, 0.95)
             hint = f"did you mean '{near[0]}'?" if near else ""
         if not hint.startswith("did"):
             own = "name its config.json or folder (./config.json), or describe it under 'model'"

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coralopt import catalog
 from coralopt.catalog import read_checkpoint
@@ -108,7 +110,8 @@ def test_weight_formats_by_hand() -> None:
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "4096"}, "hidden_size is '4096', not a whole number"),
         ({"hidden_size": True}, "hidden_size is 'True', not"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is '0', not a whole number from 1"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is '0', not a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is '1000000000', not"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantised by 'bitsandbytes'"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "'gptq' with 3 bits"),
         ({"quantization_config": {"quant_algo": "NVFP4"}}, "'nvfp4'"),
@@ -123,6 +126,53 @@ def test_what_is_not_known_is_refused_by_name(change: dict[str, Any], sentence: 
     with pytest.raises(CoraloptError, match=r"config\.json: ") as caught:
         read_checkpoint(tmp_path)
     assert sentence in str(caught.value)
+
+
+#: Keys that the reader asks for, among others.
+KEYS = st.sampled_from(
+    [
+        *(
+            "model_type",
+            "text_config",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+        ),
+        *(
+            "intermediate_size",
+            "vocab_size",
+            "head_dim",
+            "layer_types",
+            "sliding_window",
+            "num_experts",
+            "mlp_only_layers",
+        ),
+        *("moe_intermediate_size", "num_experts_per_tok", "decoder_sparse_step", "kv_lora_rank", "quantization_config"),
+        *("config_groups", "weights", "quant_method", "bits", "group_size", "first_k_dense_replace", "no_rope_layers"),
+    ]
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 70)
+    | st.floats()
+    | st.sampled_from(["gemma3", "qwen3_moe", "gptq", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@given(changes=st.dictionaries(KEYS, VALUES, max_size=8))
+def test_any_configuration_is_read_or_refused(changes: dict[str, Any]) -> None:
+    """Whatever a file holds: sizes that add up, or an error of ours."""
+    config = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 100, "num_attention_heads": 4}
+    try:
+        model = shape_of_config({**config, "num_hidden_layers": 3, **changes}).architecture("m")
+    except CoraloptError:
+        return
+    assert 0 < model.weight_bytes < float("inf")
+    assert 0 <= model.sliding_layers <= model.layers
 
 
 def test_a_folder_and_a_file(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_a_gpu_that_cannot_is_left_out_and_says_why() -> None:
     ("model", "sentence"),
     [
         ("meta-llama/Llama-3.2-9B-Instruct", "unknown model 'meta-llama/Llama-3.2-9B-Instruct' (name its config.json"),
+        ("meta-llama/Llama-3.1-9B-Instruct", "unknown model 'meta-llama/Llama-3.1-9B-Instruct' (name its config.json"),
         ("meta-llama/Llama-3.1-8B-Instruc", "did you mean 'meta-llama/Llama-3.1-8B-Instruct'?"),
     ],
 )
