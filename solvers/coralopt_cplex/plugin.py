@@ -29,7 +29,6 @@ _STATUSES: dict[str, Status] = {
     **dict.fromkeys(("MIP_time_limit", "abort_time_limit"), stopped(Limit.TIME)),
     "node_limit": stopped(Limit.NODE),
     "mem_limit": stopped(Limit.MEMORY),
-    **dict.fromkeys(("solution_limit", "populate_solution_limit"), stopped(Limit.SOLUTION)),
     **dict.fromkeys(("MIP_abort", "abort_user"), stopped(Limit.INTERRUPTED)),
     **dict.fromkeys(("num_best", "fail", "optimal_infeasible"), (Reason.NUMERICAL_ERROR, None)),
 }
@@ -57,9 +56,8 @@ class CplexBackend(SizeLimited):
             _set_options(model, job)
             _pass_model(model, job.matrix)
             if job.start is not None:
-                known = np.flatnonzero(~np.isnan(job.start))
-                start = cplex.SparsePair(known.tolist(), job.start[known].tolist())
-                model.MIP_starts.add(start, model.MIP_starts.effort_level.auto)
+                known, starts = np.flatnonzero(~np.isnan(job.start)), model.MIP_starts
+                starts.add(cplex.SparsePair(known.tolist(), job.start[known].tolist()), starts.effort_level.auto)
             job.stop = model.use_aborter(cplex.Aborter()).abort
             try:
                 with job.solving():
