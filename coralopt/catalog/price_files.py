@@ -97,8 +97,11 @@ def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[Pric
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
         raise CoraloptError(f"{path}: the prices cannot be read: {reason}") from error
+    try:
+        rows = list(_azure(path, text) if text.lstrip().startswith("{") else _table(path, text))
+    except csv.Error as error:
+        raise CoraloptError(f"{path}: not a CSV file: {error}") from error
     found, skipped = [], Counter[str]()
-    rows = _azure(path, text) if text.lstrip().startswith("{") else _table(path, text)
     for region, gpu, count, kind, prices in rows:
         known = gpus().get(_GPU_NAMES.get(gpu, gpu))
         name = configuration_name(count, known.name) if known else ""
@@ -153,35 +156,55 @@ def _table(path: Path, text: str) -> Iterator[_Row]:
         column = columns[field]
         return (row[column] or "").strip() if column else ""
 
+    def figures(number: int, row: Mapping[str, str]) -> tuple[int, list[float | None], int | None]:
+        try:
+            prices = [_amount(cell(row, field)) for field in ("on_demand_usd_h", "spot_usd_h")]
+            return int(_amount(cell(row, "gpus")) or 0), prices, _quota(cell(row, "quota"))
+        except ValueError as error:
+            raise CoraloptError(f"{path}: line {number}: {error}") from error
+
     # GCP's GPUs stand in rows of their own, priced by region, kind and count.
-    apart = {
-        (cell(row, "region"), cell(row, "gpu"), int(float(cell(row, "gpus") or 0))): row
-        for row in rows
-        if not cell(row, "instance_type") and cell(row, "gpu")
-    }
+    apart: dict[tuple[str, str, int], list[float | None]] = {}
+    for number, row in enumerate(rows, start=2):
+        if not cell(row, "instance_type") and cell(row, "gpu"):
+            count, prices, _ = figures(number, row)
+            apart[cell(row, "region"), cell(row, "gpu"), count] = prices
     for number, row in enumerate(rows, start=2):
         kind, gpu = cell(row, "instance_type"), cell(row, "gpu")
         if not kind:
             continue
-        try:
-            count = int(float(cell(row, "gpus") or 0))
-            prices = [
-                float(text) if text else None for text in (cell(row, f) for f in ("on_demand_usd_h", "spot_usd_h"))
-            ]
-            quota = int(cell(row, "quota")) if cell(row, "quota") else None
-        except ValueError as error:
-            raise CoraloptError(f"{path}: line {number}: {error}") from error
+        count, prices, quota = figures(number, row)
         if not gpu:
             gpu, count = _gcp(kind)
-            extra = apart.get((cell(row, "region"), gpu, count))
-            if extra is None:
+            more = apart.get((cell(row, "region"), gpu, count))
+            if more is None:
                 continue
-            more = [float(cell(extra, f) or "nan") for f in ("on_demand_usd_h", "spot_usd_h")]
             prices = [
-                None if price is None or other != other else round(price + other, 6)
+                None if price is None or other is None else round(price + other, 6)
                 for price, other in zip(prices, more, strict=True)
             ]
         yield cell(row, "region"), gpu, count, kind, (prices[0], prices[1], quota)
+
+
+def _amount(text: str) -> float | None:
+    """A price or a count; ``None`` where nothing is said.
+
+    Raises:
+        ValueError: No number, negative, or infinite.
+    """
+    if not text:
+        return None
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{text} is neither a price nor a count; give a number from 0 on")
+    return value
+
+
+def _quota(text: str) -> int | None:
+    quota = int(text) if text else None
+    if quota is not None and quota < 0:
+        raise ValueError(f"{text} is no quota; give a number of nodes from 0 on")
+    return quota
 
 
 def _gcp(kind: str) -> tuple[str, int]:
@@ -199,17 +222,11 @@ def _aws(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
         kind = row.get("Instance Type") or ""
         if not (row.get("GPU") or "").isdecimal() or any(row.get(name) != value for name, value in wanted.items()):
             continue
-        yield (
-            row["Region Code"],
-            _AWS.get(kind.split(".")[0], ""),
-            int(row["GPU"]),
-            kind,
-            (
-                float(row["PricePerUnit"]),
-                None,
-                None,
-            ),
-        )
+        try:
+            prices = (_amount(row["PricePerUnit"]), None, None)
+            yield row["Region Code"], _AWS.get(kind.split(".")[0], ""), int(row["GPU"]), kind, prices
+        except (ValueError, KeyError) as error:
+            raise CoraloptError(f"{path}: not AWS's price list: {type(error).__name__} {error}") from error
 
 
 def _azure(path: Path, text: str) -> Iterator[_Row]:
@@ -221,10 +238,10 @@ def _azure(path: Path, text: str) -> Iterator[_Row]:
             if item["type"] != "Consumption" or "Windows" in item["productName"] or "Low Priority" in name:
                 continue
             gpu, count = _AZURE.get(size.removeprefix("Standard_"), ("", 0))
-            price = float(item["retailPrice"])
+            price = _amount(str(item["retailPrice"]))
             prices = (None, price, None) if "Spot" in name else (price, None, None)
-            yield item["armRegionName"], gpu, count, size, prices
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            yield str(item["armRegionName"]), gpu, count, size, prices
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CoraloptError(f"{path}: not a file of Azure's retail prices: {type(error).__name__} {error}") from error
 
 
@@ -236,35 +253,34 @@ def read_user_catalog(path: Path) -> list[PricedNode]:
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            rows = list(csv.DictReader(stream))
+            reader = csv.DictReader(stream)
+            if not {field.name for field in fields(PricedNode)} <= set(reader.fieldnames or ()):
+                raise ValueError("its columns are others")
+            rows = [{name: text or "" for name, text in row.items()} for row in reader]
         return [
             PricedNode(
                 row["region"],
                 row["configuration"],
                 row["instance_type"],
-                _number(row["on_demand_usd_h"]),
-                _number(row["spot_usd_h"]),
-                int(row["quota"]) if row["quota"] else None,
+                _amount(row["on_demand_usd_h"]),
+                _amount(row["spot_usd_h"]),
+                _quota(row["quota"]),
                 row["date"],
                 row["source"],
             )
             for row in rows
         ]
-    except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or f"no catalog of prices: {error}"
         raise CoraloptError(f"{path}: {reason}; `coralopt catalog import` writes one") from error
 
 
-def _number(text: str) -> float | None:
-    return float(text) if text else None
-
-
 def catalog_text(nodes: Iterable[PricedNode]) -> str:
-    """The user catalog as CSV, by region and configuration."""
-    order = list(node_configurations())
+    """The user catalog as CSV, by region and configuration; configurations of one's own come last."""
+    order = {name: position for position, name in enumerate(node_configurations())}
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(field.name for field in fields(PricedNode))
-    for node in sorted(nodes, key=lambda node: (node.region, order.index(node.configuration))):
+    for node in sorted(nodes, key=lambda node: (node.region, order.get(node.configuration, len(order)))):
         rows.writerow("" if value is None else value for value in vars(node).values())
     return text.getvalue()

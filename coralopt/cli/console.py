@@ -21,7 +21,8 @@ from coralopt.types import Progress
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
 ScenarioArgument = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A built-in scenario (tiny, core, extended) or a YAML or JSON file.")
+    str,
+    typer.Argument(metavar="SCENARIO", help="A built-in scenario (`coralopt scenario list`) or a YAML or JSON file."),
 ]
 OptionList = Annotated[
     list[str] | None,

@@ -57,7 +57,8 @@ def build(
     from coralopt.catalog import node_configurations, parse_configuration
     from coralopt.errors import CoraloptError
     from coralopt.profiling import save_measurements
-    from coralopt.throughput.build import built_folder, measured_times
+    from coralopt.scenario.measured import built_folder
+    from coralopt.throughput.build import measured_times
 
     architecture, config = _model(model, name)
     weights = architecture.weight_format if weight_format is None else weight_format.value

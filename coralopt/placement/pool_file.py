@@ -85,7 +85,7 @@ def _mistake(source: str, place: str, problem: str, hint: str = "") -> ScenarioE
 def _pool(text: str, source: str, name: str) -> PlacementPool:
     try:
         data: object = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise _mistake(source, "pool", f"not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(data, dict):
         raise _mistake(source, "pool", "not a mapping", "give layers and nodes, or model, phase, slo and nodes")

@@ -25,12 +25,10 @@ from coralopt.types import Floats
 
 #: USD/h for a token/s at 1 USD per million tokens.
 USD_H_PER_TOKEN_S = 3600 / 1e6
-#: Measures whose unit has another name.
-_UNITS = {"usd_h": "USD/h", "tokens_s": "tokens/s", "gpus": "GPUs"}
 
 
 def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) -> dict[str, Any]:
-    """``supply``, ``rows`` and ``unmet_together`` of the allocation problem over these configurations."""
+    """``supply``, ``side_constraints`` and ``unmet_together`` of the allocation problem over these configurations."""
     models = list(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
     together = tuple(
         tuple(p for p, phase in enumerate(scenario.model_phases) if phase.model.name == model) for model in models

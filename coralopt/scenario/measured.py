@@ -56,9 +56,14 @@ def _include_named(throughput: object, file: Path) -> None:
     throughput["measured"] = included
 
 
+def built_folder() -> Path:
+    """Where files of built times lie; scenarios take what concerns them from there."""
+    return cache_folder() / "throughput"
+
+
 def _include_built(data: dict[str, object]) -> None:
     """Add the times that ``coralopt throughput build`` left in the user's cache for what the scenario names."""
-    folder = cache_folder() / "throughput"
+    folder = built_folder()
     models, pool = data.get("models"), data.get("pool")
     if not os.access(folder, os.R_OK) or not isinstance(models, Mapping) or not isinstance(pool, Mapping):
         return
@@ -74,21 +79,25 @@ def _include_built(data: dict[str, object]) -> None:
         set(node_configurations()) if "all" in [supply for supply in supplies if isinstance(supply, str)] else set()
     )
     throughput = data.get("throughput")
-    given = list(throughput.get("measured") or ()) if isinstance(throughput, Mapping) else []
+    given = throughput.get("measured") or [] if isinstance(throughput, Mapping) else []
+    if not isinstance(given, list):
+        # Validation says what is wrong with it.
+        return
     known = {_key(node) for node in given if isinstance(node, Mapping)}
+    taken = list(given)
     for path in sorted(folder.glob("*.json")):
         try:
             built = read_measurements(path)
         except (OSError, ValueError):
             # A cache may be damaged or gone at any time; figures then come from elsewhere, and plans say so.
             continue
-        given += [
+        taken += [
             node
             for node in built
-            if node.get("model") in names and node.get("configuration") in nodes and _key(node) not in known
+            if str(node.get("model")) in names and str(node.get("configuration")) in nodes and _key(node) not in known
         ]
-    if given:
-        data["throughput"] = {**(throughput if isinstance(throughput, Mapping) else {}), "measured": given}
+    if taken:
+        data["throughput"] = {**(throughput if isinstance(throughput, Mapping) else {}), "measured": taken}
 
 
 def _names(key: object, entry: object) -> Iterator[str]:
@@ -101,8 +110,8 @@ def _names(key: object, entry: object) -> Iterator[str]:
             yield from () if known is None else (known.hf_id, known.measured_as or known.hf_id)
 
 
-def _key(node: Mapping[str, object]) -> tuple[object, ...]:
-    return tuple(node.get(name) for name in ("model", "configuration", "weight_format", "kv_format"))
+def _key(node: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(str(node.get(name)) for name in ("model", "configuration", "weight_format", "kv_format"))
 
 
 def read_measurements(path: Path) -> list[dict[str, object]]:
@@ -112,7 +121,10 @@ def read_measurements(path: Path) -> list[dict[str, object]]:
         OSError: The file cannot be read.
         ValueError: It is not a file of measurements.
     """
-    data = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
         raise ValueError(f"not a file of measured times ({FORMAT}, version {VERSION})")
     nodes = data.get("nodes")

@@ -23,7 +23,7 @@ from coralopt.errors import CoraloptError
 #: Anything of aiconfigurator-core, which has no types.
 _External = Any
 
-MISSING = "aiconfigurator-core is not installed; install the extra: pip install 'coralopt[silicon]', or pass --from-csv"
+MISSING = "aiconfigurator-core is not installed; install the extra: pip install 'coralopt[silicon]'"
 
 _PREFILL_TOKENS = (64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192)
 _PREFILL_BATCHES = (1, 2, 4, 8)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from coralopt.catalog.checkpoints import Config
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
-from coralopt.replacing import cache_folder
 from coralopt.throughput.aiconfigurator_rows import rows_of_model
 from coralopt.throughput.silicon import SYSTEMS
-
-
-def built_folder() -> Path:
-    """Where files of built times lie; scenarios take what concerns them from there."""
-    return cache_folder() / "throughput"
 
 
 def measured_times(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coralopt import load_scenario
-from coralopt.catalog.price_files import read_prices, read_user_catalog
+from coralopt.catalog.price_files import catalog_text, read_prices, read_user_catalog
 from coralopt.errors import CoraloptError, ScenarioError
 
 RunCli = Callable[..., Any]
@@ -89,7 +89,17 @@ def test_price_lists_of_aws_and_azure(tmp_path: Path) -> None:
         ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,cheap\n", "line 2"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,Z80,1,1\n", "left out: 1xZ80"),
         ("{}", "Azure"),
+        ('{"Items":' + "[" * 100_000, "Azure.*RecursionError"),
         ("", "no column"),
+        ("x" * 200_000, "not a CSV file"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,inf,1\n", "line 2: inf is neither"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,-1\n", "line 2: -1 is neither"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,nan\n", "line 2: nan is neither"),
+        ("region,instance_type,gpu,gpus,usd_h,quota\nx,y,L4,1,1,-5\n", "line 2: -5 is no quota"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,,L4,two,1\nx,y,L4,1,1\n", "line 2.*two"),
+        ("region,instance_type,gpu,gpus,usd_h\nx,,L4,1,dear\nx,g2-standard-4,,,1\n", "line 2.*dear"),
+        (AWS.replace('"1.861"', '"dear"'), "AWS.*dear"),
+        (AWS.replace("Region Code", "Place"), "AWS.*Region Code"),
     ],
 )
 def test_what_is_no_price_file_is_said(tmp_path: Path, text: str, words: str) -> None:
@@ -97,6 +107,35 @@ def test_what_is_no_price_file_is_said(tmp_path: Path, text: str, words: str) ->
     (tmp_path / "p.csv").write_text(text)
     with pytest.raises(CoraloptError, match=words):
         read_prices(tmp_path / "p.csv")
+
+
+_COLUMNS = "region,configuration,instance_type,on_demand_usd_h,spot_usd_h,quota,date,source\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "columns are others"),
+        ("[]", "columns are others"),
+        ("x" * 200_000, "field larger"),
+        (_COLUMNS + "r,1xL4,t,nan,,,,\n", "nan is neither"),
+        (_COLUMNS + "r,1xL4,t,1,,-3,,\n", "-3 is no quota"),
+    ],
+)
+def test_what_is_no_catalog_of_prices_is_said(tmp_path: Path, text: str, words: str) -> None:
+    """A file without the columns, an empty one too, is none: prices would be missing without a word."""
+    (tmp_path / "own.csv").write_text(text)
+    with pytest.raises(
+        CoraloptError, match=rf"own\.csv: no catalog of prices: .*{words}.*`coralopt catalog import` writes one"
+    ):
+        read_user_catalog(tmp_path / "own.csv")
+
+
+def test_configurations_of_ones_own_stay_in_a_catalog(tmp_path: Path) -> None:
+    """Nodes that only a scenario describes come last in their region."""
+    (tmp_path / "own.csv").write_text(_COLUMNS + "r,7xFOO,t,1,,,,\nr,1xL4,g,0.8,,,,\n")
+    lines = catalog_text(read_user_catalog(tmp_path / "own.csv")).splitlines()
+    assert [line.split(",")[1] for line in lines[1:]] == ["1xL4", "7xFOO"]
 
 
 def test_scenarios_take_their_prices_from_it(run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

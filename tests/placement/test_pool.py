@@ -160,6 +160,7 @@ def test_pool_of_the_catalog_and_bad_files(tmp_path: Path):
         ("layers: 2\nnodes: {a: {count: 1, tokens_s: [1, 2, 3]}}", "2 layers"),
         ("layers: 2\nnodes: {a: {count: 0, tokens_s: [1]}}", "nodes.a.count"),
         ("a: [", "YAML"),
+        ("[" * 100_000, "YAML"),
     ):
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(ScenarioError, match=words):

@@ -14,9 +14,10 @@ import yaml
 
 from coralopt import catalog
 from coralopt.catalog.types import ModelArchitecture
-from coralopt.errors import CoraloptError
+from coralopt.errors import CoraloptError, ScenarioError
 from coralopt.profiling import save_measurements
 from coralopt.scenario import load_scenario, scenario_from_mapping
+from coralopt.scenario.measured import built_folder, measurements_document
 from coralopt.scenario.resolved import MeasuredSourceChoice
 from coralopt.throughput import build, build_tables, throughput_source
 from coralopt.throughput.aiconfigurator_rows import _made_config
@@ -43,10 +44,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(build, "rows_of_model", rows)
     model = catalog.models()["qwen3-8b"]
     for name in ("1xH200", "2xH200"):
-        save_measurements(
-            build.built_folder() / "q.json", build.measured_times(model, catalog.node_configurations()[name])
-        )
-    return build.built_folder()
+        save_measurements(built_folder() / "q.json", build.measured_times(model, catalog.node_configurations()[name]))
+    return built_folder()
 
 
 def scenario_file(tmp_path: Path, **sections: Any) -> Path:
@@ -101,9 +100,16 @@ def test_own_measurements_win(cache: Path, tmp_path: Path) -> None:
     assert [node.measured_with for node in scenario.throughput_source.nodes] == ["here"]
 
 
-def test_a_damaged_cache_ends_nothing(cache: Path, tmp_path: Path) -> None:
-    (cache / "q.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, json.dumps(measurements_document([{"model": ["qwen3-8b"]}]))])
+def test_a_damaged_cache_ends_nothing(cache: Path, tmp_path: Path, text: str) -> None:
+    (cache / "q.json").write_text(text)
     assert load_scenario(scenario_file(tmp_path)).throughput_source == "auto"
+
+
+@pytest.mark.parametrize("measured", [3, {"a": 1}, [{"model": ["qwen3-8b"]}]])
+def test_bad_measurements_are_a_mistake_beside_a_cache(cache: Path, tmp_path: Path, measured: object) -> None:
+    with pytest.raises(ScenarioError, match="measured"):
+        load_scenario(scenario_file(tmp_path, throughput={"measured": measured}))
 
 
 def test_what_cannot_be_built_says_why() -> None:
