@@ -71,7 +71,9 @@ def solve_file(
         bool, typer.Option(help="For an infeasible model: name rows that cannot hold together.")
     ] = True,
     confirm: Annotated[str | None, typer.Option(help="A second back end, which must not contradict.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Solution file to write.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Solution file to write.", callback=file_to_write)
+    ] = None,
     allow: Allow = None,
     json_output: JsonFlag = False,
 ) -> None:

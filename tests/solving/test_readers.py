@@ -424,15 +424,19 @@ def test_solution_files_of_others(tmp_path: Path, text: str) -> None:
         ("x 1\nx 2\n", "line 2.*two values"),
         ("<?xml version='1.0'?>\n<CPLEXSolution/>\n", "line 1"),
         ("1 x 1 0\n", "line 1"),
+        ("x 1e300\n", "beyond the range"),
+        ("# Columns 1\n#\nx one\n", "line 3.*not a number"),
     ],
 )
 def test_solution_files_that_are_refused(tmp_path: Path, text: str, reason: str) -> None:
     from coralopt.solving import check_solution_file
 
-    (tmp_path / "m.lp").write_text(lp())
+    (tmp_path / "m.lp").write_text(lp("c: 1e18 x + y <= 2", "obj: 1e18 x + 2 y"))
     (tmp_path / "m.sol").write_text(text)
     with pytest.raises(SolverError, match=reason):
         check_solution_file(tmp_path / "m.lp", tmp_path / "m.sol")
+    with pytest.raises(OptionError, match="tolerance inf"):
+        check_solution_file(tmp_path / "m.lp", tmp_path / "m.sol", tolerance=INF)
 
 
 def test_reading_and_solving_foreign_text(tmp_path: Path) -> None:

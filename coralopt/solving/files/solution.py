@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from coralopt.errors import SolverError
+from coralopt.errors import OptionError, SolverError
 from coralopt.replacing import replacing
 from coralopt.solving.files.draft import Draft, ModelText, Number
 from coralopt.solving.files.read import read_draft, text_of
@@ -63,11 +63,23 @@ def check_solution_file(
         allow: What the model may leave open.
 
     Raises:
-        SolverError: One of the files cannot be read, or the solution file holds no solution.
+        SolverError: One of the files cannot be read, or the solution file holds no solution, or figures without bounds.
+        OptionError: The tolerance is negative or not finite.
     """
+    if not 0 <= tolerance < float("inf"):
+        raise OptionError(f"tolerance {tolerance}: give a number from 0 on, such as 1e-6")
     draft = read_draft(model, allow, exact=True)
     values, stated = _read_solution(Path(solution))
-    limit = Fraction(tolerance)
+    check = _check(draft, values, stated, Fraction(tolerance))
+    try:
+        [float(value) for value in (check.objective, check.largest)]
+    except OverflowError as error:
+        reason = "its objective or a violation is beyond the range of floating-point numbers"
+        raise SolverError(f"{Path(solution).name}: {reason}") from error
+    return check
+
+
+def _check(draft: Draft, values: Mapping[str, Fraction], stated: Fraction | None, limit: Fraction) -> FileCheck:
     wrong = [f"column {name!r} is not in the model" for name in values if name not in draft.columns]
     x = [values.get(name, Fraction(0)) for name in draft.columns]
     largest = Fraction(0)
@@ -102,7 +114,10 @@ def _parts(draft: Draft, x: list[Fraction]) -> Iterable[tuple[str, Fraction, Num
 
 def _plain(value: Number | Fraction) -> str:
     """Twelve digits; more would not be read."""
-    return f"{float(value):.12g}"
+    try:
+        return f"{float(value):.12g}"
+    except OverflowError:
+        return "a number without end"
 
 
 def _read_solution(path: Path) -> tuple[dict[str, Fraction], Fraction | None]:
@@ -115,7 +130,7 @@ def _read_solution(path: Path) -> tuple[dict[str, Fraction], Fraction | None]:
     inside = not sections
     for line in source.lines():
         words = line.split()
-        if sections and words[:1] == ["#"]:
+        if sections and words[:1] == ["#"] and words[1:]:
             inside = words[1] == "Columns" and not values
             continue
         objective = _OBJECTIVE.fullmatch(" ".join(words))
