@@ -25,6 +25,10 @@ MOST_SPARE, MORE = 2.5, 1
 ROOMY = 2.0
 #: Games to settle what one group holds.
 HALVES = 6
+#: Games of one phase after which the search for its cheapest cover ends, with a bound all the same.
+MOST_GAMES = 240
+#: Every other game is for a cover at this share of the way from the bound to the cheapest one, and after a failure farther.
+HALFWAY, FARTHER = 0.5, 0.15
 #: Covers whose prices differ by a smaller share cost the same.
 PRICE_TOLERANCE = 1e-9
 
@@ -192,16 +196,23 @@ def tighten(
         (least price at ``most``, least price at ``least``), USD/h: nothing in the family is cheaper than the first, and the
         second is a cover.
     """
+    turn, way = -1, HALFWAY
     while True:
+        turn += 1
         bound, cost = groups.covers(groups.most, price), groups.covers(groups.least, price)
         low, high = float(bound[PARTS]), float(cost[PARTS])
         ceiling = high * (1 - slack) if allowance is None else high * (1 + PRICE_TOLERANCE) + allowance
-        if low >= ceiling or math.isinf(low):
+        if low >= ceiling or math.isinf(low) or (turn >= MOST_GAMES and not math.isinf(high)):
             return low, high
+        if allowance is None and turn % 2 and math.isfinite(high):
+            likely = _likely(groups, price, cost, low + way * (high - low))
+            if likely is not None:
+                groups.find_out(*likely)
+                way = HALFWAY if groups.least[likely[0]] >= likely[1] else way + FARTHER * (1 - way)
+                continue
         # What any cover with the group costs at least, and the least share at which one with it is cheap enough.
         with_group = price + bound[PARTS - groups.most]
-        spare = ceiling - np.where(np.isfinite(price), price, 0.0)
-        first = PARTS + 1 - np.searchsorted(bound, spare, side="left")
+        first = _first(bound, price, ceiling)
         if allowance is None or math.isinf(high):
             # Where games do not tell of a share that would do, telling of larger ones changes nothing.
             decided = groups.known | (groups.held & (first <= groups.doubtful))
@@ -218,6 +229,24 @@ def tighten(
         groups.find_out(j, _parts(groups, j, int(first[j]), math.isinf(high)))
         if progress is not None:
             progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
+
+
+def _first(covers: Floats, price: Floats, ceiling: float) -> Ints:
+    """int64 (J,): least share at which a group and the cheapest cover of the rest cost less than the ceiling."""
+    spare = ceiling - np.where(np.isfinite(price), price, 0.0)
+    parts = PARTS + 1 - np.searchsorted(covers, spare, side="left")
+    return np.where(np.isfinite(price), parts, PARTS + 1)
+
+
+def _likely(groups: Groups, price: Floats, cost: Floats, ceiling: float) -> tuple[int, int] | None:
+    """The group that has most room at the share at which it makes a cover below the ceiling, and that share."""
+    first = np.maximum(_first(cost, price, ceiling), 1)
+    open_ = (first <= groups.most) & (first > groups.least) & (first < groups.unclear)
+    if not open_.any():
+        return None
+    room = np.where(open_, groups.games.templates.throughput[groups.template] * groups.count / first, 0.0)
+    j = int(np.argmax(room))
+    return j, int(first[j])
 
 
 def _parts(groups: Groups, j: int, first: int, no_cover: bool) -> int:

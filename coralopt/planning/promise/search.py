@@ -39,6 +39,8 @@ from coralopt.types import Floats, Ints
 
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
+#: Allocations at what groups hold at most, at most.
+MOST_BOUNDS = 50
 #: A group that may not be used: model phase, template of it, instances.
 Cut = tuple[int, int, int]
 
@@ -107,6 +109,16 @@ class PromiseSearch:
         Raises:
             InfeasibleError: The pool has no such plan.
         """
+        try:
+            return self._run()
+        finally:
+            # What was found out is kept, whatever ends the search.
+            if self.remember:
+                self.races.save()
+                for groups in self.groups:
+                    groups.games.save()
+
+    def _run(self) -> tuple[Served, Mapping[int, Placement]]:
         served, columns = self._cheapest(frozenset())
         self.bound = self._bound(served.result.cost_usd_h)
         models = dict.fromkeys(phase.model.name for phase in self.scenario.model_phases)
@@ -116,10 +128,6 @@ class PromiseSearch:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], (served, columns)
         served, columns = self._holding(*of_designs)
-        if self.remember:
-            self.races.save()
-            for groups in self.groups:
-                groups.games.save()
         return self._as_templates(served, columns), self._placements()
 
     def _holding(self, served: Served, columns: GroupColumns) -> tuple[Served, GroupColumns]:
@@ -194,7 +202,7 @@ class PromiseSearch:
 
     def _bound(self, cost: float) -> float:
         """A lower bound on every plan of the family, USD/h; groups that decide it are played."""
-        while True:
+        for _ in range(MOST_BOUNDS):
             least = [groups.covers(groups.most, price) for groups, price in zip(self.groups, self.price, strict=True)]
             floor = float(sum(bound[PARTS] for bound in least))
             if floor >= cost * (1 - self.gap):
@@ -210,8 +218,10 @@ class PromiseSearch:
                 # Nothing cheaper than the plan there is.
                 return cost
             bound_usd_h = min(cost, served.result.bound_usd_h)
+            bound_usd_h = max(floor, bound_usd_h)
             if bound_usd_h >= cost * (1 - self.gap) or not self._find_out(served, columns):
-                return max(floor, bound_usd_h)
+                break
+        return bound_usd_h
 
     def _find_out(self, served: Served, columns: GroupColumns) -> bool:
         """Play the groups of a plan that nothing is known of at the share they take; whether there was any."""
