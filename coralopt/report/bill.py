@@ -50,12 +50,16 @@ def bill_table(bill: Bill, most: int | None = None) -> Table:
     )
 
 
-def model_table(bill: Bill) -> Table:
-    """What each model costs."""
+def model_table(bill: Bill, most: int | None = None) -> Table:
+    """What each model costs; the ``most`` dearest where there are more, or all."""
+    models = list(bill.models)
+    if most is not None and len(models) > most:
+        models = sorted(models, key=lambda model: -model.usd_h)[:most]
+    left = len(bill.models) - len(models)
     columns: list[Column | str] = ["model", *numbers(_MONEY, "USD/h"), *numbers(_MONTHLY, "USD/month")]
     columns += numbers(_MONEY, "USD/Mtok input", "USD/Mtok output")
-    rows = [(m.model, m.usd_h, m.usd_month, m.input_usd_mtok, m.output_usd_mtok) for m in bill.models]
-    return make_table("Cost by model", columns, rows)
+    rows = [(m.model, m.usd_h, m.usd_month, m.input_usd_mtok, m.output_usd_mtok) for m in models]
+    return make_table("Cost by model", columns, rows, caption=f"{left:,} more models" if left else None)
 
 
 def bill_notes(bill: Bill) -> list[str]:

@@ -140,7 +140,7 @@ def _rent_answer(bill: Bill) -> PageAnswer:
     headline = (
         f"{count:,} node{'s' * (count != 1)} in {regions} region{'s' * (regions != 1)}, {bill.usd_month:,.0f} USD/month"
     )
-    blocks: list[Block] = [HtmlTable(bill_table(bill, 12)), HtmlTable(model_table(bill))]
+    blocks: list[Block] = [HtmlTable(bill_table(bill, 12)), HtmlTable(model_table(bill, 12))]
     return PageAnswer("What is rented where?", headline, (*blocks, *map(Words, bill_notes(bill))))
 
 
@@ -275,6 +275,8 @@ def _tables(plan: Plan, bill: Bill) -> Iterable[Block]:
     yield HtmlTable(plan_summary(plan))
     if len(bill.lines) > 12:
         yield HtmlTable(bill_table(bill, ROWS))
+    if len(bill.models) > 12:
+        yield HtmlTable(model_table(bill, ROWS))
     dearest = sorted(plan.instances, key=lambda item: -item.count * item.price_usd_h)[:ROWS]
     shown = plan if len(plan.instances) <= ROWS else plan.model_copy(update={"instances": tuple(dearest)})
     yield HtmlTable(instance_table(shown), filtered=True)
