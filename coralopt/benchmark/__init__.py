@@ -2,6 +2,7 @@
 
 from coralopt.benchmark.arms import Arm, make_arms, parse_arm
 from coralopt.benchmark.consistency import conflicts, recheck
+from coralopt.benchmark.files import KnownValue, read_solu
 from coralopt.benchmark.instances import (
     SUITES,
     expand,
@@ -15,6 +16,7 @@ from coralopt.benchmark.problem_file import load_problem, problem_digest, save_p
 from coralopt.benchmark.results import read_rows, write_rows
 from coralopt.benchmark.runner import BenchReport, run_bench
 from coralopt.benchmark.summary import summarise
+from coralopt.benchmark.tables import summary_csv, summary_latex
 from coralopt.benchmark.task import BenchTask, Settings, make_tasks
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Arm",
     "BenchReport",
     "BenchTask",
+    "KnownValue",
     "Outcome",
     "Settings",
     "conflicts",
@@ -35,10 +38,13 @@ __all__ = [
     "parse_instance",
     "problem_digest",
     "read_rows",
+    "read_solu",
     "recheck",
     "report_markdown",
     "run_bench",
     "save_problem",
     "summarise",
+    "summary_csv",
+    "summary_latex",
     "write_rows",
 ]

@@ -10,8 +10,8 @@ from coralopt.errors import BenchmarkError
 from coralopt.placement.formulations import FORMULATIONS as PLACEMENT
 from coralopt.solving import get_backend, unknown_option
 
-#: Formulations by kind of problem.
-FORMULATIONS = {"placement": tuple(PLACEMENT), "allocation": tuple(ALLOCATION)}
+#: Formulations by kind of problem; a model in a file has one, itself.
+FORMULATIONS = {"placement": tuple(PLACEMENT), "allocation": tuple(ALLOCATION), "file": ("file",)}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """``dp``, ``highs/tight``, ``scip/split+reductions``, ``gurobi/split+restrict=1900``, ``highs/split+arrays``."""
+        """``dp``, ``highs/tight``, ``highs/file``, ``scip/split+reductions``, ``gurobi/split+restrict=1900``."""
         if not self.formulation:
             return self.solver
         way = "+arrays" if self.arrays else "+reductions" if self.reductions else ""
@@ -100,7 +100,7 @@ def make_arms(solvers: Sequence[str], formulations: Sequence[str], reductions: I
             arms.append(Arm(solver))
             continue
         for formulation in formulations or known:
-            if formulation in FORMULATIONS["placement"]:
+            if formulation in (*FORMULATIONS["placement"], *FORMULATIONS["file"]):
                 arms.append(Arm(solver, formulation))
             if formulation in FORMULATIONS["allocation"]:
                 arms += [Arm(solver, formulation, reduced) for reduced in wanted]

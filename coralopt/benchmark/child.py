@@ -22,6 +22,7 @@ import numpy as np
 
 from coralopt.allocation import AllocationProblem, AllocationResult, AllocationSearchOptions, solve_allocation
 from coralopt.benchmark.arms import Arm
+from coralopt.benchmark.files import ModelFile
 from coralopt.benchmark.observe import ObservedAllocation, ObservedBackend
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.problem_file import BenchProblem, answer_to_plain, load_problem
@@ -43,10 +44,12 @@ from coralopt.solving import (
     Reason,
     Solution,
     SolveOptions,
+    SolveProgress,
     gap_reached,
     is_matrix_backend,
     require_backend,
     solve,
+    solve_matrix,
 )
 
 #: First line of the events: the clock runs.
@@ -116,7 +119,7 @@ def run(job: RunJob, problem: BenchProblem, stream: TextIO) -> Row:
         options = SolveOptions.from_mapping(job.options)
         _warm_up(job, problem.kind, options)
         memory = peak_memory_mib()
-        watch = Watch(stream, problem.sense)
+        watch = Watch(stream, problem.sense)  # a model's file is read here, ahead of the clock
         watch.write(STARTED)
         ending = _solve(job, problem, options, watch)
     except Exception as error:
@@ -151,6 +154,8 @@ def _solve(job: RunJob, problem: BenchProblem, options: SolveOptions, watch: Wat
     """The outcome; the watch's steps are filled even when an error ends the run."""
     arm, backend = job.arm, require_backend(job.arm.solver)
     if not is_matrix_backend(backend):
+        if isinstance(problem, ModelFile):
+            raise UnsupportedError(f"solver {arm.solver!r} takes no model files")
         watch.called()
         # Any: either kind of problem, and of answer.
         either: Problem[Any] = problem
@@ -158,8 +163,11 @@ def _solve(job: RunJob, problem: BenchProblem, options: SolveOptions, watch: Wat
         watch.steps.update(solution.seconds)
         return _solution_data(solution)
     permute = job.seed if job.permute and job.seed > 0 else None
-    observed = ObservedBackend(backend, permute, None if arm.reductions else watch.tell, watch.called)
+    whole = not arm.reductions and not isinstance(problem, ModelFile)
+    observed = ObservedBackend(backend, permute, watch.tell if whole else None, watch.called)
     try:
+        if isinstance(problem, ModelFile):
+            return _solve_file(arm, problem, observed, options, watch)
         if isinstance(problem, PlacementProblem):
             solution = best_placement(problem, observed, arm.formulation, options)
         elif arm.reductions:
@@ -174,6 +182,35 @@ def _solve(job: RunJob, problem: BenchProblem, options: SolveOptions, watch: Wat
         return _solution_data(solution)
     finally:
         watch.steps.update(observed.seconds)
+
+
+def _solve_file(arm: Arm, problem: ModelFile, observed: ObservedBackend, options: SolveOptions, watch: Watch) -> Row:
+    matrix = problem.matrix
+
+    def listen(event: SolveProgress) -> None:
+        if event.objective is not None:
+            watch.tell(event.objective)
+
+    # A linear programme has no incumbents.
+    result = solve_matrix(matrix, observed, options, on_progress=listen if matrix.integer.any() else None)
+    watch.steps["check"] = result.check_seconds
+    answer = None
+    if result.x is not None:
+        answer = {matrix.column_names[int(j)]: float(result.x[j]) for j in np.flatnonzero(result.x)}
+    figures = (result.objective, result.bound, result.gap)
+    solution = Solution(
+        answer,
+        result.termination,
+        *figures,
+        options.rel_gap,
+        arm.solver,
+        arm.formulation,
+        watch.steps,
+        result.nodes,
+        result.iterations,
+        shape=matrix.shape,
+    )
+    return _solution_data(solution)
 
 
 # Any: the answer of either kind of problem.
@@ -225,6 +262,9 @@ def _warm_up(job: RunJob, kind: str, options: SolveOptions) -> None:
 
 
 def _toy(kind: str) -> BenchProblem:
+    if kind == "file":
+        text = b"Maximize obj: x + y\nSubject To c: 2 x + 3 y <= 7\nBounds y <= 1.5\nGeneral x\nEnd\n"
+        return ModelFile(np.frombuffer(text, dtype=np.uint8), "toy.lp")
     if kind == "placement":
         # Three stages: the dynamic programme has kernels of its own for middle ones.
         values = np.zeros((3, 3, 2, 5))

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from coralopt.benchmark.files import NOTHING, KnownValue, known_of
 from coralopt.benchmark.instances import parse_instance
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.problem_file import answer_from_plain, problem_digest
@@ -35,33 +36,36 @@ class WrongAnswer:
     text: str
 
 
-def sense_of(kind: str) -> str:
-    """``"max"`` for placements (tokens/s), ``"min"`` for allocations (USD/h)."""
-    return "max" if kind == "placement" else "min"
+def sense_of(row: Row) -> str:
+    """``"max"`` for placements (tokens/s), ``"min"`` for allocations (USD/h), what a model in a file says itself."""
+    return row.get("sense") or ("max" if row["kind"] == "placement" else "min")
 
 
-def best_known(rows: Iterable[Row]) -> dict[str, tuple[float, str]]:
-    """Instance -> best checked objective and the run that has it."""
+def best_known(rows: Iterable[Row], known: Mapping[str, KnownValue] = NOTHING) -> dict[str, tuple[float, str]]:
+    """Instance -> best checked objective and who says so: a run, or the known values; no run beats a known optimum."""
     best: dict[str, tuple[float, str]] = {}
     for row in rows:
+        value = known_of(row["instance"], known)
+        if value is not None and value.value is not None and row["instance"] not in best:
+            best[row["instance"]] = (value.value, f"the known values say {value.mark}")
         if row["outcome"] not in (Outcome.OPTIMAL.value, Outcome.FEASIBLE.value) or row.get("objective") is None:
             continue
-        sign = -1.0 if sense_of(row["kind"]) == "max" else 1.0
+        sign = -1.0 if sense_of(row) == "max" else 1.0
         old = best.get(row["instance"])
-        if old is None or sign * row["objective"] < sign * old[0]:
-            best[row["instance"]] = (float(row["objective"]), row["key"])
+        if old is None or (not old[1].endswith("say =opt=") and sign * row["objective"] < sign * old[0]):
+            best[row["instance"]] = (float(row["objective"]), f"{row['key']} has the checked answer")
     return best
 
 
-def conflicts(rows: Sequence[Row]) -> list[WrongAnswer]:
-    """Everything that is wrong, run by run."""
-    best = best_known(rows)
+def conflicts(rows: Sequence[Row], known: Mapping[str, KnownValue] = NOTHING) -> list[WrongAnswer]:
+    """Everything that is wrong, run by run, also against what is known of models in files."""
+    best = best_known(rows, known)
     wrong = []
     digests: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row.get("instance_digest"):
             digests[row["instance"]].add(row["instance_digest"])
-        text = _contradiction(row, best)
+        text = _contradiction(row, best) or _against(row, known_of(row["instance"], known))
         if text:
             wrong.append(WrongAnswer(row["instance"], row["key"], text))
     for name, several in sorted(digests.items()):
@@ -79,14 +83,29 @@ def _contradiction(row: Row, best: Mapping[str, tuple[float, str]]) -> str:
         return ""
     objective, witness = best[row["instance"]]
     if row["outcome"] == Outcome.INFEASIBLE.value:
-        return f"says infeasible, but {witness} has the checked answer {objective!r}"
+        return f"says infeasible, but {witness} {objective!r}"
     bound = row.get("bound")
     if bound is None:
         return ""
-    beyond = objective - bound if sense_of(row["kind"]) == "max" else bound - objective
+    beyond = objective - bound if sense_of(row) == "max" else bound - objective
     if beyond <= TOLERANCE * max(1.0, abs(objective)):
         return ""
-    return f"proves the bound {bound!r}, but {witness} has the checked answer {objective!r}"
+    return f"proves the bound {bound!r}, but {witness} {objective!r}"
+
+
+def _against(row: Row, known: KnownValue | None) -> str:
+    """What a checked answer has against a known optimum, or against there being none."""
+    objective = row.get("objective")
+    if known is None or objective is None or row["outcome"] not in (Outcome.OPTIMAL.value, Outcome.FEASIBLE.value):
+        return ""
+    if known.mark == "=inf=":
+        return f"has the answer {objective!r} to what is known to be infeasible"
+    if known.mark != "=opt=" or known.value is None:
+        return ""
+    beyond = objective - known.value if sense_of(row) == "max" else known.value - objective
+    if beyond <= TOLERANCE * max(1.0, abs(known.value)):
+        return ""
+    return f"has the answer {objective!r}, better than the known optimum {known.value!r}"
 
 
 def recheck(rows: Sequence[Row]) -> list[WrongAnswer]:

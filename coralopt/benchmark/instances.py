@@ -2,8 +2,9 @@
 
     placement:gpt-oss-120b/prefill:nodes=5:seed=3
     allocation:extended:columns=10000:supply=scarce:seed=1
+    file:folder/afiro.mps
 
-A *pattern* stands for many of them: lists (``nodes=3,5``), ranges (``seed=0..4``), and ``*`` in the model phase.
+A *pattern* stands for many of them: lists (``nodes=3,5``), ranges (``seed=0..4``), and ``*`` in the model phase or the path.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import ClassVar
 from coralopt.allocation import AllocationProblem
 from coralopt.benchmark.draw_allocation import allocation_problem
 from coralopt.benchmark.draw_placement import placement_problem, scenario_of
+from coralopt.benchmark.files import FileInstance, expand_files, is_file_pattern
 from coralopt.errors import BenchmarkError
 from coralopt.placement import PlacementProblem
 from coralopt.solving import unknown_option
@@ -96,7 +98,7 @@ class AllocationInstance:
         return allocation_problem(self.source, self.columns, self.supply, self.seed)
 
 
-Instance = PlacementInstance | AllocationInstance
+Instance = PlacementInstance | AllocationInstance | FileInstance
 
 
 def parse_instance(text: str) -> Instance:
@@ -117,12 +119,14 @@ def expand(pattern: str) -> list[Instance]:
     Raises:
         BenchmarkError: What is wrong with the pattern, with the choices.
     """
+    if is_file_pattern(pattern):
+        return list(expand_files(pattern))
     kind, _, rest = pattern.partition(":")
     first, *parts = rest.split(":")
     if kind not in ("placement", "allocation") or not first:
         raise BenchmarkError(
-            f"{pattern!r} is no instance; write placement:MODEL/PHASE:nodes=5:seed=0 or "
-            "allocation:SCENARIO:columns=1000:supply=ample:seed=0"
+            f"{pattern!r} is no instance; write placement:MODEL/PHASE:nodes=5:seed=0, "
+            "allocation:SCENARIO:columns=1000:supply=ample:seed=0 or the path of an LP or MPS file"
         )
     known = ("nodes", "seed", "scenario") if kind == "placement" else ("columns", "supply", "seed")
     values: dict[str, list[str]] = {}

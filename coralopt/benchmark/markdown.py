@@ -132,7 +132,11 @@ def _counts(section: Data) -> str:
     }
     if any(arm["late"] for arm in arms):
         columns["proven too late"] = "{late}"
-    return _grid(arms, {**columns, **_MEANS, "median s": "{median:s}", "most MiB": "{memory_mib:,.0f}"})
+    best = _CELLS.format(
+        "{solved_of_run} of {run} solved, SGM 1 s {sgm_1:s}, PAR10 {par10:s}", **section["virtual_best"]
+    )
+    grid = _grid(arms, {**columns, **_MEANS, "median s": "{median:s}", "most MiB": "{memory_mib:,.0f}"})
+    return f"{grid}\n\nThe virtual best, the fastest arm of every run: {best}."
 
 
 def _sizes(section: Data) -> str:
@@ -183,11 +187,16 @@ def _primal(items: Sequence[Data]) -> str:
     if not items:
         return "Nothing was run."
     gaps = {f"{moment:g} s": f"{{gaps[{k}]:.2%}}" for k, moment in enumerate(items[0]["moments"])}
+    gaps |= {
+        f"to {target:.3g}": f"{{seconds_to[{k}]:s}} ({{reached[{k}]}})" for k, target in enumerate(items[0]["targets"])
+    }
     last = {"primal integral": "{integral:s}", "best answer found": "{found_best}"}
     return (
-        "Mean distance to the best checked answer of any arm, |x - best| / max(|x|, |best|); 100 % without an answer. "
-        "The integral is over the time limit, in seconds; arms that did not run everything are means over fewer "
-        "runs.\n\n" + _grid(items, {"arm": "{arm}", "runs": "{runs}", **gaps, **last})
+        "Mean distance to the best checked answer of any arm, or a known value, |x - best| / max(|x|, |best|); 100 % "
+        "without an answer. The integral is over the time limit, in seconds; arms that did not run everything are means "
+        "over fewer runs. *To 0.01* is the time to a gap of 1 %, as SGM (shift 1 s) with the limit where it was not "
+        "reached, and in brackets how many runs reached it.\n\n"
+        + _grid(items, {"arm": "{arm}", "runs": "{runs}", **gaps, **last})
     )
 
 

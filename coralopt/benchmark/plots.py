@@ -82,7 +82,7 @@ def _gaps(axes: Any, section: Data, rows: Sequence[Row]) -> None:
     times = np.geomspace(0.01, section["limit"], 200)
     for k, item in enumerate(section["primal"]):
         steps = [
-            run_steps(row, best[row["instance"]][0], section["kind"])
+            run_steps(row, best[row["instance"]][0])
             for row in rows
             if row["arm"] == item["arm"] and row["instance"] in best and not row["outcome"].startswith("not run")
         ]

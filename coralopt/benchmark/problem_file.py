@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from coralopt.allocation import Allocation, AllocationProblem
+from coralopt.benchmark.files import ModelFile
 from coralopt.errors import BenchmarkError
 from coralopt.placement import Placement, PlacementProblem, Stage
 
 #: What the bench solves, and what comes of it.
-BenchProblem = PlacementProblem | AllocationProblem
-BenchAnswer = Placement | Allocation
+BenchProblem = PlacementProblem | AllocationProblem | ModelFile
+BenchAnswer = Placement | Allocation | Mapping[str, float]
 
 #: Kind -> its class, its arrays, and its plain fields.
 _FIELDS: Mapping[str, tuple[type[BenchProblem], tuple[str, ...], tuple[str, ...]]] = {
@@ -26,11 +27,12 @@ _FIELDS: Mapping[str, tuple[type[BenchProblem], tuple[str, ...], tuple[str, ...]
         ("usage", "throughput", "phase", "demand", "availability", "price", "running"),
         ("penalty", "phase_names", "region_names", "configuration_names"),
     ),
+    "file": (ModelFile, ("text",), ("file_name",)),
 }
 
 
 def save_problem(problem: BenchProblem, path: Path) -> None:
-    """Write a placement or allocation problem as ``.npz``: arrays and one line of JSON, nothing executable."""
+    """Write a problem as ``.npz``: arrays and one line of JSON, nothing executable."""
     arrays, plain = _parts(problem)
     np.savez(path, plain=np.frombuffer(json.dumps(plain).encode(), dtype=np.uint8), **arrays)
 
@@ -64,12 +66,15 @@ def problem_digest(problem: BenchProblem) -> str:
 
 
 def answer_to_plain(answer: BenchAnswer | None) -> list[list[object]] | None:
-    """A placement as ``[[layers, [nodes...]], ...]``, an allocation as ``[[template, region, count], ...]``."""
+    """A placement as ``[[layers, [nodes...]], ...]``, an allocation as ``[[template, region, count], ...]``.
+
+    Values of a model's columns other than 0 are ``[[name, value], ...]``.
+    """
     if isinstance(answer, Placement):
         return [[stage.layers, list(stage.nodes)] for stage in answer.stages]
     if isinstance(answer, Allocation):
         return [[*place, count] for place, count in answer.to_mapping().items()]
-    return None
+    return None if answer is None else [[name, value] for name, value in answer.items()]
 
 
 # Any: what answer_to_plain wrote, read from JSON; the kind decides what comes of it.
@@ -77,6 +82,8 @@ def answer_from_plain(kind: str, data: Any) -> Any:
     """The inverse of :func:`answer_to_plain`."""
     if kind == "placement":
         return Placement(tuple(Stage(int(layers), tuple(int(n) for n in nodes)) for layers, nodes in data))
+    if kind == "file":
+        return dict(data)
     return Allocation.of({(int(t), int(r)): int(n) for t, r, n in data})
 
 

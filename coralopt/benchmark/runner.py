@@ -145,7 +145,7 @@ class _Bench:
     logs: Path | None
     missing: Mapping[str, str]
     machine: Mapping[str, object]
-    instances: dict[Instance, tuple[Path, str]] = field(default_factory=dict)
+    instances: dict[Instance, tuple[Path, str, str]] = field(default_factory=dict)
     running: list[_Run] = field(default_factory=list)
     count: int = 0
 
@@ -154,7 +154,7 @@ class _Bench:
         problem = instance.problem()
         path = self.scratch / f"instance-{len(self.instances) + 1}.npz"
         save_problem(problem, path)
-        self.instances[instance] = (path, problem_digest(problem))
+        self.instances[instance] = (path, problem_digest(problem), problem.sense)
 
     def rows(self, todo: list[BenchTask]) -> Iterable[BenchTask]:
         """Run everything; yields a task when its row is on disk."""
@@ -164,9 +164,7 @@ class _Bench:
                 task = waiting.pop()
                 if task.arm.solver in self.missing:
                     hint = self.missing[task.arm.solver]
-                    self.results.append(
-                        {**self.common(task, ""), "outcome": Outcome.NOT_INSTALLED.value, "message": hint}
-                    )
+                    self.results.append({**self.common(task), "outcome": Outcome.NOT_INSTALLED.value, "message": hint})
                     yield task
                 else:
                     self.start(task)
@@ -181,15 +179,17 @@ class _Bench:
                     yield run.task
             time.sleep(TICK)
 
-    def common(self, task: BenchTask, digest: str) -> Row:
+    def common(self, task: BenchTask) -> Row:
         """What a row says whatever happens."""
         instance, arm = task.instance, task.arm
+        _, digest, sense = self.instances.get(instance, (None, "", None))
         return {
             "key": task.key,
             "instance": instance.name,
             "kind": instance.kind,
             "size": instance.size,
             "instance_digest": digest,
+            "sense": sense,
             "arm": arm.name,
             **asdict(arm),
             "seed": task.seed,
@@ -200,7 +200,7 @@ class _Bench:
 
     def start(self, task: BenchTask) -> None:
         """A fresh process in a session of its own, so that Ctrl-C reaches the bench only."""
-        problem, digest = self.instances[task.instance]
+        problem = self.instances[task.instance][0]
         self.count += 1
         folder = self.scratch / f"run-{self.count}"
         folder.mkdir()
@@ -214,7 +214,7 @@ class _Bench:
             seconds=SETUP_LIMIT,
             memory_gib=self.settings.memory_limit,
         )
-        self.running.append(_Run(task, child, folder, self.common(task, digest)))
+        self.running.append(_Run(task, child, folder, self.common(task)))
 
     def finish(self, run: _Run, end: Exit) -> None:
         """Put the row of an ended process on disk."""

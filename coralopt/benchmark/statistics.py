@@ -96,3 +96,8 @@ def primal_integral(steps: Sequence[tuple[float, float]], limit: float) -> float
 def gap_at(steps: Sequence[tuple[float, float]], second: float) -> float:
     """Primal gap at a second."""
     return next((gap for start, gap in reversed(steps) if start <= second), 1.0)
+
+
+def gap_reached_at(steps: Sequence[tuple[float, float]], gap: float, limit: float) -> float:
+    """First second at which the primal gap is no larger than ``gap``; the limit where that is never or later."""
+    return min([limit, *(second for second, reached in steps if reached <= gap)])

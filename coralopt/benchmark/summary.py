@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from coralopt.benchmark.consistency import WrongAnswer, best_known, conflicts, sense_of
+from coralopt.benchmark.files import NOTHING, KnownValue
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.results import Row
 from coralopt.benchmark.statistics import (
     gap_at,
+    gap_reached_at,
     gap_steps,
     par10,
     performance_ratios,
@@ -29,6 +31,8 @@ FACTORS = (1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)
 SHIFTS = (1.0, 10.0)
 #: Shares of the time limit at which the primal gap is printed.
 MOMENTS = (0.01, 0.05, 0.2, 0.5, 1.0)
+#: Primal gaps the time to which is reported.
+GAPS = (0.1, 0.01, 0.001)
 #: Steps of a run whose shares are reported.
 STEPS = ("build", "handover", "solve", "check", "other")
 
@@ -74,15 +78,21 @@ class Runs:
         return [tuple(table[place] for table in tables) for place in shared]
 
 
-def summarise(rows: Sequence[Row], clock: str = "seconds", extra: Sequence[WrongAnswer] = ()) -> Data:
+def summarise(
+    rows: Sequence[Row],
+    clock: str = "seconds",
+    extra: Sequence[WrongAnswer] = (),
+    known: Mapping[str, KnownValue] = NOTHING,
+) -> Data:
     """All figures of a report.
 
     Args:
         rows: From :func:`coralopt.benchmark.read_rows`.
         clock: ``"seconds"`` (wall) or ``"cpu_seconds"``.
         extra: Wrong answers found elsewhere.
+        known: From :func:`coralopt.benchmark.read_solu`; answers are held against it.
     """
-    wrong = [*conflicts(rows), *extra]
+    wrong = [*conflicts(rows, known), *extra]
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     keys = frozenset(conflict.key for conflict in wrong)
     return {
@@ -97,20 +107,23 @@ def summarise(rows: Sequence[Row], clock: str = "seconds", extra: Sequence[Wrong
         "seeds": sorted({row["seed"] for row in rows}),
         "load": _load(rows),
         "solvers": _solvers(rows),
-        "sections": [_section(kind, [row for row in rows if row["kind"] == kind], keys, clock) for kind in kinds],
+        "sections": [
+            _section(Runs([row for row in rows if row["kind"] == kind], keys, clock), kind, known) for kind in kinds
+        ],
     }
 
 
-def _section(kind: str, rows: Sequence[Row], wrong: frozenset[str], clock: str) -> Data:
-    runs = Runs(rows, wrong, clock)
+def _section(runs: Runs, kind: str, known: Mapping[str, KnownValue]) -> Data:
+    rows = runs.rows
     sizes = sorted({row["size"] for row in rows}, key=lambda size: (int(size.split()[0].replace(",", "")), size))
     ran = [arm for arm in runs.arms if runs.run(runs.by_arm[arm])]
     shared = runs.common(ran)
-    best = best_known(row for row in rows if row["key"] not in wrong)
+    best = best_known((row for row in rows if row["key"] not in runs.wrong), known)
     return {
         "kind": kind,
         "limit": runs.limit,
         "arms": [_arm(runs, arm, runs.by_arm[arm]) for arm in runs.arms],
+        "virtual_best": _times(runs, _fastest(runs)),
         "by_size": [
             {"size": size, "arms": [_cell(runs, [r for r in runs.by_arm[a] if r["size"] == size]) for a in runs.arms]}
             for size in sizes
@@ -120,7 +133,7 @@ def _section(kind: str, rows: Sequence[Row], wrong: frozenset[str], clock: str) 
         ]},
         "profile": _profile(runs, ran, shared),
         "pairwise": [_pair(runs, a, b) for k, a in enumerate(ran) for b in ran[k + 1 :]],
-        "primal": [_primal(runs, arm, best, kind) for arm in ran],
+        "primal": [_primal(runs, arm, best) for arm in ran],
         "shares": [_shares(runs, arm) for arm in ran],
         "spread": [_spread(runs, arm) for arm in ran],
         "unfinished": [
@@ -155,6 +168,14 @@ def _times(runs: Runs, rows: Sequence[Row]) -> Data:
         "par10": _number(par10(seconds, solved, runs.limit)),
         "median": _median(seconds),
     }
+
+
+def _fastest(runs: Runs) -> list[Row]:
+    """The virtual best arm: of every (instance, seed) that was run the fastest run, a solved one where there is any."""
+    fastest: dict[tuple[str, int], Row] = {}
+    for row in sorted(runs.run(runs.rows), key=lambda row: (not runs.solved(row), runs.seconds(row))):
+        fastest.setdefault((row["instance"], row["seed"]), row)
+    return list(fastest.values())
 
 
 def _cell(runs: Runs, rows: Sequence[Row]) -> Data:
@@ -215,21 +236,25 @@ def _pair(runs: Runs, first: str, second: str) -> Data:
     }
 
 
-def run_steps(row: Row, best: float, kind: str) -> list[tuple[float, float]]:
+def run_steps(row: Row, best: float) -> list[tuple[float, float]]:
     """Primal gap of a run over time; one that was killed or wrong has delivered nothing."""
     if row["outcome"] not in (Outcome.OPTIMAL.value, Outcome.FEASIBLE.value):
         return [(0.0, 1.0)]
     events = [*(row.get("events") or []), [row["seconds"], row["objective"]]]
-    return gap_steps(events, best, sense_of(kind))
+    return gap_steps(events, best, sense_of(row))
 
 
-def _primal(runs: Runs, arm: str, best: dict[str, tuple[float, str]], kind: str) -> Data:
+def _primal(runs: Runs, arm: str, best: dict[str, tuple[float, str]]) -> Data:
     """Mean primal gap at shares of the limit, and the mean primal integral, over instances with a known answer."""
     rows = [row for row in runs.run(runs.by_arm[arm]) if row["instance"] in best and row["key"] not in runs.wrong]
-    steps = [run_steps(row, best[row["instance"]][0], kind) for row in rows]
+    steps = [run_steps(row, best[row["instance"]][0]) for row in rows]
+    reached = [[gap_reached_at(s, gap, runs.limit) for s in steps] for gap in GAPS]
     return {
         "arm": arm,
         "runs": len(rows),
+        "targets": list(GAPS),
+        "seconds_to": [_number(shifted_geometric_mean(seconds, SHIFTS[0])) for seconds in reached],
+        "reached": [sum(second < runs.limit for second in seconds) for seconds in reached],
         "moments": [moment * runs.limit for moment in MOMENTS],
         "gaps": [_mean([gap_at(s, moment * runs.limit) for s in steps]) for moment in MOMENTS],
         "integral": _mean([primal_integral(s, runs.limit) for s in steps]),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from coralopt.cli.console import (
     JsonFlag,
@@ -30,7 +31,22 @@ if TYPE_CHECKING:
 
     from coralopt.benchmark import BenchTask, Outcome
 
-app = typer.Typer(invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
+
+class _BenchGroup(TyperGroup):
+    """The commands; a pattern of model files that the shell has already expanded is one ``-i`` for each file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # Any: typer may bring its own copy of click
+        from coralopt.benchmark.files import is_file_pattern
+
+        spread: list[str] = []
+        for word in args:
+            if is_file_pattern(word) and spread[-2:-1] in (["-i"], ["--instance"]) and is_file_pattern(spread[-1]):
+                spread.append("-i")
+            spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+app = typer.Typer(cls=_BenchGroup, invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
 
 ResultsArgument = Annotated[Path, typer.Argument(metavar="RESULTS", help="Results file, .jsonl or .parquet.")]
 
@@ -43,7 +59,11 @@ class InstanceOptions(OptionGroup):
 
     suite: list[str] | None = option(None, "Named instances: placement, allocation, small; may be repeated.")
     instance: list[str] | None = option(
-        None, "e.g. placement:*/prefill:nodes=3..8:seed=0,1; may be repeated.", "--instance", "-i", metavar="SPEC"
+        None,
+        "e.g. placement:*/prefill:nodes=3..8:seed=0,1 or folder/*.mps; may be repeated.",
+        "--instance",
+        "-i",
+        metavar="SPEC",
     )
     solver: list[str] | None = option(None, "May be repeated; every registered one by default.", "--solver", "-s")
     formulation: list[str] | None = option(None, "May be repeated; all by default.", "--formulation", "-f")
@@ -108,6 +128,7 @@ class BenchOutput(OptionGroup):
     output: Path = option(
         Path("bench.jsonl"), "Results file; continued when it exists.", "--output", "-o", check=file_to_write
     )
+    solu: Path | None = option(None, "Known values of model files, in MIPLIB's form.")
     logs: Path | None = option(None, "Folder for the solvers' own logs.", check=folder_to_write)
     dry_run: bool = option(False, "Only say what would be run.", "--dry-run")
     json_output: JsonFlag = False
@@ -122,6 +143,7 @@ def bench(context: typer.Context, instances: InstanceOptions, limits: RunLimits,
     from coralopt import benchmark
 
     tasks = instances.tasks()
+    known = benchmark.read_solu(files.solu) if files.solu else {}
     settings = benchmark.Settings(
         **{name: value for name, value in vars(limits).items() if name != "assignments"},
         options=parse_options(limits.assignments),
@@ -143,7 +165,7 @@ def bench(context: typer.Context, instances: InstanceOptions, limits: RunLimits,
         )
     wanted = {task.key for task in tasks}
     rows = [row for row in benchmark.read_rows(files.output) if row["key"] in wanted]
-    summary = benchmark.summarise(rows) if rows else None
+    summary = benchmark.summarise(rows, known=known) if rows else None
     document = {"results": files.output, **vars(outcome), "summary": summary}
     counts = f"{outcome.done} of {outcome.total} runs done ({outcome.kept} from before)"
     line = f"{counts}, {outcome.seconds:.0f} s: {files.output}"
@@ -160,11 +182,15 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Folder for report.md, report.json and the plots.", callback=folder_to_write
+            "--output",
+            "-o",
+            help="Folder for report.md, report.json, table.csv, table.tex and the plots.",
+            callback=folder_to_write,
         ),
     ] = None,
     clock: Annotated[str, typer.Option(help="wall or cpu: which seconds count.")] = "wall",
     recheck: Annotated[bool, typer.Option(help="Draw every instance again and check every stored answer.")] = False,
+    solu: Annotated[Path | None, typer.Option(help="Known values of model files, in MIPLIB's form.")] = None,
     plots: Annotated[bool, typer.Option(help="Draw plots, where matplotlib is installed.")] = True,
     title: Annotated[str, typer.Option(help="Heading of the report.")] = "Benchmark",
     json_output: JsonFlag = False,
@@ -178,8 +204,9 @@ def report(
     rows = benchmark.read_rows(results)
     if not rows:
         raise BenchmarkError(f"{results} has no rows yet")
+    known = benchmark.read_solu(solu) if solu else {}
     wrong = benchmark.recheck(rows) if recheck else []
-    data = benchmark.summarise(rows, "seconds" if clock == "wall" else "cpu_seconds", wrong)
+    data = benchmark.summarise(rows, "seconds" if clock == "wall" else "cpu_seconds", wrong, known)
     drawn: list[str] = []
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -191,6 +218,8 @@ def report(
         for name, text in (
             ("report.json", json.dumps(data, indent=1, allow_nan=False) + "\n"),
             ("report.md", benchmark.report_markdown(data, drawn, title)),
+            ("table.csv", benchmark.summary_csv(data)),
+            ("table.tex", benchmark.summary_latex(data)),
         ):
             with replacing(output / name) as temporary:
                 temporary.write_text(text, encoding="utf-8")
@@ -199,7 +228,10 @@ def report(
     elif output is None:
         sys.stdout.write(benchmark.report_markdown(data, (), title))
     if output is not None:
-        say("written: " + ", ".join(str(output / name) for name in ("report.md", "report.json", *drawn)))
+        say(
+            "written: "
+            + ", ".join(str(output / name) for name in ("report.md", "report.json", "table.csv", "table.tex", *drawn))
+        )
     if recheck:
         count = sum(row.get("answer") is not None for row in rows)
         say(f"{count:,} stored answers checked again: {len(wrong)} wrong")

@@ -77,7 +77,15 @@ def test_wrong_patterns_say_what_is_wrong(text: str, words: str) -> None:
 def test_arms() -> None:
     """Names of arms read back, combinations make sense, nonsense is refused."""
     arms = make_arms(["dp", "highs"], [], [False, True])
-    names = ["dp", "highs/paper", "highs/paper+reductions", "highs/split", "highs/split+reductions", "highs/tight"]
+    names = [
+        "dp",
+        "highs/file",
+        "highs/paper",
+        "highs/paper+reductions",
+        "highs/split",
+        "highs/split+reductions",
+        "highs/tight",
+    ]
     assert sorted({arm.name for arm in arms}) == names
     assert all(parse_arm(arm.name) == arm for arm in arms)
     assert [a.name for a in arms if a.takes("placement")] == ["dp", "highs/paper", "highs/tight"]
