@@ -1,4 +1,4 @@
-"""Price files of others: catalogs of SkyPilot, AWS's price list, Azure's retail prices, a CSV of one's own.
+"""Price files of others: SkyPilot's catalogs, price lists of AWS, Azure and Google Cloud, a CSV of one's own.
 
 Every reader gives what one node-hour of an instance type costs in a region. Instance types without a GPU that the catalog
 knows are counted and left out; of several types with the same GPUs in one region the cheapest stays, and of several zones
@@ -10,13 +10,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import dropwhile
 from pathlib import Path
+from typing import Any, TextIO
 
+from coralopt.catalog.gcp import gpus_of, read_skus
 from coralopt.catalog.loaders import configuration_name, gpus, node_configurations
 from coralopt.errors import CoraloptError
 
@@ -30,11 +31,6 @@ _AWS = {
     **{"g4dn": "T4", "g5": "A10G", "g6": "L4", "g6e": "L40S", "g7e": "RTXPRO6000", "p3": "V100", "p4d": "A100-40"},
     **{"p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"},
 }
-#: GCP bills hosts and GPUs apart: form of the host's name -> GPU as SkyPilot calls it, and how many.
-_GCP_COUNTED = re.compile(r"(a2|a3|a4)-(high|ultra|mega)gpu-(\d+)g")
-_GCP = {"a2-high": "A100", "a2-mega": "A100", "a2-ultra": "A100-80GB", "a3-high": "H100", "a3-mega": "H100-MEGA"}
-_GCP |= {"a3-ultra": "H200", "a4-high": "B200"}
-_G2 = {"4": 1, "8": 1, "12": 1, "16": 1, "24": 2, "32": 1, "48": 4, "96": 8}
 #: Azure: parts of the names of sizes -> GPU and count.
 _AZURE = {
     **{"NC24ads_A100_v4": ("A100", 1), "NC48ads_A100_v4": ("A100", 2), "NC96ads_A100_v4": ("A100", 4)},
@@ -93,12 +89,14 @@ def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[Pric
         CoraloptError: The file cannot be read, or is of no such kind.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            first = next((line for line in stream if line.strip()), "")
+            stream.seek(0)
+            reader = _json if first.lstrip()[:1] in ("{", "[") else _table
+            rows = list((_aws if first.startswith('"FormatVersion"') else reader)(path, stream))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
         raise CoraloptError(f"{path}: the prices cannot be read: {reason}") from error
-    try:
-        rows = list(_azure(path, text) if text.lstrip().startswith("{") else _table(path, text))
     except csv.Error as error:
         raise CoraloptError(f"{path}: not a CSV file: {error}") from error
     found, skipped = [], Counter[str]()
@@ -113,6 +111,25 @@ def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[Pric
         left = f"; left out: {', '.join(list(skipped)[:10])}" if skipped else ""
         raise CoraloptError(f"{path}: no price of a node that the catalog knows{left}")
     return cheapest(found), skipped
+
+
+def skypilot_file(word: str) -> Path:
+    """``skypilot:aws`` is what an installed SkyPilot keeps of its catalog of that cloud; other words are paths.
+
+    Raises:
+        CoraloptError: SkyPilot has none.
+    """
+    package, _, cloud = word.partition(":")
+    if package != "skypilot":
+        return Path(word)
+    folder = Path.home() / ".sky" / "catalogs"
+    copies = [path for path in folder.glob("v*/*/vms.csv") if path.parts[-3][1:].isdecimal()]
+    own = [path for path in copies if path.parent.name == cloud]
+    if not own:
+        clouds = ", ".join(sorted({path.parent.name for path in copies}))
+        known = f"; it has {clouds}" if clouds else f"; `sky check` brings catalogs into {folder}"
+        raise CoraloptError(f"{word}: SkyPilot has no catalog of {cloud or 'no cloud'}{known}")
+    return max(own, key=lambda path: int(path.parts[-3][1:]))
 
 
 def cheapest(nodes: Iterable[PricedNode]) -> list[PricedNode]:
@@ -136,20 +153,16 @@ def _price(node: PricedNode) -> float:
 _Row = tuple[str, str, int, str, tuple[float | None, float | None, int | None]]
 
 
-def _table(path: Path, text: str) -> Iterator[_Row]:
-    lines = text.splitlines()
-    if lines and lines[0].startswith('"FormatVersion"'):
-        yield from _aws(path, dropwhile(lambda line: not line.startswith('"SKU"'), lines))
-        return
-    rows = list(csv.DictReader(io.StringIO(text)))
+def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
+    rows = list(csv.DictReader(stream))
     names = {(name or "").strip().lower(): name for name in (rows[0] if rows else {})}
     columns = {field: next((names[n] for n in choices if n in names), None) for field, choices in _OWN.items()}
     missing = [field for field in ("region", "instance_type", "gpu", "gpus", "on_demand_usd_h") if not columns[field]]
     if missing:
         raise CoraloptError(
             f"{path}: no known price file: no column {', '.join(missing)}. Known are SkyPilot's catalogs, AWS's price list "
-            "(CSV), Azure's retail prices (JSON), and CSV files with region, instance_type, gpu, gpus, usd_h and, where "
-            "known, spot_usd_h and quota"
+            "(CSV), Azure's retail prices and Google Cloud's SKUs (JSON), and CSV files with region, instance_type, gpu, "
+            "gpus, usd_h and, where known, spot_usd_h and quota"
         )
 
     def cell(row: Mapping[str, str], field: str) -> str:
@@ -175,7 +188,7 @@ def _table(path: Path, text: str) -> Iterator[_Row]:
             continue
         count, prices, quota = figures(number, row)
         if not gpu:
-            gpu, count = _gcp(kind)
+            gpu, count = gpus_of(kind)
             more = apart.get((cell(row, "region"), gpu, count))
             if more is None:
                 continue
@@ -207,18 +220,14 @@ def _quota(text: str) -> int | None:
     return quota
 
 
-def _gcp(kind: str) -> tuple[str, int]:
-    counted = _GCP_COUNTED.fullmatch(kind)
-    if counted:
-        return _GCP.get(f"{counted[1]}-{counted[2]}", ""), int(counted[3])
-    return ("L4", _G2.get(kind.removeprefix("g2-standard-"), 0)) if kind.startswith("g2-standard-") else ("", 0)
+def _aws(path: Path, stream: TextIO) -> Iterator[_Row]:
+    """Shared Linux instances on demand; the list has one row for every operating system and tenancy.
 
-
-def _aws(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
-    """Shared Linux instances on demand; the list has one row for every operating system and tenancy."""
+    A region's list has hundreds of megabytes, so that it is read line by line.
+    """
     wanted = {"TermType": "OnDemand", "Tenancy": "Shared", "Operating System": "Linux", "CapacityStatus": "Used"}
     wanted |= {"Pre Installed S/W": "NA"}
-    for row in csv.DictReader(lines):
+    for row in csv.DictReader(dropwhile(lambda line: not line.startswith('"SKU"'), stream)):
         kind = row.get("Instance Type") or ""
         if not (row.get("GPU") or "").isdecimal() or any(row.get(name) != value for name, value in wanted.items()):
             continue
@@ -229,20 +238,31 @@ def _aws(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
             raise CoraloptError(f"{path}: not AWS's price list: {type(error).__name__} {error}") from error
 
 
-def _azure(path: Path, text: str) -> Iterator[_Row]:
-    """Consumption prices of Linux sizes; spot ones say so in their names."""
+def _json(path: Path, stream: TextIO) -> Iterator[_Row]:
+    """Azure's retail prices (``Items``), or the SKUs of Google Cloud's Compute Engine, one page or a list of all."""
     try:
-        items = json.loads(text)["Items"]
-        for item in items:
-            size, name = item["armSkuName"], item["skuName"]
-            if item["type"] != "Consumption" or "Windows" in item["productName"] or "Low Priority" in name:
-                continue
-            gpu, count = _AZURE.get(size.removeprefix("Standard_"), ("", 0))
-            price = _amount(str(item["retailPrice"]))
-            prices = (None, price, None) if "Spot" in name else (price, None, None)
-            yield str(item["armRegionName"]), gpu, count, size, prices
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CoraloptError(f"{path}: not a file of Azure's retail prices: {type(error).__name__} {error}") from error
+        document = json.load(stream)
+        if isinstance(document, dict) and "Items" in document:
+            yield from _azure(document["Items"])
+            return
+        for region, machine, on_demand, spot in read_skus(document if isinstance(document, list) else document["skus"]):
+            yield region, machine.gpu, machine.gpus, machine.name, (on_demand, spot, None)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CoraloptError(
+            f"{path}: neither Azure's retail prices nor Google Cloud's SKUs: {type(error).__name__} {error}"
+        ) from error
+
+
+def _azure(items: Iterable[Mapping[str, Any]]) -> Iterator[_Row]:  # Any: JSON
+    """Consumption prices of Linux sizes; spot ones say so in their names."""
+    for item in items:
+        size, name = item["armSkuName"], item["skuName"]
+        if item["type"] != "Consumption" or "Windows" in item["productName"] or "Low Priority" in name:
+            continue
+        gpu, count = _AZURE.get(size.removeprefix("Standard_"), ("", 0))
+        price = _amount(str(item["retailPrice"]))
+        prices = (None, price, None) if "Spot" in name else (price, None, None)
+        yield str(item["armRegionName"]), gpu, count, size, prices
 
 
 def read_user_catalog(path: Path) -> list[PricedNode]:

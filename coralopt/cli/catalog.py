@@ -123,10 +123,11 @@ def _list(
 @app.command("import")
 def import_prices(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             metavar="FILE...",
-            help="SkyPilot catalogs, AWS's price list (CSV), Azure's retail prices (JSON), or CSV files of your own.",
+            help="SkyPilot catalogs (skypilot:CLOUD: the installed one's), price lists of AWS (CSV), Azure and Google Cloud "
+            "(JSON), CSV files of your own.",
         ),
     ],
     output: Annotated[
@@ -138,13 +139,13 @@ def import_prices(
     json_output: JsonFlag = False,
 ) -> None:
     """Take prices, instance types and quotas of FILES into a catalog of your own, which scenarios name."""
-    from coralopt.catalog.price_files import catalog_text, cheapest, read_prices, read_user_catalog
+    from coralopt.catalog.price_files import catalog_text, cheapest, read_prices, read_user_catalog, skypilot_file
     from coralopt.plan.files import write_text
     from coralopt.replacing import user_catalog
     from coralopt.report.table import make_table, numbers
 
     target, nodes, skipped = output or user_catalog(), [], Counter[str]()
-    for path in files:
+    for path in map(skypilot_file, files):
         day = date or datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() if path.exists() else ""
         prices, left_out = read_prices(path, day, source)
         nodes += prices

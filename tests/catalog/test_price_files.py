@@ -70,6 +70,22 @@ def test_skypilot_catalogs_with_hosts_and_gpus_apart(tmp_path: Path) -> None:
     assert skipped == {"8xA100": 1}
 
 
+def test_the_catalog_of_an_installed_skypilot(tmp_path: Path, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest version of one cloud; clouds that are not there are said."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "`sky check`" in run_cli("catalog", "import", "skypilot:aws", "-o", "own.csv").stderr
+    for version, price in (("v9", "0.9"), ("v10", "0.7")):
+        (tmp_path / ".sky" / "catalogs" / version / "aws").mkdir(parents=True)
+        rows = SKYPILOT.replace("0.8,", f"{price},")
+        (tmp_path / ".sky" / "catalogs" / version / "aws" / "vms.csv").write_text(rows)
+    assert run_cli("catalog", "import", "skypilot:aws", "-o", "own.csv").returncode == 0
+    small = next(node for node in read_user_catalog(tmp_path / "own.csv") if node.configuration == "1xL4")
+    assert small.on_demand_usd_h == 0.7
+    refused = run_cli("catalog", "import", "skypilot:azure", "-o", "own.csv")
+    assert refused.returncode == 2
+    assert "no catalog of azure; it has aws" in refused.stderr
+
+
 def test_price_lists_of_aws_and_azure(tmp_path: Path) -> None:
     """Linux, shared, on demand; spot prices of Azure are the same size under another name."""
     (tmp_path / "index.csv").write_text(AWS)
@@ -82,9 +98,68 @@ def test_price_lists_of_aws_and_azure(tmp_path: Path) -> None:
     assert (node.on_demand_usd_h, node.spot_usd_h) == (84.8, 30.0)
 
 
+def _sku(description: str, usd: str, *, unit: str = "h", currency: str = "USD", **other: object) -> dict[str, object]:
+    units, _, decimals = usd.partition(".")
+    price = {"units": units, "nanos": int(decimals.ljust(9, "0")), "currencyCode": currency}
+    expression = {"usageUnit": unit, "tieredRates": [{"startUsageAmount": 0, "unitPrice": price}]}
+    usage = "Preemptible" if "Spot" in description else "OnDemand"
+    return {
+        "description": description,
+        "category": {"usageType": usage},
+        "serviceRegions": ["us-central1", "us-east1"],
+        "pricingInfo": [{"pricingExpression": expression}],
+        **other,
+    }
+
+
+#: In the form of Google Cloud's list; the prices of G2 are those of us-central1.
+SKUS = [
+    _sku("G2 Instance Core running in Americas", "0.024988"),
+    _sku("G2 Instance Ram running in Americas", "0.002927", unit="GiBy.h"),
+    _sku("Nvidia L4 GPU running in Americas", "0.56004"),
+    _sku("A2 Instance Core running in Americas", "0.031611"),
+    _sku("A2 Instance Ram running in Americas", "0.004237", unit="GiBy.h"),
+    _sku("Nvidia Tesla A100 80GB GPU running in Americas", "3.9279"),
+    _sku("Commitment v1: Nvidia L4 GPU running in Americas for 1 Year", "0.35"),
+    _sku("Nvidia L4 GPU Virtual Workstation running in Americas", "0.2"),
+    _sku("N1 Predefined Instance Core running in Americas", "0.031611"),
+]
+
+
+def test_skus_of_google_cloud_are_added_up_to_machines(tmp_path: Path) -> None:
+    """Cores, GiB and GPUs; what has no price of every part is left out. g2-standard-4 costs what SkyPilot's catalog says."""
+    spot = [
+        _sku("Spot Preemptible G2 Instance Core running in Americas", "0.01"),
+        _sku("Spot Preemptible G2 Instance Ram running in Americas", "0.001", unit="GiBy.h"),
+        _sku("Nvidia L4 GPU attached to Spot Preemptible VMs running in Americas", "0.2", serviceRegions=["us-east1"]),
+    ]
+    (tmp_path / "page.json").write_text(json.dumps({"skus": SKUS + spot, "nextPageToken": ""}))
+    by = {(node.region, node.configuration): node for node in read_prices(tmp_path / "page.json")[0]}
+    assert set(by) == {
+        (region, f"{count}x{gpu}")
+        for region in ("us-central1", "us-east1")
+        for gpu in ("L4", "A100")
+        for count in (1, 2, 4, 8)
+    }
+    small = by["us-central1", "1xL4"]
+    assert (small.instance_type, small.spot_usd_h) == ("g2-standard-4", None)
+    assert small.on_demand_usd_h == pytest.approx(0.70683, abs=1e-5)
+    assert by["us-central1", "8xL4"].on_demand_usd_h == pytest.approx(8.00333, abs=2e-4)
+    assert by["us-east1", "1xL4"].spot_usd_h == pytest.approx(0.2 + 4 * 0.01 + 16 * 0.001)
+    assert by["us-central1", "1xA100"].on_demand_usd_h == pytest.approx(5.02752, abs=1e-4)
+    (tmp_path / "all.json").write_text(json.dumps(SKUS))
+    assert len(read_prices(tmp_path / "all.json")[0]) == len(by)
+    (tmp_path / "euros.json").write_text(json.dumps([_sku("Nvidia L4 GPU running in Iowa", "0.5", currency="EUR")]))
+    with pytest.raises(CoraloptError, match="a price in EUR"):
+        read_prices(tmp_path / "euros.json")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ('{"skus": [{"description": "Nvidia L4 GPU running in Iowa"}]}', "Google Cloud's SKUs: KeyError 'category'"),
+        ("[1]", "Google Cloud's SKUs: TypeError"),
+        ("[]", "no price of a node"),
         ("a,b\n1,2\n", "no column region"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,cheap\n", "line 2"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,Z80,1,1\n", "left out: 1xZ80"),
