@@ -4,6 +4,7 @@
     python benchmarks/online_stage.py --cache DIR --case scarce --seeds 0,1,2 --demand 1,5
     python benchmarks/online_stage.py --cache DIR --case growth
     python benchmarks/online_stage.py --cache DIR --solvers highs,scip --case scarce
+    python benchmarks/online_stage.py --cache DIR --suite --json NOW [--before THEN]   # hard instances to 0.1 %
 
 The library of the scenario (``extended``: more than a million templates, three regions) is built once and kept in DIR.
 Cases:
@@ -12,7 +13,13 @@ Cases:
 * ``scarce``: 25 % (``core``) or 75 % (``extended``) above it, as in the paper's section 5.4;
   coralopt.testing.online_instances says how the demand is estimated;
 * ``epochs``: a walk of small changes from the scarce instance, every epoch solved from the last one's state and anew;
-* ``growth``: ample supply over the templates of at most 2, 3, ... nodes.
+* ``growth``: ample supply over the templates of at most 2, 3, ... nodes;
+* ``models``: three times as many model phases, scarce;
+* ``regions``: sixteen regions, scarce;
+* ``unlimited``: 10^6 requests/s in all, over a supply without end.
+
+``--suite`` runs those that are hard: scarce x5 of seeds 0 to 6, scarce and ample x10, x50, x200, models, regions, unlimited.
+``--before`` compares with the rows of an earlier run, whose CPU seconds and gaps stand beside the new ones.
 
 ``--demand F`` multiplies the scenario's demand: 5 makes a cluster of the paper's size (100 to 300 GPUs). Each line is one
 run: wall and CPU seconds until a plan with that gap was there and proven, its cost, its bound, the gap reached, and the
@@ -42,7 +49,24 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.testing.online_instances import AMPLE, SCARCE, base_problem, next_epoch, with_supply
+from coralopt.testing.online_instances import (
+    AMPLE,
+    SCARCE,
+    base_problem,
+    more_models,
+    more_regions,
+    next_epoch,
+    with_supply,
+)
+
+#: (case, factor on the demand, seed) of ``--suite``; 150 requests/s times 6,667 are 10^6.
+SUITE = (
+    *(("scarce", 5.0, seed) for seed in range(7)),
+    *((case, factor, 0) for factor in (10.0, 50.0, 200.0) for case in ("scarce", "ample")),
+    ("models", 5.0, 0),
+    ("regions", 5.0, 0),
+    ("unlimited", 1e6 / 150, 0),
+)
 
 HEAD = (
     f"{'case':28} {'solver':7} {'columns':>9} {'gap asked':>9} {'wall s':>7} {'CPU s':>7} {'cost USD/h':>11} "
@@ -53,9 +77,11 @@ HEAD = (
 class Table:
     """Prints a line a run and keeps them for ``--json``."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Path | None = None) -> None:
         self.rows: list[dict[str, Any]] = []
-        print(HEAD, flush=True)
+        rows = [] if before is None else json.loads(before.read_text(encoding="utf-8"))
+        self.before = {(row["case"], row["solver"], row["gap_asked"]): row for row in rows}
+        print(HEAD + (f" {'CPU before':>10} {'gap before':>10}" if before else ""), flush=True)
 
     def run(
         self,
@@ -84,10 +110,7 @@ class Table:
             "gib": gib,
         }
         if result is None:
-            print(
-                f"{case:28} {solver:7} {'':9} {gap:9.4%} {wall:7.2f} {cpu:7.2f} no allocation within the limit",
-                flush=True,
-            )
+            said = f"{'':9} {gap:9.4%} {wall:7.2f} {cpu:7.2f} no allocation within the limit"
         else:
             row |= {
                 "columns": result.columns,
@@ -96,13 +119,21 @@ class Table:
                 "gap": result.gap,
                 "seconds": dict(result.seconds),
             }
-            print(
-                f"{case:28} {solver:7} {result.columns:9,} {gap:9.4%} {wall:7.2f} {cpu:7.2f} {result.cost_usd_h:11.4f} "
-                f"{result.bound_usd_h:11.4f} {result.gap:8.4%} {gib:5.2f}",
-                flush=True,
+            said = (
+                f"{result.columns:9,} {gap:9.4%} {wall:7.2f} {cpu:7.2f} {result.cost_usd_h:11.4f} "
+                f"{result.bound_usd_h:11.4f} {result.gap:8.4%} {gib:5.2f}"
             )
+        then = self.before.get((case, solver, gap), {})
+        if then:
+            said += f" {then['cpu_s']:10.2f} " + (f"{then['gap']:10.4%}" if "gap" in then else f"{'none':>10}")
+        print(f"{case:28} {solver:7} {said}", flush=True)
         self.rows.append(row)
         return result
+
+    def write(self, place: Path | None) -> None:
+        """Keep the rows."""
+        if place:
+            place.write_text(json.dumps(self.rows, indent=2) + "\n", encoding="utf-8")
 
 
 def pool(problem: AllocationProblem, seed: int, factor: float) -> AllocationProblem:
@@ -117,6 +148,18 @@ def pool(problem: AllocationProblem, seed: int, factor: float) -> AllocationProb
     return made
 
 
+def instance(base: AllocationProblem, case: str, factor: float, seed: int) -> AllocationProblem:
+    """One of the cases but epochs and growth."""
+    if case == "unlimited":
+        plenty = np.where(base.availability > 0, 10**7, 0)
+        return replace(base, demand=base.demand * factor, availability=plenty, running=None)
+    if case == "models":
+        base = more_models(base, 3, seed)
+    if case == "regions":
+        base = more_regions(base, 16, seed)
+    return pool(replace(base, demand=base.demand * factor), seed, AMPLE if case == "ample" else SCARCE["extended"])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -129,20 +172,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gaps", default="0.01,0.001,0", help="relative gaps to stop at")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a run")
+    parser.add_argument("--suite", action="store_true", help="the hard instances of `extended` instead")
+    parser.add_argument("--only", default="", help="of the suite, the cases with one of these in their name")
+    parser.add_argument(
+        "--cpu", action="store_true", help="limits count processor seconds: for a machine with others on it"
+    )
+    parser.add_argument("--before", type=Path, help="rows of an earlier run to compare with")
     parser.add_argument("--json", type=Path, help="write the rows here")
-    asked = parser.parse_args(arguments)
+    settings = parser.parse_args(arguments)
+    if settings.cpu:
+        time.perf_counter = time.process_time
     started = time.perf_counter()
-    base, library = base_problem(asked.scenario, asked.cache)
+    base, library = base_problem(settings.scenario, settings.cache)
     print(
-        f"{asked.scenario}: {len(library):,} templates x {len(base.region_names)} regions, library in "
+        f"{settings.scenario}: {len(library):,} templates x {len(base.region_names)} regions, library in "
         f"{time.perf_counter() - started:.1f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
-    table = Table()
-    gaps = [float(text) for text in asked.gaps.split(",")]
-    seeds = [int(text) for text in asked.seeds.split(",")]
-    for factor in (float(text) for text in asked.demand.split(",")):
+    table = Table(settings.before)
+    if settings.suite:
+        for case, factor, seed in SUITE:
+            name = f"{case} x{factor:g} seed {seed}"
+            if any(part in name for part in settings.only.split(",")):
+                table.run(
+                    name, instance(base, case, factor, seed), settings.solvers.split(",")[0], 1e-3, settings.limit
+                )
+            table.write(settings.json)
+        return
+    gaps = [float(text) for text in settings.gaps.split(",")]
+    seeds = [int(text) for text in settings.seeds.split(",")]
+    for factor in (float(text) for text in settings.demand.split(",")):
         scaled = replace(base, demand=base.demand * factor)
-        for case in asked.case.split(","):
+        for case in settings.case.split(","):
             for seed in seeds:
                 name = f"{case} x{factor:g} seed {seed}"
                 if case == "growth":
@@ -154,24 +214,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
                             throughput=scaled.throughput[chosen],
                             phase=scaled.phase[chosen],
                         )
-                        for solver in asked.solvers.split(","):
+                        for solver in settings.solvers.split(","):
                             table.run(
                                 f"{name}, {int(chosen.sum()):,}",
                                 with_supply(part, seed, AMPLE),
                                 solver,
                                 1e-3,
-                                asked.limit,
+                                settings.limit,
                             )
                     continue
-                problem = pool(scaled, seed, AMPLE if case == "ample" else SCARCE[asked.scenario])
-                for solver in asked.solvers.split(","):
+                problem = pool(scaled, seed, AMPLE if case == "ample" else SCARCE[settings.scenario])
+                for solver in settings.solvers.split(","):
                     if case == "epochs":
-                        walk(table, name, problem, solver, asked.epochs, asked.limit)
+                        walk(table, name, problem, solver, settings.epochs, settings.limit)
                         continue
                     for gap in gaps:
-                        table.run(name, problem, solver, gap, asked.limit)
-    if asked.json:
-        asked.json.write_text(json.dumps(table.rows, indent=2) + "\n", encoding="utf-8")
+                        table.run(name, problem, solver, gap, settings.limit)
+    table.write(settings.json)
 
 
 def walk(table: Table, name: str, problem: AllocationProblem, solver: str, epochs: int, limit: float) -> None:

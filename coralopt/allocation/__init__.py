@@ -9,6 +9,7 @@ from coralopt.allocation.on_infeasible import OnInfeasible, Served, check_on_inf
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
 from coralopt.allocation.routes import Flow, ModelRoutes, Route
+from coralopt.allocation.search.fewest import fewest_gpus
 from coralopt.allocation.search.options import AllocationSearchOptions, AllocationState, SearchLimits
 from coralopt.allocation.search.result import AllocationResult
 from coralopt.allocation.search.session import AllocationSession
@@ -45,6 +46,7 @@ __all__ = [
     "SupplyClass",
     "check_on_infeasible",
     "explain",
+    "fewest_gpus",
     "largest_factor",
     "matrix_from_arrays",
     "pieces_of",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from coralopt.allocation import (
     AllocationProblem,
     AllocationSearchOptions,
     OnInfeasible,
+    fewest_gpus,
     largest_factor,
     solve_allocation,
     solve_or_serve_less,
@@ -74,15 +77,14 @@ class CoralPlanner:
                     error.explanation,
                 ) from error
         else:
-            served = solve_or_serve_less(
-                problem,
-                request.on_infeasible,
-                request.backend,
-                request.solve_options,
-                AllocationSearchOptions(
-                    formulation, bool(setting(self, request, "reductions")), restrict, state=warm.prices
-                ),
-            )
+            options, started = request.solve_options, time.perf_counter()
+            reductions = bool(setting(self, request, "reductions"))
+            search = AllocationSearchOptions(formulation, reductions, restrict, state=warm.prices)
+            served = solve_or_serve_less(problem, request.on_infeasible, request.backend, options, search)
+            deadline = math.inf if options.time_limit is None else started + options.time_limit
+            gpus = np.array([host.count for host in scenario.configurations])
+            fewest = fewest_gpus(served.problem, served.result, gpus, request.backend, options, deadline)
+            served = replace(served, result=fewest)
         steps.end("allocation")
         tables, gap = warm.tables_of(scenario), request.solve_options.rel_gap
         plan = make_plan(scenario, library, tables, served, request.backend, gap, placements)

@@ -123,6 +123,35 @@ def with_supply(
     return replace(problem, availability=nodes, running=None)
 
 
+def more_models(problem: AllocationProblem, copies: int, seed: int) -> AllocationProblem:
+    """Every model so many times, the copies at demands of their own (log-normal, sigma 0.4)."""
+    factors = np.exp(np.random.default_rng(seed).normal(0.0, 0.4, (copies, len(problem.demand))))
+    factors[0] = 1.0
+    phases = len(problem.demand)
+    return replace(
+        problem,
+        usage=np.tile(problem.usage, (copies, 1)),
+        throughput=np.tile(problem.throughput, copies),
+        phase=(problem.phase + phases * np.arange(copies)[:, None]).ravel(),
+        demand=(problem.demand * factors).ravel(),
+        phase_names=tuple(f"{name}#{k}" for k in range(copies) for name in problem.phase_names),
+    )
+
+
+def more_regions(problem: AllocationProblem, regions: int, seed: int) -> AllocationProblem:
+    """So many regions, those beyond the problem's own with prices within 10 % of theirs."""
+    own = np.arange(regions) % len(problem.region_names)
+    change = np.random.default_rng(seed).uniform(0.9, 1.1, (regions, problem.price.shape[1]))
+    change[: len(problem.region_names)] = 1.0
+    return replace(
+        problem,
+        availability=problem.availability[own],
+        price=problem.price[own] * change,
+        region_names=tuple(f"{problem.region_names[r]}#{k}" for k, r in enumerate(own.tolist())),
+        running=None,
+    )
+
+
 def next_epoch(problem: AllocationProblem, running: Allocation, seed: int) -> AllocationProblem:
     """A small change: demand within 5 %, prices of a tenth of the pool within 3 %, one node more or less here and there."""
     rng = np.random.default_rng(seed)
