@@ -126,7 +126,7 @@ def import_prices(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="SkyPilot catalogs (skypilot:CLOUD: the installed one's), price lists of AWS (CSV), Azure and Google Cloud "
+            help="SkyPilot catalogs (skypilot:aws for an installed one's), price lists of AWS (CSV), Azure and Google Cloud "
             "(JSON), CSV files of your own.",
         ),
     ],
