@@ -10,17 +10,18 @@ from typing import Any
 
 import yaml
 
+from coralopt.errors import ScenarioError
 from coralopt.scenario.mistakes import MistakeList, Path
 
 #: Aliases can make a small file explode; no honest scenario comes near these.
 _MOST_VALUES = 200_000
 _DEEPEST = 40
-#: Characters of YAML, which takes seconds a megabyte, and of JSON whose lines are told: it is read as YAML for them.
+#: Characters of YAML, and of JSON whose lines are told: it is read as YAML for them.
 _MOST_YAML, _MOST_LINED = 1_000_000, 200_000
 _PLAIN = "tag:yaml.org,2002:"
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
     """YAML with JSON's kinds of values only: no dates, no ``yes`` for true, no ``1:30`` for 90; ``1e3`` is a number."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the base class has it so
@@ -106,9 +107,27 @@ def _syntax(mistakes: MistakeList, language: str, problem: str, line: int, colum
     mistakes.raise_any()
 
 
+def _refuse_absurd(text: str, mistakes: MistakeList) -> None:
+    """Count ahead of composing: its compiled code calls itself at every level, and too deep a file would end the process."""
+    depth = values = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        values += isinstance(event, yaml.NodeEvent)
+        if depth > _DEEPEST:
+            raise RecursionError
+        if values > _MOST_VALUES:
+            _too_many(mistakes)
+
+
+def _too_many(mistakes: MistakeList) -> None:
+    mistakes.add((), f"the file holds more than {_MOST_VALUES:,} values; no scenario comes near that")
+    mistakes.raise_any()
+
+
 def _compose(text: str, mistakes: MistakeList) -> yaml.Node | None:
     loader: yaml.SafeLoader | None = None
     try:
+        _refuse_absurd(text, mistakes)
         loader = _Loader(text)
         node: yaml.Node | None = loader.get_single_node()
         return node
@@ -139,10 +158,11 @@ def _json_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _json_lines(text: str, lines: dict[Path, int]) -> None:
     """Fill ``lines`` where the JSON text is YAML too, which is nearly always; lines are a courtesy only."""
     try:
+        _refuse_absurd(text, MistakeList(""))
         node = _Loader(text).get_single_node()
         if node is not None:
             _Builder(MistakeList(""), lines).build(node)
-    except (yaml.YAMLError, RecursionError):
+    except (yaml.YAMLError, RecursionError, ScenarioError):
         lines.clear()
 
 
@@ -175,8 +195,7 @@ def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[object
         try:
             data = json.loads(text, object_pairs_hook=_json_pairs)
             if _values(data) > _MOST_VALUES:
-                mistakes.add((), f"the file holds more than {_MOST_VALUES:,} values; no scenario comes near that")
-                mistakes.raise_any()
+                _too_many(mistakes)
             if len(text) <= _MOST_LINED:
                 _json_lines(text, lines)
             return data, lines
