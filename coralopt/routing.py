@@ -11,12 +11,19 @@ routing                  rule
 
 Work is what a router can know: at a prefill instance the prompt tokens sent there whose first token is not made yet;
 at a decode or mixed instance the requests sent there that have not left. Lengths of answers are known to nobody.
+
+Requests that share a session or the beginning of a prompt are better off where its KV cache is (:func:`choose_by_key`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol, TypeVar, get_args
+
+#: How far beyond its share of the work a key may fill an instance before its requests go on to the next one.
+MOST_OF_SHARE = 1.25
 
 Routing = Literal["weighted-round-robin", "least-work", "power-of-two"]
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
@@ -47,7 +54,19 @@ class Loaded(Weighted, Protocol):
     def work(self) -> float: ...
 
 
+class Named(Loaded, Protocol):
+    """Something that can be picked by a key.
+
+    Attributes:
+        name: The same wherever and whenever it is picked.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+
 Item = TypeVar("Item", bound=Weighted)
+Home = TypeVar("Home", bound=Named)
 Busy = TypeVar("Busy", bound=Loaded)
 
 
@@ -67,6 +86,27 @@ def choose(routing: Routing, items: Sequence[Busy], own: float, uniform: Callabl
         rest = [item for item in items if item is not first]
         items = [first, _drawn(rest, uniform)] if rest else [first]
     return min(items, key=lambda item: (item.work + own) / item.weight)
+
+
+def choose_by_key(items: Sequence[Home], key: str, own: float) -> Home | None:
+    """Pick the same one of ``items`` for the same key while its load allows; ``None`` when there are none.
+
+    Every key has an order of all items, in which each stands first as often as its weight says (weighted rendezvous
+    hashing). The first is taken whose work is at most ``MOST_OF_SHARE`` times its share of all work, and one request (as
+    in consistent hashing with bounded loads, Mirrokni, Thorup and Zadimoghaddam 2018). No state is kept: several routers
+    agree, and of an item that goes only its own keys move.
+    """
+    if not items:
+        return None
+    load = (sum(item.work for item in items) + own) / sum(item.weight for item in items)
+    # There is always one: whoever has least work for its weight.
+    fitting = [item for item in items if item.work <= MOST_OF_SHARE * load * item.weight + own]
+    return min(fitting, key=lambda item: -math.log(_fraction(f"{key}\n{item.name}")) / item.weight)
+
+
+def _fraction(text: str) -> float:
+    """A number inside (0, 1) that looks random and depends on the text alone."""
+    return (int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()) + 0.5) / 2**48
 
 
 def _drawn(items: Sequence[Item], uniform: Callable[[], float]) -> Item:

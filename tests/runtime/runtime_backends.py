@@ -172,7 +172,8 @@ class Client:
     async def ask(self, stream: bool = False, tokens: int = 4, **more: Any) -> tuple[int, str, dict[str, str]]:
         """Status, text and headers of one completion."""
         body = {"model": "m", "prompt": "p", "max_tokens": tokens, **({"stream": True} if stream else {}), **more}
-        async with self.session.post(f"{self.url}/v1/completions", json=body) as answer:
+        headers = body.pop("headers", None)
+        async with self.session.post(f"{self.url}/v1/completions", json=body, headers=headers) as answer:
             return answer.status, await answer.text(), dict(answer.headers)
 
     async def get(self, path: str, **more: Any) -> tuple[int, str]:

@@ -31,6 +31,32 @@ def test_weighted_shares_within_5_percent() -> None:
     with_router(backends, test)
 
 
+@pytest.mark.parametrize(
+    ("affinity", "same", "other"),
+    [
+        ("session", {"user": "me"}, {}),
+        ("session", {"headers": {"X-Session-Id": "me"}, "user": "many"}, {}),
+        ("prefix", {"prompt": "You are a clerk." * 8 + "One."}, {"prompt": "You are a clerk." * 8 + "Two."}),
+        ("prefix", {"prompt": None, "messages": [{"content": "You are a clerk." * 8}, {"content": "1"}]}, {}),
+    ],
+)
+def test_requests_stay_where_their_cache_is(affinity: str, same: dict[str, object], other: dict[str, object]) -> None:
+    """One session, or one beginning, one instance of prefill; different ones spread."""
+    backends = [FakeBackend(name, phase="prefill", connector="ExampleConnector") for name in "abcd"]
+    decode = FakeBackend("z", phase="decode", connector="ExampleConnector")
+
+    async def test(client: Client) -> None:
+        for number in range(6):
+            assert (await client.ask(**{**same, **(other if number % 2 else {})}))[0] == 200
+        assert sorted(len(backend.bodies) for backend in backends) == [0, 0, 0, 6]
+        for number in range(30):
+            assert (await client.ask(prompt=f"{number} is the number", user=str(number)))[0] == 200
+        assert all(len(backend.bodies) > 1 for backend in backends)
+        assert len(decode.bodies) == 36
+
+    with_router([*backends, decode], test, affinity=affinity, prefix_characters=100)
+
+
 def test_requests_are_split_over_both_modes_as_planned() -> None:
     """A model in mode auto: the plan's share is mixed, the rest takes two legs; a mode that is down is passed over."""
     backends = [

@@ -13,7 +13,7 @@ from runtime_backends import Client, FakeBackend, with_router
 from coralopt.runtime.router import BackendConfig, RouterConfig
 from coralopt.runtime.router.doors import Doors
 from coralopt.runtime.router.events import EventFilter
-from coralopt.runtime.router.pool import Backend, BackendPool
+from coralopt.runtime.router.pool import Backend, BackendPool, Need
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.run import open_doors
 
@@ -37,15 +37,15 @@ def test_a_slot_is_handed_on_whatever_the_queue() -> None:
         pool.add(Backend(config, healthy=True))
         take = pool._take
 
-        def counted(avoid: frozenset[str], own: float) -> Backend | None:
+        def counted(need: Need) -> Backend | None:
             nonlocal choices
             choices += 1
-            return take(avoid, own)
+            return take(need)
 
         served: list[int] = []
 
         async def one(number: int) -> None:
-            async with pool.slot(frozenset(), 60.0):
+            async with pool.slot(Need(), 60.0):
                 served.append(number)
                 await asyncio.sleep(0)
 

@@ -14,7 +14,7 @@ from closed_cases import BY_LENGTH, case_of, instance_of
 from coralopt.routing import ROUTINGS, Routing
 from coralopt.runtime.router.config import BackendConfig, RouterConfig, router_document
 from coralopt.runtime.router.legs import prompt_tokens
-from coralopt.runtime.router.pool import Backend, BackendPool
+from coralopt.runtime.router.pool import Backend, BackendPool, Need
 from coralopt.runtime.router.router import Router
 from coralopt.simulation.state import PREFILL
 from coralopt.testing.simulation_reference import Reference
@@ -45,7 +45,7 @@ async def _picks(case: SimulationCase, ends_s: list[float]) -> list[int]:
         for other in [other for other in at_work if ends_s[other] <= arrival]:
             await at_work.pop(other).aclose()
         at_work[request] = AsyncExitStack()
-        slot = pool.slot(frozenset(), 1.0, float(case.input_tokens[request]))
+        slot = pool.slot(Need(own=float(case.input_tokens[request])), 1.0)
         picks.append(backends.index(await at_work[request].enter_async_context(slot)))
     for stack in at_work.values():
         await stack.aclose()

@@ -65,6 +65,14 @@ class RouterConfig(_Part):
     version: Literal[1] = 1
     backends: tuple[BackendConfig, ...] = ()
     routing: Routing = Field(default="weighted-round-robin", description="How an instance is chosen.")
+    affinity: Literal["none", "session", "prefix"] = Field(
+        default="none",
+        description="Which requests go to the same instance while its load allows: of one session, or with one beginning.",
+    )
+    session_header: str = Field(
+        default="X-Session-Id", description="Names a session; without it the body's `user` does."
+    )
+    prefix_characters: int = Field(default=1024, ge=1, description="How much of a prompt is its beginning.")
     mixed_share: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
         default={},
         description="Model with disaggregated and mixed instances -> share of its requests for the mixed ones.",

@@ -6,6 +6,7 @@ itself and need no word.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -108,6 +109,15 @@ def _transfer(prefill: JsonObject) -> Mapping[str, Json]:
 def prompt_tokens(body: JsonObject) -> float:
     """About how many tokens the prompt of a request has: four characters each, or as many as it lists; 1 at least."""
     return max(1.0, _characters(body.get("prompt", body.get("messages"))) / 4)
+
+
+def beginning(body: JsonObject, characters: int) -> str:
+    """The first so many characters of a prompt or of messages."""
+    prompt = body.get("prompt") or body.get("messages")
+    if isinstance(prompt, str):
+        return prompt[:characters]
+    # Long conversations are cut before they are written out again: a message has at least one character.
+    return json.dumps(prompt[:characters] if isinstance(prompt, list) else prompt)[:characters]
 
 
 def _characters(part: Json) -> int:

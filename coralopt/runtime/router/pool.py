@@ -10,8 +10,9 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from coralopt.routing import Routing, choose
+from coralopt.routing import Routing, choose, choose_by_key
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.types import JsonObject
 
@@ -23,6 +24,20 @@ class Busy(Exception):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.status = status
+
+
+class Need(NamedTuple):
+    """What a request wants of a backend.
+
+    Attributes:
+        avoid: Names of backends that are not to be chosen.
+        own: Work that it brings.
+        key: Requests with the same key go to the same backend while its load allows; ``None``: any backend will do.
+    """
+
+    avoid: frozenset[str] = frozenset()
+    own: float = 1.0
+    key: str | None = None
 
 
 @dataclass(eq=False)
@@ -71,6 +86,10 @@ class Backend:
         return {**self.config.model_dump(mode="json"), **state}
 
     @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
     def weight(self) -> float:
         return self.config.weight
 
@@ -111,9 +130,9 @@ class BackendPool:
         self.backends: list[Backend] = []
         self.routing: Routing = "weighted-round-robin"
         self._uniform = uniform
-        #: Requests that wait, with names to avoid and their work; those that failed somewhere waited before and go first.
-        self._again: OrderedDict[asyncio.Future[Backend], tuple[frozenset[str], float]] = OrderedDict()
-        self._queue: OrderedDict[asyncio.Future[Backend], tuple[frozenset[str], float]] = OrderedDict()
+        #: Requests that wait; those that failed somewhere waited before and go first.
+        self._again: OrderedDict[asyncio.Future[Backend], Need] = OrderedDict()
+        self._queue: OrderedDict[asyncio.Future[Backend], Need] = OrderedDict()
         #: Mean seconds a request holds a slot, exponentially forgotten; for Retry-After.
         self._hold_s = 1.0
 
@@ -149,44 +168,46 @@ class BackendPool:
             backend.credit = 0.0
         self.changed()
 
-    def _take(self, avoid: frozenset[str], own: float) -> Backend | None:
-        free = [backend for backend in self.backends if backend.free and backend.config.name not in avoid]
-        chosen = choose(self.routing, free, own, self._uniform)
+    def _take(self, need: Need) -> Backend | None:
+        free = [backend for backend in self.backends if backend.free and backend.config.name not in need.avoid]
+        if need.key is not None:
+            chosen = choose_by_key(free, need.key, need.own)
+        else:
+            chosen = choose(self.routing, free, need.own, self._uniform)
         if chosen is not None:
             chosen.in_flight += 1
-            chosen.work += own
+            chosen.work += need.own
             chosen.idle.clear()
         return chosen
 
     @asynccontextmanager
-    async def slot(self, avoid: frozenset[str], timeout_s: float, own: float = 1.0) -> AsyncIterator[Backend]:
-        """A backend for the length of the context, chosen by ``routing``; waits while all are busy.
+    async def slot(self, need: Need, timeout_s: float) -> AsyncIterator[Backend]:
+        """A backend for the length of the context, chosen by key or by ``routing``; waits while all are busy.
 
         Args:
-            avoid: Names of backends that are not to be chosen.
+            need: What the request wants.
             timeout_s: Longest wait, s.
-            own: Work that the request brings.
 
         Raises:
             Busy: No backend is up, or none became free within ``timeout_s``.
         """
         # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free.
-        backend = None if self._queue else self._take(avoid, own)
+        backend = None if self._queue else self._take(need)
         if backend is None:
-            backend = await self._wait(avoid, timeout_s, own)
+            backend = await self._wait(need, timeout_s)
         started = time.monotonic()
         try:
             yield backend
         finally:
             self._hold_s += 0.1 * (time.monotonic() - started - self._hold_s)
-            self._give_back(backend, own)
+            self._give_back(backend, need.own)
 
-    async def _wait(self, avoid: frozenset[str], timeout_s: float, own: float) -> Backend:
-        if not self.up(avoid):
+    async def _wait(self, need: Need, timeout_s: float) -> Backend:
+        if not self.up(need.avoid):
             raise self._down()
-        queue = self._again if avoid else self._queue
+        queue = self._again if need.avoid else self._queue
         future: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
-        queue[future] = avoid, own
+        queue[future] = need
         self.wake()
         try:
             async with asyncio.timeout(timeout_s):
@@ -195,7 +216,7 @@ class BackendPool:
             queue.pop(future, None)
             if future.done() and not future.cancelled() and future.exception() is None:
                 # Chosen at the very moment of giving up: hand the slot on.
-                self._give_back(future.result(), own)
+                self._give_back(future.result(), need.own)
             if isinstance(error, TimeoutError):
                 raise Busy(f"no slot became free in {timeout_s:g} s", self.retry_after_s(), 503) from None
             raise
@@ -212,14 +233,14 @@ class BackendPool:
 
     def wake(self) -> None:
         """Hand out slots that became free; takes as long as there are such slots, however many wait."""
-        for future, (avoid, own) in list(self._again.items()):
-            if not future.done() and (chosen := self._take(avoid, own)) is not None:
+        for future, need in list(self._again.items()):
+            if not future.done() and (chosen := self._take(need)) is not None:
                 del self._again[future]
                 future.set_result(chosen)
         while self._queue:
-            future, (avoid, own) = next(iter(self._queue.items()))
+            future, need = next(iter(self._queue.items()))
             if not future.done():
-                if (chosen := self._take(avoid, own)) is None:
+                if (chosen := self._take(need)) is None:
                     break
                 future.set_result(chosen)
             del self._queue[future]
@@ -227,8 +248,8 @@ class BackendPool:
     def changed(self) -> None:
         """A backend came, went, fell ill or got well: tell those whose last one went down, and hand out slots."""
         for queue in (self._again, self._queue):
-            for future, (avoid, _) in list(queue.items()):
-                if not future.done() and not self.up(avoid):
+            for future, need in list(queue.items()):
+                if not future.done() and not self.up(need.avoid):
                     del queue[future]
                     future.set_exception(self._down())
         self.wake()

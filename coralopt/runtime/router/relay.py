@@ -14,9 +14,11 @@ from typing import TypeAlias
 import aiohttp
 from aiohttp import web
 
+from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.events import EventFilter, asks_for_usage, with_usage
 from coralopt.runtime.router.legs import (
     PUSH,
+    beginning,
     decode_body,
     holds_cache,
     not_transferable,
@@ -25,7 +27,7 @@ from coralopt.runtime.router.legs import (
     push_identity,
     pushed_body,
 )
-from coralopt.runtime.router.pool import Backend, BackendPool, Busy
+from coralopt.runtime.router.pool import Backend, BackendPool, Busy, Need
 from coralopt.runtime.router.router import Router
 from coralopt.types import JsonObject
 
@@ -111,6 +113,16 @@ class _Journey:
         #: Those it failed on, for which it counts once it succeeds elsewhere.
         self.blamed: list[Backend] = []
         self.to_client = False
+        self.key = self._home_key(router.config)
+
+    def _home_key(self, config: RouterConfig) -> str | None:
+        """What its KV cache is likely to be shared by: the session, or the beginning of the prompt."""
+        if config.affinity == "session":
+            session = self.request.headers.get(config.session_header) or self.body.get("user")
+            return f"{self.model}\n{session}" if isinstance(session, str) else None
+        if config.affinity == "prefix":
+            return f"{self.model}\n{beginning(self.body, config.prefix_characters)}"
+        return None
 
     async def run(self) -> web.StreamResponse:
         """Try instances until one answers; those that failed are not tried again.
@@ -138,7 +150,7 @@ class _Journey:
         pools = self.router.pools(self.model)
         wait_s = self.router.config.queue_timeout_s
         if self.router.takes_mixed(self.model, failed):
-            async with pools["mixed"].slot(failed, wait_s) as backend:
+            async with pools["mixed"].slot(Need(failed, key=self.key), wait_s) as backend:
                 return await self._answer(backend, self.body)
         self._need_halves(pools)
         connector = pools["prefill"].backends[0].config.connector
@@ -146,18 +158,18 @@ class _Journey:
             raise Refused(error_response(400, why))
         own = prompt_tokens(self.body)
         async with AsyncExitStack() as slots:
-            source = await slots.enter_async_context(pools["prefill"].slot(failed, wait_s, own))
+            source = await slots.enter_async_context(pools["prefill"].slot(Need(failed, own, self.key), wait_s))
             abroad = failed | {b.config.name for b in pools["decode"].backends if not source.config.reaches(b.config)}
             if source.push_identity and pools["decode"].ready(abroad):
-                async with pools["decode"].slot(abroad, wait_s) as backend:
+                async with pools["decode"].slot(Need(abroad), wait_s) as backend:
                     return await self._push(slots, source, backend, source.push_identity)
             body = await self._prefilled(source)
         since = time.monotonic()
-        async with pools["decode"].slot(abroad, wait_s) as backend:
+        async with pools["decode"].slot(Need(abroad), wait_s) as backend:
             if holds_cache(connector) and time.monotonic() - since > self.router.config.kv_wait_s:
                 # The prefill server frees the blocks soon, or has done so.
                 far = {b.config.name for b in pools["prefill"].backends if not b.config.reaches(backend.config)}
-                async with pools["prefill"].slot(failed | far, wait_s, own) as source:
+                async with pools["prefill"].slot(Need(failed | far, own, self.key), wait_s) as source:
                     body = await self._prefilled(source)
             return await self._answer(backend, body)
 
