@@ -9,10 +9,9 @@ import asyncio
 import errno
 from collections.abc import Callable, Mapping
 
-import aiohttp
-
 from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.pool import Backend
+from coralopt.runtime.router.wire import Wire
 
 #: Failures of this machine, not of the one that was called.
 _OUR_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -27,21 +26,20 @@ class Health:
 
     Args:
         limits: Times and counts.
+        wire: How backends are reached.
         backends: Those to judge; may change.
         on_change: Called when a backend may get requests again, or no more.
     """
 
     def __init__(
-        self, limits: RouterConfig, backends: Mapping[str, Backend], on_change: Callable[[Backend], None]
+        self, limits: RouterConfig, wire: Wire, backends: Mapping[str, Backend], on_change: Callable[[Backend], None]
     ) -> None:
-        self._limits, self._backends, self._on_change = limits, backends, on_change
-        self._session: aiohttp.ClientSession | None = None
+        self._limits, self._wire, self._backends, self._on_change = limits, wire, backends, on_change
         self._tasks: dict[Backend, asyncio.Task[None]] = {}
         self._rounds: asyncio.Task[None] | None = None
 
-    async def start(self, session: aiohttp.ClientSession) -> None:
+    async def start(self) -> None:
         """Check every backend once, then keep checking."""
-        self._session = session
         await self.check_all()
         self._rounds = asyncio.create_task(self._keep_checking())
 
@@ -103,13 +101,15 @@ class Health:
                 self.check(backend)
 
     async def _check(self, backend: Backend, doubt: bool) -> None:
-        assert self._session is not None, "the router has not been started"
-        timeout = aiohttp.ClientTimeout(total=self._limits.health_timeout_s)
         refused, tripped = False, backend.tripped
         try:
-            async with self._session.get(backend.config.url + backend.config.health_path, timeout=timeout) as answer:
+            async with (
+                asyncio.timeout(self._limits.health_timeout_s),
+                self._wire.ask("GET", backend.config.url + backend.config.health_path) as answer,
+            ):
                 good = answer.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                await answer.read()
+        except OSError as error:
             if getattr(error, "errno", None) in _OUR_OWN:
                 return
             good = False

@@ -7,11 +7,9 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-import aiohttp
 from aiohttp import web
 
 from coralopt.runtime.router.config import RouterConfig
@@ -27,8 +25,10 @@ from coralopt.runtime.router.legs import (
     push_identity,
     pushed_body,
 )
+from coralopt.runtime.router.passage import Passage
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy, Need
 from coralopt.runtime.router.router import Router
+from coralopt.runtime.router.wire import Broken, ServerAnswer
 from coralopt.types import JsonObject
 
 #: Header that names the instance an answer came from.
@@ -42,9 +42,6 @@ TOKENS: web.RequestKey[tuple[int, int]] = web.RequestKey("tokens")
 _SOUND_ID = re.compile(r"[!-~]{1,128}")
 
 
-_Answering: TypeAlias = AbstractAsyncContextManager[aiohttp.ClientResponse]
-#: What a client or a server that went away looks like.
-_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 #: Types of errors in the OpenAI API, by HTTP status.
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
 _TYPES |= {429: "overloaded_error", 502: "upstream_error", 503: "overloaded_error", 504: "upstream_error"}
@@ -84,7 +81,7 @@ class Refused(Exception):
 
 
 async def relay(router: Router, request: web.Request, body: JsonObject, model: str) -> web.StreamResponse:
-    """Answer one request for ``model``; never raises for anything a backend does."""
+    """ServerAnswer one request for ``model``; never raises for anything a backend does."""
     journey = _Journey(router, request, body, model)
     request[MODEL] = model
     router.demand.arrived(model)
@@ -112,7 +109,7 @@ class _Journey:
         self.headers["X-Request-Id"] = request[ID]
         #: Those it failed on, for which it counts once it succeeds elsewhere.
         self.blamed: list[Backend] = []
-        self.to_client = False
+        self.client_gone = False
         self.key = self._home_key(router.config)
 
     def _home_key(self, config: RouterConfig) -> str | None:
@@ -221,7 +218,7 @@ class _Journey:
             async with backend.within(limit), self._post(backend, body) as answer:
                 content = await answer.read()
                 self._look_at(backend, answer, content)
-        except _BROKEN as error:
+        except OSError as error:
             raise self._lost(backend, error) from error
         try:
             first = json.loads(content)
@@ -241,12 +238,11 @@ class _Journey:
             return {}
         if backend.engine_id is None:
             try:
-                limit = aiohttp.ClientTimeout(total=self.router.config.health_timeout_s)
-                async with self.router.session.get(f"{url}/query", timeout=limit) as answer:
-                    answer.raise_for_status()
-                    engines = await answer.json()
+                limit_s = self.router.config.health_timeout_s
+                async with asyncio.timeout(limit_s), self.router.wire.ask("GET", f"{url}/query") as answer:
+                    engines = json.loads(await answer.read())
                     backend.engine_id = str(next(iter(engines.values()))["engine_id"])
-            except _BROKEN as error:
+            except OSError as error:
                 raise self._lost(backend, error) from error
             except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
                 raise self._failed(backend, f"{url}/query does not name an engine") from error
@@ -259,7 +255,7 @@ class _Journey:
         stream: web.StreamResponse | None = None
         try:
             async with backend.within(patience_s) as limit, self._post(backend, with_usage(body)) as answer:
-                if answer.status >= 400 or "text/event-stream" not in answer.headers.get("Content-Type", ""):
+                if answer.status >= 400 or "text/event-stream" not in answer.headers.get("content-type", ""):
                     # Nothing reaches the client before the whole answer is here, so all of it may be tried again.
                     content = await answer.read()
                     self._look_at(backend, answer, content)
@@ -269,11 +265,11 @@ class _Journey:
                     self._count_tokens(_usage_of(content))
                     return _passed_on(backend, answer, content)
                 events = EventFilter(asks_for_usage(self.body))
-                passed = await _next(answer, events)
-                if not passed:
-                    raise aiohttp.ClientPayloadError("the stream ended before its first token")
+                passage = Passage(answer, events)
+                await passage.begin()
                 self._answered(backend)
                 backend.waits.discard(limit)
+                limit.reschedule(None)
                 stream = web.StreamResponse(
                     headers={
                         "Content-Type": "text/event-stream; charset=utf-8",
@@ -282,23 +278,24 @@ class _Journey:
                         INSTANCE_HEADER: backend.config.name,
                     }
                 )
-                await self._to_client(stream.prepare(self.request))
-                self._seen_first_byte()
-                clock = asyncio.get_running_loop().time
-                while passed:
-                    limit.reschedule(clock() + limits.idle_timeout_s)
-                    await self._to_client(stream.write(passed))
-                    passed = await _next(answer, events)
+                async with self._to_client(limits.idle_timeout_s):
+                    await stream.prepare(self.request)
+                    self._seen_first_byte()
+                    await passage.give_first(stream)
+                if not await passage.pour(self.request, limits.idle_timeout_s):
+                    self.client_gone = True
+                    raise TimeoutError
                 if not events.done:
-                    raise aiohttp.ClientPayloadError("the stream ended before its last token")
-                await self._to_client(stream.write_eof())
+                    raise Broken("the stream ended before its last token")
+                async with self._to_client(limits.idle_timeout_s):
+                    await stream.write_eof(passage.held())
                 self._count(backend, "ok")
                 self._count_tokens(events.usage)
                 return stream
-        except _BROKEN as error:
+        except OSError as error:
             if stream is None:
                 raise self._lost(backend, error) from error
-            if self.to_client:
+            if self.client_gone:
                 # It hung up, or does not read: its backend is not to blame.
                 if self.request.transport is not None:
                     self.request.transport.abort()
@@ -309,11 +306,15 @@ class _Journey:
             await self._break_off(stream, backend, error)
             return stream
 
-    async def _to_client(self, action: Awaitable[object]) -> None:
-        """What fails here is the client's side, not the backend's."""
-        self.to_client = True
-        await action
-        self.to_client = False
+    @asynccontextmanager
+    async def _to_client(self, seconds: float) -> AsyncIterator[None]:
+        """What fails or takes too long here is the client's side, not the backend's."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except OSError:
+            self.client_gone = True
+            raise
 
     async def _break_off(self, stream: web.StreamResponse, backend: Backend, error: Exception) -> None:
         """After the first token nothing can be tried again: say so inside the stream, and end it."""
@@ -323,15 +324,14 @@ class _Journey:
             # The break may have come inside a line.
             await stream.write(b"\n\n" + event.encode())
             await stream.write_eof()
-        except (ConnectionError, aiohttp.ClientError):
+        except ConnectionError:
             pass
 
-    def _post(self, backend: Backend, body: JsonObject) -> _Answering:
-        url = backend.config.url + self.request.path
+    def _post(self, backend: Backend, body: JsonObject) -> AbstractAsyncContextManager[ServerAnswer]:
         headers = {**self.headers, **self.router.key_header(backend)}
-        return self.router.session.post(url, json=body, headers=headers)
+        return self.router.wire.ask("POST", backend.config.url + self.request.path, headers, json.dumps(body).encode())
 
-    def _look_at(self, backend: Backend, answer: aiohttp.ClientResponse, content: bytes) -> None:
+    def _look_at(self, backend: Backend, answer: ServerAnswer, content: bytes) -> None:
         if answer.status < 400:
             return
         passed_on = _passed_on(backend, answer, content)
@@ -384,22 +384,14 @@ class _Journey:
             self.router.demand.answered(self.model, prompt, completion)
 
 
-def _passed_on(backend: Backend, answer: aiohttp.ClientResponse, content: bytes) -> web.Response:
+def _passed_on(backend: Backend, answer: ServerAnswer, content: bytes) -> web.Response:
     """A whole answer of a backend, as the client gets it."""
     headers = {
-        "Content-Type": answer.headers.get("Content-Type", "application/json"),
+        "Content-Type": answer.headers.get("content-type", "application/json"),
         INSTANCE_HEADER: backend.config.name,
-        **{name: answer.headers[name] for name in ("Retry-After",) if name in answer.headers},
+        **{name: answer.headers[name.lower()] for name in ("Retry-After",) if name.lower() in answer.headers},
     }
     return web.Response(body=content, status=answer.status, headers=headers)
-
-
-async def _next(answer: aiohttp.ClientResponse, events: EventFilter) -> bytes:
-    """What the client gets next of a stream; empty at its end."""
-    while chunk := await answer.content.readany():
-        if passed := events.feed(chunk):
-            return passed
-    return events.flush()
 
 
 def _usage_of(content: bytes) -> JsonObject | None:

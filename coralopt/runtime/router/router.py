@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import aiohttp
-
 from coralopt.errors import LaunchError
 from coralopt.routing import Routing, smooth_weighted_round_robin
 from coralopt.runtime.router.config import BackendConfig, RouterConfig
@@ -15,6 +13,7 @@ from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.health import Health
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy
+from coralopt.runtime.router.wire import Wire
 
 
 @dataclass
@@ -43,32 +42,19 @@ class Router:
         self._routing: Routing = config.routing
         self._ways: dict[str, tuple[_Way, ...]] = {}
         self._key_header = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
-        self._session: aiohttp.ClientSession | None = None
-        self.health = Health(config, self.backends, self._changed)
+        self.wire = Wire(config.connect_timeout_s)
+        self.health = Health(config, self.wire, self.backends, self._changed)
         self.route_by(config.routing, config.mixed_share)
         for backend in config.backends:
             self.add(backend)
 
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "the router has not been started"
-        return self._session
-
     async def start(self) -> None:
-        """Open the client, check every backend once, then keep checking."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.config.connect_timeout_s)
-        self._session = aiohttp.ClientSession(
-            timeout=timeout,
-            connector=aiohttp.TCPConnector(limit=0),
-            auto_decompress=False,
-            read_bufsize=2**18,
-        )
-        await self.health.start(self._session)
+        """Check every backend once, then keep checking."""
+        await self.health.start()
 
     async def stop(self) -> None:
         await self.health.stop()
-        if self._session is not None:
-            await self._session.close()
+        self.wire.close()
 
     def route_by(self, routing: Routing, mixed_share: Mapping[str, float]) -> None:
         """Choose instances by another rule from now on, and split requests of models in mode auto by other shares."""

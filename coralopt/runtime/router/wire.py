@@ -1,0 +1,341 @@
+"""HTTP/1.1 to the servers behind the router, cheap enough for one token at a time.
+
+The streams of a client library wake a task, move a timer and copy for every piece that arrives, which costs three times
+what a token may. Here a piece goes from the socket to whoever takes it in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+#: Bytes of the head of an answer, and of a line between two chunks.
+LONGEST_HEAD, LONGEST_LINE = 2**16, 2**12
+#: Seconds after which a connection is not used again: servers close theirs after 5 (uvicorn) and cannot say so in time.
+REUSE_S = 3.0
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(;.*)?")
+
+
+class Broken(ConnectionError):
+    """The connection ended too early, or what came over it is not HTTP."""
+
+
+class Place(NamedTuple):
+    """Where a URL leads."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str
+    authority: str
+
+
+@lru_cache(maxsize=4096)
+def _place(url: str) -> Place:
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Place(parts.hostname or "", parts.port or (443 if tls else 80), tls, path, parts.netloc.rpartition("@")[2])
+
+
+class ServerAnswer:
+    """What a server answers; its body comes piece by piece.
+
+    Attributes:
+        status: HTTP status.
+        headers: By lower-case name.
+        ended: Done when the body is whole; fails with :class:`Broken`.
+        heard: When something came last, in the event loop's seconds.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], transport: asyncio.Transport) -> None:
+        self.status, self.headers = status, headers
+        loop = asyncio.get_running_loop()
+        self._now = loop.time
+        self.ended: asyncio.Future[None] = loop.create_future()
+        # Whoever has gone does not ask how it ended.
+        self.ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.heard = self._now()
+        self.pause, self.resume = transport.pause_reading, transport.resume_reading
+        self._pieces: list[bytes] = []
+        self._take: Callable[[bytes], None] = self._pieces.append
+
+    def feed(self, piece: bytes) -> None:
+        self.heard = self._now()
+        self._take(piece)
+
+    def pour(self, take: Callable[[bytes], None]) -> None:
+        """Give ``take`` what came and whatever comes."""
+        for piece in self._pieces:
+            take(piece)
+        self._pieces.clear()
+        self._take = take
+
+    async def read(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            Broken: It did not come whole.
+        """
+        await self.ended
+        return b"".join(self._pieces)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: one question at a time."""
+
+    def __init__(self) -> None:
+        self.idle_since = 0.0
+        #: Those that wait beside it for a question.
+        self.idle: list[_Connection] = []
+        #: Whether it may be asked again.
+        self.sound = True
+        self.transport: asyncio.Transport
+        self._head: asyncio.Future[ServerAnswer] | None = None
+        self._answer: ServerAnswer | None = None
+        self._rest = b""
+        #: Reads what arrives: the head, or a body of one of three kinds.
+        self._read: Callable[[bytes], None] = self._read_head
+        self._left = 0
+        #: What comes between two chunks: a size, the end of one, or lines behind the last one.
+        self._expected = "size"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    @property
+    def reusable(self) -> bool:
+        """Whether it waits for a question, with nothing of an answer left in it."""
+        return self.sound and self._head is None and not self.transport.is_closing()
+
+    async def ask(self, request: bytes) -> ServerAnswer:
+        """The head of the answer.
+
+        Raises:
+            Broken: There was none.
+        """
+        self._head = asyncio.get_running_loop().create_future()
+        self._answer, self._rest, self._read = None, b"", self._read_head
+        self.transport.write(request)
+        return await self._head
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is None:
+            self._fail("the server said something that nobody asked")
+            return
+        try:
+            self._read(data)
+        except Broken as error:
+            self._fail(str(error))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None and self._read == self._read_to_end and error is None:
+            self.sound = False
+            self._finish()
+        if self in self.idle:
+            self.idle.remove(self)
+        self._fail(f"the server closed the connection{f' ({error})' if error else ''}")
+
+    def _fail(self, why: str) -> None:
+        self.sound = False
+        waiting = self._head if self._answer is None else self._answer.ended
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(Broken(why))
+        self.transport.close()
+
+    def _finish(self) -> None:
+        if self._answer is not None and not self._answer.ended.done():
+            self._answer.ended.set_result(None)
+        self._head = None
+
+    def _read_head(self, data: bytes) -> None:
+        data = self._rest + data
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(data) > LONGEST_HEAD:
+                raise Broken(f"the head of the answer is longer than {LONGEST_HEAD} bytes")
+            self._rest = data
+            return
+        self._rest = b""
+        first, *lines = data[:end].decode("latin-1").split("\r\n")
+        version, _, rest = first.partition(" ")
+        if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
+            raise Broken("the answer is not HTTP/1")
+        status = int(rest[:3])
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if 100 <= status < 200:
+            self._read_head(data[end + 4 :])
+            return
+        assert self._head is not None
+        if self._head.cancelled():
+            self.transport.close()
+            return
+        connection = headers.get("connection", "").lower()
+        self.sound = connection != "close" and (version == "HTTP/1.1" or connection == "keep-alive")
+        self._answer = ServerAnswer(status, headers, self.transport)
+        self._head.set_result(self._answer)
+        self._begin_body(status, headers)
+        if self._head is not None and end + 4 < len(data):
+            self._read(data[end + 4 :])
+
+    def _begin_body(self, status: int, headers: Mapping[str, str]) -> None:
+        length = headers.get("content-length")
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            self._expected, self._left, self._read = "size", 0, self._read_chunks
+        elif "transfer-encoding" in headers or (length is not None and not (length.isascii() and length.isdecimal())):
+            raise Broken("the length of the answer cannot be understood")
+        elif length is not None or status in (204, 304):
+            self._left, self._read = int(length or 0), self._read_length
+            if self._left == 0:
+                self._finish()
+        else:
+            self.sound, self._read = False, self._read_to_end
+
+    def _read_to_end(self, data: bytes) -> None:
+        assert self._answer is not None
+        self._answer.feed(data)
+
+    def _read_length(self, data: bytes) -> None:
+        assert self._answer is not None
+        self.sound &= len(data) <= self._left
+        self._answer.feed(data[: self._left])
+        self._left -= min(self._left, len(data))
+        if self._left == 0:
+            self._finish()
+
+    def _read_chunks(self, data: bytes) -> None:
+        assert self._answer is not None
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        pieces, start, size = [], 0, len(data)
+        while start < size:
+            if self._left:
+                piece = data[start : start + self._left]
+                pieces.append(piece)
+                start += len(piece)
+                self._left -= len(piece)
+                continue
+            end = data.find(b"\r\n", start)
+            if end < 0:
+                self._rest = data[start:]
+                if len(self._rest) > LONGEST_LINE:
+                    raise Broken("a line between two chunks does not end")
+                break
+            line, start = data[start:end], end + 2
+            if self._expected == "size":
+                if (match := _SIZE.fullmatch(line)) is None:
+                    raise Broken("a chunk has no size")
+                self._left = int(match[1], 16)
+                self._expected = "end" if self._left else "trailer"
+            elif self._expected == "end":
+                if line:
+                    raise Broken("a chunk is longer than it says")
+                self._expected = "size"
+            elif not line:
+                self.sound &= start == size
+                if pieces:
+                    self._answer.feed(b"".join(pieces))
+                self._finish()
+                return
+        if pieces:
+            self._answer.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
+class Wire:
+    """Connections to servers, kept for a short while.
+
+    Args:
+        connect_timeout_s: Longest time for a new one, s.
+    """
+
+    def __init__(self, connect_timeout_s: float) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: dict[Place, list[_Connection]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    @asynccontextmanager
+    async def ask(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> AsyncIterator[ServerAnswer]:
+        """An answer, as soon as its head is here; what is not read of it until the context ends is never read.
+
+        Raises:
+            OSError: No connection, or it broke before the head was here.
+            TimeoutError: No connection in time.
+        """
+        place = _place(url)
+        request = _request(method, place, headers or {}, body)
+        root = place._replace(path="", authority="")
+        connection = self._from_idle(root) or await self._connect(root)
+        try:
+            yield await connection.ask(request)
+        finally:
+            if connection.reusable:
+                connection.idle_since = time.monotonic()
+                connection.idle = self._idle.setdefault(root, [])
+                connection.idle.append(connection)
+            else:
+                connection.transport.abort()
+
+    def close(self) -> None:
+        """Those that are in use end with their contexts."""
+        for connection in [connection for connections in self._idle.values() for connection in connections]:
+            connection.transport.abort()
+
+    def _from_idle(self, root: Place) -> _Connection | None:
+        connections = self._idle.get(root, [])
+        oldest = time.monotonic() - REUSE_S
+        while connections:
+            connection = connections.pop()
+            if connection.reusable and connection.idle_since > oldest:
+                return connection
+            connection.transport.abort()
+        return None
+
+    async def _connect(self, root: Place) -> _Connection:
+        loop = asyncio.get_running_loop()
+        if root.tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        async with asyncio.timeout(self._connect_timeout_s):
+            failure: OSError = OSError(f"{root.host} has no address")
+            for address in await _addresses(root):
+                try:
+                    _, connection = await loop.create_connection(
+                        _Connection,
+                        address,
+                        root.port,
+                        ssl=self._tls if root.tls else None,
+                        server_hostname=root.host if root.tls else None,
+                    )
+                    return connection
+                except OSError as error:
+                    failure = error
+            raise failure
+
+
+async def _addresses(root: Place) -> list[str]:
+    try:
+        return [str(ipaddress.ip_address(root.host))]
+    except ValueError:
+        infos = await asyncio.get_running_loop().getaddrinfo(root.host, root.port, type=socket.SOCK_STREAM)
+        return [str(info[4][0]) for info in infos]
+
+
+def _request(method: str, place: Place, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    fields = {"Host": place.authority, **headers}
+    if body is not None:
+        fields |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    lines = [f"{method} {place.path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a header holds the end of a line")
+    return "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape") + (body or b"")
