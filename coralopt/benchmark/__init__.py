@@ -9,6 +9,7 @@ from coralopt.benchmark.instances import (
     expand_all,
     parse_instance,
 )
+from coralopt.benchmark.library import archive_library, write_library
 from coralopt.benchmark.markdown import report_markdown
 from coralopt.benchmark.outcome import Outcome
 from coralopt.benchmark.plots import draw_plots
@@ -27,6 +28,7 @@ __all__ = [
     "KnownValue",
     "Outcome",
     "Settings",
+    "archive_library",
     "conflicts",
     "draw_plots",
     "expand",
@@ -46,5 +48,6 @@ __all__ = [
     "summarise",
     "summary_csv",
     "summary_latex",
+    "write_library",
     "write_rows",
 ]

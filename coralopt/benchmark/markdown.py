@@ -25,6 +25,7 @@ _PAIR = {
     "equal (10 %)": "{equal}",
     "neither": "{neither}",
     "SGM ratio": "{sgm_ratio:.2f}",
+    "95 % interval": "{ratio_low:.2f} to {ratio_high:.2f}",
 }
 _SPREAD = {
     "arm": "{arm}",
@@ -162,12 +163,16 @@ def _profile(data: Data) -> str:
 
 def _pairs(pairs: Iterable[Data]) -> str:
     blank = dict.fromkeys(
-        ("first_solved", "second_solved", "first_faster", "second_faster", "equal", "neither", "sgm_ratio")
+        (
+            *("first_solved", "second_solved", "first_faster", "second_faster", "equal", "neither"),
+            *("sgm_ratio", "ratio_low", "ratio_high"),
+        )
     )
     lines = [{**blank, **pair} for pair in pairs if one_thing_apart(pair["first"], pair["second"])]
     return (
         "Arms that differ in one thing (solver, formulation or way), over the runs that both had a chance at; the "
-        "ratio is SGM (shift 1 s) of the second over that of the first.\n\n" + _grid(lines, _PAIR)
+        "ratio is SGM (shift 1 s) of the second over that of the first, its interval a paired bootstrap over instances.\n\n"
+        + _grid(lines, _PAIR)
     )
 
 

@@ -17,6 +17,7 @@ from coralopt.benchmark.statistics import (
     gap_at,
     gap_reached_at,
     gap_steps,
+    mean_ratio_interval,
     par10,
     performance_ratios,
     primal_integral,
@@ -218,7 +219,9 @@ def _pair(runs: Runs, first: str, second: str) -> Data:
     close = 1.1
     with np.errstate(invalid="ignore"):
         faster = [int(((ratios[k] * close < ratios[1 - k]) & solved[k]).sum()) for k in (0, 1)]
-    means = [shifted_geometric_mean([runs.seconds(group[k]) for group in shared], SHIFTS[0]) for k in (0, 1)]
+    times = [[runs.seconds(group[k]) for group in shared] for k in (0, 1)]
+    means = [shifted_geometric_mean(seconds, SHIFTS[0]) for seconds in times]
+    interval = mean_ratio_interval(times[0], times[1], [group[0]["instance"] for group in shared], SHIFTS[0])
     shares = profile(ratios, FACTORS).round(4).tolist()
     return {
         "first": first,
@@ -231,6 +234,8 @@ def _pair(runs: Runs, first: str, second: str) -> Data:
         "first_solved": int(solved[0].sum()),
         "second_solved": int(solved[1].sum()),
         "sgm_ratio": _number(means[1] / means[0] if means[0] > 0 else math.nan),
+        "ratio_low": _number(interval[0]),
+        "ratio_high": _number(interval[1]),
         "first_shares": shares[0],
         "second_shares": shares[1],
     }

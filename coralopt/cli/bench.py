@@ -239,6 +239,30 @@ def report(
 
 
 @app.command()
+def library(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go.", callback=folder_to_write)],
+    only: Annotated[str, typer.Option(help="Names with * and ?, e.g. 'allocation-*'.")] = "*",
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds for each of two searches, an instance.")] = 10.0,
+    archive: Annotated[Path | None, typer.Option(help="All files as one .tar.gz, too.", callback=file_to_write)] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Write the library of instances: MPS files, best known solutions, a .solu file and an index."""
+    from coralopt import benchmark
+    from coralopt.errors import BenchmarkError
+
+    with progress_bar("instances", quiet=json_output, estimate_s=600.0) as progress:
+        entries = benchmark.write_library(folder, only, time_limit, progress)
+    if not entries:
+        raise BenchmarkError(f"no instance is called {only!r}")
+    if archive is not None:
+        benchmark.archive_library(folder, archive)
+    proven = sum(bool(entry.proof) for entry in entries)
+    twice = sum(" and " in entry.proof for entry in entries)
+    line = f"{len(entries)} instances in {folder}: {proven} proven, {twice} of them by two solvers that share no code"
+    present(CommandOutput([vars(entry) for entry in entries], lines=[line]), json_output)
+
+
+@app.command()
 def pack(
     results: ResultsArgument,
     output: Annotated[

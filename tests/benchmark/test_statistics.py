@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coralopt.benchmark.statistics import (
     gap_at,
     gap_steps,
+    mean_ratio_interval,
     par10,
     performance_ratios,
     primal_gap,
@@ -39,6 +40,22 @@ def test_shifted_geometric_mean_lies_where_it_must(seconds: list[float], shift: 
     assert mean == pytest.approx(product, rel=1e-9, abs=1e-9)
     assert min(seconds) - 1e-9 <= mean <= sum(seconds) / len(seconds) + 1e-9
     assert shifted_geometric_mean([seconds[0]] * 7, shift) == pytest.approx(seconds[0])
+
+
+def test_interval_of_a_ratio_of_means() -> None:
+    """A fixed factor has no spread; logs of a normal spread have the textbook's interval; seeds add no instances."""
+    rng = np.random.default_rng(5)
+    first = np.exp(rng.normal(3.0, 1.0, 60)) + 1
+    names = [f"instance{k}" for k in range(60)]
+    assert mean_ratio_interval(first, 3 * first, names, 0.0) == pytest.approx((3.0, 3.0))
+    logs = rng.normal(0.5, 0.4, 60)
+    second = first * np.exp(logs)
+    low, high = mean_ratio_interval(first, second, names, 0.0)
+    half = 1.96 * logs.std() / math.sqrt(60)
+    assert (math.log(low), math.log(high)) == pytest.approx((logs.mean() - half, logs.mean() + half), abs=half / 5)
+    again = mean_ratio_interval(np.tile(first, 5), np.tile(second, 5), names * 5, 0.0)
+    assert again == pytest.approx((low, high))
+    assert all(map(math.isnan, mean_ratio_interval([1.0], [2.0], ["one"], 1.0)))
 
 
 def test_par10_by_hand() -> None:

@@ -17,8 +17,9 @@ from pyomo.contrib.appsi.base import TerminationCondition
 from pyomo.contrib.appsi.solvers import Highs
 
 from coralopt.errors import SolverError
-from coralopt.placement import PlacementProblem
+from coralopt.placement import PlacementProblem, best_placement
 from coralopt.placement.formulations import FORMULATIONS
+from coralopt.solving import compile_problem, solve_matrix
 from coralopt.testing.placement_strategies import best_by_enumeration, placement_problems
 
 
@@ -49,6 +50,26 @@ def test_formulation_finds_the_optimum_of_every_stage_count(name, problem):
         fixed = replace(problem, stages=stages)
         best, _ = best_by_enumeration(fixed)
         assert solved(fixed, FORMULATIONS[name]) == pytest.approx(best, rel=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=placement_problems(max_layers=5))
+def test_a_placement_is_a_start_of_the_tight_formulation(problem):
+    """With the variables of the start fixed the model is left with that placement's throughput."""
+    tight = FORMULATIONS["tight"]
+    for stages in problem.stage_counts:
+        fixed = replace(problem, stages=stages)
+        best = best_placement(fixed)
+        if best.answer is None:
+            continue
+        compiled = compile_problem(fixed, tight)
+        known = compiled.begin(best.answer)
+        assert not np.isnan(known[compiled.matrix.integer]).any()
+        lower, upper = (
+            np.where(np.isnan(known), side, known) for side in (compiled.matrix.lower, compiled.matrix.upper)
+        )
+        left = solve_matrix(replace(compiled.matrix, lower=lower, upper=upper), "highs")
+        assert left.objective == pytest.approx(best.objective, rel=1e-6)
 
 
 @settings(max_examples=8, deadline=None)

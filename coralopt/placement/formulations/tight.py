@@ -45,7 +45,7 @@ from coralopt.placement.cells import Budgets
 from coralopt.placement.formulations.stages import fixed_stages
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement, Stage
-from coralopt.solving.problem import VariableIndex
+from coralopt.solving.problem import VariableIndex, VariableValues
 from coralopt.throughput.tables import stage_role
 
 if TYPE_CHECKING:
@@ -153,3 +153,19 @@ class TightFormulation:
                 for s in range(stages)
             )
         )
+
+    def start(self, problem: PlacementProblem, answer: Placement) -> VariableValues:
+        """A placement in ``n``, and with one cell in ``x``: middle stages, which are alike there, by falling layers."""
+        stages, plain = list(answer.stages), problem.cells[0].shape[3] == 1
+        if plain:
+            stages[1:-1] = sorted(stages[1:-1], key=lambda stage: -stage.layers)
+        values: dict[tuple[str, VariableIndex], float] = {
+            ("n", (s, c)): float(stage.nodes[c])
+            for s, stage in enumerate(stages)
+            for c, count in enumerate(problem.node_set)
+            if count > 0
+        }
+        if plain:
+            layers = range(1, problem.layers - len(stages) + 2)
+            values |= {("x", (s, j, 0)): float(j == stage.layers) for s, stage in enumerate(stages) for j in layers}
+        return values

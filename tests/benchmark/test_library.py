@@ -1,0 +1,63 @@
+"""The library of instances: its models, solutions and values fit one another, and can be drawn again."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coralopt.benchmark import read_solu, write_library
+from coralopt.benchmark.instances import expand_all
+from coralopt.benchmark.library import PATTERNS, RANDOM_ALLOCATIONS, RANDOM_PLACEMENTS, ROWS
+from coralopt.solving.files import check_solution_file
+
+RunCli = Callable[..., Any]
+
+
+def test_there_are_enough_instances() -> None:
+    """240 at least, of every kind."""
+    assert len(expand_all(PATTERNS)) + RANDOM_PLACEMENTS + RANDOM_ALLOCATIONS + 2 * len(ROWS) >= 240
+
+
+def test_files_of_the_library_fit_one_another(tmp_path: Path, run_cli: RunCli) -> None:
+    """Every solution holds in exact fractions with the value that is told; what has none is told infeasible."""
+    written = run_cli(
+        "bench", "library", "lib", "--only", "*-random-0?", "--time-limit", "60", "--archive", "lib.tar.gz"
+    )
+    assert written.returncode == 0, written.stderr
+    assert "20 instances" in written.stderr
+    folder = tmp_path / "lib"
+    known = read_solu(folder / "library.solu")
+    with (folder / "library.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert len(lines) == len(known) == 20
+    for line in lines:
+        model, solution = folder / f"{line['name']}.mps", folder / f"{line['name']}.sol"
+        assert hashlib.sha256(model.read_bytes()).hexdigest() == line["sha256"]
+        assert "highs" in line["proof"]
+        if known[line["name"]].mark == "=inf=":
+            assert not solution.exists()
+            continue
+        check = check_solution_file(model, solution)
+        assert check.holds, check.violations
+        assert float(check.objective) == pytest.approx(known[line["name"]].value)
+    again = run_cli(
+        "bench", "library", "again", "--only", "*-random-0?", "--time-limit", "60", "--archive", "again.tar.gz"
+    )
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "lib.tar.gz").read_bytes() == (tmp_path / "again.tar.gz").read_bytes()
+    assert run_cli("bench", "library", "none", "--only", "no-such").returncode == 2
+
+
+def test_a_name_draws_the_same_model_again(tmp_path: Path) -> None:
+    """From scenarios, with one more kind of row, and at random."""
+    for name in ("placement-gpt-oss-20b-prefill-nodes-2-seed-0-scenario-tiny", "allocation-tiny-max-gpus"):
+        (first,) = write_library(tmp_path / "a", name)
+        (second,) = write_library(tmp_path / "b", name)
+        assert first == second
+        assert first.mark == "=opt="
+        assert check_solution_file(tmp_path / "a" / f"{name}.mps", tmp_path / "a" / f"{name}.sol").holds
