@@ -289,6 +289,13 @@ def route(
             "--vllm-router", help="Print the commands of vLLM's own router instead, where no weights are needed."
         ),
     ] = False,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN",
+            help="Serve a live page of servers, traffic and cost of this plan at /fleet, with the admin key.",
+        ),
+    ] = None,
 ) -> None:
     """Route requests to running servers, by the weights of their plan."""
     from coralopt.runtime.router import RouterConfig, vllm_router_commands
@@ -302,9 +309,16 @@ def route(
             typer.echo(command_lines(argv))
         return
     need_runtime_extra()
+    from coralopt.plan import Plan
+    from coralopt.runtime.router.admin import PlanHooks
     from coralopt.runtime.router.run import run_router
+    from coralopt.runtime.router.status import PlanHistory
 
-    run_router(loaded, doors(host, port, admin_socket, tls, access_log), on_event=say)
+    history = None if fleet is None else PlanHistory()
+    if fleet is not None and history is not None:
+        history.follow(Plan.load(fleet), kept=[backend.name for backend in loaded.backends])
+    hooks = PlanHooks(history=history)
+    run_router(loaded, doors(host, port, admin_socket, tls, access_log, fleet is not None), hooks, on_event=say)
 
 
 def _verdict_table(plan: Plan, launch: Launch) -> Table:

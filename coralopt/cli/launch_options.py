@@ -165,6 +165,10 @@ class ServerOptions(OptionGroup):
     ] = 3
     any_gpu: Annotated[bool, typer.Option("--any-gpu", help="GPUs of another type than planned will do.")] = False
     drain_first: Annotated[bool, typer.Option(help="Stop old servers before new ones start.")] = False
+    fleet: Annotated[
+        bool,
+        typer.Option("--fleet", help="Serve a live page of servers, traffic and cost at /fleet, with the admin key."),
+    ] = False
 
     def local(self, directory: Path, host: str, port: int, *, needs_gpus: bool, partial: bool) -> LocalOptions:
         """The same for the launcher, with the keys of the environment."""
@@ -178,7 +182,7 @@ class ServerOptions(OptionGroup):
             any_gpu=self.any_gpu,
             partial=partial,
         )
-        return LocalOptions(directory, doors(host, port), pace, RestartPolicy(most=self.restarts))
+        return LocalOptions(directory, doors(host, port, fleet=self.fleet), pace, RestartPolicy(most=self.restarts))
 
 
 @dataclass(frozen=True)
@@ -281,12 +285,14 @@ def doors(
     admin_socket: Path | None = None,
     tls: tuple[Path, Path] | None = None,
     access_log: Path | None = None,
+    fleet: bool = False,
 ) -> Doors:
     """Where a router listens, with the keys of the environment; says so where others reach it without a key.
 
     Raises:
-        LaunchError: A certificate or a log that cannot be used.
+        LaunchError: A certificate or a log that cannot be used, or a fleet page without an admin key.
     """
+    from coralopt.report.pages.fleet import draw_fleet
     from coralopt.runtime.router.doors import ADMIN_KEY, ROUTER_KEY, Doors, Keys
 
     keys = Keys(*(os.environ.get(name) or None for name in (ROUTER_KEY, ADMIN_KEY, SERVER_KEY)))
@@ -303,7 +309,7 @@ def doors(
     except OSError as error:
         what = f"--tls {tls[0]} {tls[1]}" if tls is not None and not loaded else f"--access-log {access_log}"
         raise LaunchError(f"{what}: cannot be used: {error.strerror or error}") from error
-    return Doors(host, port, keys, admin_socket, context, log)
+    return Doors(host, port, keys, admin_socket, context, log, draw_fleet if fleet else None)
 
 
 def _json_lines(file: TextIO) -> Callable[[JsonObject], None]:

@@ -69,11 +69,13 @@ class BarRow:
         label: Stands above, on the left.
         parts: From left to right.
         text: Stands above, on the right; the sum of the parts by default.
+        mark: Where a dashed line crosses this bar, for what was wanted; ``None`` for no line.
     """
 
     label: str
     parts: tuple[BarPart, ...]
     text: str = ""
+    mark: float | None = None
 
 
 def bars(
@@ -108,6 +110,9 @@ def bars(
                 shape = element("rect", x=x, y=top + 17, width=width, height=11, class_=f"f{part.colour}")
                 drawn.append(_tipped(shape, tip))
                 x += width
+        if row.mark is not None:
+            at = min(row.mark * scale, WIDTH - 1)
+            drawn.append(element("line", x1=at, x2=at, y1=top + 15, y2=top + 31, class_="limit"))
     height = 34 * len(rows)
     named = {part.name: part.colour for row in rows for part in row.parts if part.value > 0}
     if line:

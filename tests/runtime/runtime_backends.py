@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from coralopt.runtime.router import BackendConfig, RouterConfig
+from coralopt.runtime.router.admin import PlanHooks
 from coralopt.runtime.router.app import make_app
 from coralopt.runtime.router.doors import Doors, Keys
 from coralopt.runtime.router.router import Router
@@ -187,7 +188,13 @@ def send_admin(client: Client, method: str, path: str, **more: Any) -> Any:
 
 
 def with_router(
-    backends: list[FakeBackend], test: Callable[[Client], Awaitable[None]], api_key: str | None = None, **limits: Any
+    backends: list[FakeBackend],
+    test: Callable[[Client], Awaitable[None]],
+    api_key: str | None = None,
+    *,
+    doors: Doors | None = None,
+    hooks: PlanHooks | None = None,
+    **limits: Any,
 ) -> None:
     """Run ``test`` against a router in front of ``backends``, everything on ports the system picks."""
 
@@ -197,7 +204,7 @@ def with_router(
             backends=tuple(backend.config() for backend in backends), **{"health_interval_s": 0.05, **limits}
         )
         router = Router(config)
-        server = TestServer(make_app(router, Doors(keys=Keys(api_key, ADMIN))))
+        server = TestServer(make_app(router, doors or Doors(keys=Keys(api_key, ADMIN)), hooks))
         try:
             await server.start_server()
             async with aiohttp.ClientSession() as session:

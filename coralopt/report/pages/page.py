@@ -1,7 +1,8 @@
 """A page and how it becomes one HTML file: no request to any host, nothing of a file's own text taken for markup.
 
 A page is a few answers, then sections of blocks. Its policy allows the one style sheet and the one script that stand in it,
-by their SHA-256, and nothing else. Without the script everything is there to read; it adds tooltips, filters and a player.
+by their SHA-256, and nothing else; a page with events may ask its own host for those. Without the script everything is
+there to read; it adds tooltips, filters and a player.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import ClassVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich.table import Table
 from rich.text import Text
 
@@ -129,12 +131,19 @@ class Page:
         summary: A line below it.
         answers: The first screen.
         sections: What follows; those without blocks are left out.
+        events: Address below the page's own of server-sent events that renew its parts; empty for a page that stays.
     """
 
     title: str
     summary: str
     answers: tuple[PageAnswer, ...]
     sections: Sequence[PageSection]
+    events: str = ""
+
+    @property
+    def shown(self) -> list[PageSection]:
+        """The sections that have blocks."""
+        return [section for section in self.sections if section.blocks]
 
 
 def render_page(page: Page) -> str:
@@ -144,16 +153,17 @@ def render_page(page: Page) -> str:
     script = web.joinpath("page.js").read_text(encoding="utf-8")
     policy = (
         f"default-src 'none'; style-src '{_source(style)}'; script-src '{_source(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+        "base-uri 'none'; form-action 'none'" + ("; connect-src 'self'" if page.events else "")
     )
-    sections = [section for section in page.sections if section.blocks]
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            page=page, sections=sections, style=Markup(style), script=Markup(script), policy=policy, version=__version__
-        )
-    )
+    template = _environment().get_template("page.html.j2")
+    return template.render(page=page, style=Markup(style), script=Markup(script), policy=policy, version=__version__)
+
+
+def page_parts(page: Page) -> dict[str, str]:
+    """What is inside the summary, the answers and each section, by the ``id`` of its element, for a page that is renewed."""
+    inside = _environment().get_template("blocks.html.j2").module
+    parts = {"summary": str(escape(page.summary)), "answers": str(inside.answers(page.answers))}  # type: ignore[attr-defined]
+    return parts | {section.key: str(inside.section(section)) for section in page.shown}  # type: ignore[attr-defined]
 
 
 def blocks_html(blocks: tuple[Block, ...]) -> Markup:
@@ -190,6 +200,7 @@ def _source(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+@cache
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("coralopt.report.pages", "web"),

@@ -99,14 +99,14 @@ def promise_answer(plan: Plan | None, played: PlayedRequests | None) -> PageAnsw
         rows = []
         for row in played.outcomes:
             low, high = interval(row.attainment, played.requests.get(row.model, 0))
-            rows.append((outcome_name(row), _percent(row.attainment), f"{_percent(low)} to {_percent(high)}"))
+            rows.append((outcome_name(row), percent(row.attainment), f"{percent(low)} to {percent(high)}"))
         worst = min((row.attainment for row in played.outcomes if math.isfinite(row.attainment)), default=math.nan)
         words = (
             f"Simulated: {played.facts['requests']:,.0f} requests, {played.facts['traffic'] or 'traffic not stated'}."
         )
         note = Words("The interval holds for independent requests; those of one burst are not.", small=True)
         return PageAnswer(
-            question, f"{_percent(worst)} at least", (Words(words), HtmlTable(make_table("", columns, rows)), note)
+            question, f"{percent(worst)} at least", (Words(words), HtmlTable(make_table("", columns, rows)), note)
         )
     if plan is not None and plan.certificate is not None:
         return _certified(plan.certificate)
@@ -117,12 +117,12 @@ def promise_answer(plan: Plan | None, played: PlayedRequests | None) -> PageAnsw
             "give both files to `coralopt report`."
         )
         return PageAnswer(question, "Not simulated", (Words(words),))
-    cells = [(row.key + f" ({row.kind})" * (row.phase == "mixed"), _percent(row.attainment)) for row in mark.phases]
+    cells = [(row.key + f" ({row.kind})" * (row.phase == "mixed"), percent(row.attainment)) for row in mark.phases]
     passed = "kept" if mark.passed else "not kept"
-    words = f"Simulated: {mark.requests:,} requests; {_percent(mark.target)} of each model phase asked for."
+    words = f"Simulated: {mark.requests:,} requests; {percent(mark.target)} of each model phase asked for."
     return PageAnswer(
         question,
-        f"{_percent(min((row.attainment for row in mark.phases), default=math.nan))} at least, {passed}",
+        f"{percent(min((row.attainment for row in mark.phases), default=math.nan))} at least, {passed}",
         (Words(words), HtmlTable(make_table("", columns[:2], cells))),
         "good" if mark.passed else "bad",
     )
@@ -136,7 +136,7 @@ def _certified(mark: Certificate) -> PageAnswer:
     verdict = "" if not asked else "good" if mark.holds else "bad"
     note = Words("Played on windows of requests that no search used; `coralopt verify` plays them again.", small=True)
     table = HtmlTable(certificate_table(mark))
-    return PageAnswer("Does it keep its promise?", f"{_percent(least)} at least, {words}", (table, note), verdict)
+    return PageAnswer("Does it keep its promise?", f"{percent(least)} at least, {words}", (table, note), verdict)
 
 
 def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block, ...]:
@@ -184,7 +184,7 @@ def latency_figures(played: PlayedRequests | None) -> tuple[Block, ...]:
         ]
         x, y = Scale("ms", log=True), Scale("share of requests", low=0.0, high=1.0, form="{:.0%}")
         drawing = lines(f"{outcome_name(row)}: {what}", series, x, y, [(f"SLO {row.slo_ms:g} ms", row.slo_ms)])
-        figures.append(Figure(drawing, f"{outcome_name(row)}: {what}; {_percent(row.attainment)} met the SLO"))
+        figures.append(Figure(drawing, f"{outcome_name(row)}: {what}; {percent(row.attainment)} met the SLO"))
     return (Grid(tuple(figures)),)
 
 
@@ -195,7 +195,7 @@ def simulation_page(played: PlayedRequests) -> Page:
     )
     share = float(str(played.facts["attainment"]))
     both = PageAnswer(
-        "Requests that met both SLOs", _percent(share), (Words(f"Of {played.facts['requests']:,.0f} requests."),)
+        "Requests that met both SLOs", percent(share), (Words(f"Of {played.facts['requests']:,.0f} requests."),)
     )
     sections = [
         PageSection("misses", "Where each miss comes from", miss_figure(None, played)),
@@ -206,6 +206,6 @@ def simulation_page(played: PlayedRequests) -> Page:
     return Page("Simulation", summary, (promise_answer(None, played), both, cost), sections)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """With two digits; nothing below 1 may look like 1."""
     return "-" if math.isnan(share) else f"{math.floor(share * 1e4 + 1e-9) / 100:.2f} %"

@@ -16,6 +16,7 @@ from coralopt.runtime.engine import Engine
 from coralopt.runtime.local.cluster import LocalCluster, RunningPipeline
 from coralopt.runtime.local.reconcile import Change, Changes, Pace, Starts, plain_name, route, routed, unroute
 from coralopt.runtime.router.router import Router
+from coralopt.runtime.router.status import PlanHistory
 from coralopt.types import JsonObject
 
 #: The plan that is followed at the moment, below the directory; `coralopt launch` takes it up again.
@@ -59,6 +60,8 @@ class Controller:
         self.engine, self.cluster, self.router, self.pace = engine, cluster, router, pace
         self.say = cluster.say
         self.plan: Plan | None = None
+        #: Plans followed so far.
+        self.history = PlanHistory()
         #: Held while servers change.
         self.changing = asyncio.Lock()
         self._policy = restarts
@@ -91,6 +94,7 @@ class Controller:
                 self._kept_alive = {name: pipeline.definition for name, pipeline in change.kept.items()}
                 changes = await change.carry_out(self.router)
                 self.plan, self._starts = plan, starts
+                self.history.follow(plan, changes.started, changes.stopped, changes.kept)
                 self._deaths.clear()
                 self._given_up.clear()
                 self._forget_fallen(plain_name(pipeline.name) for pipeline in self._fallen)
@@ -148,6 +152,10 @@ class Controller:
             "running": self._running(),
             "given_up": dict(self._given_up),
         }
+
+    def state(self) -> tuple[dict[str, int], dict[str, str]]:
+        """How many whole instances of the plan run, and what was given up."""
+        return self._running(), dict(self._given_up)
 
     def _running(self) -> dict[str, int]:
         """Instance name -> serving instances of which every pipeline is alive."""

@@ -105,7 +105,9 @@ async def _route(
 ) -> None:
     router, cluster = controller.router, controller.cluster
     doors = replace(options.doors, admin_socket=options.directory / ADMIN_SOCKET)
-    async with open_doors(router, doors, PlanHooks(controller.apply, controller.describe)) as url:
+    async with open_doors(
+        router, doors, PlanHooks(controller.apply, controller.describe, controller.history, controller.state)
+    ) as url:
         on_ready(url, cluster, router)
         while not signals.count and not controller.hopeless:
             if await signals.unless(controller.look_after()):

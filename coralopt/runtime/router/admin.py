@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from coralopt.runtime.router.config import BackendConfig
 from coralopt.runtime.router.doors import ADMIN_KEY, Doors
 from coralopt.runtime.router.relay import error_response
 from coralopt.runtime.router.router import Router
+from coralopt.runtime.router.status import PlanHistory
 from coralopt.types import JsonObject
 
 PREFIX = "/router/"
@@ -35,10 +36,14 @@ class PlanHooks:
         apply: Behind ``POST /router/plan``: takes a plan document as JSON text, makes the servers follow it, and says what
             changed.
         describe: Behind ``GET /router/plan``: the plan that the servers follow.
+        history: Plans that were followed, for the fleet page; also of a router alone whose plan is known.
+        state: Instance of the plan -> how many run as a whole; pipelines that were given up -> why.
     """
 
     apply: Callable[[str], Awaitable[JsonObject]] | None = None
     describe: Callable[[], JsonObject] | None = None
+    history: PlanHistory | None = None
+    state: Callable[[], tuple[Mapping[str, int], Mapping[str, str]]] | None = None
 
 
 def add_admin(app: web.Application, router: Router, hooks: PlanHooks, doors: Doors | None) -> None:
@@ -97,7 +102,7 @@ def _guard(router: Router, doors: Doors, key: str) -> Middleware:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
             return error_response(403, "the admin endpoints are not for web pages")
-        if not _is_own_name(request.host, names):
+        if not is_own_name(request.host, names):
             return error_response(
                 403, f"this router is not known as {request.host!r}; list the name in admin_hosts of router.json"
             )
@@ -110,7 +115,7 @@ def _guard(router: Router, doors: Doors, key: str) -> Middleware:
     return guard
 
 
-def _is_own_name(host: str, names: set[str]) -> bool:
+def is_own_name(host: str, names: set[str]) -> bool:
     """Whether ``Host`` cannot be a name that a stranger made point here: an address, a local name, or one of ``names``."""
     try:
         name = urlsplit(f"//{host}").hostname or ""

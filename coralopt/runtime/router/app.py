@@ -15,8 +15,11 @@ from aiohttp.typedefs import Handler
 from coralopt.runtime.router.admin import PREFIX, PlanHooks, add_admin
 from coralopt.runtime.router.clients import Clients
 from coralopt.runtime.router.doors import Doors
+from coralopt.runtime.router.fleet import PATH as FLEET
+from coralopt.runtime.router.fleet import add_fleet
 from coralopt.runtime.router.relay import ID, INSTANCE_HEADER, MODEL, TOKENS, error_response, relay, request_id
 from coralopt.runtime.router.router import Router
+from coralopt.runtime.router.status import PlanHistory
 from coralopt.types import JsonObject
 
 #: Connections that have sent a whole head; whoever listens closes the others after a while.
@@ -29,7 +32,8 @@ _OPEN = frozenset({"/health", "/ping", "/metrics"})
 
 
 def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None = None) -> web.Application:
-    """The application: OpenAI API, ``/health``, ``/metrics``, and ``/router/`` for whoever manages it.
+    """The application: OpenAI API, ``/health``, ``/metrics``, ``/router/`` for whoever manages it, and ``/fleet``
+    for whoever looks.
 
     Args:
         router: Started and stopped with the application.
@@ -63,7 +67,7 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
             return error_response(415, "compressed bodies are not accepted")
         if (request.content_length or 0) > limits.largest_body:
             return error_response(413, f"the body is larger than {limits.largest_body} bytes")
-        if request.path in _OPEN or request.path.startswith(PREFIX):
+        if request.path in _OPEN or request.path.startswith((PREFIX, FLEET)):
             return await handler(request)
         client = clients.find(request.headers.get("Authorization", ""))
         if client is None:
@@ -83,7 +87,8 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
         yield
         await router.stop()
 
-    endpoints = _Endpoints(router)
+    hooks = hooks or PlanHooks()
+    endpoints = _Endpoints(router, hooks.history if doors.fleet else None)
     app = web.Application(middlewares=[answer, guard], client_max_size=limits.largest_body)
     app[HEARD] = set()
     app.on_response_prepare.append(name)
@@ -98,7 +103,8 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
             web.get("/metrics", endpoints.metrics),
         ]
     )
-    add_admin(app, router, hooks or PlanHooks(), doors)
+    add_admin(app, router, hooks, doors)
+    add_fleet(app, router, hooks, doors)
     return app
 
 
@@ -122,8 +128,8 @@ def _log_line(request: web.Request, response: web.StreamResponse, seconds: float
 
 
 class _Endpoints:
-    def __init__(self, router: Router) -> None:
-        self.router = router
+    def __init__(self, router: Router, history: PlanHistory | None) -> None:
+        self.router, self.history = router, history
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         limits = self.router.config
@@ -167,4 +173,6 @@ class _Endpoints:
         return web.json_response({})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=self.router.metrics_text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        return web.Response(
+            body=self.router.metrics_text(self.history), headers={"Content-Type": "text/plain; version=0.0.4"}
+        )

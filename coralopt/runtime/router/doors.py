@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coralopt.errors import LaunchError
+from coralopt.runtime.router.status import FleetStatus
 from coralopt.types import JsonObject
 
 #: Environment variables with the router's own keys; servers never get them.
@@ -46,6 +47,14 @@ class Keys:
 
 
 @dataclass(frozen=True)
+class DrawnFleet:
+    """The fleet page, and the parts of it that may change: ``id`` of an element -> what is inside, as HTML."""
+
+    html: str
+    parts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Doors:
     """Where a router listens, and to whom.
 
@@ -56,6 +65,10 @@ class Doors:
         admin_socket: Unix socket through which whoever owns it manages the router, without a key.
         tls: Certificate and key for clients; plain HTTP when ``None``.
         access_log: Told of every request, without what was asked or answered.
+        fleet: Draws the page at ``/fleet``, behind the admin key; there is none without it.
+
+    Raises:
+        LaunchError: A fleet page without an admin key.
     """
 
     host: str = "127.0.0.1"
@@ -64,6 +77,11 @@ class Doors:
     admin_socket: Path | None = None
     tls: ssl.SSLContext | None = None
     access_log: Callable[[JsonObject], None] | None = None
+    fleet: Callable[[FleetStatus], DrawnFleet] | None = None
+
+    def __post_init__(self) -> None:
+        if self.fleet is not None and self.keys.admin is None:
+            raise LaunchError(f"the fleet page is behind the admin key, and there is none: set {ADMIN_KEY}")
 
     def url(self, port: int) -> str:
         return f"http{'s' if self.tls else ''}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _PREFIX = "coralopt_router"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+#: Of one token.
+_TOKEN_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
 _OUTCOMES = "ok, refused (4xx), failed (before the first token) or broken (after it)"
 
 
@@ -23,8 +26,8 @@ class Metrics:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(name, text, labels, namespace=_PREFIX, registry=self.registry)
 
-        def seconds(name: str, text: str) -> Histogram:
-            return Histogram(name, text, ["model"], namespace=_PREFIX, registry=self.registry, buckets=_SECONDS)
+        def seconds(name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
+            return Histogram(name, text, ["model"], namespace=_PREFIX, registry=self.registry, buckets=buckets)
 
         backend = ("backend", "model", "phase")
         self.requests = counter("requests", "Requests answered, by HTTP status.", "model", "code")
@@ -36,14 +39,22 @@ class Metrics:
         self.waiting = gauge("queue_length", "Requests that wait for a slot.", "model", "phase")
         self.in_flight = gauge("in_flight", "Requests at a backend.", *backend)
         self.up = gauge("backend_up", "1 when a backend is healthy.", *backend)
+        self.weight = gauge("backend_weight", "Planned throughput of a backend, tokens/s.", *backend)
+        self.slo = gauge("slo_seconds", "SLO of the plan; latency is ttft or tpot.", "model", "latency")
+        self.rent = gauge("rent_usd_per_hour", "Rent of the plan that is followed.")
+        self.spent = gauge("spent_usd", "Rent of the plans since the router started.")
+        self.plans = gauge("plan_timestamp_seconds", "When the servers began to follow their plan, since 1970.")
         self.first_byte = seconds("first_byte_seconds", "From arrival to the first byte of the answer.")
+        self.output_token = seconds(
+            "output_token_seconds", "Time per output token of streamed answers, after the first.", _TOKEN_SECONDS
+        )
         self.duration = seconds("request_seconds", "From arrival to the end of the answer.")
         self.prompt_tokens = counter("prompt_tokens", "Input tokens, where the answer tells.", "model")
         self.completion_tokens = counter("completion_tokens", "Output tokens, where the answer tells.", "model")
 
     def forget(self, *backend: str) -> None:
         """No gauges any more for a backend that is gone; its counters stay."""
-        for gauge in (self.up, self.in_flight):
+        for gauge in (self.up, self.in_flight, self.weight):
             with suppress(KeyError):
                 gauge.remove(*backend)
 

@@ -54,6 +54,7 @@ class Backend:
         waits: Limits of requests that wait for its first byte.
         draining: Whether it gets no new requests.
         in_flight: Requests it has at the moment.
+        taken: Requests it got since its pool changed last.
         work: What they are, as :mod:`coralopt.routing` counts: prompt tokens (prefill) or requests.
         failures: Health checks that failed in a row.
         credit: State of the weighted round robin.
@@ -69,6 +70,7 @@ class Backend:
     strikes: int = 0
     draining: bool = False
     in_flight: int = 0
+    taken: int = 0
     work: float = 0.0
     failures: int = 0
     credit: float = 0.0
@@ -165,7 +167,7 @@ class BackendPool:
     def _become(self, backends: list[Backend]) -> None:
         self.backends = backends
         for backend in backends:
-            backend.credit = 0.0
+            backend.credit, backend.taken = 0.0, 0
         self.changed()
 
     def _take(self, need: Need) -> Backend | None:
@@ -176,6 +178,7 @@ class BackendPool:
             chosen = choose(self.routing, free, need.own, self._uniform)
         if chosen is not None:
             chosen.in_flight += 1
+            chosen.taken += 1
             chosen.work += need.own
             chosen.idle.clear()
         return chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 import uuid
@@ -110,6 +111,7 @@ class _Journey:
         #: Those it failed on, for which it counts once it succeeds elsewhere.
         self.blamed: list[Backend] = []
         self.client_gone = False
+        self.first_s = math.nan
         self.key = self._home_key(router.config)
 
     def _home_key(self, config: RouterConfig) -> str | None:
@@ -291,6 +293,7 @@ class _Journey:
                     await stream.write_eof(passage.held())
                 self._count(backend, "ok")
                 self._count_tokens(events.usage)
+                self._count_latencies()
                 return stream
         except OSError as error:
             if stream is None:
@@ -370,7 +373,17 @@ class _Journey:
         self.router.metrics.legs.labels(config.name, config.model, config.phase, outcome).inc()
 
     def _seen_first_byte(self) -> None:
-        self.router.metrics.first_byte.labels(self.model).observe(time.monotonic() - self.started)
+        self.first_s = time.monotonic() - self.started
+        self.router.metrics.first_byte.labels(self.model).observe(self.first_s)
+
+    def _count_latencies(self) -> None:
+        """Of a whole streamed answer: time to first token, and time per output token where its tokens were told."""
+        tokens = self.request.get(TOKENS, (0, 0))[1]
+        tpot_s = math.nan
+        if tokens > 1:
+            tpot_s = (time.monotonic() - self.started - self.first_s) / (tokens - 1)
+            self.router.metrics.output_token.labels(self.model).observe(tpot_s)
+        self.router.latencies.add(self.model, self.first_s, tpot_s)
 
     def _count_tokens(self, usage: JsonObject | None) -> None:
         values = [(usage or {}).get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]

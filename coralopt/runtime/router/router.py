@@ -13,6 +13,7 @@ from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.health import Health
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy
+from coralopt.runtime.router.status import Latencies, PlanHistory
 from coralopt.runtime.router.wire import Wire
 
 
@@ -37,6 +38,7 @@ class Router:
         self.config = config
         self.metrics = Metrics()
         self.demand = DemandMeter()
+        self.latencies = Latencies()
         self.backends: dict[str, Backend] = {}
         self._pools: dict[tuple[str, str], BackendPool] = {}
         self._routing: Routing = config.routing
@@ -177,12 +179,20 @@ class Router:
     def _pool(self, backend: Backend) -> BackendPool:
         return self._pools[backend.config.model, backend.config.phase]
 
-    def metrics_text(self) -> bytes:
-        """All series, with queues and load as they are now."""
+    def metrics_text(self, history: PlanHistory | None = None) -> bytes:
+        """All series, with queues and load as they are now, and what the plans that were followed say."""
+        if history is not None and history.entries:
+            self.metrics.rent.set(history.entries[-1].usd_h)
+            self.metrics.spent.set(history.spent_usd)
+            self.metrics.plans.set(history.entries[-1].at)
+            for model in self.models():
+                for latency, ms in zip(("ttft", "tpot"), (history.slo(model) or ()), strict=False):
+                    self.metrics.slo.labels(model, latency).set(ms / 1000)
         for (model, phase), pool in self._pools.items():
             self.metrics.waiting.labels(model, phase).set(pool.waiting)
             for backend in pool.backends:
                 labels = (backend.config.name, model, phase)
                 self.metrics.in_flight.labels(*labels).set(backend.in_flight)
                 self.metrics.up.labels(*labels).set(backend.healthy)
+                self.metrics.weight.labels(*labels).set(backend.weight)
         return self.metrics.text()

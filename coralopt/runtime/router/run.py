@@ -24,7 +24,13 @@ from coralopt.runtime.router.router import Router
 DRAIN_S = 120.0
 
 
-def run_router(config: RouterConfig, doors: Doors, *, on_event: Callable[[str], None] = lambda text: None) -> None:
+def run_router(
+    config: RouterConfig,
+    doors: Doors,
+    hooks: PlanHooks | None = None,
+    *,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> None:
     """Route until SIGINT or SIGTERM; then no new requests, and those in flight are finished. A second signal ends at once.
 
     Raises:
@@ -32,14 +38,14 @@ def run_router(config: RouterConfig, doors: Doors, *, on_event: Callable[[str], 
     """
     if doors.port:
         require_free_port(doors.host, doors.port)
-    asyncio.run(_route(config, doors, on_event))
+    asyncio.run(_route(config, doors, hooks, on_event))
 
 
-async def _route(config: RouterConfig, doors: Doors, on_event: Callable[[str], None]) -> None:
+async def _route(config: RouterConfig, doors: Doors, hooks: PlanHooks | None, on_event: Callable[[str], None]) -> None:
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    async with open_doors(Router(config, doors.keys.servers), doors, drain_s=DRAIN_S) as url:
+    async with open_doors(Router(config, doors.keys.servers), doors, hooks, drain_s=DRAIN_S) as url:
         on_event(f"routing at {url}/v1; Ctrl-C ends it")
         await told.wait()
         for number in (signal.SIGINT, signal.SIGTERM):
