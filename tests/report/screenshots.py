@@ -10,7 +10,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from coralopt import load_scenario
+from coralopt import Plan, load_scenario
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fleet import FLEET_KEY, ask, running_fleet
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 #: Name of the picture, the commands that make its page, and the height of the picture, pixels.
@@ -46,12 +50,32 @@ PAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
 DEMAND = (1.0, 1.2, 1.6, 2.2, 2.4, 1.8, 1.2, 0.8)
 
 
+def picture_of_fleet(folder: Path, browser: str) -> None:
+    """The live page of core's plan with small servers behind it, after some requests."""
+    subprocess.run([sys.executable, "-m", "coralopt", "plan", "core", "-o", "core.json"], cwd=folder, check=True)
+    plan = Plan.load(folder / "core.json")
+    with running_fleet(folder, plan) as (url, _):
+        for number in range(120):
+            ask(url, plan.demands[number % len(plan.demands)].model)
+        take_picture(browser, url.replace("://", f"://me:{FLEET_KEY}@") + "/fleet", "fleet", 860)
+
+
+def take_picture(browser: str, address: str, name: str, height: int) -> None:
+    """A picture of the top of a page, 1,200 pixels wide, among the documents' pictures."""
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size=1200,{height}")
+    picture = IMAGES / f"page-{name}.png"
+    subprocess.run([browser, *options, f"--screenshot={picture}", address], check=True, capture_output=True)
+    # A page has few colours; the picture is a quarter of the size with as many.
+    Image.open(picture).convert("RGB").quantize(96).save(picture, optimize=True)
+    print(f"{picture} written")
+
+
 def main() -> None:
     """Make every page and its picture."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("no Chromium on the path")
-    chosen = sys.argv[1:] or [name for name, _, _ in PAGES]
+    chosen = sys.argv[1:] or [*(name for name, _, _ in PAGES), "fleet"]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         rows = [
@@ -65,22 +89,9 @@ def main() -> None:
                 continue
             for command in commands:
                 subprocess.run([sys.executable, "-m", "coralopt", *command.split()], cwd=folder, check=True)
-            options = (
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--hide-scrollbars",
-                f"--window-size=1200,{height}",
-            )
-            picture = IMAGES / f"page-{name}.png"
-            subprocess.run(
-                [browser, *options, f"--screenshot={picture}", (folder / f"{name}.html").as_uri()],
-                check=True,
-                capture_output=True,
-            )
-            # A page has few colours; the picture is a quarter of the size with as many.
-            Image.open(picture).convert("RGB").quantize(96).save(picture, optimize=True)
-            print(f"{picture} written")
+            take_picture(browser, (folder / f"{name}.html").as_uri(), name, height)
+        if "fleet" in chosen:
+            picture_of_fleet(folder, browser)
 
 
 if __name__ == "__main__":

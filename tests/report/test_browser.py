@@ -28,6 +28,10 @@ from coralopt.scenario import ResolvedScenario
 from coralopt.simulation import SimulationResult, simulate
 from coralopt.workload import Traffic
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fleet import FLEET_KEY, running_fleet
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install -e '.[browser]'")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:
@@ -212,3 +216,59 @@ def test_ten_thousand_instances_open_in_two_seconds(browser: Any, tiny_plan: Pla
     timing = json.loads(page.evaluate("JSON.stringify(performance.getEntriesByType('navigation')[0])"))
     assert timing["loadEventEnd"] < 2000
     page.close()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, tiny_plan: Plan) -> Iterator[tuple[str, Any]]:
+    """A router of its own with its fleet page: its URL, and the servers behind it."""
+    with running_fleet(tmp_path_factory.mktemp("fleet"), tiny_plan) as (url, engines):
+        yield url, engines
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_the_fleet_page_lives(browser: Any, fleet: tuple[str, Any], viewport: dict[str, int]) -> None:
+    """Its figures are those of the router and change by themselves; what a reader typed stays; it can be paused."""
+    url, engines = fleet
+    context = browser.new_context(viewport=viewport, http_credentials={"username": "me", "password": FLEET_KEY})
+    page, trouble = context.new_page(), []
+    page.on("console", lambda message: trouble.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+    page.on("request", lambda request: request.url.startswith(url) or trouble.append(f"request: {request.url}"))
+    page.goto(f"{url}/fleet")
+    expect = sync_api.expect
+    first = page.locator(".answer:nth-child(1) .headline")
+    expect(page.locator("[data-state]")).to_have_text("Live")
+    expect(first).to_have_text(f"{len(engines)} of {len(engines)} instances serve")
+    status = context.request.get(f"{url}/fleet/status").json()
+    assert f"{status['plans'][0]['usd_h']:,.4f} USD/h" in page.inner_text(".answer:nth-child(3)")
+    for row in status["instances"]:
+        assert row["name"] in page.inner_text("#instances")
+    page.locator("#instances [data-filter]").fill(status["instances"][0]["name"])
+    engines[0].well = False
+    expect(first).to_have_text(f"{len(engines) - 1} of {len(engines)} instances serve", timeout=20_000)
+    expect(page.locator("#instances tbody tr:visible")).to_have_count(1)
+    expect(page.locator("#instances [data-filter]")).to_have_value(status["instances"][0]["name"])
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    page.locator("[data-pause]").click()
+    expect(page.locator("[data-state]")).to_have_text("Paused")
+    engines[0].well = True
+    page.locator("[data-pause]").click()
+    expect(first).to_have_text(f"{len(engines)} of {len(engines)} instances serve", timeout=20_000)
+    if AXE.exists():
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = page.evaluate("axe.run().then((results) => results.violations)")
+        assert {v["id"] for v in found if v["impact"] in ("serious", "critical")} == set()
+    assert trouble == []
+    context.close()
+
+
+def test_the_fleet_page_can_be_read_without_a_script(browser: Any, fleet: tuple[str, Any]) -> None:
+    url, engines = fleet
+    key = {"username": "me", "password": FLEET_KEY}
+    context = browser.new_context(java_script_enabled=False, http_credentials=key)
+    page = context.new_page()
+    page.goto(f"{url}/fleet")
+    assert page.locator("input:visible, button:visible").count() == 0
+    assert f"of {len(engines)} instances serve" in page.inner_text(".answer:nth-child(1)")
+    assert "load the page again" in page.inner_text("#summary")
+    context.close()

@@ -125,9 +125,10 @@ def _traffic(instances: Sequence[InstanceStatus]) -> Iterable[Block]:
         shown = sorted(items, key=lambda item: -item.wanted)[:NAMED]
         rows = []
         for item in shown:
-            seen = 0.0 if math.isnan(item.seen) else item.seen
-            words = f"wanted {item.wanted:.1%}, seen {'nothing yet' if math.isnan(item.seen) else f'{seen:.1%}'}"
-            rows.append(BarRow(item.name, (BarPart("seen", seen, 0, f"{item.name}: {words}"),), words, item.wanted))
+            seen = "nothing yet" if math.isnan(item.seen) else f"{item.seen:.1%}"
+            tip = f"{item.name}: wanted {item.wanted:.1%}, seen {seen}"
+            part = BarPart("seen", 0.0 if math.isnan(item.seen) else item.seen, 0, tip)
+            rows.append(BarRow(item.name, (part,), seen, item.wanted))
         more = f"; {len(items) - len(shown):,} more in the table" if len(items) > len(shown) else ""
         title = f"{model}/{phase}"
         figures.append(Figure(bars(title, rows, "{:.1%}", longest=1.0), title + more))
