@@ -38,7 +38,7 @@ _HEADERS = {
 }
 
 
-class Fleet:
+class FleetView:
     """What the page shows, collected from a router and from what is known of its plans.
 
     Args:
@@ -105,7 +105,7 @@ def add_fleet(app: web.Application, router: Router, hooks: PlanHooks, doors: Doo
     """Serve ``/fleet`` and what is below it; nothing where ``doors`` has no drawer."""
     if doors.fleet is None:
         return
-    endpoints = _FleetEndpoints(Fleet(router, hooks), doors)
+    endpoints = _FleetEndpoints(FleetView(router, hooks), doors)
     app.add_routes(
         [
             web.get(PATH, endpoints.page),
@@ -118,7 +118,7 @@ def add_fleet(app: web.Application, router: Router, hooks: PlanHooks, doors: Doo
 
 
 class _FleetEndpoints:
-    def __init__(self, fleet: Fleet, doors: Doors) -> None:
+    def __init__(self, fleet: FleetView, doors: Doors) -> None:
         assert doors.fleet is not None, "nothing draws the page"
         self.fleet, self.doors, self.draw = fleet, doors, doors.fleet
         self._names = {doors.host.lower(), *(name.lower() for name in fleet.router.config.admin_hosts)}
