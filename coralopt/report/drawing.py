@@ -266,6 +266,51 @@ def _shapes(line: Line, points: Sequence[tuple[float, float]]) -> list[Markup]:
     return [element("path", d=path, class_=f"l{line.colour}" + (" dashed" if line.style == "dashed" else ""))]
 
 
+@dataclass(frozen=True)
+class Band:
+    """What goes from one place to another, as wide as its value; the tip is shown when the pointer or the focus is on it."""
+
+    source: str
+    target: str
+    value: float
+    colour: int
+    tip: str
+
+
+def bands(title: str, items: Sequence[Band]) -> Markup:
+    """Bands from places on the left to places on the right, each place as high as what leaves or reaches it."""
+    left, right, thick, gap = 104.0, WIDTH - 104.0, 8.0, 12.0
+    sides = ([band.source for band in items], [band.target for band in items])
+    places = [list(dict.fromkeys(names)) for names in sides]
+    height = 130.0
+    scale = (height - gap * (max(map(len, places)) - 1)) / max(sum(band.value for band in items), 1e-12)
+    drawn: list[Markup] = []
+    tops: list[dict[str, float]] = []
+    for side, names in enumerate(places):
+        y = 0.0
+        tops.append({})
+        for name in names:
+            high = scale * sum(band.value for band, own in zip(items, sides[side], strict=True) if own == name)
+            tops[side][name] = y
+            x, at, anchor = (
+                (left - thick, left - thick - 5, "end") if side == 0 else (right, right + thick + 5, "start")
+            )
+            drawn.append(element("rect", x=x, y=y, width=thick, height=max(high, 1.0), class_="f7"))
+            drawn.append(_text(_cut(name, left - thick - 5), at, y + high / 2 + 4, text_anchor=anchor))
+            y += max(high, 1.0) + gap
+    middle = _short((left + right) / 2)
+    for band in items:
+        high = max(scale * band.value, 0.5)
+        y0, y1 = tops[0][band.source], tops[1][band.target]
+        tops[0][band.source] += high
+        tops[1][band.target] += high
+        a, b, c, d = map(_short, (y0, y1, y1 + high, y0 + high))
+        x0, x1 = _short(left), _short(right)
+        path = f"M{x0} {a} C{middle} {a} {middle} {b} {x1} {b} L{x1} {c} C{middle} {c} {middle} {d} {x0} {d} Z"
+        drawn.append(_tipped(element("path", d=path, class_=f"f{band.colour} band"), band.tip))
+    return _svg(title, height + gap * max(map(len, places), default=0), drawn)
+
+
 def pipeline(instance: PlannedInstance, colours: Mapping[str, int], sources: Mapping[str, str]) -> Markup:
     """One serving instance to scale: a stage is as wide as the layers it holds, a node as high as its share of the traffic.
 

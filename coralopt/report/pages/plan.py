@@ -11,9 +11,10 @@ from rich.table import Table
 
 from coralopt.plan.bill import Bill, OneGpuRent, bill_of
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.plan.flows import flows_of
 from coralopt.planning.analysis import PlanAnalysis
 from coralopt.report.bill import bill_notes, bill_table, model_table
-from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines, pipeline
+from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import PlayedRequests, latency_figures, miss_figure, promise_answer
 from coralopt.report.table import Column, make_table
@@ -23,6 +24,8 @@ from coralopt.scenario import ResolvedScenario
 
 #: Most pipelines drawn open and folded, and most rows of a table; a plan of thousands of instances stays a small page.
 DRAWN, FOLDED, ROWS = 12, 36, 300
+#: Most flows that are drawn.
+BANDS = 24
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def plan_page(content: PlanPage) -> Page:
     misses = miss_figure(plan, played)
     sections = [
         PageSection("pipelines", "Every pipeline, to scale", tuple(pipeline_blocks(plan))),
+        PageSection("flows", "Where requests go", tuple(_flows(plan))),
         PageSection("cost", "Where the money goes", _grid(_rent_figures(bill))),
         PageSection("misses", "Where each miss comes from", misses),
         PageSection("latency", "Latency", latency_figures(played)),
@@ -72,6 +76,8 @@ def cost_answer(plan: Plan) -> PageAnswer:
     parts = [f"{plan.provisioning_usd_h:,.4f} USD/h rent"]
     if plan.initialization_usd_h:
         parts.append(f"{plan.initialization_usd_h:,.4f} USD/h initialization of what is started")
+    if plan.egress_usd_h:
+        parts.append(f"{plan.egress_usd_h:,.4f} USD/h egress")
     if plan.unmet_usd_h:
         parts.append(f"{plan.unmet_usd_h:,.4f} USD/h for unmet demand")
     if plan.lower_bound_usd_h > 0:
@@ -134,6 +140,55 @@ def _pipeline_figure(group: Sequence[PlannedInstance], colours: dict[str, int], 
     return Figure(pipeline(first, colours, sources), caption + (f"; {kept} run already" if kept else ""))
 
 
+def _flows(plan: Plan) -> Iterable[Block]:
+    """Shares of modes, and KV caches between regions with what sending them costs."""
+    shares: dict[str, list[BarPart]] = defaultdict(list)
+    for item in plan.modes:
+        shares[item.model].append(BarPart(item.mode, item.share, 1 if item.mode == "mixed" else 0))
+    rows = [BarRow(model, tuple(parts), " ") for model, parts in shares.items()]
+    title = "Share of requests by mode"
+    figures = [Figure(bars(title, rows[:ROWS], "{:.2%}", longest=1.0), title)] if rows else []
+    flows = sorted((flow for flow in flows_of(plan) if flow.requests_s > 0), key=lambda flow: -flow.gb_s)
+    if flows:
+        shown = flows[:ROWS]
+        colours = colour_numbers(flow.model for flow in shown)
+        items = [
+            Band(
+                flow.prefill_region,
+                flow.decode_region,
+                flow.gb_s,
+                colours[flow.model],
+                f"{flow.model}: prefill in {flow.prefill_region}, decode in {flow.decode_region}: {flow.requests_s:,.4g} "
+                f"requests/s, {flow.gb_s:,.3f} GB/s of KV cache, {flow.usd_h:,.4f} USD/h",
+            )
+            for flow in shown[:BANDS]
+        ]
+        models = ", ".join(dict.fromkeys(flow.model for flow in shown[:BANDS]))
+        caption = f"KV cache from prefill (left) to decode (right), as wide as its GB/s: {models}"
+        if len(flows) > BANDS:
+            caption += f"; the {BANDS} largest of {len(flows):,}"
+        figures.append(Figure(bands("KV cache between regions", items), caption))
+    yield from _grid(figures)
+    if not flows:
+        return
+    paid = sum(flow.usd_h for flow in flows)
+    yield Words(
+        f"Sending KV caches between regions costs {plan.egress_usd_h:,.4f} USD/h, part of the cost of the plan."
+        if plan.flows
+        else f"KV caches go anywhere for nothing in this scenario; at list prices {paid:,.4f} USD/h, not in the cost."
+    )
+    columns: tuple[Column | str, ...] = (
+        "model",
+        "prefill in",
+        "decode in",
+        Column("requests/s", "{:,.3f}"),
+        Column("GB/s", "{:,.3f}"),
+        Column("USD/h", "{:,.4f}"),
+    )
+    cells = [(f.model, f.prefill_region, f.decode_region, f.requests_s, f.gb_s, f.usd_h) for f in shown]
+    yield HtmlTable(make_table("", columns, cells))
+
+
 def _rent_answer(bill: Bill) -> PageAnswer:
     regions = len({line.region for line in bill.lines})
     count = sum(line.nodes for line in bill.lines)
@@ -171,7 +226,11 @@ def _model_costs(plan: Plan) -> Figure:
     for demand in plan.demands:
         by_model[demand.model].append(BarPart(demand.phase, demand.cost_usd_h, colours[demand.phase]))
     rows = [BarRow(model, tuple(parts)) for model, parts in by_model.items()]
-    other = (("initialization", plan.initialization_usd_h), ("unmet demand", plan.unmet_usd_h))
+    other = (
+        ("initialization", plan.initialization_usd_h),
+        ("egress", plan.egress_usd_h),
+        ("unmet demand", plan.unmet_usd_h),
+    )
     rows += [BarRow(name, (BarPart(name, value, 7),)) for name, value in other if value > 0]
     caption = "USD/h by model: " + ", ".join(dict.fromkeys(demand.phase for demand in plan.demands))
     return Figure(bars("Cost by model, USD/h", rows, "{:,.4f}"), caption)
