@@ -48,6 +48,14 @@ def _quota(**gpus: int) -> Change:
     return {"limits": {"max_gpus": gpus}}
 
 
+def _floor(quality: float, **shares: float) -> Change:
+    return {"models": {"phi4-14b": {"demand": {"min_quality": quality, "min_shares": shares}}}}
+
+
+def _only(variant: str) -> Change:
+    return _floor(0.95, **{variant: 1.0})
+
+
 ROWS = (
     Row("several GPU types, not one (L40S)", "core", _quota(L4=0, A10G=0), {}),
     Row("replicas of several nodes", "core", {"pruning": {"max_nodes": 1}}, {}),
@@ -58,6 +66,8 @@ ROWS = (
     Row("caches within a region, not anywhere for nothing", "extended", {}, {"kv_transfer": "region"}),
     Row("caches priced, not within a region", "extended", {"kv_transfer": "region"}, {"kv_transfer": "priced"}),
     Row("quota of 4 L40S", "core", {}, _quota(L40S=4)),
+    Row("variants at a mean quality of 0.993, not the best one", "variants", _only("ngram"), {}),
+    Row("variants at a mean quality of 0.98, not 16 bits", "variants", _only("bf16"), _floor(0.98)),
     Row("two replicas of each phase", "tiny", {}, {"models": {"*": {"min_replicas": 2}}}),
 )
 

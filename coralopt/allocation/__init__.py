@@ -8,7 +8,7 @@ from coralopt.allocation.names import readable_names
 from coralopt.allocation.on_infeasible import OnInfeasible, Served, check_on_infeasible, solve_or_serve_less
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import Reduced, Reduction, reduce_problem
-from coralopt.allocation.routes import Flow, ModelRoutes, Route
+from coralopt.allocation.routes import Flow, ModelRoutes, Route, RouteMean
 from coralopt.allocation.search.fewest import fewest_gpus
 from coralopt.allocation.search.options import AllocationSearchOptions, AllocationState, SearchLimits
 from coralopt.allocation.search.result import AllocationResult
@@ -38,6 +38,7 @@ __all__ = [
     "Reduced",
     "Reduction",
     "Route",
+    "RouteMean",
     "SearchLimits",
     "Served",
     "Shortfall",

@@ -41,6 +41,8 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
             return f"pool[{problem.phase_names[index[0]]},{'*' if index[1] < 0 else places[0][index[1]]}]{rest}"
         if kind == "routes":
             return f"routes[{problem.routes[index[0]].model}]{rest}"
+        if kind == "mean":
+            return f"mean[{problem.routes[index[0]].means[index[1]].name}]{rest}"
         if kind == "flow":
             way = problem.routes[index[0]]
             legs = (

@@ -201,8 +201,11 @@ class AllocationProblem(AttachedProblem[Allocation]):
 
     @property
     def plain(self) -> bool:
-        """Whether it is the paper's problem but for routes: one class of nodes, no side constraints but bans, all met."""
-        return not self.supply and self.unmet_price is None and all(row.is_ban for row in self.side_constraints)
+        """Whether it is the paper's problem but for routes without choice: one class of nodes, only bans, all met."""
+        choice = any(model.has_choice for model in self.routes)
+        return not (self.supply or choice or self.unmet_price is not None) and all(
+            row.is_ban for row in self.side_constraints
+        )
 
     @cached_property
     def pools(self) -> Pools:

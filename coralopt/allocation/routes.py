@@ -6,14 +6,19 @@ route k::
 
     sum_{tau of phase m, r of the pool} T(tau) nu[tau, r]  >=  T_m sum_{k through the pool} f_k      every pool
     sum_k f_k + sigma  >=  1                                                                        every model with routes
+    sum_k (v_k - V) f_k  >=  0                                                                      every mean that must be V
     cost  sum_k (USD/h of all requests on k) f_k
 
 A phase that no route names is one pool with the share 1: its row is the paper's demand row. A model whose KV cache goes
 anywhere for nothing therefore needs no routes, and one whose phases may be bypassed (mixed instances) has routes through
 pools of all regions.
 
+A *mean* is one over the requests of the model, whatever share of them is served: their quality where routes lead through
+variants of the model, or the share of one variant.
+
 At given instance counts the best shares are a flow of least cost. :func:`least_flow` finds it in exact fractions by
-shortest augmenting paths; nothing else in this package does it that way.
+shortest augmenting paths, and with means, which are no flow, by a linear programme (:mod:`coralopt.allocation.exact`);
+nothing else in this package does it that way.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.exact import maximise
 from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats, Ints
 
@@ -46,16 +52,37 @@ class Route:
 
 
 @dataclass(frozen=True)
+class RouteMean:
+    """A mean over the requests of a model that must be reached.
+
+    Attributes:
+        name: What messages and models call it.
+        values: v_k, that of a request on every route.
+        least: V.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    least: float
+
+    def terms(self) -> list[Fraction]:
+        """v_k - V, exactly."""
+        return [Fraction(float(value)) - Fraction(float(self.least)) for value in self.values]
+
+
+@dataclass(frozen=True)
 class ModelRoutes:
     """All ways of the requests of one model.
 
     Attributes:
         model: Its name, for messages.
         routes: At least one.
+        means: Over its requests.
     """
 
     model: str
     routes: tuple[Route, ...]
+    means: tuple[RouteMean, ...] = ()
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -66,6 +93,11 @@ class ModelRoutes:
     def necessary(self) -> tuple[int, ...]:
         """Model phases that every route visits."""
         return tuple(p for p in self.phases if all(p in dict(route.pools) for route in self.routes))
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether requests choose between variants: other prefill phases, or a mean that must be reached."""
+        return bool(self.means) or len({r.pools[0][0] for r in self.routes if len(r.pools) == 2}) > 1
 
     def scaled(self, factor: float) -> ModelRoutes:
         """For so many times as many requests."""
@@ -162,6 +194,12 @@ def refuse_bad_routes(
                     raise SolverError(f"{what}: phase {phase} has no demand, so no route may visit it")
                 if places.setdefault(pool, (position, len(route.pools))) != (position, len(route.pools)):
                     raise SolverError(f"{what}: pool {pool} stands at two places of routes")
+        for mean in model.means:
+            if len(mean.values) != len(model.routes) or not np.isfinite([*mean.values, mean.least]).all():
+                raise SolverError(f"{what}: {mean.name} needs a number for each of its {len(model.routes)} routes")
+        if model.means and _least_mean_flow(model, None, Fraction(1), None).unmet > 0:
+            names = ", ".join(f"{mean.name} of {mean.least:g}" for mean in model.means)
+            raise SolverError(f"{what}: no shares of requests on them reach {names}")
         for phase in model.phases:
             if len({region is None for p, region in places if p == phase}) > 1:
                 raise SolverError(f"{what}: phase {phase} is visited in one region and in all of them")
@@ -207,6 +245,8 @@ def least_flow(
         most: Largest share that may be served.
         unmet_usd_h: Price of serving nothing, USD/h; ``None`` when as much as possible is served whatever it costs.
     """
+    if model.means:
+        return _least_mean_flow(model, capacity, most, unmet_usd_h)
     source, sink = _Node("source"), _Node("sink")
     heads: list[_Node] = []
     tails: list[_Node] = []
@@ -260,3 +300,23 @@ def least_flow(
     shares = tuple(room[k + 1] for k in own)
     usd_h = sum((s * Fraction(route.usd_h) for s, route in zip(shares, model.routes, strict=True)), nothing)
     return Flow(shares, 1 - served, usd_h)
+
+
+def _least_mean_flow(
+    model: ModelRoutes, capacity: Mapping[Pool, Fraction] | None, most: Fraction, unmet_usd_h: Fraction | None
+) -> Flow:
+    """The same with means; capacity ``None`` is without limits."""
+    costs = [Fraction(route.usd_h) for route in model.routes]
+    rows = [({k: -term for k, term in enumerate(mean.terms())}, Fraction(0)) for mean in model.means]
+    if capacity is not None:
+        for pool in dict.fromkeys(pool for route in model.routes for pool in route.pools):
+            through = {k: Fraction(1) for k, route in enumerate(model.routes) if pool in route.pools}
+            rows.append((through, capacity.get(pool, Fraction(0))))
+    rows.append((dict.fromkeys(range(len(costs)), Fraction(1)), most))
+    if unmet_usd_h is None:
+        shares = maximise([[Fraction(1)] * len(costs), [-cost for cost in costs]], rows)
+    else:
+        shares = maximise([[unmet_usd_h - cost for cost in costs]], rows)
+    return Flow(
+        shares, 1 - sum(shares, Fraction(0)), sum((s * c for s, c in zip(shares, costs, strict=True)), Fraction(0))
+    )

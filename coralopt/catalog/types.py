@@ -100,6 +100,21 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class Speculative:
+    """Speculative decoding: so many tokens are proposed a step, and the model checks all of them in one pass.
+
+    Attributes:
+        tokens: Proposed tokens a step.
+        acceptance_length: Mean tokens that a step makes, 1 to ``tokens + 1``.
+        draft: The model that proposes; ``None`` where the prompt itself does (n-grams), which takes no time.
+    """
+
+    tokens: int
+    acceptance_length: float
+    draft: ModelArchitecture | None = None
+
+
+@dataclass(frozen=True)
 class ModelArchitecture:
     """A decoder-only transformer as its published configuration describes it.
 
@@ -129,6 +144,7 @@ class ModelArchitecture:
         latent: Its latent attention, where it has one.
         measured_as: Published checkpoint of the same shape whose measured times hold; empty: ``hf_id``.
         published_format: Format of the checkpoint's weights where a scenario asks for another one.
+        speculative: How decode steps make several tokens; ``None`` where they make one.
     """
 
     name: str
@@ -156,6 +172,7 @@ class ModelArchitecture:
     latent: LatentAttention | None = None
     measured_as: str = ""
     published_format: WeightFormat | None = None
+    speculative: Speculative | None = None
 
     def kv_copies(self, gpus: int) -> float:
         """How often the KV cache of a sequence is held when ``gpus`` share the model in tensor parallel.
@@ -209,9 +226,12 @@ class ModelArchitecture:
     def end_bytes(self, stages: int) -> float:
         """Bytes of what the first or last of ``stages`` holds besides layers, in BF16.
 
-        Embedding and head are one matrix each, or the same one; a pipeline of one stage needs a shared one only once.
+        Embedding and head are one matrix each, or the same one; a pipeline of one stage needs a shared one only once. A
+        draft model stands beside the head; either end leaves room for it.
         """
-        return (self.embedding_params if stages == 1 else self.vocab * self.hidden) * 2.0
+        draft = self.speculative.draft if self.speculative is not None else None
+        own = (self.embedding_params if stages == 1 else self.vocab * self.hidden) * 2.0
+        return own if draft is None else own + draft.weight_bytes
 
     @property
     def weight_bytes(self) -> float:

@@ -67,7 +67,7 @@ class CompareTraffic(TrafficOptions):
         if trace is None:
             return replace(self, duration=self.duration or DURATION_S).source().requests(scenario)
         requests = self.source().requests(scenario)
-        served = tuple(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+        served = tuple(dict.fromkeys(phase.served for phase in scenario.model_phases))
         if not any(requests.models) and len(served) > 1:
             raise WorkloadError(
                 f"{trace}: names no model; say which of {', '.join(served)} its requests ask for (--model)"

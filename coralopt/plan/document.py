@@ -106,7 +106,7 @@ class PlannedDemand(_Part):
     model: Name
     phase: Literal["prefill", "decode", "mixed"]
     slo_ms: Figure
-    demand_tokens_s: Figure = Field(description="In mode auto that of the requests that go this way.")
+    demand_tokens_s: Figure = Field(description="In mode auto and of variants that of the requests that go this way.")
     planned_tokens_s: Figure
     cost_usd_h: Figure
     throughput_sources: dict[str, str] = Field(description="Configuration used -> where its figures come from.")
@@ -123,7 +123,7 @@ class PlannedOption(_Part):
 
     option: str = Field(description="Its place in the scenario.")
     sense: Literal["most", "least"]
-    unit: str = Field(description="USD/h, nodes, GPUs, instances or tokens/s.")
+    unit: str = Field(description="USD/h, nodes, GPUs, instances, tokens/s, or of 1: a mean over requests.")
     asked: Figure
     planned: Figure
     binding: StrictBool = Field(
@@ -153,9 +153,9 @@ class PlannedFlow(_Part):
 
 
 class PlannedMode(_Part):
-    """How much of a model in mode auto one mode serves."""
+    """How much of a model one of its ways serves, in mode auto or by variants."""
 
-    model: Name
+    model: Name = Field(description="Of a variant its own name, after that of the model.")
     mode: Literal["disaggregated", "mixed"]
     share: Figure = Field(
         ge=0, le=1, description="Share of the model's served requests that the router sends this way."
@@ -250,7 +250,7 @@ class Plan(_Part, Tabular):
         default=(), description="Where requests go from prefill to decode; empty where transfers are free."
     )
     modes: tuple[PlannedMode, ...] = Field(
-        default=(), description="How models in mode auto are served; empty where every model has one mode."
+        default=(), description="How models in mode auto or with variants are served; empty where all go one way."
     )
     simulated: Simulated | None = Field(default=None, description="Played against requests, and how that ended.")
     certificate: Certificate | None = Field(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Literal
 
-from coralopt.allocation.routes import Flow, ModelRoutes, Pool, Route, least_flow
-from coralopt.plan.document import Plan, PlannedFlow, PlannedMode, share_of
+from coralopt.allocation.routes import Flow, ModelRoutes, Pool, Route, RouteMean, least_flow
+from coralopt.plan.document import Plan, PlannedFlow, PlannedMode, PlannedOption, share_of
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+
+#: A mean binds where it is reached with less than this to spare.
+MEAN_ROOM = 1e-6
 
 
 def cache_gb_s(prefill: ModelPhase) -> float:
@@ -26,33 +31,62 @@ def is_routed(scenario: ResolvedScenario) -> bool:
     return several and any(phase.phase == "prefill" for phase in scenario.model_phases)
 
 
-def handing_over(scenario: ResolvedScenario) -> Iterator[tuple[int, int, int | None]]:
-    """Positions of the prefill, decode and, in mode auto, mixed phase of every model with demand for prefill and decode."""
+def handing_over(scenario: ResolvedScenario) -> Iterator[tuple[int, int]]:
+    """Positions of the prefill and decode phase of every model, or variant of one, with demand for both."""
+    for ways in ways_of(scenario).values():
+        yield from ((way[0], way[1]) for way in ways if len(way) == 2)
+
+
+def ways_of(scenario: ResolvedScenario) -> dict[str, list[tuple[int, ...]]]:
+    """Model, as requests say it -> the phases that a request may pass, by position: (mixed,) or (prefill, decode).
+
+    One a mode and variant, of phases with demand.
+    """
     place = {phase.key: p for p, phase in enumerate(scenario.model_phases) if phase.demand_tokens_s > 0}
-    for name in scenario.model_keys:
-        p, d = place.get(f"{name}/prefill"), place.get(f"{name}/decode")
-        if p is not None and d is not None:
-            yield p, d, place.get(f"{name}/mixed")
+    ways: dict[str, list[tuple[int, ...]]] = {}
+    for name, served in dict.fromkeys((phase.model.name, phase.served) for phase in scenario.model_phases):
+        for phases in (("mixed",), ("prefill", "decode")):
+            if all(f"{name}/{phase}" in place for phase in phases):
+                ways.setdefault(served, []).append(tuple(place[f"{name}/{phase}"] for phase in phases))
+    return ways
 
 
 def allowed_routes(scenario: ResolvedScenario) -> tuple[ModelRoutes, ...]:
-    """The routes of every model whose requests may not go anywhere for nothing, or by more than one mode."""
-    models = []
-    for p, d, m in handing_over(scenario):
-        routes = [] if m is None else [Route(((m, None),))]
-        if is_routed(scenario):
-            usd_h_at_1 = cache_gb_s(scenario.model_phases[p]) * 3600
+    """The routes of every model whose requests may not go anywhere for nothing, or by more than one mode or variant."""
+    models, routed = [], is_routed(scenario)
+    for name, ways in ways_of(scenario).items():
+        routes, phases = [], scenario.model_phases
+        for way in ways:
+            if len(way) == 1 or not routed:
+                routes.append(Route(tuple((p, None) for p in way)))
+                continue
+            usd_h_at_1 = cache_gb_s(phases[way[0]]) * 3600
             for r, source in enumerate(scenario.regions):
                 for s, target in enumerate(scenario.regions):
                     link = scenario.kv_transfer.link(source, target)
                     if link is not None:
-                        routes.append(Route(((p, r), (d, s)), usd_h_at_1 * (link.usd_gb or 0.0)))
-        elif m is None:
-            continue
-        else:
-            routes.append(Route(((p, None), (d, None))))
-        models.append(ModelRoutes(scenario.model_phases[p].model.name, tuple(routes)))
+                        routes.append(Route(((way[0], r), (way[1], s)), usd_h_at_1 * (link.usd_gb or 0.0)))
+        if len(routes) > 1:
+            models.append(ModelRoutes(name, tuple(routes), _means(scenario, routes)))
     return tuple(models)
+
+
+def _means(scenario: ResolvedScenario, routes: Sequence[Route]) -> tuple[RouteMean, ...]:
+    """What the scenario asks of a model's requests over its variants, under its place there."""
+    variants = [scenario.model_phases[route.pools[0][0]].variant for route in routes]
+    first = variants[0]
+    if first is None:
+        return ()
+    key, own = scenario.model_keys[first.of], [variant for variant in variants if variant is not None]
+    means = []
+    if first.least_quality:
+        qualities = tuple(variant.quality for variant in own)
+        means.append(RouteMean(f"models.{key}.demand.min_quality", qualities, first.least_quality))
+    for asked in dict.fromkeys(own):
+        if asked.least_share:
+            inside = tuple(float(variant == asked) for variant in own)
+            means.append(RouteMean(f"models.{key}.demand.min_shares.{asked.name}", inside, asked.least_share))
+    return tuple(means)
 
 
 def planned_flows(scenario: ResolvedScenario, model: ModelRoutes, flow: Flow, factor: float) -> list[PlannedFlow]:
@@ -79,31 +113,75 @@ def planned_flows(scenario: ResolvedScenario, model: ModelRoutes, flow: Flow, fa
 
 
 def planned_modes(scenario: ResolvedScenario, flows: Sequence[Flow], planned: Sequence[float]) -> list[PlannedMode]:
-    """Which share of the requests of every model in mode auto each of its modes serves.
+    """Which share of the requests of every model in mode auto, or with variants, each of its ways serves.
 
     Args:
         scenario: The scenario.
         flows: Of every model with routes, in the order of :func:`allowed_routes`.
         planned: Tokens/s of the instances of every model phase. Where KV caches go anywhere for nothing, requests are
-            split like what both modes can serve, so that neither has less to spare.
+            split like what the ways can serve, so that none has less to spare, as far as the means over variants allow.
     """
-    modes = []
-    of_model = {model.model: (model, flow) for model, flow in zip(allowed_routes(scenario), flows, strict=True)}
-    for p, d, m in handing_over(scenario):
-        if m is None:
+    modes, phases, ways = [], scenario.model_phases, ways_of(scenario)
+    for model, flow in zip(allowed_routes(scenario), flows, strict=True):
+        mine = ways[model.model]
+        if len(mine) < 2:
             continue
-        phases = scenario.model_phases
-        model, flow = of_model[phases[p].model.name]
-        if is_routed(scenario):
-            mixed = sum((s for s, r in zip(flow.shares, model.routes, strict=True) if len(r.pools) == 1), Fraction(0))
-            apart = sum(flow.shares, Fraction(0)) - mixed
-        else:
-            reach = [Fraction(planned[k]) / Fraction(phases[k].needed_tokens_s) for k in (p, d, m)]
-            apart, mixed = min(reach[:2]), reach[2]
-        split = float(mixed / (apart + mixed))
-        modes.append(PlannedMode(model=model.model, mode="disaggregated", share=1.0 - split))
-        modes.append(PlannedMode(model=model.model, mode="mixed", share=split))
+        shares = dict.fromkeys((way[0] for way in mine), Fraction(0))
+        for route, share in zip(model.routes, flow.shares, strict=True):
+            shares[route.pools[0][0]] += share
+        if not is_routed(scenario):
+            reach = (min(Fraction(planned[p]) / Fraction(phases[p].needed_tokens_s) for p in way) for way in mine)
+            shares = dict(zip(shares, _nearest(list(shares.values()), list(reach), model.means), strict=True))
+        total = sum(shares.values(), Fraction(0))
+        stated = {p: float(share / total) for p, share in sorted(shares.items())}
+        # Together they are 1 to the last digit.
+        stated[min(stated)] = max(0.0, 1.0 - sum(part for p, part in stated.items() if p > min(stated)))
+        for p, part in stated.items():
+            kind: Literal["mixed", "disaggregated"] = "mixed" if phases[p].phase == "mixed" else "disaggregated"
+            modes.append(PlannedMode(model=phases[p].model.name, mode=kind, share=part))
     return modes
+
+
+def _nearest(shares: list[Fraction], even: list[Fraction], means: Sequence[RouteMean]) -> list[Fraction]:
+    """The shares between these and even ones, each of a sum of 1, that are as even as the means allow."""
+    shares, even = ([value / sum(values) for value in values] for values in (shares, even))
+    step = Fraction(1)
+    for mean in means:
+        at, there = (sum(map(operator.mul, mean.terms(), values), Fraction(0)) for values in (shares, even))
+        if there < 0:
+            step = min(step, max(Fraction(0), at / (at - there)) if at > there else Fraction(0))
+    return [a + step * (b - a) for a, b in zip(shares, even, strict=True)]
+
+
+def variant_shares(plan: Plan) -> dict[str, dict[str, float]]:
+    """Model with variants, as requests say it -> name of each variant -> share of the requests that the plan sends there."""
+    shares: dict[str, dict[str, float]] = {}
+    for phase in plan.resolved.model_phases:
+        if phase.variant is not None and phase.phase != "decode":
+            # A variant in mode auto has two ways.
+            own = shares.setdefault(phase.served, {})
+            own[phase.model.name] = own.get(phase.model.name, 0.0) + share_of(plan.modes, phase.key)
+    return shares
+
+
+def planned_means(scenario: ResolvedScenario, modes: Sequence[PlannedMode]) -> tuple[PlannedOption, ...]:
+    """The means that the scenario asks for over the variants of its models, as the plan states them."""
+    options = []
+    for model in allowed_routes(scenario):
+        for mean in model.means:
+            values = {route.pools[0][0]: value for route, value in zip(model.routes, mean.values, strict=True)}
+            planned = sum(value * share_of(modes, scenario.model_phases[p].key) for p, value in values.items())
+            options.append(
+                PlannedOption(
+                    option=mean.name,
+                    sense="least",
+                    unit="of 1",
+                    asked=mean.least,
+                    planned=planned,
+                    binding=planned < mean.least + MEAN_ROOM,
+                )
+            )
+    return tuple(options)
 
 
 def flows_of(plan: Plan) -> tuple[PlannedFlow, ...]:
@@ -112,7 +190,7 @@ def flows_of(plan: Plan) -> tuple[PlannedFlow, ...]:
     if plan.flows or is_routed(scenario) or len(scenario.regions) < 2:
         return plan.flows
     flows = []
-    for p, d, _ in handing_over(scenario):
+    for p, d in handing_over(scenario):
         name, phases = scenario.model_phases[p].model.name, (scenario.model_phases[p], scenario.model_phases[d])
         capacity: dict[Pool, Fraction] = {
             (index, r): Fraction(

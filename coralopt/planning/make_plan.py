@@ -13,7 +13,7 @@ from coralopt.allocation import Served, request_flows, unmet_demand
 from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
 from coralopt.plan.document import headline_gap, share_of
-from coralopt.plan.flows import allowed_routes, planned_flows, planned_modes
+from coralopt.plan.flows import allowed_routes, planned_flows, planned_means, planned_modes
 from coralopt.planning.operators import planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend
@@ -238,7 +238,7 @@ def make_plan(
         library_digest=library.digest,
         demands=demands,
         instances=tuple(instances),
-        options=planned_options(problem, allocation),
+        options=(*planned_options(problem, allocation), *planned_means(scenario, modes)),
         node_classes=classes,
         flows=tuple(flows),
         modes=tuple(modes),

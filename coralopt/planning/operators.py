@@ -29,9 +29,9 @@ USD_H_PER_TOKEN_S = 3600 / 1e6
 
 def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) -> dict[str, Any]:
     """``supply``, ``side_constraints`` and ``unmet_together`` of the allocation problem over these configurations."""
-    models = list(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    models = list(dict.fromkeys(phase.served for phase in scenario.model_phases))
     together = tuple(
-        tuple(p for p, phase in enumerate(scenario.model_phases) if phase.model.name == model) for model in models
+        tuple(p for p, phase in enumerate(scenario.model_phases) if phase.served == model) for model in models
     )
     return {
         "supply": _supply(scenario, configurations),
@@ -48,7 +48,7 @@ def unmet_prices(scenario: ResolvedScenario) -> Floats | None:
     rules = dict(scenario.operations.models)
     prices = np.full(len(scenario.model_phases), np.inf)
     for p, phase in enumerate(scenario.model_phases):
-        unmet = rules[phase.model.name].unmet_usd_mtok if phase.model.name in rules else None
+        unmet = rules[phase.served].unmet_usd_mtok if phase.served in rules else None
         if unmet is not None:
             given, made = unmet
             mixed = made + given * phase.mean_input_tokens / max(phase.mean_output_tokens, 1e-9)
@@ -83,7 +83,7 @@ def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[Si
         rows += _limits(f"pool.regions.{region}.limits", limits, hosts, regions=(scenario.regions.index(region),))
     for model, rule in asked.models:
         place = f"models.{keys[model]}"
-        mine = tuple(p for p, phase in enumerate(scenario.model_phases) if phase.model.name == model)
+        mine = tuple(p for p, phase in enumerate(scenario.model_phases) if phase.served == model)
         rows += _limits(f"{place}.limits", rule.limits, hosts, phases=mine)
         banned = tuple(c for c, name in enumerate(configurations) if name in rule.forbidden)
         if banned:

@@ -223,7 +223,7 @@ class _Search:
             duration_s=self.traffic.window_s,
             progress=self.request.progress,
         )
-        attainment = _attainment(result, self.trace, self.possible, settings.over)
+        attainment = _attainment(result, self.request.scenario, self.possible, settings.over)
         passed = all(value >= settings.target for value in attainment.values())
         seconds = {"plan": planned - begin, "play": time.perf_counter() - planned}
         self.finish(Round(plan.cost_usd_h, headroom, attainment, passed, seconds))
@@ -341,7 +341,7 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
     if trace_digest(requests) != mark.requests_digest:
         return ("simulated: these are not the requests that the plan was played against",)
     result = simulate(plan, requests, duration_s=window_s)
-    attainment = _attainment(result, requests, possible_requests(plan.resolved, requests), mark.over)
+    attainment = _attainment(result, plan.resolved, possible_requests(plan.resolved, requests), mark.over)
     passed = all(value >= mark.target for value in attainment.values())
     wrong = list(_other_outcomes(mark.phases, _played_phases(result, attainment)))
     for name, stated, again in (
@@ -411,17 +411,20 @@ def _other_outcomes(stated: Sequence[SimulatedPhase], again: Sequence[SimulatedP
 
 
 def _attainment(
-    result: SimulationResult, trace: Trace, possible: Mapping[tuple[str, str], Bools], over: str
+    result: SimulationResult, scenario: ResolvedScenario, possible: Mapping[tuple[str, str], Bools], over: str
 ) -> dict[str, float]:
     """Model phase -> share of its requests that met; phases without requests are left out."""
     attainment: dict[str, float] = {}
+    served = {phase.model.name: phase.served for phase in scenario.model_phases}
     for row in result.outcomes:
         counted = result.requests_of(row)
         met = result.requests["met_ttft" if row.kind == "prefill" else "met_tpot"]
         if over == "possible":
             # The simulation plays the requests inside its window only: the first ones.
-            mine = np.flatnonzero(result.requests["model"] == result.models.index(row.model))
-            counted[mine] &= possible[row.model, row.kind][: len(mine)]
+            of = served[row.model]
+            alike = [m for m, name in enumerate(result.models) if served[name] == of]
+            mine = np.flatnonzero(np.isin(result.requests["model"], alike))
+            counted[mine] &= possible[of, row.kind][: len(mine)]
         met = met[counted]
         if len(met):
             key = row.key

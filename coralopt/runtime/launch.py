@@ -150,7 +150,7 @@ class PipelineLaunch:
     Attributes:
         name: Unique and stable over re-plans; a DNS label of at most 48 characters.
         instance: Name of the planned instance it belongs to.
-        model: Model name that requests use.
+        model: Model name that requests use, or that of a variant.
         phase: ``"prefill"``, ``"decode"`` or ``"mixed"``.
         region: Region name.
         tokens_s: Router weight, tokens/s.
@@ -211,7 +211,8 @@ class Launch:
         pipelines: In the order of the plan.
         verdicts: One an instance of the plan, in its order; instances that do not run have no pipelines here.
         routing: How the router chooses an instance.
-        mixed_share: Model in mode auto -> share of its requests that goes to its mixed instances.
+        mixed_share: Model or variant in mode auto -> share of its requests that goes to its mixed instances.
+        variants: Model, as requests say it -> model of its pipelines -> share of the requests.
     """
 
     engine: str
@@ -219,6 +220,7 @@ class Launch:
     verdicts: tuple[EngineVerdict, ...] = field(default=())
     routing: Routing = "weighted-round-robin"
     mixed_share: Mapping[str, float] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:

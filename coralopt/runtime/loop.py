@@ -97,7 +97,7 @@ def measured_demand(
         demand = np.zeros(len(scenario.model_phases))
         remarks = []
         for p, phase in enumerate(scenario.model_phases):
-            name = phase.model.name
+            name = phase.served
             now = after["models"].get(name, {})
             then = {} if fresh else before.get("models", {}).get(name, {})
             grown = {key: max(0, now.get(key, 0) - then.get(key, 0)) for key in _SUMS}

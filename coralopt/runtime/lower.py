@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from coralopt.catalog.types import Gpu
 from coralopt.errors import PlanError
 from coralopt.plan import Plan, PlannedInstance
+from coralopt.plan.flows import variant_shares
 from coralopt.runtime.engine import Engine, NodeJob
 from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch
 from coralopt.runtime.naming import dns_label
@@ -108,8 +109,14 @@ def lower(
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
-    mixed = {item.model: item.share for item in plan.modes if item.mode == "mixed"}
-    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed)
+    variants = variant_shares(plan)
+    free = {phase.model.name for phase in scenario.model_phases if phase.phase == "prefill"}
+    mixed = {item.model: item.share for item in plan.modes if item.mode == "mixed" and item.model in free}
+    for name in mixed:
+        # Of the requests of a variant, not of all.
+        whole = sum(shares.get(name, 0.0) for shares in variants.values())
+        mixed[name] /= whole or 1.0
+    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed, variants)
 
 
 def _decode_regions(plan: Plan, instance: PlannedInstance) -> tuple[str, ...] | None:

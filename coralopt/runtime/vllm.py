@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coralopt.catalog.types import Speculative
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
 from coralopt.runtime.engine import Command, NodeJob
@@ -80,7 +81,7 @@ class VllmEngine:
         part, pipeline, model = job.pipeline.slices[job.rank], job.pipeline, job.model_phase.model
         stages, degree = len(pipeline.slices), len(part.gpus)
         argv = [*self.program, "serve", self.model_paths.get(model.name, model.hf_id)]
-        argv += ["--served-model-name", model.name]
+        argv += ["--served-model-name", job.model_phase.served]
         if job.rank == 0:
             argv += ["--host", job.bind, "--port", str(job.ports["http"]), "--shutdown-timeout", str(self.drain_s)]
         argv += ["--tensor-parallel-size", str(degree)]
@@ -96,6 +97,8 @@ class VllmEngine:
             argv += ["--kv-cache-dtype", model.kv_format]
         argv += ["--max-model-len", "auto" if self.max_model_len is None else str(self.max_model_len)]
         argv += self._batching(job)
+        if model.speculative is not None and job.phase == "decode":
+            argv += ["--speculative-config", _speculation(model.speculative)]
         if self.kv_cache_bytes:
             argv += ["--kv-cache-memory-bytes", self.kv_cache_bytes]
         elif not self.cpu:
@@ -156,3 +159,8 @@ class VllmEngine:
         if (job.pipeline.connector or "").startswith("Nixl") and job.rank == 0:
             names.append("VLLM_NIXL_SIDE_CHANNEL_HOST")
         return tuple(names)
+
+
+def _speculation(speculative: Speculative) -> str:
+    how = {"method": "ngram"} if speculative.draft is None else {"model": speculative.draft.hf_id}
+    return json.dumps({**how, "num_speculative_tokens": speculative.tokens}, separators=(",", ":"))

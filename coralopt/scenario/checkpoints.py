@@ -10,13 +10,14 @@ from coralopt.catalog.checkpoints import read_checkpoint, shape_of_config
 from coralopt.catalog.shapes import ModelShape
 from coralopt.errors import CoraloptError
 from coralopt.scenario.mistakes import MistakeList
+from coralopt.scenario.mistakes import Path as Place
 
 #: Keys by which a mapping is a checkpoint's configuration, not sizes in the scenario's own words.
 _SIGNS = ("hidden_size", "text_config", "num_hidden_layers")
 
 
 def include_checkpoints(data: object, file: Path | None = None) -> None:
-    """Put sizes in the place of the configurations that ``models.*.model`` names or holds, so that a plan carries them.
+    """Put sizes in the place of the configurations that ``models.*.model`` and variants name or hold; a plan carries them.
 
     Args:
         data: Content of the scenario; changed in place.
@@ -27,8 +28,17 @@ def include_checkpoints(data: object, file: Path | None = None) -> None:
     """
     models = data.get("models") if isinstance(data, Mapping) else None
     mistakes = MistakeList("scenario" if file is None else str(file))
-    for key, entry in models.items() if isinstance(models, Mapping) else ():
-        model = entry.get("model") if isinstance(entry, dict) else None
+    entries: list[tuple[Place, object]] = [
+        (("models", key), entry) for key, entry in (models.items() if isinstance(models, Mapping) else ())
+    ]
+    for place, entry in tuple(entries):
+        variants = entry.get("variants") if isinstance(entry, Mapping) else None
+        named = variants.items() if isinstance(variants, Mapping) else ()
+        entries += [((*place, "variants", name), variant) for name, variant in named]
+    for place, entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        model = entry.get("model")
         try:
             if isinstance(model, Mapping) and any(sign in model for sign in _SIGNS):
                 entry["model"] = _sizes(shape_of_config(model))
@@ -36,7 +46,7 @@ def include_checkpoints(data: object, file: Path | None = None) -> None:
                 entry["model"] = _sizes(read_checkpoint(file.parent / Path(model).expanduser()))
         except CoraloptError as error:
             hint = "give a config.json, a checkpoint's folder, a name of the catalog, or the sizes"
-            mistakes.add(("models", key, "model"), str(error), hint)
+            mistakes.add((*place, "model"), str(error), hint)
     mistakes.raise_any()
 
 

@@ -41,6 +41,7 @@ Tokens = Annotated[float, Field(gt=0, le=1e8)]
 Variation = Annotated[float, Field(ge=0, le=20)]
 Usd = Annotated[float, Field(ge=0, le=1e6)]
 Positive = Annotated[float, Field(gt=0, le=1e9)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Size = Annotated[int, Field(ge=1, le=10_000_000)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
@@ -165,6 +166,12 @@ class Demand(Section):
         default=None, description="coefficient of variation of answer lengths (lognormal); default: 1"
     )
     lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
+    min_quality: Share | None = Field(
+        default=None, description="least mean quality of the requests over the model's variants, above 0 to 1"
+    )
+    min_shares: dict[Name, Share] = Field(
+        default_factory=dict, description="variant -> least share of the requests that it serves, above 0 to 1"
+    )
 
     @model_validator(mode="after")
     def _one_rate_and_one_length(self) -> Demand:
@@ -287,8 +294,29 @@ class Unmet(Section):
     output_usd_mtok: Usd = Field(default=0.0, description="price of unserved output tokens, in USD per million tokens")
 
 
-class Model(Section):
-    """One model to serve."""
+class Speculation(Section):
+    """Speculative decoding: tokens are proposed, and the model checks all of them in one pass."""
+
+    tokens: Annotated[int, Field(ge=1, le=64)] = Field(description="proposed tokens a step, a whole number")
+    acceptance_length: Annotated[float, Field(ge=1, le=65)] = Field(
+        description="mean tokens that a step makes, 1 to tokens + 1"
+    )
+    draft: Name | None = Field(
+        default=None, description="catalog name of the model that proposes; default: the prompt itself (n-grams)"
+    )
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> Speculation:
+        if self.acceptance_length > self.tokens + 1:
+            raise ValueError(
+                f"acceptance_length is {self.acceptance_length:g}, but a step with {self.tokens} proposed tokens makes at "
+                f"most {self.tokens + 1}"
+            )
+        return self
+
+
+class Checkpoint(Section):
+    """What engines load."""
 
     model: (
         Annotated[Annotated[Name, Tag("<name>")] | Annotated[InlineModel, Tag("<inline>")], Discriminator(_model_form)]
@@ -303,6 +331,22 @@ class Model(Section):
         default=None, description="format of the weights, if another one is wanted"
     )
     kv_format: KvFormat | None = Field(default=None, description="format of the KV cache; default: bf16")
+
+
+class VariantEntry(Checkpoint):
+    """One of the ways to serve a model: what differs from the model, or from another variant."""
+
+    base: Name | None = Field(default=None, description="variant that this one differs from; default: the model")
+    speculative: Speculation | None = Field(default=None, description="tokens, acceptance_length and draft")
+    quality: Share = Field(description="how good its answers are, above 0 to 1 (the best: 1)")
+
+
+class Model(Checkpoint):
+    """One model to serve."""
+
+    variants: dict[Name, VariantEntry] = Field(
+        default_factory=dict, description="name -> one of the ways to serve it; the plan chooses"
+    )
     mode: Mode | None = Field(default=None, description="how this model is served; default: the scenario's mode")
     slo: Slo = Field(description="ttft_ms and tpot_ms, in ms, and attainment, a share")
     demand: Demand = Field(description="rate and mean lengths")

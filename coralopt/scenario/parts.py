@@ -59,6 +59,25 @@ SERVING_PRESETS = {
 
 
 @dataclass(frozen=True)
+class Variant:
+    """One of the ways to serve a model, which requests may go.
+
+    Attributes:
+        of: Name of the model that requests ask for.
+        name: Its name among the variants.
+        quality: How good its answers are, inside (0, 1].
+        least_share: Least share of the requests that it serves.
+        least_quality: Least mean quality over all requests of the model; 0 where none is asked for.
+    """
+
+    of: str
+    name: str
+    quality: float
+    least_share: float = 0.0
+    least_quality: float = 0.0
+
+
+@dataclass(frozen=True)
 class ModelPhase:
     """One phase of one model with its SLO and demand; served by its own instances.
 
@@ -77,6 +96,7 @@ class ModelPhase:
         input_spread: How prompt lengths vary around their mean.
         output_spread: How answer lengths vary around theirs.
         serving: How engines and the router work.
+        variant: Which of the model's variants it is of; ``None`` where the model has none.
     """
 
     model: ModelArchitecture
@@ -92,6 +112,12 @@ class ModelPhase:
     input_spread: LengthSpread = USUAL_SPREAD
     output_spread: LengthSpread = USUAL_SPREAD
     serving: Serving = PAPER_SERVING
+    variant: Variant | None = None
+
+    @property
+    def served(self) -> str:
+        """Name of the model that requests ask for."""
+        return self.model.name if self.variant is None else self.variant.of
 
     @property
     def lengths(self) -> LengthPair:

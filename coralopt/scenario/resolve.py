@@ -5,28 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Container, Mapping
-from difflib import get_close_matches
+from collections.abc import Container, Iterator, Mapping
 
 import numpy as np
 
 from coralopt import catalog
-from coralopt.catalog.shapes import ModelShape
-from coralopt.catalog.types import (
-    Gpu,
-    LatentAttention,
-    ModelArchitecture,
-    NodeConfiguration,
-    RegionLink,
-    Vendor,
-    WeightFormat,
-)
+from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration, RegionLink, Vendor
+from coralopt.scenario.architectures import architecture_of, find_model, variants_of
 from coralopt.scenario.document import (
     CustomGpu,
     Demand,
     Document,
     Headroom,
-    InlineModel,
     Limits,
     MeasuredTimes,
     Model,
@@ -53,6 +43,7 @@ from coralopt.scenario.parts import (
     RentLimits,
     RunningInstances,
     Serving,
+    Variant,
 )
 
 _COUNTED = re.compile(r"([0-9]+)x(.+)")
@@ -252,53 +243,23 @@ def _nodes(document: Document, raw: Mapping[str, object], mistakes: MistakeList)
 def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase, ...]:
     found: list[ModelPhase] = []
     names: dict[str, str] = {}
-    serving = _serving(document)
     for key, entry in document.models.items():
-        model = _architecture(key, entry, mistakes)
-        if model is None:
+        base = architecture_of(key, entry, mistakes)
+        if base is None:
             continue
-        if model.name in names:
-            mistakes.add(
-                ("models", key), f"is the same model as '{names[model.name]}'", "name it otherwise and give 'model'"
-            )
-        names[model.name] = key
-        place: Path = ("models", key, "demand")
-        demand = entry.demand
-        lengths = _lengths(demand)
-        mean_input, mean_output = lengths.input.mean, lengths.output.mean
-        if mean_input + mean_output > model.max_position:
-            problem = (
-                f"a mean request of {mean_input + mean_output:g} tokens exceeds the context of {model.max_position}"
-            )
-            mistakes.add(place, problem, "shorten input_tokens and output_tokens")
-        mode = _mode(document, key)
-        if mode == "auto":
-            _check_auto(key, entry, mistakes)
-        for phase in PHASES_OF[mode]:
-            rate = _rate(demand, phase, mean_input, mean_output)
-            if rate is None:
-                wanted = "mixed_tokens_s or decode_tokens_s" if phase == "mixed" else f"{phase}_tokens_s"
-                mistakes.add(place, f"the rate of {phase} is missing in mode '{mode}'", f"give {wanted}")
-                continue
-            slo = entry.slo
-            room = _headroom(document, phase, f"{key}/{phase}", f"{model.name}/{phase}")
-            found.append(
-                ModelPhase(
-                    model,
-                    phase,
-                    float(slo.ttft_ms),
-                    float(slo.tpot_ms),
-                    rate,
-                    mean_input,
-                    mean_output,
-                    float(room.throughput),
-                    float(room.latency),
-                    attainment=None if slo.attainment == "mean" else slo.attainment,
-                    input_spread=lengths.input.spread,
-                    output_spread=lengths.output.spread,
-                    serving=serving,
-                )
-            )
+        mode, lengths = _mode(document, key), _lengths(entry.demand)
+        if mode == "auto" or entry.variants:
+            _check_choice(key, entry, "mode auto" if mode == "auto" else "a choice of variants", mistakes)
+        for model, variant in variants_of(key, entry, base, mistakes):
+            if model.name in names:
+                what = f"is the same model as '{names[model.name]}'"
+                mistakes.add(("models", key), what, "name it otherwise and give 'model'")
+            names[model.name] = key
+            if model.speculative is not None and mode != "disaggregated":
+                place = ("models", key, "variants", "" if variant is None else variant.name, "speculative")
+                problem = "times of speculative decoding are known for decode instances, not for mixed ones"
+                mistakes.add(place, problem, "choose mode disaggregated for this model")
+            found += _phases_of(document, key, mode, lengths, (model, variant), mistakes)
     modes = [_mode(document, key) for key in names.values()]
     known: list[str] = list(dict.fromkeys(phase for mode in modes or [document.mode] for phase in PHASES_OF[mode]))
     known += [
@@ -314,16 +275,59 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
     return tuple(found)
 
 
+def _phases_of(
+    document: Document,
+    key: str,
+    mode: Mode,
+    lengths: LengthPair,
+    served: tuple[ModelArchitecture, Variant | None],
+    mistakes: MistakeList,
+) -> Iterator[ModelPhase]:
+    """The phases of a model, or of one variant of it."""
+    model, variant = served
+    demand, slo, place = document.models[key].demand, document.models[key].slo, ("models", key, "demand")
+    mean_input, mean_output = lengths.input.mean, lengths.output.mean
+    if mean_input + mean_output > model.max_position:
+        problem = f"a mean request of {mean_input + mean_output:g} tokens exceeds the context of {model.max_position}"
+        mistakes.add(place, problem, "shorten input_tokens and output_tokens")
+    for phase in PHASES_OF[mode]:
+        rate = _rate(demand, phase, mean_input, mean_output)
+        if rate is None:
+            wanted = "mixed_tokens_s or decode_tokens_s" if phase == "mixed" else f"{phase}_tokens_s"
+            mistakes.add(place, f"the rate of {phase} is missing in mode '{mode}'", f"give {wanted}")
+            continue
+        of = key if variant is None else variant.of
+        room = _headroom(document, phase, f"{model.name}/{phase}", f"{key}/{phase}", f"{of}/{phase}")
+        yield ModelPhase(
+            model,
+            phase,
+            float(slo.ttft_ms),
+            float(slo.tpot_ms),
+            rate,
+            mean_input,
+            mean_output,
+            float(room.throughput),
+            float(room.latency),
+            attainment=None if slo.attainment == "mean" else slo.attainment,
+            input_spread=lengths.input.spread,
+            output_spread=lengths.output.spread,
+            serving=_serving(document),
+            variant=variant,
+        )
+
+
 def _mode(document: Document, key: str) -> Mode:
     """How a model is served: by its own word, else by that of the scenario."""
     return (document.models[key].mode if key in document.models else None) or document.mode
 
 
-def _check_auto(key: str, entry: Model, mistakes: MistakeList) -> None:
+def _check_choice(key: str, entry: Model, what: str, mistakes: MistakeList) -> None:
     """What is said of single phases says nothing where requests may go around them."""
     place, hint = ("models", key), "choose disaggregated or mixed for this model"
+    if entry.variants:
+        hint = "serve one variant as the model itself"
     if entry.slo.attainment != "mean":
-        problem = f"mode auto plans for mean requests, not for {entry.slo.attainment:.6g} of them"
+        problem = f"{what} plans for mean requests, not for {entry.slo.attainment:.6g} of them"
         mistakes.add((*place, "slo", "attainment"), problem, f"give attainment: mean, or {hint}")
     for name, wanted in (
         ("min_replicas", entry.min_replicas > 0),
@@ -331,10 +335,10 @@ def _check_auto(key: str, entry: Model, mistakes: MistakeList) -> None:
         ("unmet", entry.unmet is not None),
     ):
         if wanted:
-            mistakes.add((*place, name), "is said of every phase, and mode auto leaves phases out", hint)
+            mistakes.add((*place, name), f"is said of every phase, and {what} leaves phases out", hint)
     rates = [value for name, value in entry.demand if name.endswith("_tokens_s") and value is not None]
     if any(rates) and not all(rates):
-        problem = "mode auto splits requests over prefill and decode or mixed instances, so each needs a rate"
+        problem = f"{what} splits requests over instances of several phases, so each needs a rate"
         mistakes.add((*place, "demand"), problem, "give requests_s, or rates above 0 for all phases")
 
 
@@ -363,7 +367,7 @@ def _look_up_the_rest(
     models, pool = raw.get("models"), raw.get("pool")
     for key, entry in models.items() if isinstance(models, Mapping) else ():
         if key not in document.models and isinstance(entry, Mapping) and isinstance(entry.get("model", key), str):
-            _find_model(key, entry.get("model"), mistakes)
+            find_model(key, entry.get("model"), mistakes)
     regions = pool.get("regions") if isinstance(pool, Mapping) else None
     for region, entry in regions.items() if isinstance(regions, Mapping) else ():
         supply = entry.get("configurations") if isinstance(entry, Mapping) else None
@@ -375,25 +379,6 @@ def _look_up_the_rest(
                 mistakes.add(place, f"unknown node configuration '{name}'", _configuration_hint(name, nodes))
 
 
-def _find_model(key: str, given: str | None, mistakes: MistakeList) -> ModelArchitecture | None:
-    wanted = given or key
-    found = catalog.find_model(wanted)
-    if found is None:
-        place: Path = ("models", key) if given is None else ("models", key, "model")
-        hint = suggest(wanted, catalog.models())
-        if "/" in wanted:
-            # A checkpoint of a like name is another model, surely where a number differs.
-            numbers = re.findall(r"\d+", wanted)
-            alike = [m.hf_id for m in catalog.models().values() if re.findall(r"\d+", m.hf_id) == numbers]
-            near = get_close_matches(wanted, alike, 1, 0.95)
-            hint = f"did you mean '{near[0]}'?" if near else ""
-        if not hint.startswith("did"):
-            own = "name its config.json or folder (./config.json), or describe it under 'model'"
-            hint = f"{hint}; or {own}" if hint else own
-        mistakes.add(place, f"unknown model '{wanted}'", hint)
-    return found
-
-
 def _rate(demand: Demand, phase: Phase, mean_input: float, mean_output: float) -> float | None:
     """Demand of one phase in tokens/s: input tokens for prefill, output tokens otherwise."""
     if demand.requests_s is not None:
@@ -402,49 +387,6 @@ def _rate(demand: Demand, phase: Phase, mean_input: float, mean_output: float) -
     if phase == "mixed" and demand.mixed_tokens_s is not None:
         rate = demand.mixed_tokens_s
     return None if rate is None else float(rate)
-
-
-def _architecture(key: str, entry: Model, mistakes: MistakeList) -> ModelArchitecture | None:
-    if isinstance(entry.model, InlineModel):
-        name, model = key, _inline(key, entry.model)
-    else:
-        known = _find_model(key, entry.model, mistakes)
-        if known is None:
-            return None
-        name, model = (known.name if entry.model is None else key), known
-    if "/" in name:
-        mistakes.add(
-            ("models", key), f"the model name '{name}' must not hold '/'", "the checkpoint's name goes under 'model'"
-        )
-    if entry.weight_format is not None and entry.weight_format != model.weight_format:
-        model = _requantised(model, entry.weight_format)
-    if entry.hf_id is not None:
-        # Another checkpoint of the same shape: what was measured of the published one holds, its format is as asked for.
-        measured_as = model.measured_as or model.hf_id
-        model = dataclasses.replace(model, hf_id=entry.hf_id, measured_as=measured_as, published_format=None)
-    return dataclasses.replace(model, name=name, kv_format=entry.kv_format or model.kv_format)
-
-
-def _requantised(model: ModelArchitecture, form: WeightFormat) -> ModelArchitecture:
-    """The published checkpoint of the same model in this format, or the model itself said to be in it."""
-    for other in catalog.models().values():
-        if other.weight_format == form and _stem(other) == _stem(model):
-            return other
-    return dataclasses.replace(
-        model, weight_format=form, published_format=model.published_format or model.weight_format
-    )
-
-
-def _stem(model: ModelArchitecture) -> str:
-    """Name of a checkpoint without publisher and format: an instruction-tuned model is no substitute for a base one."""
-    return re.sub("-(FP8|AWQ)$", "", model.hf_id.rpartition("/")[2])
-
-
-def _inline(name: str, given: InlineModel) -> ModelArchitecture:
-    sizes = dict(given)
-    if given.latent is not None:
-        sizes["latent"] = LatentAttention(**dict(given.latent))
-    return ModelShape(**sizes).architecture(name)
 
 
 def _supply(
@@ -548,6 +490,7 @@ def _running(
     for key, entry in document.models.items():
         model = catalog.find_model(key) if entry.model is None else None
         names[key] = model.name if model else key
+        names |= {f"{names[key]}.{variant}": f"{names[key]}.{variant}" for variant in entry.variants}
     modes = {word: _mode(document, key) for key, name in names.items() for word in (key, name)}
     names |= {name: name for name in names.values()}
     known = tuple(dict.fromkeys((*names, *_keys(raw.get("models")))))
@@ -606,7 +549,7 @@ def _operations(
         return RentLimits(given.max_nodes, None if given.max_usd_h is None else float(given.max_usd_h), quotas)
 
     rules: list[tuple[str, ModelRules]] = []
-    names = list(dict.fromkeys(phase.model.name for phase in phases))
+    names = list(dict.fromkeys(phase.served for phase in phases))
     for key, entry in document.models.items():
         place = ("models", key)
         forbidden: set[str] = set()

@@ -38,6 +38,7 @@ from coralopt.scenario.parts import (
     RentLimits,
     RunningInstances,
     Serving,
+    Variant,
 )
 from coralopt.scenario.resolve import look_up
 from coralopt.types import Bools, Floats, Ints
@@ -57,6 +58,7 @@ __all__ = [
     "ResolvedScenario",
     "RunningInstances",
     "Serving",
+    "Variant",
 ]
 
 
@@ -101,16 +103,19 @@ class ResolvedScenario(Facts, Tabular):
 
     @property
     def model_keys(self) -> dict[str, str]:
-        """Name of each model -> its key in the document."""
-        return dict(
-            zip(dict.fromkeys(phase.model.name for phase in self.model_phases), self.source.models, strict=True)
-        )
+        """Name of each model, as requests say it -> its key in the document."""
+        return dict(zip(dict.fromkeys(phase.served for phase in self.model_phases), self.source.models, strict=True))
 
     @property
     def models_in_auto(self) -> tuple[str, ...]:
         """Names of models that disaggregated and mixed instances may serve side by side."""
-        phases = {phase.key for phase in self.model_phases}
-        return tuple(name for name in self.model_keys if {f"{name}/prefill", f"{name}/mixed"} <= phases)
+        phases = {(phase.served, phase.phase) for phase in self.model_phases}
+        return tuple(name for name in self.model_keys if {(name, "prefill"), (name, "mixed")} <= phases)
+
+    @property
+    def models_with_variants(self) -> tuple[str, ...]:
+        """Names of models that are served by variants, as requests say them."""
+        return tuple(dict.fromkeys(phase.served for phase in self.model_phases if phase.variant is not None))
 
     def with_demand(self, tokens_s: Floats) -> ResolvedScenario:
         """With this demand.
@@ -127,7 +132,7 @@ class ResolvedScenario(Facts, Tabular):
             for key, entry in self.source.models.items()
         }
         for phase, rate in zip(self.model_phases, tokens_s.tolist(), strict=True):
-            demands[keys[phase.model.name]][f"{phase.phase}_tokens_s"] = rate
+            demands[keys[phase.served]][f"{phase.phase}_tokens_s"] = rate
         return self._with_models({key: {"demand": demand} for key, demand in demands.items()})
 
     def with_supply(self, availability: Ints, price_usd_h: Floats) -> ResolvedScenario:
@@ -264,7 +269,8 @@ class ResolvedScenario(Facts, Tabular):
         keys = self.model_keys
         return [
             {
-                "model": keys[entry.key.rsplit("/", 1)[0]],
+                # Variants are known by their own names.
+                "model": keys.get(name := entry.key.rsplit("/", 1)[0], name),
                 "phase": entry.key.rsplit("/", 1)[1],
                 "region": entry.region,
                 "nodes": {node: count for node, count in entry.nodes.items() if count},
@@ -302,6 +308,10 @@ def _plain(document: Document, name: str) -> dict[str, Any]:
     for holder in (plain, *plain["models"].values(), *plain["pool"]["regions"].values()):
         for key, nothing in (("limits", {}), ("min_replicas", 0), ("survive_region_loss", 0.0), ("forbidden", [])):
             if holder.get(key) == nothing:
+                del holder[key]
+    for model in plain["models"].values():
+        for holder, key in ((model, "variants"), (model["demand"], "min_shares")):
+            if not holder[key]:
                 del holder[key]
     if not document.egress:
         del plain["egress"]
@@ -363,11 +373,13 @@ def _digest(scenario: Facts) -> str:
         del entry["serving"]
         # What asks for nothing new leaves the digest as it was before there was any.
         nothing: dict[str, object] = {"throughput_headroom": 0.0, "latency_headroom": 0.0, "attainment": None}
+        nothing["variant"] = None
         nothing |= dict.fromkeys(("input_spread", "output_spread"), asdict(USUAL_SPREAD))
         for name, value in nothing.items():
             if entry[name] == value:
                 del entry[name]
-        for name, value in {"kv_format": "bf16", "latent": None, "measured_as": "", "published_format": None}.items():
+        usual = {"kv_format": "bf16", "latent": None, "measured_as": "", "published_format": None, "speculative": None}
+        for name, value in usual.items():
             if entry["model"][name] == value:
                 del entry["model"][name]
     for entry in facts["configurations"]:

@@ -20,6 +20,7 @@ from coralopt.simulation.outcomes import slos
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
+from coralopt.simulation.variants import by_variant
 from coralopt.types import Floats, Ints, Progress
 from coralopt.workload import Trace
 
@@ -62,6 +63,7 @@ def simulate(
     timed = [(0.0, plans)] if isinstance(plans, Plan) else list(plans)
     starts = [start for start, _ in timed]
     _check_starts(starts)
+    trace = by_variant(trace, timed)
     arrival, inputs, outputs, model, window = _requests(trace, duration_s)
     # numpy.max has no answer for an empty trace. A step may have more tokens than the longest request.
     serving = _serving([plan for _, plan in timed], config)

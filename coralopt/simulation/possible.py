@@ -25,14 +25,14 @@ def possible_requests(
     spread over as many nodes as an instance may have.
 
     Returns:
-        (model, ``"prefill"`` or ``"decode"``) -> bool (requests of the model,), in the order of the trace.
+        (model as requests say it, ``"prefill"`` or ``"decode"``) -> bool (its requests,), in the order of the trace.
     """
     config = config or SimulationConfig()
     source = throughput_source(scenario.throughput_source)
     offered = [c for k, c in enumerate(scenario.configurations) if scenario.availability[:, k].any()]
     possible: dict[tuple[str, str], Bools] = {}
     for phase in scenario.model_phases:
-        name = phase.model.name
+        name = phase.served
         rows = trace.model == trace.models.index(name) if name in trace.models else np.zeros(len(trace), dtype=np.bool_)
         if not trace.is_named:
             rows = np.ones(len(trace), dtype=np.bool_)
@@ -47,7 +47,7 @@ def possible_requests(
             step = _quickest(phase, nodes, inputs + outputs // 2, kind)
             if phase.phase != "mixed":
                 step = step + _transfer_ms(phase, scenario, offered, inputs, config) / np.maximum(outputs - 1, 1)
-            # In mode auto a request may go either way.
+            # In mode auto, or with variants, a request may go either way.
             possible[name, kind] = possible.get((name, kind), False) | (outputs < 2) | (step <= phase.decode_ms)
     return possible
 

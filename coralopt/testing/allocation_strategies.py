@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coralopt.allocation import Allocation, AllocationProblem
-from coralopt.testing.instances import random_routes
+from coralopt.testing.instances import random_routes, random_variants, with_random_means
 from coralopt.types import Ints
 
 
@@ -92,6 +92,8 @@ def routed_problems(draw: st.DrawFn, unmet: bool = False) -> AllocationProblem:
     demand = np.maximum(problem.demand, 0.25)
     phases = len(demand)
     routes = random_routes(rng, min(phases, int(rng.integers(1, 4))), len(problem.region_names))
+    if draw(st.booleans()):
+        routes = with_random_means(rng, routes)
     price = rng.integers(1, 200, phases) / demand if unmet else None
     return replace(
         problem,
@@ -100,6 +102,17 @@ def routed_problems(draw: st.DrawFn, unmet: bool = False) -> AllocationProblem:
         unmet_price=price,
         unmet_together=(routes.phases,) if unmet else (),
     )
+
+
+@st.composite
+def varied_problems(draw: st.DrawFn) -> AllocationProblem:
+    """Small problems of one model with two or three variants, of which a mean quality is asked for."""
+    size = draw(st.integers(3, 5))
+    problem = draw(allocation_problems(max_templates=5, max_regions=2, max_phases=size, max_available=2))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    demand = np.maximum(problem.demand, 0.25)
+    routes = random_variants(rng, len(demand), len(problem.region_names))
+    return replace(problem, demand=demand, routes=(routes,))
 
 
 def flow_by_linear_programme(problem: AllocationProblem, allocation: Allocation) -> float | None:
@@ -123,6 +136,10 @@ def flow_by_linear_programme(problem: AllocationProblem, allocation: Allocation)
             [-float(owner is model) for owner, _ in routes] + [-float(model.phases[0] in group) for group, _ in groups]
         )
         limits.append(-1.0)
+        for mean in model.means:
+            terms = iter(mean.terms())
+            rows.append([-float(next(terms)) if owner is model else 0.0 for owner, _ in routes] + [0.0] * len(groups))
+            limits.append(0.0)
     found = linprog(costs, A_ub=np.array(rows), b_ub=np.array(limits) + 1e-9, bounds=(0, 1))
     return float(found.fun) if found.status == 0 else None
 

@@ -7,12 +7,12 @@ over twelve orders of magnitude in one table, in powers of two times the others,
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, ModelRoutes, Route, SideConstraint, SupplyClass
+from coralopt.allocation import AllocationProblem, ModelRoutes, Route, RouteMean, SideConstraint, SupplyClass
 from coralopt.placement import PlacementProblem
 from coralopt.placement.limits import EngineLimits
 
@@ -103,7 +103,11 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
     running = None
     if trait == "running" or rng.random() < 0.2:
         running = rng.integers(0, 3, (templates, regions)) * (rng.random((templates, regions)) < 0.4)
-    routes = (random_routes(rng, phases, regions),) if trait == "routes" else ()
+    routes: tuple[ModelRoutes, ...] = ()
+    if trait == "routes":
+        ways = random_routes(rng, phases, regions)
+        own = np.random.default_rng((seed, 4))
+        routes = (with_random_means(own, ways) if own.random() < 0.5 else ways,)
     return AllocationProblem(
         usage=usage,
         throughput=throughput,
@@ -136,6 +140,27 @@ def random_routes(rng: np.random.Generator, phases: int, regions: int) -> ModelR
         # Either mode, and caches anywhere for nothing.
         ways = [Route(((0, None), (1, None)))]
     return ModelRoutes("model0", (*ways, *((Route(((2, None),)),) if phases > 2 else ())))
+
+
+def random_variants(rng: np.random.Generator, phases: int, regions: int) -> ModelRoutes:
+    """Routes of one model through variants, each with prefill and decode of its own, within regions or wherever they are.
+
+    An odd number of phases leaves a variant with mixed instances.
+    """
+    places = [None] if rng.random() < 0.5 else list(range(regions))
+    ways = [Route(((p, r), (p + 1, r))) for p in range(0, phases - 1, 2) for r in places]
+    alone = [Route(((phases - 1, None),))] if phases % 2 else []
+    return with_random_means(rng, ModelRoutes("model0", (*ways, *alone)))
+
+
+def with_random_means(rng: np.random.Generator, model: ModelRoutes) -> ModelRoutes:
+    """The routes with one or two means that some shares reach together; the numbers are 16ths."""
+    means, some = [], rng.integers(0, len(model.routes), 2)
+    for position in range(int(rng.integers(1, 3))):
+        values = rng.integers(0, 9, len(model.routes)) / 8.0
+        least = min(float(values[some].mean()), float(rng.integers(4, 17)) / 16.0)
+        means.append(RouteMean(f"mean{position}", tuple(values.tolist()), least))
+    return replace(model, means=tuple(means))
 
 
 def problem_to_json(problem: PlacementProblem | AllocationProblem) -> dict[str, Any]:
@@ -189,6 +214,7 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
             ModelRoutes(
                 item["model"],
                 tuple(Route(tuple(map(tuple, way["pools"])), way["usd_h"]) for way in item["routes"]),
+                tuple(RouteMean(m["name"], tuple(m["values"]), m["least"]) for m in item.get("means", ())),
             )
             for item in held.get("routes", ())
         )

@@ -39,9 +39,12 @@ def prompt_passes(prompt_tokens: float, sequences: Floats, step_tokens: int) -> 
 def cache_bytes(model: ModelArchitecture, configuration: NodeConfiguration, context: float) -> float:
     """KV-cache bytes of one sequence of ``context`` tokens in one layer on this node (mean over the layers).
 
-    Sliding-window layers keep the window only; copies count (``ModelArchitecture.kv_copies``).
+    Sliding-window layers keep the window only; copies count (``ModelArchitecture.kv_copies``). The cache of a draft model is
+    shared out over the layers.
     """
-    return model.kept_tokens(context) * model.kv_token_bytes * model.kv_copies(configuration.count)
+    own = model.kept_tokens(context) * model.kv_token_bytes * model.kv_copies(configuration.count)
+    draft = None if model.speculative is None else model.speculative.draft
+    return own if draft is None else own + draft.kv_bytes(context) * draft.kv_copies(configuration.count) / model.layers
 
 
 def free_bytes(phase: ModelPhase, configuration: NodeConfiguration, role: int, stages: int) -> Floats:

@@ -15,6 +15,7 @@ from coralopt.throughput.measured import MeasuredSource
 from coralopt.throughput.nodes import node_throughput
 from coralopt.throughput.roofline import RooflineSource
 from coralopt.throughput.silicon import SiliconSource
+from coralopt.throughput.speculative import SpeculatingSource
 from coralopt.throughput.tables import ThroughputTables
 from coralopt.types import Floats
 
@@ -52,10 +53,10 @@ def throughput_source(name: str | MeasuredSourceChoice) -> LayerTimeSource:
         CoraloptError: Unknown name.
     """
     if isinstance(name, MeasuredSourceChoice):
-        return MeasuredSource(name.nodes, AutoSource() if name.name == "auto" else None)
+        return SpeculatingSource(MeasuredSource(name.nodes, AutoSource() if name.name == "auto" else None))
     if name not in SOURCES:
         raise CoraloptError(f"unknown throughput source {name!r}; choose one of: {', '.join(SOURCES)}")
-    return SOURCES[name]()
+    return SpeculatingSource(SOURCES[name]())
 
 
 def build_tables(

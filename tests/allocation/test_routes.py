@@ -32,10 +32,11 @@ from coralopt.testing.allocation_strategies import (
     best_with_routes,
     flow_by_linear_programme,
     routed_problems,
+    varied_problems,
 )
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
-problems = st.booleans().flatmap(lambda unmet: routed_problems(unmet=unmet))
+problems = st.one_of(routed_problems(), routed_problems(unmet=True), varied_problems())
 
 
 @settings(max_examples=60, deadline=None)

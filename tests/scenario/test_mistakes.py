@@ -146,6 +146,60 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
             ({"lengths": {}, "dataset": "burstgpt"}, f"{P}.demand", "dataset or lengths, output_tokens, not both"),
         )
     ),
+    # variants
+    *(
+        ((*MODEL, "variants"), {"a": {"quality": 1.0}, "b": {"quality": 0.9} | entry}, place, problem, hint)
+        for entry, place, problem, hint in (
+            ({"base": "c"}, f"{P}.variants.b.base", "there is no variant 'c'", "the model itself is the base"),
+            ({"base": "b"}, f"{P}.variants.b.base", "its bases lead back to itself", "leave one"),
+            ({"quality": 0}, f"{P}.variants.b.quality", "above 0, not 0", "0 to 1"),
+            ({"quality": 1.01}, f"{P}.variants.b.quality", "at most 1, not 1.01", "0 to 1"),
+            ({"quality": "good"}, f"{P}.variants.b.quality", "the text 'good'", ""),
+            ({"model": "phi4-15b"}, f"{P}.variants.b.model", "unknown model 'phi4-15b'", "'phi4-14b'"),
+            ({"slo": {}}, f"{P}.variants.b.slo", "unknown key", ""),
+            (
+                {"speculative": {"tokens": 3, "acceptance_length": 4.5}},
+                f"{P}.variants.b.speculative",
+                "makes at most 4",
+                "",
+            ),
+            (
+                {"speculative": {"tokens": 3, "acceptance_length": 2, "draft": "qwen3-32b"}},
+                f"{P}.variants.b.speculative.draft",
+                "a vocabulary of 151,936 tokens, the model one of 100,352",
+                "own tokens",
+            ),
+        )
+    ),
+    ((*MODEL, "variants"), {"a": {}}, f"{P}.variants.a.quality", "missing", "above 0 to 1"),
+    ((*MODEL, "variants"), {"a/b": {"quality": 1}}, f"{P}.variants.a/b", "must not hold '/'", ""),
+    ((*MODEL, "variants"), {"a": {"quality": 1}}, f"{P}.slo.attainment", "plans for mean requests", "attainment: mean"),
+    *(
+        (
+            MODEL,
+            {
+                "slo": {"ttft_ms": 1200, "tpot_ms": 60, "attainment": "mean"},
+                "demand": {"requests_s": 1, "dataset": "azure-conv"} | demand,
+                "variants": {"a": {"quality": 0.9}, "b": {"quality": 0.8}} if varied else {},
+            },
+            f"{P}.demand.{place}",
+            problem,
+            "",
+        )
+        for demand, varied, place, problem in (
+            ({"min_quality": 0.95}, True, "min_quality", "no mix of the variants has 0.95: the best has 0.9"),
+            ({"min_quality": 0.9}, False, "min_quality", "there are no variants"),
+            ({"min_quality": 0}, True, "min_quality", "above 0, not 0"),
+            ({"min_shares": {"a": 0.7, "b": 0.4}}, True, "min_shares", "sum to 1.1, above 1"),
+            ({"min_shares": {"c": 0.7}}, True, "min_shares.c", "there is no variant 'c'"),
+            (
+                {"min_shares": {"b": 0.5}, "min_quality": 0.9},
+                True,
+                "min_quality",
+                "no mix of the variants has 0.9: with these least shares it is at most 0.85",
+            ),
+        )
+    ),
     # how engines work
     (("serving",), {"preset": "vllm"}, "serving.preset", "no choice", "engine"),
     (("serving",), {"routing": "least-wrok"}, "serving.routing", "no choice", "'least-work'"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coralopt.catalog import gpus, models
-from coralopt.catalog.types import GIB, Gpu, NodeConfiguration
+from coralopt.catalog.types import GIB, Gpu, NodeConfiguration, Speculative
 from coralopt.scenario.lengths import LengthSpread
 from coralopt.scenario.parts import SERVING_PRESETS
 from coralopt.scenario.resolved import ModelPhase
@@ -22,6 +22,7 @@ from coralopt.throughput.layer_times import mixed_ms
 from coralopt.throughput.nodes import cache_bytes, free_bytes, node_throughput
 from coralopt.throughput.occupancy import occupancy_of, transfer_tokens
 from coralopt.throughput.roofline import Efficiency, Link, RooflineSource, efficiency_of, head_ms, layer_ms
+from coralopt.throughput.speculative import SpeculatingSource
 from coralopt.types import Floats
 
 GPU = Gpu("round", 100.0, 1000.0, 100.0, 200.0, 100.0, True, "Round", "made up")
@@ -421,3 +422,19 @@ def test_a_gpu_without_nvlink_is_not_assumed_like_one_with() -> None:
     assert efficiency_of(configuration, "decode").link(2).gb_s == pytest.approx(2 * known)
     joined = replace(card, nvlink=True)
     assert "like H100" in efficiency_of(NodeConfiguration("2xcard", joined, 2, 12.5), "decode").source
+
+
+def test_a_speculative_step_is_one_pass_shared_by_what_it_keeps() -> None:
+    """3 proposed tokens, 2 kept: half of the model's pass over 4 tokens a sequence, and of 3 steps of the draft."""
+    plain, draft = models()["qwen3-32b"], models()["qwen3-8b"]
+    inner = RooflineSource()
+    model = replace(plain, speculative=Speculative(3, 2.0, draft))
+    machine = NodeConfiguration("1xL40S", gpus()["L40S"], 1, 12.5)
+    layer, other = SpeculatingSource(inner).times(model, machine).decode_ms(np.array([8.0]), 1000.0)
+    whole, head = mixed_ms(inner.times(plain, machine), np.array([8.0]), 1000.0, np.array([24.0]))
+    one, rest = inner.times(draft, machine).decode_ms(np.array([8.0]), 1000.0)
+    assert layer[0] == pytest.approx(whole[0] / 2)
+    assert other[0] == pytest.approx((head[0] + 3 * (draft.layers * one[0] + rest[0])) / 2)
+    assert model.end_bytes(1) - plain.end_bytes(1) == draft.weight_bytes
+    more = cache_bytes(model, machine, 1000.0) - cache_bytes(plain, machine, 1000.0)
+    assert more * plain.layers == pytest.approx(draft.kv_bytes(1000.0))

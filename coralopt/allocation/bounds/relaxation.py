@@ -40,6 +40,7 @@ class Relaxation:
         demand_duals: float64 (Q,), USD/h for one more token/s of a pool, at least 0.
         route_duals: float64 (G,), USD/h for the requests of a model with routes, at least 0.
         capacity_prices: float64 (R, C), what one more node would save, USD/h, at least 0.
+        mean_prices: float64 (M,), USD/h for one more unit of every mean, at least 0.
         side_prices: float64 (S,), USD/h by which one more unit of every side constraint's bound would help, at least 0.
         shortfall: float64 (Q + L,), share of the demand behind each pool, then of each "least" side constraint, that no
             fractional allocation can reach; 0 where unmet demand has a price.
@@ -51,6 +52,7 @@ class Relaxation:
     route_duals: Floats
     capacity_prices: Floats
     side_prices: Floats
+    mean_prices: Floats
     shortfall: Floats
     x: Floats
 
@@ -79,7 +81,8 @@ def dual_bound(problem: AllocationProblem, columns: Columns, relaxation: Relaxat
     where the column generation stopped early. Supply classes change what ``l A`` is, unmet demand is a column like any
     other with reduced cost price - y - m x and at most d. Where money does not count, it is a bound on the share
     of every demand that goes unserved, itself a column with reduced cost 1 - (y + m x) d and at most 1. Routes are columns
-    too: with the dual t of their model's row the reduced cost is usd_h + sum y d - t, at most 1 of each.
+    too: with the dual t of their model's row and w of its means the reduced cost is usd_h + sum y d - t - sum w (v - V), at
+    most 1 of each.
     """
     side = SidePrices(problem, relaxation.side_prices)
     pools = problem.pools
@@ -89,11 +92,15 @@ def dual_bound(problem: AllocationProblem, columns: Columns, relaxation: Relaxat
     # What it is worth, USD/h, not to serve all of a phase; of phases with routes in one sum at the first of them.
     worth = side.unmet_worth() * problem.demand
     np.add.at(worth, pools.phase, relaxation.demand_duals * pools.need)
+    prices_of_means = iter(relaxation.mean_prices.tolist())
     for model, dual in zip(problem.routes, relaxation.route_duals.tolist(), strict=True):
         worth[model.phases[0]] += dual
-        for route in model.routes:
+        met = np.zeros(len(model.routes))
+        for mean in model.means:
+            met += next(prices_of_means) * np.array(mean.terms(), dtype=np.float64)
+        for route, reached in zip(model.routes, met.tolist(), strict=True):
             used = sum(relaxation.demand_duals[pools.at(pool)] * problem.demand[pool[0]] for pool in route.pools)
-            lost += min(0.0, route.usd_h * columns.paid + float(used) - dual)
+            lost += min(0.0, route.usd_h * columns.paid + float(used) - dual - reached)
     if columns.paid:
         for together, price in problem.unmet_groups():
             lost -= max(0.0, float(worth[list(together)].sum()) - price)
@@ -207,7 +214,8 @@ class _Generation:
             capacity = np.maximum(0.0, -result.row_duals[:cells]).reshape(problem.price.shape)
             demand = np.maximum(0.0, result.row_duals[cells:pools]) / pool_units(problem)
             routes = np.maximum(0.0, result.row_duals[pools:models])
-            side = np.maximum(0.0, -sign * result.row_duals[models:])
+            side = np.maximum(0.0, -sign * result.row_duals[models : models + len(sign)])
+            means = np.maximum(0.0, result.row_duals[models + len(sign) :])
             prices = reduced_costs(problem, columns, demand, capacity, side)
             prices[active] = 0.0
             added = columns.least(prices, BATCH, prices < -1e-9 * scale)
@@ -226,6 +234,7 @@ class _Generation:
             route_duals=routes,
             capacity_prices=capacity,
             side_prices=side,
+            mean_prices=means,
             shortfall=shortfall,
             x=x,
         )

@@ -13,6 +13,8 @@ far as they can; what must be sent leaves every region at its cheapest price, or
 costs more, at prices closed under detours. In up to three regions that is the flow itself where prices obey the triangle
 inequality.
 
+Where a model has variants, prefill of one may go with decode of another here, and means count for nothing: still a bound.
+
 A long staircase is made coarser, each new edge with the largest s and the least weight of those it replaces: still a bound.
 """
 
@@ -161,7 +163,7 @@ def routed_cover(
     for (choice, weight), qs in zip(profiles, (firsts, seconds), strict=True):
         amount = np.zeros((len(weight), max(1, len(nodes))), dtype=np.int64)
         for column, q in enumerate(qs):
-            amount[:, nodes.index(problem.pools.region[q])] = edges[q].reach[choice[:, column]]
+            amount[:, nodes.index(problem.pools.region[q])] += edges[q].reach[choice[:, column]]
         amounts.append(amount)
     if not len(nodes):
         prices = np.zeros((1, 1))

@@ -7,6 +7,7 @@ r"""The one assembler of allocation matrices: full, restricted to some columns, 
     (sum T nu - T_m sum_k f[k] + e[q]) / T_m               >= 0              every pool q of a phase m with routes
     sum_k f[k] + sigma[g] (+ omega)                        >= 1              routes k of every model that has them
     sum a nu (+ s_k extra) (+ b sigma) (+ b omega) (+ e)   <= or >= b        every side constraint
+    sum_k (v_k - V) f[k]                                   >= 0              every mean over the requests of a model
 
 Columns, in this order: instances nu; ``flow`` f, the share of a model's requests on a route; ``extra``, nodes of the dearer
 supply classes at their surcharge; ``shortfall`` sigma, the unmet share of a group of phases at its price; ``omega``, one
@@ -41,7 +42,7 @@ def assemble(
 ) -> MilpMatrix:
     """The matrix over the chosen columns, which become columns 0..k-1.
 
-    Its rows are R * C capacities, Q pools, one row a model with routes, S side constraints.
+    Its rows are R * C capacities, Q pools, one row a model with routes, S side constraints, one row a mean.
 
     Args:
         problem: The problem.
@@ -127,19 +128,31 @@ class _Rows:
         self.routes = list(enumerate(problem.routes, self.pool + len(pools)))
         self.sides = list(enumerate(open_constraints(problem), self.pool + len(pools) + models))
         self.routed = {p for model in problem.routes for p in model.phases}
+        #: Row of the first mean of each model with routes.
+        counts = [len(model.means) for model in problem.routes]
+        means, firsts = sum(counts), np.cumsum([self.pool + len(pools) + models + len(self.sides), *counts])
+        self.means = [int(row) for row in firsts[:-1]]
         limits = np.array([item.limit(problem) for _, item in self.sides], dtype=np.float64)
         most = np.array([item.sense == "most" for _, item in self.sides], dtype=np.bool_)
         capacity = problem.segments.first.ravel().astype(np.float64)
         self.lower = np.concatenate(
-            [np.full(self.pool, -np.inf), pools.need, np.ones(models), np.where(most, -np.inf, limits)]
+            [
+                np.full(self.pool, -np.inf),
+                pools.need,
+                np.ones(models),
+                np.where(most, -np.inf, limits),
+                np.zeros(means),
+            ]
         )
-        self.upper = np.concatenate([capacity, np.full(len(pools) + models, np.inf), np.where(most, limits, np.inf)])
+        free = np.full(len(pools) + models, np.inf)
+        self.upper = np.concatenate([capacity, free, np.where(most, limits, np.inf), np.full(means, np.inf)])
         self.names = [f"capacity[{r},{c}]" for r in range(regions) for c in range(self.configurations)]
         self.names += [
             f"pool[{p},{r}]" if p in self.routed else f"demand[{p}]"
             for p, r in zip(pools.phase.tolist(), pools.region.tolist(), strict=True)
         ]
         self.names += [f"routes[{g}]" for g in range(models)] + [f"side[{i}]" for i in range(len(self.sides))]
+        self.names += [f"mean[{g},{i}]" for g, count in enumerate(counts) for i in range(count)]
         self.units = np.ones(len(self.names))
         self.units[self.pool : self.pool + len(pools)] = pool_units(problem)
         self._costs: list[Floats] = []
@@ -194,6 +207,10 @@ def _add_flows(rows: _Rows, paid: bool) -> None:
             rows.enter([row], [k], [1.0])
             for pool in route.pools:
                 rows.enter([rows.pool + problem.pools.at(pool)], [k], [-problem.demand[pool[0]]])
+        for own, mean in enumerate(model.means, rows.means[g]):
+            terms = np.array(mean.terms(), dtype=np.float64)
+            used = np.flatnonzero(terms)
+            rows.enter(np.full(len(used), own), place + used, terms[used])
 
 
 def _add_supply(rows: _Rows, paid: bool) -> None:

@@ -7,6 +7,7 @@ r"""Rows that both Pyomo formulations share: capacity, demand, side constraints;
     (sum T nu - T_m sum_k f[k]) / T_m >= 0                   every pool of a model phase m with routes
     sum_k f[k] + s[g] >= 1                                   routes k of every model that has them
     sum a nu (+ a_k extra[r,c,k]) (+ b s[g])  <= or >= b     every side constraint
+    sum_k (v_k - V) f[k] >= 0                                every mean over the requests of a model
     0 <= extra[r,c,k] <= A_r,k(c),  0 <= s[g] <= 1,  0 <= f[k] <= 1
 
 ``extra``: nodes of the dearer supply classes (:mod:`coralopt.allocation.supply`), in rent limits at their surcharge.
@@ -29,7 +30,7 @@ Column = tuple[int, int, Any]
 
 
 def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> tuple[list[float], list[Any]]:
-    """Add ``model.capacity[r, c]``, ``.demand[p]``, ``.pool[p, r]``, ``.routes[g]`` and ``.side[i]`` over the columns.
+    """Add ``model.capacity[r, c]``, ``.demand[p]``, ``.pool[p, r]``, ``.routes[g]``, ``.mean[g, i]``, ``.side[i]``.
 
     A row that no column can reach is left out when it holds anyway, and kept as an impossible one when it does not.
 
@@ -128,7 +129,7 @@ def _add_routes(
     unmet: dict[int, Any],
     objective: tuple[list[float], list[Any]],
 ) -> set[int]:
-    """Add ``model.flow[g, k]``, ``model.pool[p, r]``, ``model.routes[g]``; the phases that they speak of."""
+    """Add ``model.flow[g, k]``, ``.pool[p, r]``, ``.routes[g]`` and ``.mean[g, i]``; the phases that they speak of."""
     import pyomo.environ as pyo
     from pyomo.core.expr.numeric_expr import LinearExpression
 
@@ -150,6 +151,12 @@ def _add_routes(
     for pool, (coefficients, variables) in pools.items():
         shares = [value / float(problem.demand[pool[0]]) for value in coefficients]
         model.pool[pool] = LinearExpression(constant=0, linear_coefs=shares, linear_vars=variables) >= 0
+    means = {(g, i): mean for g, way in enumerate(problem.routes) for i, mean in enumerate(way.means)}
+    model.mean = pyo.Constraint(sorted(means))
+    for (g, i), mean in means.items():
+        terms = {k: float(term) for k, term in enumerate(mean.terms()) if term}
+        flows = [model.flow[g, k] for k in terms]
+        model.mean[g, i] = LinearExpression(constant=0, linear_coefs=[*terms.values()], linear_vars=flows) >= 0
     model.routes = pyo.Constraint(range(len(problem.routes)))
     for g, way in enumerate(problem.routes):
         shares = [model.flow[g, k] for k in range(len(way.routes))]

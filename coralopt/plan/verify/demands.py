@@ -28,7 +28,7 @@ def demands(inspected: Inspected) -> Iterator[Violation]:
 
 def rule_of(inspected: Inspected, phase: ModelPhase) -> ModelRules:
     """What operators ask for the model of a phase."""
-    return dict(inspected.scenario.operations.models).get(phase.model.name, ModelRules())
+    return dict(inspected.scenario.operations.models).get(phase.served, ModelRules())
 
 
 def instances_of(inspected: Inspected, phase: ModelPhase) -> list[PlannedInstance]:
@@ -42,20 +42,27 @@ def needed(inspected: Inspected, phase: ModelPhase) -> Fraction:
 
 
 def _modes(inspected: Inspected) -> Iterator[Violation]:
-    """Requests of models in mode auto, and of no others, are split over both modes."""
+    """Requests of models in mode auto or with variants, and of no others, are split over all ways."""
     off = partial(Violation, "figure")
     demands = {phase.key: phase.demand_tokens_s for phase in inspected.scenario.model_phases}
-    names = {phase.model.name for phase in inspected.scenario.model_phases}
-    free = {name for name in names if demands.get(f"{name}/mixed", 0) > 0 and demands.get(f"{name}/prefill", 0) > 0}
+    served = {phase.model.name: phase.served for phase in inspected.scenario.model_phases}
+    halves = {"mixed": ("mixed",), "disaggregated": ("prefill", "decode")}
+    ways: dict[str, list[tuple[str, str]]] = {}
+    for name, of in served.items():
+        for mode, phases in halves.items():
+            if all(demands.get(f"{name}/{phase}", 0) > 0 for phase in phases):
+                ways.setdefault(of, []).append((name, mode))
+    free = {of for of, some in ways.items() if len(some) > 1}
     stated = [(item.model, item.mode) for item in inspected.plan.modes]
-    for name in sorted(free | {model for model, _ in stated}):
-        shares = [item.share for item in inspected.plan.modes if item.model == name]
-        if name not in free:
-            yield off(name, f"{name}: `modes` splits its requests, but it is not in mode auto")
-        elif sorted(mode for model, mode in stated if model == name) != ["disaggregated", "mixed"]:
-            yield off(name, f"{name}: is in mode auto, and `modes` does not say once for each mode what it serves")
+    for of in sorted(free | {served.get(model, model) for model, _ in stated}):
+        mine = [item for item in inspected.plan.modes if served.get(item.model, item.model) == of]
+        shares = [item.share for item in mine]
+        if of not in free:
+            yield off(of, f"{of}: `modes` splits its requests, but it is not in mode auto and has no variants")
+        elif sorted((item.model, item.mode) for item in mine) != sorted(ways[of]):
+            yield off(of, f"{of}: is in mode auto or has variants, and `modes` does not say once for each mode")
         elif differs(sum(shares), 1.0):
-            yield off(name, f"{name}: its shares in `modes` sum to {sum(shares)!r}, not to 1")
+            yield off(of, f"{of}: its shares in `modes` sum to {sum(shares)!r}, not to 1")
 
 
 def _promise(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Iterator[Violation]:

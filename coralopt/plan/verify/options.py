@@ -16,7 +16,7 @@ from coralopt.plan.document import PlannedInstance, PlannedOption
 from coralopt.plan.verify.demands import instances_of
 from coralopt.plan.verify.inspected import Inspected, Known, differs
 from coralopt.plan.verify.rent import list_price, pieces, rent, taken, used_nodes
-from coralopt.scenario.resolved import ModelPhase, ModelRules, RentLimits
+from coralopt.scenario.resolved import ModelPhase, ModelRules, RentLimits, Variant
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE, above
 
@@ -87,7 +87,7 @@ def options(inspected: Inspected) -> Iterator[Violation]:
     for model, rule in inspected.scenario.operations.models:
         for instance, phase in inspected.known:
             banned = sorted(set(instance.nodes()) & set(rule.forbidden))
-            if phase.model.name == model and banned:
+            if phase.served == model and banned:
                 text = f"{instance.name}: uses {', '.join(banned)}, forbidden"
                 yield Violation("side constraint", instance.name, text)
     yield from _classes(inspected)
@@ -115,14 +115,35 @@ def _due(inspected: Inspected) -> Iterator[DueOption]:
         inside = [item for item in known if item[0].region == region]
         yield from _limits(f"pool.regions.{region}.limits", limits, inspected, inside, by_region[region])
     for model, rule in asked.models:
-        place, mine = f"models.{keys[model]}", [item for item in known if item[1].model.name == model]
+        place, mine = f"models.{keys[model]}", [item for item in known if item[1].served == model]
         yield from _limits(f"{place}.limits", rule.limits, inspected, mine, None)
         if rule.forbidden:
             bad = [Fraction(i.count) for i, _ in mine if set(i.nodes()) & set(rule.forbidden)]
             total = sum(bad, Fraction(0))
             yield DueOption(f"{place}.forbidden", "most", "instances", Fraction(0), total, [Fraction(1)] * len(bad))
-        for phase in (phase for phase in scenario.model_phases if phase.model.name == model):
+        for phase in (phase for phase in scenario.model_phases if phase.served == model):
             yield from _of_phase(place, rule, phase, inspected)
+    yield from _means(inspected)
+
+
+def _means(inspected: Inspected) -> Iterator[DueOption]:
+    """Mean quality of the requests of every model with variants, and the least shares of these."""
+    hair, shares = [Fraction(1, 1_000_000)], dict[Variant, Fraction]()
+    variants = {phase.model.name: phase.variant for phase in inspected.scenario.model_phases}
+    for item in inspected.plan.modes:
+        variant = variants.get(item.model)
+        if variant is not None:
+            shares[variant] = shares.get(variant, Fraction(0)) + Fraction(item.share)
+    for of, key in inspected.scenario.model_keys.items():
+        mine, place = {v: share for v, share in shares.items() if v.of == of}, f"models.{key}.demand"
+        least = max((v.least_quality for v in mine), default=0.0)
+        if least:
+            mean = sum((Fraction(v.quality) * share for v, share in mine.items()), Fraction(0))
+            yield DueOption(f"{place}.min_quality", "least", "of 1", Fraction(least), mean, hair)
+        for v, share in mine.items():
+            if v.least_share:
+                name = f"{place}.min_shares.{v.name}"
+                yield DueOption(name, "least", "of 1", Fraction(v.least_share), share, hair)
 
 
 def _of_phase(place: str, rule: ModelRules, phase: ModelPhase, inspected: Inspected) -> Iterator[DueOption]:

@@ -14,6 +14,7 @@ from coralopt.plan.document import share_of
 from coralopt.plan.verify.certified import certified
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
+from coralopt.simulation.variants import by_variant
 from coralopt.types import Progress
 from coralopt.workload import Trace, poisson_for_scenario
 
@@ -51,11 +52,10 @@ class Replications:
         self._windows: dict[int, Trace] = {}
 
     def shares(
-        self, instances: Sequence[PlannedInstance], number: int, most_missed: float = 1.0, mixed_share: float = 1.0
+        self, instances: Sequence[PlannedInstance], trace: Trace, most_missed: float = 1.0, mixed_share: float = 1.0
     ) -> dict[str, float]:
         """Kind (``"prefill"``: time to first token, ``"decode"``: per output token) -> share of requests that met, alone
         the instances of one model in one window; empty in a window without requests."""
-        trace = self.window(number)
         name = instances[0].model
         mine = trace.take(trace.model == trace.models.index(name))
         if not len(mine):
@@ -67,12 +67,15 @@ class Replications:
 
     def add(self, plan: Plan, number: int, shares: Shares, models: Collection[str] | None = None) -> None:
         """Play the models of a plan in one window, or some of them."""
+        trace = by_variant(self.window(number), [(0.0, plan)])
         for model in dict.fromkeys(item.model for item in plan.instances):
             if models is not None and model not in models:
                 continue
             instances = [item for item in plan.instances if item.model == model]
-            mixed = share_of(plan.modes, f"{model}/mixed")
-            for kind, share in self.shares(instances, number, mixed_share=mixed).items():
+            mixed, whole = (share_of(plan.modes, f"{model}/{phase}") for phase in ("mixed", "prefill"))
+            # Of a variant's requests, that share of the model's.
+            mixed /= mixed + whole if mixed + whole > 0 else 1.0
+            for kind, share in self.shares(instances, trace, mixed_share=mixed).items():
                 shares.setdefault((model, kind), []).append(share)
 
     def window(self, number: int) -> Trace:

@@ -112,7 +112,7 @@ class TogetherRaces:
         shares: dict[str, list[float]] = {}
         outcome, limits = Together(False, {}), list[tuple[float, float]]()
         for number in range(1, MOST_WINDOWS + 1):
-            for kind, share in self.windows.shares(instances, number - 1, 5 * allowed).items():
+            for kind, share in self.windows.shares(instances, self.windows.window(number - 1), 5 * allowed).items():
                 shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
             outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()})
             if any(number >= windows and outcome.least < 1 - times * allowed for windows, times in HOPELESS):

@@ -202,8 +202,19 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
 
     Raises:
         ScenarioError: The scenario asks for free latency budgets, network-aware stages, operators' limits, or models in
-            mode auto.
+            mode auto or with variants.
     """
+    if varied := scenario.models_with_variants:
+        raise ScenarioError(
+            scenario.name,
+            [
+                Mistake(
+                    f"models.{scenario.model_keys[varied[0]]}.variants",
+                    "only planner coral chooses between variants of a model",
+                    "serve one of them as the model itself to compare planners",
+                )
+            ],
+        )
     if free := scenario.models_in_auto:
         raise ScenarioError(
             scenario.name,

@@ -62,7 +62,7 @@ def demand_of_trace(
     Raises:
         WorkloadError: The trace has no requests or models that do not fit, or the epoch length makes no sense.
     """
-    models = list(dict.fromkeys(phase.model.name for phase in scenario.model_phases))
+    models = list(dict.fromkeys(phase.served for phase in scenario.model_phases))
     if len(trace.arrival_s) == 0:
         raise WorkloadError(f"{name}: no requests; there is no demand to plan for")
     if not trace.is_named:
@@ -81,7 +81,9 @@ def demand_of_trace(
     tables = [epoch_demand(trace, epoch_s, mixed=mixed, models=models) for mixed in (False, True)]
     tokens_s = {key: column for table in tables for key, column in zip(table.keys, table.tokens_s.T, strict=True)}
     keys = tuple(phase.key for phase in scenario.model_phases)
-    demand = EpochDemand(keys, np.stack([tokens_s[key] for key in keys], axis=1))
+    demand = EpochDemand(
+        keys, np.stack([tokens_s[f"{phase.served}/{phase.phase}"] for phase in scenario.model_phases], axis=1)
+    )
     remarks = []
     empty = np.flatnonzero(~(demand.tokens_s > 0).any(axis=1)).tolist()
     if empty:

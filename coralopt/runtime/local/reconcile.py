@@ -183,7 +183,8 @@ class Change:
         first = [p for p in self._gone if self._starts.pace.drain_first or not p.alive]
         await _retire(first, self._cluster, router)
         started = await self._starts.start(new)
-        router.route_by(self._starts.launch.routing, self._starts.launch.mixed_share)
+        launch = self._starts.launch
+        router.route_by(launch.routing, launch.mixed_share, launch.variants)
         for pipeline in started:
             route(pipeline, router)
         for pipeline in self.kept.values():

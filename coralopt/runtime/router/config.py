@@ -21,7 +21,7 @@ class BackendConfig(_Part):
     """One server behind the router: the head of one pipeline."""
 
     name: str = Field(min_length=1, description="Unique.")
-    model: str = Field(min_length=1, description="Model name that requests use.")
+    model: str = Field(min_length=1, description="Model name that requests use, or one of `variants`.")
     phase: Literal["prefill", "decode", "mixed"]
     url: str = Field(description="Base URL of its OpenAI API.")
     weight: float = Field(gt=0, allow_inf_nan=False, description="T(tau), tokens/s.")
@@ -76,6 +76,9 @@ class RouterConfig(_Part):
     mixed_share: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
         default={},
         description="Model with disaggregated and mixed instances -> share of its requests for the mixed ones.",
+    )
+    variants: dict[str, dict[str, Annotated[float, Field(ge=0, le=1)]]] = Field(
+        default={}, description="Model name that requests use -> model of backends -> share of the requests for these."
     )
     aliases: dict[str, str] = Field(default={}, description="Other names of models, as clients may say them.")
     clients: tuple[ClientConfig, ...] = Field(default=(), description="Keys with limits, beside CORALOPT_API_KEY.")
@@ -145,5 +148,6 @@ def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
     """``router.json``. Host names that a target's own variables complete are written as they are."""
     backends = [_backend(pipeline) for pipeline in launch.pipelines]
     routing = {} if launch.routing == ROUTINGS[0] else {"routing": launch.routing}
-    split = {"mixed_share": dict(launch.mixed_share)} if launch.mixed_share else {}
+    splits = {"mixed_share": dict(launch.mixed_share), "variants": {m: dict(s) for m, s in launch.variants.items()}}
+    split = {name: shares for name, shares in splits.items() if shares}
     return {"format": "coralopt-router", "version": 1, **routing, **split, "backends": backends}

@@ -139,16 +139,16 @@ class _Journey:
             except Lost as lost:
                 failed |= {lost.backend.config.name}
                 attempt += 1
-                pool = self.router.pools(self.model).get(lost.backend.config.phase)
+                pool = self.router.pools(lost.backend.config.model).get(lost.backend.config.phase)
                 others = (pool is not None and pool.up(failed)) or self.router.serves(self.model, failed)
                 if attempt > self.router.config.retries or not others:
                     raise
                 self.router.metrics.retries.labels(self.model).inc()
 
     async def _attempt(self, failed: frozenset[str]) -> web.StreamResponse:
-        pools = self.router.pools(self.model)
-        wait_s = self.router.config.queue_timeout_s
-        if self.router.takes_mixed(self.model, failed):
+        name, mixed = self.router.way_of(self.model, failed)
+        pools, wait_s = self.router.pools(name), self.router.config.queue_timeout_s
+        if mixed:
             async with pools["mixed"].slot(Need(failed, key=self.key), wait_s) as backend:
                 return await self._answer(backend, self.body)
         self._need_halves(pools)

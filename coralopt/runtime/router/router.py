@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from coralopt.errors import LaunchError
 from coralopt.routing import Routing, smooth_weighted_round_robin
@@ -19,8 +20,9 @@ from coralopt.runtime.router.wire import Wire
 
 @dataclass
 class _Way:
-    """Instances of one mode of a model: their phases, and the plan's share of requests for them."""
+    """Instances of one mode of a model or variant: whose, their phases, and the plan's share of requests for them."""
 
+    model: str
     phases: tuple[str, ...]
     weight: float
     credit: float = 0.0
@@ -43,10 +45,11 @@ class Router:
         self._pools: dict[tuple[str, str], BackendPool] = {}
         self._routing: Routing = config.routing
         self._ways: dict[str, tuple[_Way, ...]] = {}
+        self._served: dict[str, str] = {}
         self._key_header = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self.wire = Wire(config.connect_timeout_s)
         self.health = Health(config, self.wire, self.backends, self._changed)
-        self.route_by(config.routing, config.mixed_share)
+        self.route_by(config.routing, config.mixed_share, config.variants)
         for backend in config.backends:
             self.add(backend)
 
@@ -58,38 +61,62 @@ class Router:
         await self.health.stop()
         self.wire.close()
 
-    def route_by(self, routing: Routing, mixed_share: Mapping[str, float]) -> None:
-        """Choose instances by another rule from now on, and split requests of models in mode auto by other shares."""
+    def route_by(
+        self,
+        routing: Routing,
+        mixed_share: Mapping[str, float],
+        variants: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    ) -> None:
+        """Choose instances by another rule from now on, and split requests over modes and variants by other shares."""
         self._routing = routing
-        self._ways = {
-            model: (_Way(("prefill", "decode"), 1.0 - share), _Way(("mixed",), share))
-            for model, share in mixed_share.items()
-        }
+        self._served = {name: model for model, shares in variants.items() for name in shares}
+        parts = {name: {name: 1.0} for name in mixed_share if name not in self._served} | dict(variants)
+        self._ways = {}
+        for model, shares in parts.items():
+            ways: list[_Way] = []
+            for name, share in shares.items():
+                # Of a variant with one mode, instances of the other one are never up.
+                mixed = mixed_share.get(name)
+                apart, together = (share, share) if mixed is None else (share * (1.0 - mixed), share * mixed)
+                ways += [_Way(name, ("prefill", "decode"), apart), _Way(name, ("mixed",), together)]
+            self._ways[model] = tuple(ways)
         for pool in self._pools.values():
             pool.routing = routing
 
     def models(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(model for model, _ in self._pools))
+        """What requests may ask for."""
+        return tuple(dict.fromkeys(self._served.get(model, model) for model, _ in self._pools))
+
+    def _names(self, model: str) -> tuple[str, ...]:
+        """The model itself, or its variants."""
+        return tuple(name for name, served in self._served.items() if served == model) or (model,)
 
     def pools(self, model: str) -> Mapping[str, BackendPool]:
-        """Pools of a model by phase."""
+        """Pools of a model, or of one variant, by phase."""
         return {phase: pool for (name, phase), pool in self._pools.items() if name == model}
 
     def serves(self, model: str, avoid: frozenset[str] = frozenset()) -> bool:
         """Whether a request for ``model`` could be answered now by others than the backends to ``avoid``."""
-        usable = {phase for phase, pool in self.pools(model).items() if pool.up(avoid)}
-        return "mixed" in usable or {"prefill", "decode"} <= usable
+        for name in self._names(model):
+            usable = {phase for phase, pool in self.pools(name).items() if pool.up(avoid)}
+            if "mixed" in usable or {"prefill", "decode"} <= usable:
+                return True
+        return False
 
-    def takes_mixed(self, model: str, avoid: frozenset[str]) -> bool:
-        """Whether the next request goes to a mixed instance: by the plan's shares, over the modes that are up."""
-        pools = self.pools(model)
-        ways = [
-            way
-            for way in self._ways.get(model, ())
-            if all(phase in pools and pools[phase].up(avoid) for phase in way.phases)
-        ]
+    def way_of(self, model: str, avoid: frozenset[str]) -> tuple[str, bool]:
+        """The variant that the next request goes to, or the model itself, and whether to a mixed instance.
+
+        By the plan's shares, over the modes and variants that are up.
+        """
+        ways = [way for way in self._ways.get(model, ()) if self._up(way, avoid)]
         way = smooth_weighted_round_robin([way for way in ways if way.weight > 0] or ways)
-        return "mixed" in (pools if way is None else way.phases)
+        if way is None:
+            return model, "mixed" in self.pools(model)
+        return way.model, "mixed" in way.phases
+
+    def _up(self, way: _Way, avoid: frozenset[str]) -> bool:
+        pools = self.pools(way.model)
+        return all(phase in pools and pools[phase].up(avoid) for phase in way.phases)
 
     def admit(self, model: str) -> None:
         """Back-pressure.
@@ -97,7 +124,7 @@ class Router:
         Raises:
             Busy: As many requests as may wait for this model do.
         """
-        pools = self.pools(model).values()
+        pools = [pool for name in self._names(model) for pool in self.pools(name).values()]
         waiting = sum(pool.waiting for pool in pools)
         full = any(pool.slots and not any(b.free for b in pool.backends) for pool in pools)
         if full and waiting >= self.config.queue_size:

@@ -62,7 +62,7 @@ def model_loads(
     rates: dict[str, float] = {}
     sizes: dict[str, float] = {}
     for name in models:
-        phases = {item.phase: item for item in scenario.model_phases if item.model.name == name}
+        phases = {item.phase: item for item in scenario.model_phases if item.served == name}
         wanted = {
             phase: item.demand_tokens_s / (item.mean_input_tokens if phase == "prefill" else item.mean_output_tokens)
             for phase, item in phases.items()

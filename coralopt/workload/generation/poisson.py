@@ -74,7 +74,7 @@ def _first_phases(scenario: ResolvedScenario) -> dict[str, ModelPhase]:
     """Model name -> its first phase, whose demand says how many requests there are."""
     phases: dict[str, ModelPhase] = {}
     for phase in scenario.model_phases:
-        phases.setdefault(phase.model.name, phase)
+        phases.setdefault(phase.served, phase)
     return phases
 
 

@@ -99,7 +99,7 @@ class Traffic:
         seconds = self.duration_s or DURATION_S
         if self.kind == "poisson":
             return poisson_for_scenario(scenario, self.rate, seconds, self.seed, self.length_cv)
-        models = len({phase.model.name for phase in scenario.model_phases if phase.demand_tokens_s > 0})
+        models = len({phase.served for phase in scenario.model_phases if phase.demand_tokens_s > 0})
         rate = None if self.rate is None else self.rate * models
         return generate_for_scenario(scenario, seconds, self.seed, rate_s=rate)
 
