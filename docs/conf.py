@@ -1,4 +1,8 @@
-"""The documentation site: ``make docs``. Pages are Markdown; warnings are errors."""
+"""The documentation site: ``make docs``. Pages are Markdown and notebooks; warnings are errors."""
+
+import json
+
+from myst_parser.parsers.sphinx_ import MystParser
 
 from coralopt import __version__
 
@@ -11,3 +15,35 @@ exclude_patterns = ["_build"]
 myst_heading_anchors = 4
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
+
+
+class NotebookParser(MystParser):
+    """Shows a notebook with the outputs that are kept in it; nothing is run (``make notebooks`` does that)."""
+
+    supported = ("notebook",)
+
+    def parse(self, inputstring, document):
+        cells = json.loads(inputstring)["cells"]
+        super().parse("\n\n".join(part for cell in cells for part in _parts(cell)), document)
+
+
+def _parts(cell):
+    """A cell as Markdown: words, code, and what it shows."""
+    text = "".join(cell["source"])
+    if cell["cell_type"] != "code":
+        return [text]
+    parts = [_block("python", text)]
+    for output in cell["outputs"]:
+        data = output.get("data", {"text/plain": output.get("text", [])})
+        html = "text/html" in data
+        parts.append(_block("{raw} html" if html else "text", "".join(data["text/html" if html else "text/plain"])))
+    return parts
+
+
+def _block(kind, text):
+    return f"````{kind}\n{text.rstrip()}\n````"
+
+
+def setup(app):
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)

@@ -16,4 +16,4 @@ FORMULATIONS: Mapping[str, Formulation[PlacementProblem, Placement]] = MappingPr
     {formulation.name: formulation for formulation in (PaperPlacement(), TightFormulation())}
 )
 
-__all__ = ["FORMULATIONS", "PaperFormulation", "TightFormulation"]
+__all__ = ["FORMULATIONS", "PaperPlacement", "TightFormulation"]
