@@ -49,6 +49,10 @@ class CacheWarning(UserWarning):
     """The cache cannot be used; all goes on without it."""
 
 
+class LongBuildWarning(UserWarning):
+    """What was asked for takes minutes or more; says how long, and what would be shorter."""
+
+
 class LibraryError(CoraloptError):
     """A template library file is missing, corrupt, foreign or stale."""
 

@@ -19,7 +19,7 @@ def machine_data() -> dict[str, str | int | float | None]:
     return {
         "cpu": cpu_model(),
         "cores": _cores(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": memory_gib(),
         "os": _os_name(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "coralopt": __version__,
@@ -43,7 +43,8 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _memory_gib() -> float | None:
+def memory_gib() -> float | None:
+    """Memory of the machine, GiB; ``None`` when the system does not say."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (AttributeError, ValueError, OSError):

@@ -44,6 +44,14 @@ class Allocation:
             count=np.array([count for _, count in items], dtype=np.int64),
         )
 
+    @staticmethod
+    def sum_of(first: Allocation, second: Allocation) -> Allocation:
+        """Both together."""
+        total = first.to_mapping()
+        for place, count in second.to_mapping().items():
+            total[place] = total.get(place, 0) + count
+        return Allocation.of(total)
+
     def to_mapping(self) -> dict[tuple[int, int], int]:
         """(template, region) -> count."""
         return {(int(t), int(r)): int(n) for t, r, n in zip(self.template, self.region, self.count, strict=True)}
@@ -206,6 +214,12 @@ class AllocationProblem(AttachedProblem[Allocation]):
         return not (self.supply or choice or self.unmet_price is not None) and all(
             row.is_ban for row in self.side_constraints
         )
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether all but demand allows at most so much of sums over instances, each at one price: rows like capacity."""
+        only_most = all(item.sense == "most" for item in self.side_constraints)
+        return not self.supply and self.unmet_price is None and only_most
 
     @cached_property
     def pools(self) -> Pools:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -123,6 +124,10 @@ class Harmless:
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
+#: Seconds between two lines of progress where there is no terminal.
+PLAIN_S = 60.0
+
+
 @contextmanager
 def progress_bar(title: str = "templates", *, quiet: bool = False, estimate_s: float = 30.0) -> Iterator[Progress]:
     """A progress bar with an estimate of what is left, on standard error; yields the callback that moves it.
@@ -153,9 +158,14 @@ def progress_bar(title: str = "templates", *, quiet: bool = False, estimate_s: f
         transient=True,
     )
     task: progress.TaskID | None = None
+    last = started = time.monotonic()
 
     def move(what: str, count: int, total: int) -> None:
-        nonlocal task
+        nonlocal task, last
+        if not console.is_terminal and not quiet and time.monotonic() - last > PLAIN_S:
+            # In a log a line now and then is all the progress there is.
+            last = time.monotonic()
+            console.print(f"{title}: {count:,} of {total:,} after {last - started:,.0f} s, {what}", markup=False)
         if task is None:
             bar.start()
             task = bar.add_task(what, total=total or None, completed=count)

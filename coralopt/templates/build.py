@@ -16,6 +16,7 @@ from coralopt.placement import engine_limits
 from coralopt.replacing import cache_folder, replacing
 from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
 from coralopt.solving import require_backend
+from coralopt.templates.estimate import announce
 from coralopt.templates.library import (
     COLUMNS,
     FORMAT,
@@ -84,6 +85,8 @@ def build_library(
     require_backend(method.solver)
     tables = scenario_tables(scenario) if tables is None else tables
     check_slos(scenario, tables)
+    if node_sets is None:
+        announce(scenario)
     families = scenario_node_sets(scenario) if node_sets is None else list(node_sets)
     tasks = cut_into_tasks(families, method)
     digest = library_digest(scenario, tables)

@@ -29,6 +29,7 @@ from coralopt.allocation import (
     solve_allocation,
     solve_or_serve_less,
 )
+from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model import FORMULATIONS
@@ -78,6 +79,27 @@ def test_every_step_of_the_chain(problem: AllocationProblem, looked: bool) -> No
     result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-9 * (1 + float(truth))
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=operated_problems(("budget", "region", "model", "quota", "ban")), gap=st.sampled_from((0.0, 0.05)))
+def test_sums_of_at_most_so_much_are_rows_of_the_decomposition(problem: AllocationProblem, gap: float) -> None:
+    """Its bound holds, its prices make one that holds, and what is left of whole instances never passes a limit."""
+    small = reduce_problem(problem).problem
+    truth = best_operated_by_enumeration(problem)
+    if truth is None or not small.adds_up or not (small.demand > 0).any():
+        return
+    columns = Columns.of(small)
+    every, start = np.arange(len(columns)), MasterState(np.zeros(small.price.shape))
+    parts = best_prices(small, columns, every, start, "highs")
+    limit = float(truth) * (1 + 1e-9) + 1e-9
+    assert parts.bound <= limit
+    assert lagrangian_bound(small, columns, parts.state.capacity_prices, 1000, parts.state.side_prices).bound <= limit
+    limits = SearchLimits(direct_columns=0, many_instances=0)
+    options = SolveOptions(rel_gap=gap, abs_gap=1e-7, time_limit=30.0)
+    result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=limits))
+    assert result.bound_usd_h <= limit
+    assert float(truth) - 1e-6 <= result.cost_usd_h <= float(truth) * (1 + gap) / (1 - gap) + 1e-6
 
 
 @settings(max_examples=60, deadline=None)

@@ -64,6 +64,26 @@ def test_optimum_and_bound(problem: AllocationProblem, formulation: str, most: i
         assert result.cost_usd_h - result.bound_usd_h <= 1e-6
 
 
+@settings(max_examples=40, deadline=None)
+@given(problem=allocation_problems(max_templates=5), library=st.booleans(), near=st.sampled_from((1, 3, 100)))
+def test_whole_instances_first(problem: AllocationProblem, library: bool, near: int) -> None:
+    """Floor and rest, and passes over a library whose proof is the pass's own bound, claim nothing that is wrong."""
+    truth = best_by_enumeration(problem)
+    if truth is None:
+        return
+    limits = SearchLimits(
+        direct_columns=0,
+        many_instances=0,
+        many_templates=0 if library else 10**9,
+        near_templates=near,
+        most_near=2 * near,
+    )
+    options = SolveOptions(rel_gap=0.01, time_limit=30.0)
+    result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=limits))
+    assert within(result.bound_usd_h, truth)
+    assert problem.check(result.allocation).objective == result.cost_usd_h >= float(truth) - 1e-9
+
+
 @settings(max_examples=60, deadline=None)
 @given(problem=allocation_problems())
 def test_same_cost_without_reductions(problem: AllocationProblem) -> None:

@@ -14,6 +14,9 @@ The master's optimum is the best bound of that kind: its relaxation knows that e
 instances, and only the nodes that phases share are still split. Where that is not enough, *limits* say that a phase uses at
 least or at most so many nodes of one kind (module ``branching``); their rows have prices of their own,
 which only that phase pays.
+
+Side constraints that allow at most so much add up over instances, so they are rows like those of capacity: what a covering
+adds to them is part of what it uses.
 """
 
 from __future__ import annotations
@@ -26,15 +29,16 @@ from fractions import Fraction
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns
-from coralopt.allocation.bounds.lagrangian import covering_table, grid_steps
+from coralopt.allocation.bounds.lagrangian import cheapest_share, covering_table, grid_for, grid_steps, raise_to_line
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.routes import ModelRoutes, Pool, least_flow
+from coralopt.allocation.side_constraints import open_constraints
 from coralopt.solving import Backend, MilpMatrix, SolveOptions, solve_matrix
 from coralopt.types import Bools, Floats, Ints
 
-#: Steps of the grid of the knapsacks here; the root's bound itself is made on a finer one.
+#: Least steps of the grid of the knapsacks here; the root's bound itself is made on a finer one.
 GRID = 20_000
 #: Share of the best prices so far in the next ones asked about.
 SMOOTHING = 0.6
@@ -54,7 +58,7 @@ class Covering:
         phase: Model phase; the first one of a model with routes, for all of them.
         members: (column, count) pairs, sorted.
         cost: USD/h, routes included.
-        use: float64 (R * C,), nodes.
+        use: float64 (R * C + S,), nodes, then what it adds to every side constraint.
     """
 
     phase: int
@@ -71,11 +75,13 @@ class MasterState:
         capacity_prices: float64 (R, C), USD/h per node, of the best bound.
         limit_prices: (phase, cell) -> what that phase pays for a node on top, USD/h; negative where it must use some.
         coverings: Those of the master programme.
+        side_prices: float64 (S,), of the side constraints, USD/h; ``None`` for 0.
     """
 
     capacity_prices: Floats
     limit_prices: Mapping[tuple[int, int], float] = field(default_factory=dict)
     coverings: tuple[Covering, ...] = ()
+    side_prices: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +95,10 @@ class Decomposition:
         chosen: int64 (k,), the columns.
         weight: float64 (k,), their weights at these prices.
         column_bounds: float64 (k,), what an allocation with that column costs at least.
-        least: float64 (GRID + 1,) a phase: least weight that covers so many steps.
+        least: float64 (G + 1,) a phase: least weight that covers so many steps.
         master: Value of the last master programme; infinite while it had to exceed the pool.
-        mean_use: float64 (P, R * C), nodes that each phase uses in the last master's solution.
+        mean_use: float64 (P, R * C + S), nodes and side constraints that each phase uses in the last master's solution.
+        shares: float64 (k,), how much of each covering of the master its last solution takes.
     """
 
     state: MasterState
@@ -102,6 +109,7 @@ class Decomposition:
     least: tuple[Floats, ...]
     master: float
     mean_use: Floats
+    shares: Floats
 
     def near(self, limit: float) -> WeightedColumns:
         """The columns whose bound is at most ``limit``."""
@@ -122,7 +130,7 @@ def best_prices(
     """Prices that maximise the Lagrangian bound over the chosen columns within the limits, nearly.
 
     Args:
-        problem: The problem.
+        problem: The problem; all of its side constraints allow at most so much.
         columns: Its columns.
         chosen: int64 (k,), those that take part.
         start: Prices and coverings to begin with, as far as known.
@@ -132,18 +140,26 @@ def best_prices(
         enough: Bound to stop at, USD/h.
     """
     oracle = _Oracle(problem, columns, chosen, limits)
-    available = problem.availability.ravel().astype(np.float64)
+    available, cells = oracle.available, problem.price.size
     phases = len(problem.demand)
-    master = _Master(available, problem.leading_phases(), phases, limits, solver)
+    master = _Master(available, problem.leading_phases(), limits, solver)
     for covering in start.coverings:
         master.add(covering)
     best = tried = _Multipliers(
-        np.maximum(start.capacity_prices.ravel(), 0.0),
+        np.maximum(
+            np.concatenate(
+                [
+                    start.capacity_prices.ravel(),
+                    np.zeros(len(available) - cells) if start.side_prices is None else start.side_prices,
+                ]
+            ),
+            0.0,
+        ),
         np.array([start.limit_prices.get((limit.phase, limit.cell), 0.0) for limit in limits], dtype=np.float64),
     )
     bound, value, rounds, stuck, over = -np.inf, np.inf, 0, 0, True
     highest: _Answer | None = None
-    mean_use = np.zeros((phases, len(available)))
+    mean_use, shares = np.zeros((phases, len(available))), np.zeros(0)
     excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
         rounds += 1
@@ -153,7 +169,7 @@ def best_prices(
         fresh = sum(master.add(covering) for covering in answer.coverings)
         if answer.bound > bound:
             bound, best, highest = answer.bound, tried, answer
-        value, dual, mean_use, over = master.solve(excess)
+        value, dual, shares, over = master.solve(excess)
         close = value - bound <= CLOSE * abs(value)
         if bound >= enough or (close and not over):
             break
@@ -168,16 +184,19 @@ def best_prices(
             break
         tried = dual if stuck else best.towards(dual)
     if highest is None:
-        least: tuple[Floats, ...] = tuple(np.full(GRID + 1, np.inf) for _ in range(phases))
+        least: tuple[Floats, ...] = tuple(np.full(oracle.grid + 1, np.inf) for _ in range(phases))
         weight, column_bounds = np.zeros(len(chosen)), np.full(len(chosen), -np.inf)
     else:
         least, weight, column_bounds = highest.least, highest.weight, oracle.column_bounds(highest)
     places = [(limit.phase, limit.cell) for limit in limits]
+    for covering, share in zip(master.coverings, shares.tolist(), strict=False):
+        mean_use[covering.phase] += covering.use * share
     return Decomposition(
         state=MasterState(
-            best.capacity.reshape(problem.price.shape),
+            best.capacity[:cells].reshape(problem.price.shape),
             dict(zip(places, best.limits.tolist(), strict=True)),
             tuple(master.coverings),
+            best.capacity[cells:],
         ),
         bound=bound,
         chosen=chosen,
@@ -186,12 +205,13 @@ def best_prices(
         least=least,
         master=np.inf if over else value,
         mean_use=mean_use,
+        shares=shares,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Multipliers:
-    """Prices of the capacity rows, at least 0, and of the limits: positive for a most, negative for a least."""
+    """Prices of the rows of capacity and side constraints, at least 0, and of the limits, negative for a least."""
 
     capacity: Floats
     limits: Floats
@@ -223,7 +243,15 @@ class _Oracle:
         self.region = columns.region[chosen]
         self.usage = problem.usage[template].astype(np.float64)
         self.cost = columns.cost[chosen]
-        self.steps = grid_steps(problem.throughput[template], problem.demand[self.phase], GRID)
+        self.grid = grid_for(problem, GRID)
+        self.steps = grid_steps(problem.throughput[template], problem.demand[self.phase], self.grid)
+        self.share = problem.throughput[template] / np.maximum(problem.demand[self.phase], 1e-300)
+        sides = open_constraints(problem)
+        #: float64 (k, S): what each column adds to the side constraints; float64 (R * C + S,): what there is of everything.
+        self.adds = np.array([item.coefficients(problem, template, self.region) for item in sides]).T
+        self.adds = self.adds.reshape(len(chosen), len(sides))
+        bounds = [item.limit(problem) for item in sides]
+        self.available = np.concatenate([problem.availability.ravel().astype(np.float64), bounds])
         kept = columns.kept[chosen]
         usable = np.ones(len(chosen), dtype=np.bool_)
         for limit in limits:
@@ -234,7 +262,7 @@ class _Oracle:
 
         def items(mine: Bools) -> _Items:
             copies = [(int(k), int(columns.upper[chosen[k]])) for k in np.flatnonzero(mine & kept)]
-            return _Items(self.steps, np.flatnonzero(mine & ~kept), copies)
+            return _Items(self.grid, self.steps, np.flatnonzero(mine & ~kept), copies)
 
         tied = {p for model in problem.routes for p in model.phases}
         self.parts = [
@@ -249,7 +277,8 @@ class _Oracle:
 
     def node_prices(self, multipliers: _Multipliers) -> Floats:
         """float64 (P, R * C): what each phase pays for a node."""
-        prices = np.repeat(multipliers.capacity[None], len(self.problem.demand), axis=0)
+        cells = self.problem.price.size
+        prices = np.repeat(multipliers.capacity[None, :cells], len(self.problem.demand), axis=0)
         for limit, price in zip(self.limits, multipliers.limits.tolist(), strict=True):
             prices[limit.phase, limit.cell] = max(prices[limit.phase, limit.cell] + price, self.floor[limit.cell])
         return prices
@@ -261,20 +290,22 @@ class _Oracle:
         """
         prices = self.node_prices(multipliers)
         paid = prices.reshape(-1, *self.shape)[self.phase, self.region]
-        weight = self.cost + (self.usage * paid).sum(axis=1)
-        total = -float(multipliers.capacity @ self.problem.availability.ravel())
+        side_prices = multipliers.capacity[self.problem.price.size :]
+        weight = self.cost + (self.usage * paid).sum(axis=1) + self.adds @ side_prices
+        total = -float(multipliers.capacity @ self.available)
         for limit in self.limits:
             price = float(prices[limit.phase, limit.cell] - multipliers.capacity[limit.cell])
             total -= price * (limit.most if price > 0 else limit.least)
         cheapest = []
-        least = [np.zeros(GRID + 1) for _ in self.problem.demand]
+        least = [np.zeros(self.grid + 1) for _ in self.problem.demand]
         for phase, items in self.parts:
             filled = items.filled(weight)
-            if not np.isfinite(filled.table[GRID]):
+            if not np.isfinite(filled.table[self.grid]):
                 return None
-            least[phase] = filled.table
-            total += float(filled.table[GRID])
-            cheapest.append(self._covering(phase, filled.counts(GRID)))
+            least[phase] = filled.table.copy()
+            raise_to_line(least[phase], cheapest_share(weight[items.all], self.share[items.all]))
+            total += float(least[phase][self.grid])
+            cheapest.append(self._covering(phase, filled.counts(self.grid)))
         for model, pools in self.models:
             filled_by = {name: items.filled(weight) for name, items in pools.items()}
             tables = {name: filled.table for name, filled in filled_by.items()}
@@ -287,13 +318,14 @@ class _Oracle:
             for name, amount in {**cover.amounts, -1: cover.alone}.items():
                 counts |= filled_by[name].counts(amount) if amount else {}
             cheapest.append(self._covering(model.phases[0], counts, model))
-        slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.problem.availability.ravel()))
+        slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.available))
         return _Answer(total - slack, cheapest, weight, tuple(least))
 
     def _covering(self, phase: int, counts: Mapping[int, int], model: ModelRoutes | None = None) -> Covering:
-        use, cost = np.zeros(self.shape), 0.0
+        use, adds, cost = np.zeros(self.shape), np.zeros(self.adds.shape[1]), 0.0
         for k, n in counts.items():
             use[self.region[k]] += n * self.usage[k]
+            adds += n * self.adds[k]
             cost += n * float(self.cost[k])
         members = tuple(sorted((int(self.chosen[k]), n) for k, n in counts.items()))
         if model is not None:
@@ -308,7 +340,7 @@ class _Oracle:
                 )
                 capacity[p, region] = Fraction(given) / Fraction(float(self.problem.demand[p]))
             cost += float(least_flow(model, capacity).usd_h)
-        return Covering(phase, members, cost, use.ravel())
+        return Covering(phase, members, cost, np.concatenate([use.ravel(), adds]))
 
     def column_bounds(self, answer: _Answer) -> Floats:
         """float64 (k,): what an allocation with one instance of each column costs at least, within the limits."""
@@ -317,23 +349,30 @@ class _Oracle:
         for phase, _ in self.parts:
             mine = np.flatnonzero((self.phase == phase) & self.usable)
             table = answer.least[phase]
-            bounds[mine] = answer.bound - table[GRID] + answer.weight[mine] + table[GRID - self.steps[mine]]
+            rest = table[self.grid - self.steps[mine]]
+            bounds[mine] = answer.bound - table[self.grid] + answer.weight[mine] + rest
         return bounds - 1e-9 * abs(answer.bound)
 
 
 @dataclass(frozen=True, eq=False)
 class _Items:
-    """Columns of one covering knapsack: grid steps of all columns, the new ones, and (kept one, copies)."""
+    """Columns of one covering knapsack: the grid, steps of all columns, the new ones, and (kept one, copies)."""
 
+    grid: int
     steps: Ints
     fresh: Ints
     kept: list[tuple[int, int]]
 
+    @property
+    def all(self) -> Ints:
+        """New and kept ones."""
+        return np.concatenate([self.fresh, np.array([k for k, _ in self.kept], dtype=np.int64)])
+
     def filled(self, weight: Floats) -> _Filled:
         """Least weights that cover the grid with fresh items and some copies of kept ones."""
-        table, choice = covering_table(self.steps[self.fresh], weight[self.fresh], GRID)
+        table, choice = covering_table(self.steps[self.fresh], weight[self.fresh], self.grid)
         layers: list[tuple[int, int, Bools]] = []
-        amounts = np.arange(GRID + 1)
+        amounts = np.arange(self.grid + 1)
         for k, copies in self.kept:
             size = 1
             while copies > 0:
@@ -373,10 +412,8 @@ class _Filled:
 class _Master:
     """The master programme; it may exceed the pool and miss limits at a price, so that it always has a solution."""
 
-    def __init__(
-        self, available: Floats, phases: Ints, count: int, limits: Sequence[NodeLimit], solver: Backend | str
-    ) -> None:
-        self.available, self.solver, self.limits, self.count = available, solver, limits, count
+    def __init__(self, available: Floats, phases: Ints, limits: Sequence[NodeLimit], solver: Backend | str) -> None:
+        self.available, self.solver, self.limits = available, solver, limits
         self.row = {int(p): k for k, p in enumerate(phases)}
         self.seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         self.coverings: list[Covering] = []
@@ -390,7 +427,7 @@ class _Master:
         return True
 
     def solve(self, excess: float) -> tuple[float, _Multipliers, Floats, bool]:
-        """Value, prices, nodes by phase, and whether the pool had to be exceeded or a limit missed."""
+        """Value, prices, share of every covering, and whether the pool had to be exceeded or a limit missed."""
         from scipy.sparse import csc_array
 
         cells, phases, extra = len(self.available), len(self.row), len(self.limits)
@@ -424,13 +461,11 @@ class _Master:
             row_names=range(a.shape[0]),  # type: ignore[arg-type]
         )
         result = solve_matrix(matrix, self.solver, SolveOptions(threads=1))
-        mean = np.zeros((self.count, cells))
         if result.x is None or result.row_duals is None or result.objective is None:
-            return np.inf, _Multipliers(np.zeros(cells), np.zeros(extra)), mean, True
-        np.add.at(mean, phase, use * result.x[:count, None])
+            return np.inf, _Multipliers(np.zeros(cells), np.zeros(extra)), np.zeros(count), True
         return (
             float(result.objective),
             _Multipliers(np.maximum(0.0, -result.row_duals[:cells]), -result.row_duals[cells + phases :]),
-            mean,
+            result.x[:count],
             bool(result.x[count:].sum() > 1e-7),
         )

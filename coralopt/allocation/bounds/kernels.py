@@ -26,12 +26,16 @@ def one_more(sizes: Ints, weights: Floats, table: Floats) -> Floats:
 def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
     """Unbounded covering knapsack: fill ``table[d]`` with the least weight of items of total size at least d.
 
-    ``choice[d]`` is the item taken last, -1 where none helps.
+    Sizes descend. ``choice[d]`` is the item taken last, -1 where none helps. Once an amount equals the size of an item that
+    weighs more than others which cover it, the item is out: on grids much longer than the items few are left to look at.
     """
+    alive = np.arange(len(sizes))
+    count = due = len(sizes)
     for amount in range(1, len(table)):
         least = np.inf
         taken = -1
-        for item in range(len(sizes)):
+        for k in range(count):
+            item = alive[k]
             rest = amount - sizes[item]
             value = weights[item] + (table[rest] if rest > 0 else 0.0)
             if value < least:
@@ -39,6 +43,15 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
                 taken = item
         table[amount] = least
         choice[amount] = taken
+        while due > 0 and sizes[due - 1] <= amount:
+            due -= 1
+            if least < weights[due]:
+                kept = 0
+                for k in range(count):
+                    if alive[k] != due:
+                        alive[kept] = alive[k]
+                        kept += 1
+                count = kept
 
 
 @njit(cache=True)
@@ -113,6 +126,7 @@ def sweep_best(
 ) -> None:
     """``best[q, s]``: least weight of a new instance of pool q that covers s grid steps of its phase's demand; in place.
 
+    ``best[q, 0]``: least weight of the whole demand, were instances to be had in fractions.
     ``pool[p, r]`` is the pool of an instance of phase p in region r. ``nodes`` lists the configuration of every node,
     sorted, padded with -1; ``price[r, c]`` holds weights, inf where there is no price. Pairs that a region cannot host
     once, or that serve nothing, are left out.
@@ -128,6 +142,8 @@ def sweep_best(
             weight = _weight(nodes, t, r, availability, price)
             if weight < best[pool[p, r], size]:
                 best[pool[p, r], size] = weight
+            if weight * demand[p] < best[pool[p, r], 0] * throughput[t]:
+                best[pool[p, r], 0] = weight * demand[p] / throughput[t]
 
 
 @njit(cache=True)

@@ -66,7 +66,7 @@ def lagrangian_bound(
     problem: AllocationProblem,
     columns: Columns,
     capacity_prices: Floats,
-    grid: int = 400_000,
+    grid: int | None = None,
     side_prices: Floats | None = None,
 ) -> LagrangianBound:
     """The bound of the module docstring, and what every single column would cost at least.
@@ -75,9 +75,10 @@ def lagrangian_bound(
         problem: The problem.
         columns: Its columns.
         capacity_prices: float64 (R, C), USD/h per node.
-        grid: Steps of every demand.
+        grid: Steps of every demand; by default 400,000, or more where there are many instances.
         side_prices: float64 (S,), of the side constraints; 0 when ``None``.
     """
+    grid = grid_for(problem, 400_000) if grid is None else grid
     prices = np.maximum(capacity_prices, 0.0)
     burden = problem.usage.astype(np.float64) @ prices.T
     weight = columns.cost + burden[columns.template, columns.region]
@@ -111,6 +112,8 @@ def lagrangian_bound(
             rests.append(covers[-1])
             continue
         cover = _table(columns, mine, steps, weight, grid, unmet[p] * demand / grid)
+        pro_rata = cheapest_share(weight[mine], problem.throughput[columns.template[mine]] / demand)
+        raise_to_line(cover, min(pro_rata, unmet[p] * demand))
         rests.append(cover)
         for _ in range(replicas.get(p, 0)):
             rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
@@ -184,6 +187,26 @@ def grid_steps(throughput: Floats, demand: Floats | float, grid: int) -> Ints:
     # The hair of slack keeps rounding up on the safe side of floating-point division.
     size = np.ceil(throughput / np.where(np.asarray(demand) > 0, demand, 1.0) * grid * (1 + 1e-12))
     return np.asarray(np.clip(size, 1, grid).astype(np.int64))
+
+
+def grid_for(problem: AllocationProblem, least: int) -> int:
+    """Steps of a grid on which even many instances lose little by rounding up: 2,000 a large instance, to a million."""
+    largest = np.zeros(len(problem.demand))
+    np.maximum.at(largest, problem.phase, problem.throughput)
+    count = (problem.demand[largest > 0] / largest[largest > 0]).max(initial=1.0)
+    return int(min(max(least, 2_000 * count), 1_000_000))
+
+
+def cheapest_share(weight: Floats, share: Floats) -> float:
+    """Least weight of a whole demand if columns that cover these shares of it could be had in fractions."""
+    serves = share > 0
+    return float((weight[serves] / share[serves]).min(initial=np.inf))
+
+
+def raise_to_line(table: Floats, whole: float) -> None:
+    """No amount is covered for less than its share of what a whole costs in fractions; in place."""
+    if np.isfinite(whole):
+        np.maximum(table, np.arange(len(table)) * (whole * (1 - 1e-12) / (len(table) - 1)), out=table)
 
 
 def covering_table(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints]:

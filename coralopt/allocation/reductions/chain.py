@@ -44,12 +44,14 @@ class Reduced:
         reductions: What each step did.
         target: USD/h; the optimum is the same if it is below this, and is at least this if not. Infinite but for the
             reduction by capacity prices.
+        bound: USD/h; what every allocation of the original problem costs at least, by that reduction.
     """
 
     problem: AllocationProblem
     kept: Ints
     reductions: tuple[Reduction, ...]
     target: float = math.inf
+    bound: float = 0.0
 
     def restore(self, allocation: Allocation) -> Allocation:
         """The allocation in terms of the original templates."""
@@ -75,7 +77,7 @@ def reduce_problem(
     """
     steps: list[Reduction] = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
-    target, started = math.inf, time.perf_counter()
+    target, bound, started = math.inf, 0.0, time.perf_counter()
 
     def finish(name: str, before: int, after: int) -> None:
         nonlocal started
@@ -98,14 +100,14 @@ def reduce_problem(
         for stays in (also, keep):
             if stays is not None:
                 within.mask[np.isin(kept, stays)] = True
-        target = within.target
+        target, bound = within.target, within.bound
         select("prices", within.mask)
     select("availability", reachable(problem))
     above = int((problem.throughput > problem.demand[problem.phase]).sum())
     problem = replace(problem, throughput=clipped_throughput(problem))
     finish("clip", above, 0)
     select("dominance", undominated(problem) | np.isin(kept, [] if keep is None else keep))
-    return Reduced(problem, kept, tuple(steps), target)
+    return Reduced(problem, kept, tuple(steps), target, bound)
 
 
 def _with_effect(problem: AllocationProblem) -> tuple[SideConstraint, ...]:

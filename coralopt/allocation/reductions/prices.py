@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.lagrangian import allow_copies, covering_table, grid_steps
+from coralopt.allocation.bounds.lagrangian import allow_copies, covering_table, grid_for, grid_steps, raise_to_line
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Bools, Floats
 
-#: Steps of the grid of the covering knapsacks: every throughput is rounded up to whole steps, so the bound holds.
-GRID = 50_000
+#: Least and most steps of the grid of the covering knapsacks: throughputs are rounded up to whole ones, so the bound holds.
+GRID, MOST_GRID = 50_000, 400_000
 #: Room for columns of one pass; more are counted, not listed.
 ROOM = 400_000
 
@@ -63,22 +63,23 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     pools = problem.pools
     pool = pools.of(np.arange(phases)[:, None], np.arange(regions)[None, :])
     library = nodes, problem.throughput, problem.phase, problem.demand, pool, problem.availability, weights
-    best = np.full((len(pools), GRID + 1), np.inf)
+    grid = min(grid_for(problem, GRID), MOST_GRID)
+    best = np.full((len(pools), grid + 1), np.inf)
     sweep_best(*library, best)
     runs: Bools = np.zeros(templates, dtype=np.bool_)
     if problem.running is not None:
         runs[np.unique(np.nonzero(problem.running)[0])] = True
 
-    def table_of(some: Sequence[int], unmet_step: float = np.inf) -> Floats:
+    def table_of(some: Sequence[int], unmet_step: float = np.inf, pools_tied: bool = True) -> Floats:
         """Least weight that covers each amount in some pools; a step may go unmet at a price."""
         least = best[list(some)].min(axis=0)
-        least[1] = min(least[1], unmet_step)
+        pro_rata, least[0], least[1] = min(least[0], unmet_step * grid), np.inf, min(least[1], unmet_step)
         sizes = np.flatnonzero(np.isfinite(least))
-        table, _ = covering_table(sizes, least[sizes], GRID)
+        table, _ = covering_table(sizes, least[sizes], grid)
         for t in np.flatnonzero(runs & (problem.throughput > 0)).tolist():
             inside = np.isin(pool[problem.phase[t]], some)
             use = problem.usage[t].astype(np.int64)
-            steps = int(grid_steps(problem.throughput[t : t + 1], problem.demand[problem.phase[t]], GRID)[0])
+            steps = int(grid_steps(problem.throughput[t : t + 1], problem.demand[problem.phase[t]], grid)[0])
             for r in np.flatnonzero(inside).tolist():
                 assert problem.running is not None
                 needed = use > 0
@@ -87,25 +88,28 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
                 if copies:
                     weight = float((use[needed] * (known[r, needed] + prices[r, needed])).sum())
                     allow_copies(table, steps, weight, copies)
+                    pro_rata = min(pro_rata, weight / problem.throughput[t] * problem.demand[problem.phase[t]])
+        if not pools_tied:
+            raise_to_line(table, pro_rata)
         return table
 
     tied = {p for model in problem.routes for p in model.phases}
     # What a model phase, or the whole model where it has routes, weighs; and the rest beside an instance by what it leaves.
-    whole, rests = np.full(len(pools), -np.inf), np.zeros((len(pools), GRID + 1))
+    whole, rests = np.full(len(pools), -np.inf), np.zeros((len(pools), grid + 1))
     for q in np.flatnonzero(problem.demand[pools.phase] > 0).tolist():
         p = int(pools.phase[q])
         if p not in tied:
-            rests[q] = table_of([q], unmet[p] * problem.demand[p] / GRID)
-            whole[q] = rests[q, GRID]
+            rests[q] = table_of([q], unmet[p] * problem.demand[p] / grid, pools_tied=False)
+            whole[q] = rests[q, grid]
     parts = [{name: table_of(some) for name, some in staircases(problem, model).items()} for model in problem.routes]
-    ends = [float(table[GRID]) for part in parts for table in part.values() if np.isfinite(table[GRID])]
+    ends = [float(table[grid]) for part in parts for table in part.values() if np.isfinite(table[grid])]
     span = margin * (float(whole[np.isfinite(whole)].sum()) + sum(ends))
     bound = float(whole[whole > -np.inf].sum()) - pieces.worth(prices, np.ones(regions))
     for model, part in zip(problem.routes, parts, strict=True):
         joint = routed_cover(problem, model, part, unmet * problem.demand, span)
         bound += joint.least
         for q in (q for p in model.phases for q in pools.of_phase(p, regions)):
-            whole[q], rests[q] = joint.least, joint.beside(q, np.arange(GRID + 1)[::-1])
+            whole[q], rests[q] = joint.least, joint.beside(q, np.arange(grid + 1)[::-1])
     if not np.isfinite(bound):
         # Some phase cannot be covered at all; the chain says why.
         return NearTemplates(np.ones(templates, dtype=np.bool_), np.inf, 0.0)

@@ -115,15 +115,27 @@ class SearchContext:
         return self.reduced.target
 
     @property
+    def proven(self) -> float:
+        """USD/h; no allocation of the whole problem costs less."""
+        return max(min(self.bound, self.target), self.reduced.bound)
+
+    @property
+    def settled_prices(self) -> bool:
+        """Whether the prices that the whole problem was reduced at are about as good as the best ones found since."""
+        return self.reduced.bound >= self.bound * (1 - 0.2 * self.solve_options.rel_gap)
+
+    @property
     def lp_solver(self) -> Backend:
         """A back end with LP duals and no size limit."""
         able = Capability.LP_DUALS in self.backend.capabilities and self.backend.probe().size_limit is None
         return self.backend if able else get_backend("highs")
 
-    def again(self) -> SearchContext:
-        """A pass that knows nothing yet, within what is left of the time."""
+    def again(self, limits: SearchLimits) -> SearchContext:
+        """A pass that knows only the best allocation, within what is left of the time."""
+        start = self.options.start if self.allocation is None else self.reduced.restore(self.allocation)
+        options = replace(self.options, start=start, limits=limits)
         return SearchContext(
-            self.problem, self.backend, self.options, self.solve_options, self.deadline, self.seconds, self.looked_at
+            self.problem, self.backend, options, self.solve_options, self.deadline, self.seconds, self.looked_at
         )
 
     def reduce(self, known: Floats | None) -> None:
@@ -159,7 +171,7 @@ class SearchContext:
 
     def done(self) -> bool:
         """Whether the best allocation is proven to be good enough."""
-        return self.allocation is not None and self.good_enough(self.cost, min(self.bound, self.target))
+        return self.allocation is not None and self.good_enough(self.cost, self.proven)
 
     def settled(self) -> bool:
         """Whether going on with what the reductions left cannot narrow the gap to the one asked for."""

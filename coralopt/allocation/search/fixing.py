@@ -85,7 +85,8 @@ def _solve_part(search: SearchContext, templates: Ints, time_limit: float, floor
 
     def solve_with(margin: float) -> tuple[Solution[Allocation], bool]:
         part = Part.of(search.small, templates, floor, margin)
-        solution: Solution[Allocation] = solve(part, search.backend, formulation, options)
+        route = "arrays" if formulation == "split" else "pyomo"
+        solution: Solution[Allocation] = solve(part, search.backend, formulation, options, route=route)
         search.solutions.append(solution)
         answer = solution.answer
         whole = None if answer is None else Allocation(templates[answer.template], answer.region, answer.count)

@@ -21,6 +21,7 @@ class SearchLimits:
         most_tries: How often better capacity prices are tried before everything is looked at.
         near_margin: How far above the bound at known capacity prices the target lies, as a share of it.
         near_templates: New columns kept at known capacity prices, at most.
+        most_near: Those kept at most where the least cost is known well enough for a wider look.
         direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand.
         share: Share of the time left that a step may take when it does not prove anything.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.
@@ -32,6 +33,9 @@ class SearchLimits:
         leaf_coverings: Most coverings of one tree node that go to the back end at once.
         first_rise: First target of the tree over the root bound where no allocation is known, as a share.
         doublings: How often the slack and the target are doubled where no allocation is found.
+        many_instances: From so many instances on, all but those that fractions decide about are settled first.
+        most_instances: From so many on, lists of coverings and the tree over them are left out.
+        rests: How many rests of an allocation are searched, each leaving one instance more of every column open.
         first_columns: Columns of the first integer programme while more survive than can be handed over; each later one
             has twice as many.
         most_columns: Most columns that are handed to a back end at once, more or less: templates come whole.
@@ -41,6 +45,7 @@ class SearchLimits:
     most_tries: int = 6
     near_margin: float = 0.03
     near_templates: int = 30_000
+    most_near: int = 250_000
     direct_columns: int = 300
     share: float = 0.5
     near_bound: float = 0.01
@@ -52,6 +57,9 @@ class SearchLimits:
     leaf_coverings: int = 1_500
     first_rise: float = 0.01
     doublings: int = 14
+    many_instances: int = 60
+    most_instances: int = 600
+    rests: int = 5
     first_columns: int = 600
     most_columns: int = 6_000
 

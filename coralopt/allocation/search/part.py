@@ -22,9 +22,9 @@ from coralopt.allocation.check import check_allocation
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions.chain import some_templates
 from coralopt.allocation.side_constraints import SideConstraint
-from coralopt.solving import Check, Formulation
-from coralopt.solving.problem import VariableIndex
-from coralopt.types import Ints
+from coralopt.solving import Check, Formulation, MilpMatrix
+from coralopt.solving.problem import ArrayFormulation, VariableIndex
+from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
     from pyomo.environ import ConcreteModel
@@ -71,7 +71,10 @@ class Part(AllocationProblem):
     # Its own formulations take parts, not the problems of the base class.
     def formulations(self) -> Mapping[str, Formulation[Any, Allocation]]:
         """The formulations of the plain problem, with the floor as one more row."""
-        return {name: _Floored(name, inner) for name, inner in super().formulations().items()}
+        return {
+            name: (_FlooredArrays if isinstance(inner, ArrayFormulation) else _Floored)(name, inner)
+            for name, inner in super().formulations().items()
+        }
 
     def check(self, answer: Allocation) -> Check:
         """Feasibility with every demand and limit on USD/h eased by ``TOLERANCE``; the true cost."""
@@ -105,3 +108,26 @@ class _Floored:
 
     def read(self, problem: Part, value: Callable[[str, VariableIndex], float]) -> Allocation:
         return self.inner.read(problem.raised(), value)
+
+
+class _FlooredArrays(_Floored):
+    """The same for a formulation that needs no Pyomo, whose import takes longer than most parts."""
+
+    inner: ArrayFormulation[AllocationProblem, Allocation]
+
+    def matrix(self, problem: Part) -> MilpMatrix:
+        from scipy.sparse import csr_array, vstack
+
+        matrix = self.inner.matrix(problem.raised())
+        if problem.floor <= 0:
+            return matrix
+        return replace(
+            matrix,
+            a=vstack([matrix.a, csr_array(matrix.c[None, :])]).tocsc(),
+            row_lower=np.append(matrix.row_lower, problem.floor - matrix.offset),
+            row_upper=np.append(matrix.row_upper, np.inf),
+            row_names=[*matrix.row_names, "floor"],
+        )
+
+    def read_columns(self, problem: Part, x: Floats) -> Allocation:
+        return self.inner.read_columns(problem.raised(), x)

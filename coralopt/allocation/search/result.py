@@ -92,7 +92,7 @@ def finished(search: SearchContext, columns: int) -> AllocationResult:
     check = search.problem.check(allocation)
     if not check.feasible:
         raise WrongAnswerError("the allocation fails its check: " + "; ".join(check.sentences[:5]))
-    bound = min(search.bound, search.target, check.objective)
+    bound = min(search.proven, check.objective)
     search.lap("check")
     prices = search.capacity_prices
     return AllocationResult(

@@ -13,6 +13,9 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     makes a first allocation of cost U.
 ``decomposition``
     raises the Lagrangian bound to its highest, L.
+``rest``
+    keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
+    demand and supply they leave.
 ``coverings``
     lists, for a slack g, every covering of a model phase that an allocation of cost at most L + g may use. An integer
     programme picks one for each phase; with its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from
@@ -43,6 +46,7 @@ the same allocation every time.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -61,6 +65,7 @@ from coralopt.allocation.search.coverings import choose_among, choose_near_cover
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
+from coralopt.allocation.search.rest import rest_of
 from coralopt.allocation.search.result import AllocationResult, finished, infeasible
 from coralopt.allocation.search.rounding import rounded
 from coralopt.allocation.side_constraints import open_constraints
@@ -107,19 +112,29 @@ def solve_allocation(
         solve_full_model(context)
         return finished(context, context.survivors)
     prices = _first_prices(problem, search)
-    for _ in range(search.limits.most_tries):
+    for tries in range(search.limits.most_tries):
         if prices is None:
             break
+        limits = context.limits
         try:
-            result = _pass(context, prices)
+            result = _pass(context, prices, tries < search.limits.most_tries // 2)
         except (InfeasibleError, NoSolutionError, TooFarError):
             pass
         else:
             # Looking further away helps only where the target is what the proof stops at.
             if context.done() or context.bound < context.target or context.left() == 0:
                 return result
+            if context.settled_prices and context.reduced.bound > 0:
+                # What may be in an allocation that is worth finding, if that is not too much.
+                limits = replace(
+                    limits,
+                    near_margin=context.worth_proving() / context.reduced.bound - 1,
+                    near_templates=4 * limits.near_templates,
+                )
+                if limits.near_templates > search.limits.most_near:
+                    return result
         # The prices of that pass are better ones, since they come from all phases together.
-        prices, context = context.capacity_prices, context.again()
+        prices, context = context.capacity_prices, context.again(limits)
     return _pass(context)
 
 
@@ -132,8 +147,14 @@ def _first_prices(problem: AllocationProblem, search: AllocationSearchOptions) -
     return np.zeros_like(problem.price) if len(problem.throughput) > search.limits.many_templates else None
 
 
-def _pass(search: SearchContext, known: Floats | None = None) -> AllocationResult:
-    """The steps of the module docstring, over what is near the known capacity prices if there are any."""
+def _pass(search: SearchContext, known: Floats | None = None, early: bool = False) -> AllocationResult:
+    """The steps of the module docstring, over what is near the known capacity prices if there are any.
+
+    ``early`` passes end where the target is too low to prove anything and the prices can still be better ones.
+
+    Raises:
+        TooFarError: What is near these prices says too little.
+    """
     search.reduce(known)
     search.lap("reductions")
     if not (search.small.demand > 0).any():
@@ -145,24 +166,38 @@ def _pass(search: SearchContext, known: Floats | None = None) -> AllocationResul
     root = _root_bound(search)
     _round(search, root)
     if len(search.columns) > search.limits.direct_columns:
-        # Coverings know nothing of side constraints, supply classes and unmet demand.
-        if search.small.plain and not search.done():
-            root, met = _raise_bound(search, root, known)
-            if search.settled():
+        # Coverings know nothing of supply classes, unmet demand and what must be at least there.
+        if search.small.adds_up and not search.done():
+            root, met, values = _raise_bound(search, root, known)
+            too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
+            if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
-            if search.small.routes:
-                choose_among(search, met)
-            else:
-                choose_near_coverings(search, root)
-                if search.open():
-                    branch(search, root)
-        if search.open():
+            _choose(search, root, met, values)
+        if not search.done():
             search_neighbourhoods(search, root.reduced_costs)
     if search.open():
         close_gap(search, root)
     if search.allocation is None and search.settled():
         raise TooFarError
     return finished(search, len(search.columns))
+
+
+def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floats) -> None:
+    """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms."""
+    small, limits, count = search.small, search.limits, float(values.sum())
+    if small.routes:
+        if small.plain:
+            choose_among(search, met)
+        return
+    if count >= limits.many_instances:
+        _settle_most(search, values)
+    listed = small.plain and count < limits.most_instances
+    if listed and search.open():
+        choose_near_coverings(search, root)
+    if count < limits.many_instances and not search.done():
+        _settle_most(search, values)
+    if listed and search.open():
+        branch(search, root)
 
 
 def _root_bound(search: SearchContext) -> Root:
@@ -200,15 +235,44 @@ def _round(search: SearchContext, root: Root) -> None:
     search.lap("rounding")
 
 
-def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> tuple[Root, list[Covering]]:
+def _settle_most(search: SearchContext, values: Floats) -> None:
+    """The step ``rest``: whole instances of a fractional allocation stay, what they leave is a problem of its own.
+
+    Only within a time limit, since no other measure bounds the work.
+
+    Args:
+        search: What is known.
+        values: float64 (N,), instances of every column in fractions.
+    """
+    small, columns = search.small, search.columns
+    for spare in range(0 if math.isinf(search.left()) else search.limits.rests):
+        counts = np.maximum(np.floor(values + 1e-9).astype(np.int64) - spare, 0)
+        rest = rest_of(small, columns, counts)
+        if rest is None or not counts.any() or search.done() or search.left() == 0:
+            break
+        paid = float(columns.cost @ counts)
+        # Half of the gap is the rest's.
+        share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
+        limit = search.share_of_left() / 2
+        options = replace(search.solve_options, rel_gap=share, time_limit=limit)
+        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
+        with contextlib.suppress(InfeasibleError, NoSolutionError):
+            other = solve_allocation(rest, search.backend, options, inner).allocation
+            search.offer(Allocation.sum_of(columns.allocation(counts), other))
+    search.lap("rest")
+
+
+def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> tuple[Root, list[Covering], Floats]:
     """The step ``decomposition``: best prices over some columns, held against all, until no other column matters.
 
-    Also returns the coverings that it met.
+    Also returns the coverings that it met, and float64 (N,), the instances of its last fractional allocation.
     """
     met: list[Covering] = []
     small, columns, limits = search.small, search.columns, search.limits
+    values = np.zeros(len(columns))
     chosen, best, lagrangian = np.zeros(0, dtype=np.int64), root.lagrangian, root.lagrangian
-    state = MasterState(root.relaxation.capacity_prices if known is None else known)
+    prices = root.relaxation.capacity_prices if known is None else known
+    state = MasterState(prices, side_prices=root.relaxation.side_prices)
     while True:
         # Columns that look good at any prices so far; at bad prices that may be nearly all.
         limit = lagrangian.bound + limits.near_bound * abs(lagrangian.bound)
@@ -221,8 +285,12 @@ def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> tup
         chosen = grown
         master = best_prices(small, columns, chosen, state, search.lp_solver, search.deadline)
         met += master.state.coverings
-        state = MasterState(master.state.capacity_prices)
-        lagrangian = lagrangian_bound(small, columns, state.capacity_prices)
+        values = np.zeros(len(columns))
+        for covering, share in zip(master.state.coverings, master.shares.tolist(), strict=False):
+            for column, count in covering.members if share > 0 else ():
+                values[column] += share * count
+        state = MasterState(master.state.capacity_prices, side_prices=master.state.side_prices)
+        lagrangian = lagrangian_bound(small, columns, state.capacity_prices, side_prices=state.side_prices)
         if lagrangian.bound > best.bound:
             search.capacity_prices = state.capacity_prices
             best = replace(lagrangian, column_bounds=np.maximum(lagrangian.column_bounds, best.column_bounds))
@@ -232,4 +300,4 @@ def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> tup
     search.lagrangian_usd_h = best.bound
     search.lap("decomposition")
     bounds = np.maximum(root.column_bounds, best.column_bounds)
-    return replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds), met
+    return replace(root, lagrangian=replace(best, column_bounds=bounds), column_bounds=bounds), met, values

@@ -1,0 +1,82 @@
+"""Time and memory of whole commands, from the start of the process to the checked plan.
+
+    python benchmarks/whole_line.py                        # this checkout
+    python benchmarks/whole_line.py --before DIR           # another checkout in turns with it; ratios within one run
+    python benchmarks/whole_line.py --profile core         # where the time of one plan goes, by function
+
+``from nothing`` has no template library, ``warm`` has one; compiled code is there in both. CPU seconds are those of the
+process and its children, peak memory that of the largest process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).resolve().parents[1]
+
+
+def run(checkout: Path, cache: Path, scenario: str, profile: bool = False) -> tuple[float, float, float]:
+    """Wall and CPU seconds and peak GiB of one ``coralopt plan``."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "solvers")]),
+        "XDG_CACHE_HOME": str(cache),
+    }
+    command = [sys.executable, *(["-m", "cProfile", "-s", "tottime"] if profile else []), "-m", "coralopt"]
+    command += ["plan", scenario, "--no-play", "-o", str(cache / "plan.json")]
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command, env=environment, cwd=cache, stdout=None if profile else subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"plan {scenario} failed in {checkout}")
+    return time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, help="another checkout")
+    parser.add_argument("--scenarios", default="core,extended")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--profile", help="one warm plan of this scenario under cProfile")
+    settings = parser.parse_args(arguments)
+    checkouts = [HERE] if settings.before is None else [HERE, settings.before.resolve()]
+    with tempfile.TemporaryDirectory() as folder:
+        caches = [Path(folder) / str(k) for k in range(len(checkouts))]
+        for cache in caches:
+            cache.mkdir()
+        if settings.profile:
+            run(HERE, caches[0], settings.profile)
+            run(HERE, caches[0], settings.profile, profile=True)
+            return
+        print(f"| {'plan':24} | wall s | CPU s | GiB |{' CPU s before | ratio |' if len(checkouts) > 1 else ''}")
+        for scenario in settings.scenarios.split(","):
+            for checkout, cache in zip(checkouts, caches, strict=True):
+                run(checkout, cache, scenario)
+            for case in ("from nothing", "warm"):
+                figures: list[list[tuple[float, float, float]]] = [[] for _ in checkouts]
+                for _ in range(settings.runs):
+                    for k, (checkout, cache) in enumerate(zip(checkouts, caches, strict=True)):
+                        for file in cache.rglob("*.parquet") if case == "from nothing" else ():
+                            file.unlink()
+                        figures[k].append(run(checkout, cache, scenario))
+                wall, cpu, gib = (median(column) for column in zip(*figures[0], strict=True))
+                line = f"| {scenario + ', ' + case:24} | {wall:6.2f} | {cpu:5.2f} | {gib:.2f} |"
+                if len(checkouts) > 1:
+                    before = median(row[1] for row in figures[1])
+                    line += f" {before:12.2f} | {cpu / before:5.2f} |"
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
