@@ -18,18 +18,17 @@ from coralopt.cli.exit_codes import CHECK_FAILED, INTERRUPTED, OK
 from coralopt.cli.launch_options import (
     RUN_FOLDER,
     EngineOptions,
-    Host,
     LaunchMode,
+    ListenOptions,
+    LocalRouterOptions,
     ManifestOptions,
     NodeOptions,
     PlanFile,
-    Port,
     RunFolder,
     ServerOptions,
     Target,
     WhereArgument,
     controller,
-    doors,
     need_runtime_extra,
     require_runnable,
     target_files,
@@ -103,9 +102,8 @@ def start(
     mode: LaunchMode,
     servers: ServerOptions,
     options: EngineOptions,
+    router: LocalRouterOptions,
     output: RunFolder = RUN_FOLDER,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
     json_output: JsonFlag = False,
 ) -> None:
     """Start the servers of PLAN on this machine behind a router; Ctrl-C drains and stops them."""
@@ -128,12 +126,12 @@ def start(
         addresses.release()
         present(CommandOutput(launch.to_document(), [_verdict_table(document, launch), _commands(launch)]), json_output)
         return
-    local = servers.local(output, host, port, needs_gpus=not engine.cpu, partial=mode.partial)
+    local = servers.local(output, router, needs_gpus=not engine.cpu, partial=mode.partial)
 
-    def ready(url: str, cluster: LocalCluster, router: Router) -> None:
+    def ready(url: str, cluster: LocalCluster, routes: Router) -> None:
         if json_output:
             print_json({"router": url, "pipelines": cluster.summary()})
-        say(f"serving {', '.join(router.models())} at {url}/v1; Ctrl-C drains and stops")
+        say(f"serving {', '.join(routes.models())} at {url}/v1; Ctrl-C drains and stops")
 
     say(f"logs in {output}/logs")
     if not asyncio.run(serve_locally(document, engine, engine.program[0], local, on_event=say, on_ready=ready)):
@@ -268,21 +266,19 @@ def _left_in(folder: Path) -> CommandOutput:
     return CommandOutput({"left": left}, [table], [line if left else "nothing runs"], code=CHECK_FAILED)
 
 
+@takes_groups
 def route(
     config: Annotated[
         Path, typer.Argument(metavar="ROUTER_JSON", help="router.json as `coralopt launch render` writes it.")
     ],
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
+    listen: ListenOptions,
     admin_socket: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Unix socket through which its owner manages the router.")
     ] = None,
-    tls: Annotated[
-        tuple[Path, Path] | None, typer.Option(metavar="CERT KEY", help="Serve HTTPS with these PEM files.")
-    ] = None,
-    access_log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Append a JSON line for every request, without prompts.")
-    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes that share the port, the slots and the weights.")
+    ] = 1,
+    share: Annotated[tuple[int, int] | None, typer.Option(hidden=True, help="Which of how many processes.")] = None,
     vllm_router: Annotated[
         bool,
         typer.Option(
@@ -296,15 +292,21 @@ def route(
             help="Serve a live page of servers, traffic and cost of this plan at /fleet, with the admin key.",
         ),
     ] = None,
+    haproxy: Annotated[
+        bool, typer.Option("--haproxy", help="Print HAProxy's configuration instead, with the weights of the plan.")
+    ] = False,
 ) -> None:
-    """Route requests to running servers, by the weights of their plan."""
-    from coralopt.runtime.router import RouterConfig, vllm_router_commands
+    """Route requests to running servers, by the weights of their plan; SIGHUP reads ROUTER_JSON anew."""
+    from coralopt.runtime.router import RouterConfig, haproxy_configuration, vllm_router_commands
 
     loaded = RouterConfig.load(config)
+    if haproxy:
+        typer.echo(haproxy_configuration(loaded, listen.host, listen.port or 8000, listen.tls_cert), nl=False)
+        return
     if vllm_router:
         from coralopt.runtime.targets.quoting import command_lines
 
-        for model, argv in vllm_router_commands(loaded, host, port or 8000).items():
+        for model, argv in vllm_router_commands(loaded, listen.host, listen.port or 8000).items():
             typer.echo(f"# {model}")
             typer.echo(command_lines(argv))
         return
@@ -312,13 +314,21 @@ def route(
     from coralopt.plan import Plan
     from coralopt.runtime.router.admin import PlanHooks
     from coralopt.runtime.router.run import run_router
+    from coralopt.runtime.router.several import run_routers
     from coralopt.runtime.router.status import PlanHistory
 
+    opened = listen.doors(admin_socket, fleet=fleet is not None)
+    if processes > 1:
+        if admin_socket is not None or fleet is not None:
+            raise LaunchError(
+                "--admin-socket and --fleet look at one process: leave --processes out; SIGHUP reads ROUTER_JSON anew"
+            )
+        run_routers(["route", str(config), *listen.words()], opened, processes, on_event=say)
+        return
     history = None if fleet is None else PlanHistory()
     if fleet is not None and history is not None:
         history.follow(Plan.load(fleet), kept=[backend.name for backend in loaded.backends])
-    hooks = PlanHooks(history=history)
-    run_router(loaded, doors(host, port, admin_socket, tls, access_log, fleet is not None), hooks, on_event=say)
+    run_router(config, opened, PlanHooks(history=history), share=share, on_event=say)
 
 
 def _verdict_table(plan: Plan, launch: Launch) -> Table:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coralopt.plan import Plan
     from coralopt.runtime import Launch, VllmEngine
     from coralopt.runtime.local import LocalOptions, RemoteController
+    from coralopt.runtime.router.config import RouterConfig
     from coralopt.runtime.router.doors import Doors
 
 #: Environment variable with the servers' key; keys never stand on a command line or in a file.
@@ -38,8 +39,6 @@ WhereArgument = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of logs and state.")]
-Host = Annotated[str, typer.Option(help="Address that the router listens on.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the router; 0 for a free one.")]
 
 
 class Target(StrEnum):
@@ -170,8 +169,8 @@ class ServerOptions(OptionGroup):
         typer.Option("--fleet", help="Serve a live page of servers, traffic and cost at /fleet, with the admin key."),
     ] = False
 
-    def local(self, directory: Path, host: str, port: int, *, needs_gpus: bool, partial: bool) -> LocalOptions:
-        """The same for the launcher, with the keys of the environment."""
+    def local(self, directory: Path, router: LocalRouterOptions, *, needs_gpus: bool, partial: bool) -> LocalOptions:
+        """The same for the launcher, behind ``router``."""
         from coralopt.runtime.local import LocalOptions, Pace, RestartPolicy
 
         pace = Pace(
@@ -182,7 +181,96 @@ class ServerOptions(OptionGroup):
             any_gpu=self.any_gpu,
             partial=partial,
         )
-        return LocalOptions(directory, doors(host, port, fleet=self.fleet), pace, RestartPolicy(most=self.restarts))
+        return LocalOptions(
+            directory, router.doors(fleet=self.fleet), pace, RestartPolicy(most=self.restarts), router.settings()
+        )
+
+
+@dataclass(frozen=True)
+class ListenOptions(OptionGroup):
+    """Where a router listens, and what it tells about its requests."""
+
+    panel = "Router"
+
+    host: Annotated[str, typer.Option(help="Address that the router listens on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the router; 0 for a free one.")] = 8000
+    tls_cert: Annotated[Path | None, typer.Option(metavar="PEM", help="Serve HTTPS with this certificate.")] = None
+    tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key, where it is in a file of its own.")] = (
+        None
+    )
+    access_log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Append a JSON line for every request, without prompts.")
+    ] = None
+    otel: Annotated[
+        bool, typer.Option("--otel", help="Send OpenTelemetry traces, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
+    ] = False
+
+    def doors(self, admin_socket: Path | None = None, *, fleet: bool = False) -> Doors:
+        """With the keys of the environment; says so where others reach the router without one.
+
+        Raises:
+            LaunchError: A certificate or a log that cannot be used, OpenTelemetry is not installed, or a fleet page has no
+                admin key.
+        """
+        from coralopt.report.pages.fleet import draw_fleet
+        from coralopt.runtime.router.doors import ADMIN_KEY, ROUTER_KEY, Doors, Keys
+
+        keys = Keys(*(os.environ.get(name) or None for name in (ROUTER_KEY, ADMIN_KEY, SERVER_KEY)))
+        if self.host not in ("127.0.0.1", "::1", "localhost") and keys.client is None:
+            say(f"the router listens on {self.host} without an API key; set {ROUTER_KEY} to ask for one")
+        if self.tls_key is not None and self.tls_cert is None:
+            raise LaunchError("--tls-key needs --tls-cert, the certificate that it belongs to")
+        context, log = None, None
+        if self.tls_cert is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            try:
+                context.load_cert_chain(self.tls_cert, self.tls_key)
+            except OSError as error:
+                pair = f"--tls-cert {self.tls_cert}" + (f" --tls-key {self.tls_key}" if self.tls_key else "")
+                raise LaunchError(f"{pair}: cannot be used: {error.strerror or error}") from error
+        if self.access_log is not None:
+            try:
+                log = _json_lines(self.access_log.open("a", buffering=1, encoding="utf-8"))
+            except OSError as error:
+                raise LaunchError(f"--access-log {self.access_log}: cannot be used: {error.strerror}") from error
+        tracing = None
+        if self.otel:
+            from coralopt.runtime.router.tracing import Tracing
+
+            tracing = Tracing.sending()
+        drawn = draw_fleet if fleet else None
+        return Doors(self.host, self.port, keys, admin_socket, context, log, tracing=tracing, fleet=drawn)
+
+    def words(self) -> list[str]:
+        """These options but the port, as on a command line."""
+        files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--access-log": self.access_log}
+        named = [word for name, path in files.items() if path is not None for word in (name, str(path))]
+        return ["--host", self.host, *named, *(["--otel"] if self.otel else [])]
+
+
+@dataclass(frozen=True)
+class LocalRouterOptions(ListenOptions):
+    """The router of servers on this machine."""
+
+    router: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Fields of router.json but the backends: limits, aliases, clients, affinity."
+        ),
+    ] = None
+
+    def settings(self) -> RouterConfig:
+        """What it is told beside its backends, which come with the plan.
+
+        Raises:
+            LaunchError: The file is none, or names backends.
+        """
+        from coralopt.runtime.router.config import RouterConfig
+
+        settings = RouterConfig() if self.router is None else RouterConfig.load(self.router)
+        if settings.backends:
+            raise LaunchError(f"--router {self.router}: the backends come with the plan; leave `backends` out")
+        return settings
 
 
 @dataclass(frozen=True)
@@ -213,7 +301,9 @@ class ManifestOptions(OptionGroup):
     model_cache: Annotated[
         str | None, typer.Option(metavar="CLAIM", help="Persistent volume claim with checkpoints, for all pods.")
     ] = None
-    leader_worker_set: Annotated[bool, typer.Option(help="LeaderWorkerSet where the shape allows.")] = False
+    leader_worker_set: Annotated[
+        bool, typer.Option(help="LeaderWorkerSets, whose controller must be there, where the shape allows.")
+    ] = True
 
 
 @dataclass(frozen=True)
@@ -259,7 +349,10 @@ def target_files(
     for image in (options.image, options.router_image):
         if "@sha256:" not in image:
             say(f"image {image} is a tag, which may become another image: name it by digest (NAME@sha256:...)")
-    return targets.kubernetes_files(lower(plan, engine, targets.KubernetesAddresses()), options)
+    files = targets.kubernetes_files(lower(plan, engine, targets.KubernetesAddresses()), options)
+    if any("kind: LeaderWorkerSet" in text for text in files.values()):
+        say("pipelines are LeaderWorkerSets: the cluster needs their controller, or give --no-leader-worker-set")
+    return files
 
 
 def addresses(path: Path | None) -> dict[str, str]:
@@ -277,39 +370,6 @@ def addresses(path: Path | None) -> dict[str, str]:
     if not isinstance(addresses, dict) or not all(isinstance(value, str) for value in addresses.values()):
         raise LaunchError(f"--hosts {path}: must be a JSON object of machine name -> address")
     return addresses
-
-
-def doors(
-    host: str,
-    port: int,
-    admin_socket: Path | None = None,
-    tls: tuple[Path, Path] | None = None,
-    access_log: Path | None = None,
-    fleet: bool = False,
-) -> Doors:
-    """Where a router listens, with the keys of the environment; says so where others reach it without a key.
-
-    Raises:
-        LaunchError: A certificate or a log that cannot be used, or a fleet page without an admin key.
-    """
-    from coralopt.report.pages.fleet import draw_fleet
-    from coralopt.runtime.router.doors import ADMIN_KEY, ROUTER_KEY, Doors, Keys
-
-    keys = Keys(*(os.environ.get(name) or None for name in (ROUTER_KEY, ADMIN_KEY, SERVER_KEY)))
-    if host not in ("127.0.0.1", "::1", "localhost") and keys.client is None:
-        say(f"the router listens on {host} without an API key; set {ROUTER_KEY} to ask for one")
-    context, log, loaded = None, None, False
-    try:
-        if tls is not None:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(*tls)
-            loaded = True
-        if access_log is not None:
-            log = _json_lines(access_log.open("a", buffering=1, encoding="utf-8"))
-    except OSError as error:
-        what = f"--tls {tls[0]} {tls[1]}" if tls is not None and not loaded else f"--access-log {access_log}"
-        raise LaunchError(f"{what}: cannot be used: {error.strerror or error}") from error
-    return Doors(host, port, keys, admin_socket, context, log, draw_fleet if fleet else None)
 
 
 def _json_lines(file: TextIO) -> Callable[[JsonObject], None]:

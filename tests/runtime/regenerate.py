@@ -15,7 +15,7 @@ from test_lowering import golden_launch  # noqa: E402
 from test_targets import files, golden_names  # noqa: E402
 
 (HERE / "golden" / "launch.json").write_text(json.dumps(golden_launch().to_document(), indent=1) + "\n")
-for target in ("shell", "skypilot", "kubernetes"):
+for target in ("shell", "skypilot", "kubernetes", "kubernetes-led"):
     texts = files(target, golden_plan())
     folder = HERE / "golden" / target
     shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from runtime_backends import Client, FakeBackend, with_router
 
-from coralopt.cli.launch_options import doors
+from coralopt.cli.launch_options import ListenOptions
 from coralopt.errors import LaunchError
 from coralopt.runtime.router import RouterConfig
 from coralopt.runtime.router.clients import Bucket
@@ -23,11 +23,15 @@ from coralopt.runtime.router.doors import Doors, Keys
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.run import open_doors
+from coralopt.runtime.router.tracing import Tracing
 from coralopt.types import JsonObject
 
 
 def sha256(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+NOWHERE = Path("/nowhere/x.pem")
 
 
 @pytest.mark.parametrize(
@@ -186,9 +190,52 @@ def test_the_documented_series_are_those_there_are() -> None:
         assert f"`{name}`" in text
 
 
-@pytest.mark.parametrize("option", ["--tls", "--access-log"])
-def test_files_that_cannot_be_used_are_named(tmp_path: Path, option: str) -> None:
-    tls = (tmp_path / "no.pem", tmp_path / "no.pem") if option == "--tls" else None
-    log = tmp_path / "nowhere" / "log" if option == "--access-log" else None
-    with pytest.raises(LaunchError, match=f"{option} .*: cannot be used"):
-        doors("127.0.0.1", 0, None, tls, log)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (ListenOptions(tls_cert=NOWHERE, tls_key=NOWHERE), "--tls-cert .*--tls-key .*: cannot be used"),
+        (ListenOptions(tls_key=NOWHERE), "--tls-key needs --tls-cert"),
+        (ListenOptions(access_log=NOWHERE), "--access-log .*: cannot be used"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(options: ListenOptions, words: str) -> None:
+    with pytest.raises(LaunchError, match=words):
+        options.doors()
+
+
+def test_traces_tell_where_requests_went() -> None:
+    """A span a request and one a leg, in the trace that the client began; servers are told; prompts are in none."""
+    pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    backends = [FakeBackend(phase, phase=phase, connector="ExampleConnector") for phase in ("prefill", "decode")]
+    begun = "0af7651916cd43dd8448eb211c80319c"
+
+    async def run() -> None:
+        servers = [await backend.start() for backend in backends]
+        router = Router(RouterConfig(backends=tuple(backend.config() for backend in backends)))
+        async with (
+            open_doors(router, Doors(port=0, tracing=Tracing(provider))) as url,
+            aiohttp.ClientSession(headers={"traceparent": f"00-{begun}-b7ad6b7169203331-01"}) as session,
+        ):
+            body = {"model": "m", "prompt": "a secret", "max_tokens": 3, "stream": True}
+            async with session.post(f"{url}/v1/completions", json=body) as answer:
+                assert (await answer.text()).endswith("[DONE]\n\n")
+        for server in servers:
+            await server.close()
+
+    asyncio.run(run())
+    prefill, decode, whole = spans.get_finished_spans()
+    assert [span.name for span in (prefill, decode, whole)] == ["prefill", "decode", "POST /v1/completions"]
+    assert {f"{span.context.trace_id:032x}" for span in (prefill, decode, whole)} == {begun}
+    assert {span.parent.span_id for span in (prefill, decode)} == {whole.context.span_id}
+    assert (whole.attributes["coralopt.instance"], whole.attributes["gen_ai.usage.output_tokens"]) == ("decode", 3)
+    assert [
+        f"{span.context.span_id:016x}" in told.headers[0]["traceparent"]
+        for span, told in zip((prefill, decode), backends, strict=True)
+    ] == [True, True]
+    assert "secret" not in "".join(span.to_json() for span in (prefill, decode, whole))

@@ -35,6 +35,7 @@ from coralopt.runtime.targets.skypilot import cloud_of
 HERE = Path(__file__).parent
 L4, L40S = {"1xL4": (1, 900.0)}, {"1xL40S": (1, 900.0)}
 ENGINE = VllmEngine(virtual_nodes=True, interface="eth0", model_paths={"tiny": "/models/tiny"})
+STATEFUL = KubernetesOptions(leader_worker_set=False)
 
 
 def files(target: str, document: Plan) -> dict[str, str]:
@@ -42,14 +43,15 @@ def files(target: str, document: Plan) -> dict[str, str]:
         return shell_files(lower(document, ENGINE))
     if target == "skypilot":
         return skypilot_files(lower(document, ENGINE, SkyPilotAddresses()))
-    return kubernetes_files(lower(document, ENGINE, KubernetesAddresses()))
+    options = KubernetesOptions(leader_worker_set=target == "kubernetes-led")
+    return kubernetes_files(lower(document, ENGINE, KubernetesAddresses()), options)
 
 
 def manifests(texts: dict[str, str]) -> list[dict[str, Any]]:
     return [item for name, text in texts.items() if name.endswith(".yaml") for item in yaml.safe_load_all(text)]
 
 
-@pytest.mark.parametrize("target", ["shell", "skypilot", "kubernetes"])
+@pytest.mark.parametrize("target", ["shell", "skypilot", "kubernetes", "kubernetes-led"])
 def test_golden_files(target: str) -> None:
     """One pipeline of each target as it is written, so that changes show in review (tests/runtime/regenerate.py)."""
     texts = files(target, golden_plan())
@@ -111,7 +113,9 @@ def test_kubernetes_manifests_are_valid() -> None:
     # A validation takes a quarter of a second; manifests with the same fields are all like the first of them.
     shapes: dict[str, dict[str, Any]] = {}
     for launch in launches():
-        for manifest in manifests(kubernetes_files(launch, KubernetesOptions(namespace="llm"))):
+        for manifest in manifests(
+            kubernetes_files(launch, KubernetesOptions(namespace="llm", leader_worker_set=False))
+        ):
             shapes.setdefault(f"{manifest['kind']} {fields(manifest)}", manifest)
     assert len(shapes) >= 6
     for manifest in shapes.values():
@@ -137,7 +141,7 @@ def fields(value: Any) -> Any:
 def test_kubernetes_manifests_mean_what_they_should() -> None:
     """What a schema cannot see: names, ports, GPUs, addresses and times fit together."""
     launch = launches()[0]
-    items = manifests(kubernetes_files(launch))
+    items = manifests(kubernetes_files(launch, STATEFUL))
     sets = {item["metadata"]["name"]: item for item in items if item["kind"] == "StatefulSet"}
     mine = [item for item in items if "coralopt/model" in item["metadata"]["labels"]]
     services = {item["metadata"]["name"]: item for item in mine if item["kind"] == "Service"}
@@ -219,7 +223,7 @@ def test_stages_live_as_long_as_their_head_answers() -> None:
     launch = launches()[0]
     probes = [
         c["livenessProbe"]["exec"]["command"]
-        for _, c in containers(kubernetes_files(launch))
+        for _, c in containers(kubernetes_files(launch, STATEFUL))
         if "exec" in c.get("livenessProbe", {})
     ]
     assert len(probes) == sum(node.rank > 0 for node in launch.nodes)
@@ -260,7 +264,7 @@ def test_gpus_of_another_vendor() -> None:
 
     mi = {"1xB200": (1, 900.0)}
     launch = lower(with_mi(("mixed", (8, mi))), ENGINE, KubernetesAddresses())
-    ((pod, container), *_) = containers(kubernetes_files(launch))
+    ((pod, container), *_) = containers(kubernetes_files(launch, STATEFUL))
     assert container["resources"]["limits"] == {"amd.com/gpu": "1"}
     assert pod["nodeSelector"]["amd.com/gpu.product-name"] == "AMD_Instinct_MI300X_OAM"
     assert pod["tolerations"][0]["key"] == "amd.com/gpu"
@@ -272,7 +276,7 @@ def test_gpus_of_another_vendor() -> None:
     assert [[reason.code for reason in verdict.reasons] for verdict in apart.verdicts] == [["kv-vendors"]] * 2
     # A MIG slice is a resource of its own, on nodes that have the whole GPU.
     launch = lower(with_mi(("mixed", (8, mi)), gpu="H100-3g"), ENGINE, KubernetesAddresses())
-    ((pod, container), *_) = containers(kubernetes_files(launch))
+    ((pod, container), *_) = containers(kubernetes_files(launch, STATEFUL))
     assert container["resources"]["limits"] == {"nvidia.com/mig-3g.40gb": "1"}
     assert pod["nodeSelector"]["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
 

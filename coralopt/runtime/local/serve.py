@@ -33,12 +33,14 @@ class LocalOptions:
         doors: Where the router listens, and to whom. Who owns the directory manages it by the socket there.
         pace: How servers start and stop.
         restarts: What happens to servers that die.
+        router: What the router is told beside its backends.
     """
 
     directory: Path
     doors: Doors = field(default_factory=Doors)
     pace: Pace = field(default_factory=Pace)
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    router: RouterConfig = field(default_factory=RouterConfig)
 
 
 async def serve_locally(
@@ -80,7 +82,7 @@ async def serve_locally(
         cluster = LocalCluster(options.directory, on_event)
         for name, pipeline in cluster.running.items():
             cluster.say(f"{name} of an earlier run is {'alive' if pipeline.alive else 'half dead'}")
-        router = Router(RouterConfig(), options.doors.keys.servers)
+        router = Router(options.router, options.doors.keys.servers)
         controller = Controller(engine, cluster, router, options.pace, options.restarts)
         signals = _Signals()
         try:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from coralopt.runtime.router.clients import Clients
 from coralopt.runtime.router.doors import Doors
 from coralopt.runtime.router.fleet import PATH as FLEET
 from coralopt.runtime.router.fleet import add_fleet
-from coralopt.runtime.router.relay import ID, INSTANCE_HEADER, MODEL, TOKENS, error_response, relay, request_id
+from coralopt.runtime.router.relay import ID, INSTANCE_HEADER, MODEL, TOKENS, TRACING, error_response, relay, request_id
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.status import PlanHistory
 from coralopt.types import JsonObject
@@ -51,7 +52,13 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
         app[HEARD].add(request.protocol)
         request[ID] = request_id(request.headers.get("X-Request-Id"))
         try:
-            response = await handler(request)
+            with ExitStack() as spans:
+                if doors.tracing is not None:
+                    request[TRACING] = doors.tracing
+                    span = spans.enter_context(doors.tracing.request(request.method, request.path, request.headers))
+                response = await handler(request)
+                if doors.tracing is not None:
+                    span.say(_log_line(request, response, time.monotonic() - started))
         except web.HTTPException as error:
             response = error_response(error.status, f"{request.method} {request.path}: {error.reason}")
         except Exception as error:
@@ -173,6 +180,5 @@ class _Endpoints:
         return web.json_response({})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(
-            body=self.router.metrics_text(self.history), headers={"Content-Type": "text/plain; version=0.0.4"}
-        )
+        self.router.measure(self.history)
+        return web.Response(body=self.router.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})

@@ -112,6 +112,15 @@ class RouterConfig(_Part):
             raise ValueError(f"two backends are called {twice[0]!r}")
         return self
 
+    def part(self, number: int, of: int) -> RouterConfig:
+        """What the process ``number`` (from 0) ``of`` several has: its part of each backend's slots and of the queue."""
+
+        def some(count: int) -> int:
+            return (count + number) // of
+
+        backends = [b.model_copy(update={"max_in_flight": max(1, some(b.max_in_flight))}) for b in self.backends]
+        return self.model_copy(update={"backends": tuple(backends), "queue_size": some(self.queue_size)})
+
     @staticmethod
     def load(path: str | Path) -> RouterConfig:
         """Read a configuration.

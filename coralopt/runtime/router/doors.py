@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router.status import FleetStatus
+from coralopt.runtime.router.tracing import Tracing
 from coralopt.types import JsonObject
 
 #: Environment variables with the router's own keys; servers never get them.
@@ -66,6 +67,7 @@ class Doors:
         tls: Certificate and key for clients; plain HTTP when ``None``.
         access_log: Told of every request, without what was asked or answered.
         fleet: Draws the page at ``/fleet``, behind the admin key; there is none without it.
+        tracing: Makes a span of every request; none when ``None``.
 
     Raises:
         LaunchError: A fleet page without an admin key.
@@ -78,6 +80,7 @@ class Doors:
     tls: ssl.SSLContext | None = None
     access_log: Callable[[JsonObject], None] | None = None
     fleet: Callable[[FleetStatus], DrawnFleet] | None = None
+    tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
         if self.fleet is not None and self.keys.admin is None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
+#: Set for processes that share a port: the folder where each writes its series, and any of them reads all.
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "coralopt_router"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 #: Of one token.
@@ -23,8 +28,8 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, namespace=_PREFIX, registry=self.registry)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(name, text, labels, namespace=_PREFIX, registry=self.registry)
+        def gauge(name: str, text: str, *labels: str, all_of: Literal["livesum", "livemin"] = "livesum") -> Gauge:
+            return Gauge(name, text, labels, namespace=_PREFIX, registry=self.registry, multiprocess_mode=all_of)
 
         def seconds(name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
             return Histogram(name, text, ["model"], namespace=_PREFIX, registry=self.registry, buckets=buckets)
@@ -38,8 +43,8 @@ class Metrics:
         self.rejected = counter("rejected", "Requests refused by back-pressure.", "model", "code")
         self.waiting = gauge("queue_length", "Requests that wait for a slot.", "model", "phase")
         self.in_flight = gauge("in_flight", "Requests at a backend.", *backend)
-        self.up = gauge("backend_up", "1 when a backend is healthy.", *backend)
-        self.weight = gauge("backend_weight", "Planned throughput of a backend, tokens/s.", *backend)
+        self.up = gauge("backend_up", "1 when a backend is healthy.", *backend, all_of="livemin")
+        self.weight = gauge("backend_weight", "Planned throughput of a backend, tokens/s.", *backend, all_of="livemin")
         self.slo = gauge("slo_seconds", "SLO of the plan; latency is ttft or tpot.", "model", "latency")
         self.rent = gauge("rent_usd_per_hour", "Rent of the plan that is followed.")
         self.spent = gauge("spent_usd", "Rent of the plans since the router started.")
@@ -56,7 +61,14 @@ class Metrics:
         """No gauges any more for a backend that is gone; its counters stay."""
         for gauge in (self.up, self.in_flight, self.weight):
             with suppress(KeyError):
-                gauge.remove(*backend)
+                gauge.labels(*backend).set(0)
+                if SHARED not in os.environ:
+                    gauge.remove(*backend)
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """All series, of all processes on this port."""
+        if SHARED not in os.environ:
+            return generate_latest(self.registry)
+        everybody = CollectorRegistry()
+        MultiProcessCollector(everybody)  # type: ignore[no-untyped-call]
+        return generate_latest(everybody)

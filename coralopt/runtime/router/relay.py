@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
 from aiohttp import web
 
@@ -29,6 +29,7 @@ from coralopt.runtime.router.legs import (
 from coralopt.runtime.router.passage import Passage
 from coralopt.runtime.router.pool import Backend, BackendPool, Busy, Need
 from coralopt.runtime.router.router import Router
+from coralopt.runtime.router.tracing import Tracing
 from coralopt.runtime.router.wire import Broken, ServerAnswer
 from coralopt.types import JsonObject
 
@@ -40,6 +41,8 @@ _FORWARDED = ("X-Correlation-Id", "Accept")
 ID = web.RequestKey("id", str)
 MODEL = web.RequestKey("model", str)
 TOKENS: web.RequestKey[tuple[int, int]] = web.RequestKey("tokens")
+#: Who makes spans of requests to servers; not there where nobody does.
+TRACING = web.RequestKey("tracing", Tracing)
 _SOUND_ID = re.compile(r"[!-~]{1,128}")
 
 
@@ -330,9 +333,13 @@ class _Journey:
         except ConnectionError:
             pass
 
-    def _post(self, backend: Backend, body: JsonObject) -> AbstractAsyncContextManager[ServerAnswer]:
+    @asynccontextmanager
+    async def _post(self, backend: Backend, body: JsonObject) -> AsyncIterator[ServerAnswer]:
         headers = {**self.headers, **self.router.key_header(backend)}
-        return self.router.wire.ask("POST", backend.config.url + self.request.path, headers, json.dumps(body).encode())
+        url, tracing = backend.config.url + self.request.path, self.request.get(TRACING)
+        with nullcontext() if tracing is None else tracing.leg(backend.config.phase, backend.config.name, headers):
+            async with self.router.wire.ask("POST", url, headers, json.dumps(body).encode()) as answer:
+                yield answer
 
     def _look_at(self, backend: Backend, answer: ServerAnswer, content: bytes) -> None:
         if answer.status < 400:

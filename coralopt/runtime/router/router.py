@@ -160,6 +160,27 @@ class Router:
         self._pools[key].add(backend)
         return backend
 
+    async def follow(self, config: RouterConfig) -> None:
+        """Route to the backends of another configuration, by its rule and shares; requests in flight go on.
+
+        New ones are asked for their health before the others go, so that a model is never without any.
+        """
+        wanted = {backend.name: backend for backend in config.backends}
+        for name, new in wanted.items():
+            old = self.backends.get(name)
+            if old is None:
+                self.add(new)
+            elif (old.config.url, old.config.model, old.config.phase) == (new.url, new.model, new.phase):
+                old.config = new
+                self._pool(old).changed()
+            else:
+                self.remove(name)
+                self.add(new)
+        await self.health.check_all()
+        for name in [name for name in self.backends if name not in wanted]:
+            self.remove(name)
+        self.route_by(config.routing, config.mixed_share)
+
     async def drain(self, name: str, timeout_s: float | None = None) -> bool:
         """Send no new requests to a backend and wait for those it has.
 
@@ -206,8 +227,8 @@ class Router:
     def _pool(self, backend: Backend) -> BackendPool:
         return self._pools[backend.config.model, backend.config.phase]
 
-    def metrics_text(self, history: PlanHistory | None = None) -> bytes:
-        """All series, with queues and load as they are now, and what the plans that were followed say."""
+    def measure(self, history: PlanHistory | None = None) -> None:
+        """Write down queues and load as they are now, and what the plans that were followed say."""
         if history is not None and history.entries:
             self.metrics.rent.set(history.entries[-1].usd_h)
             self.metrics.spent.set(history.spent_usd)
@@ -222,4 +243,3 @@ class Router:
                 self.metrics.in_flight.labels(*labels).set(backend.in_flight)
                 self.metrics.up.labels(*labels).set(backend.healthy)
                 self.metrics.weight.labels(*labels).set(backend.weight)
-        return self.metrics.text()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from aiohttp import web
@@ -25,38 +26,88 @@ DRAIN_S = 120.0
 
 
 def run_router(
-    config: RouterConfig,
+    path: Path,
     doors: Doors,
     hooks: PlanHooks | None = None,
     *,
+    share: tuple[int, int] | None = None,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Route until SIGINT or SIGTERM; then no new requests, and those in flight are finished. A second signal ends at once.
 
+    SIGHUP reads ``path`` anew: backends, weights and shares; the rest of it when the router starts.
+
+    Args:
+        path: A router configuration.
+        doors: Where it listens.
+        hooks: Behind ``/router/plan``.
+        share: Which of how many processes with the same port this is: it gets its part of slots and of queue.
+        on_event: Told in words what happens.
+
     Raises:
-        LaunchError: The port is taken, or there is no place for the admin socket.
+        LaunchError: No such configuration, the port is taken, or there is no place for the admin socket.
     """
-    if doors.port:
+    config = RouterConfig.load(path)
+    if doors.port and share is None:
         require_free_port(doors.host, doors.port)
-    asyncio.run(_route(config, doors, hooks, on_event))
+    # What was imported lives as long as the process; nobody needs to look through it again and again.
+    gc.freeze()
+    part = config if share is None else config.part(*share)
+    asyncio.run(_route(path, Router(part, doors.keys.servers), doors, hooks, share, on_event))
 
 
-async def _route(config: RouterConfig, doors: Doors, hooks: PlanHooks | None, on_event: Callable[[str], None]) -> None:
+async def _route(
+    path: Path,
+    router: Router,
+    doors: Doors,
+    hooks: PlanHooks | None,
+    share: tuple[int, int] | None,
+    on_event: Callable[[str], None],
+) -> None:
     told, loop = asyncio.Event(), asyncio.get_running_loop()
+    reloading: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        try:
+            new = RouterConfig.load(path)
+        except LaunchError as error:
+            on_event(f"{error}\nthe configuration before stays")
+            return
+        reloading.add(task := asyncio.create_task(router.follow(new if share is None else new.part(*share))))
+        task.add_done_callback(reloading.discard)
+        on_event(f"{path} is read anew")
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    async with open_doors(Router(config, doors.keys.servers), doors, hooks, drain_s=DRAIN_S) as url:
+    async with open_doors(router, doors, hooks, drain_s=DRAIN_S, shares_port=share is not None) as url:
         on_event(f"routing at {url}/v1; Ctrl-C ends it")
-        await told.wait()
+        while not told.is_set():
+            # Whichever process is asked for metrics tells what the others wrote down.
+            router.measure()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), None if share is None else 1.0)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
 
 @asynccontextmanager
 async def open_doors(
-    router: Router, doors: Doors, hooks: PlanHooks | None = None, drain_s: float = 60.0
+    router: Router,
+    doors: Doors,
+    hooks: PlanHooks | None = None,
+    *,
+    drain_s: float = 60.0,
+    shares_port: bool = False,
 ) -> AsyncIterator[str]:
     """The router listens; at the end it takes no new requests, and those in flight get ``drain_s`` seconds.
+
+    Args:
+        router: What answers.
+        doors: Where, and to whom.
+        hooks: Behind ``/router/plan``.
+        drain_s: See above.
+        shares_port: Whether other processes listen on the same port.
 
     Yields:
         Its URL.
@@ -73,7 +124,7 @@ async def open_doors(
     await runner.setup()
     closing = asyncio.create_task(_close_silent(runner, app[HEARD], router.config.head_timeout_s))
     try:
-        site = web.TCPSite(runner, doors.host, doors.port, ssl_context=doors.tls)
+        site = web.TCPSite(runner, doors.host, doors.port, ssl_context=doors.tls, reuse_port=shares_port or None)
         try:
             await site.start()
         except OSError as error:

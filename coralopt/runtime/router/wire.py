@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _place(url: str) -> Place:
+def place_of(url: str) -> Place:
     parts = urlsplit(url)
     tls = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -273,7 +273,7 @@ class Wire:
             OSError: No connection, or it broke before the head was here.
             TimeoutError: No connection in time.
         """
-        place = _place(url)
+        place = place_of(url)
         request = _request(method, place, headers or {}, body)
         root = place._replace(path="", authority="")
         connection = self._from_idle(root) or await self._connect(root)

@@ -1,4 +1,4 @@
-"""Target ``kubernetes``: a headless service a pipeline and a StatefulSet a stage, or a LeaderWorkerSet where it fits.
+"""Target ``kubernetes``: a LeaderWorkerSet a pipeline where it fits, else a headless service and a StatefulSet a stage.
 
 In front of them the router: its configuration, a Deployment that restarts when that changes, and a Service.
 """
@@ -49,8 +49,8 @@ USER = 1000
 CACHE = "/cache"
 #: Labels of everything that is written here.
 OURS = {"app.kubernetes.io/name": "coralopt", "app.kubernetes.io/managed-by": "coralopt"}
-#: An optional secret of the user: key ``api-key`` protects the servers, ``router-key`` the router, ``hf-token`` loads
-#: gated checkpoints.
+#: An optional secret of the user: key ``api-key`` protects the servers, ``router-key`` the router, ``admin-key`` opens the
+#: router's admin endpoints, ``hf-token`` loads gated checkpoints.
 SECRET = "coralopt"
 ROUTER_LABELS = {**OURS, "app.kubernetes.io/component": "router"}
 
@@ -77,7 +77,8 @@ class KubernetesOptions:
         cpu: CPUs that a pod asks for, a GPU.
         memory_gib: Main memory that a pod asks for, GiB a GPU.
         cache_claim: A persistent volume claim for checkpoints, mounted by all pods; without one each loads its own.
-        leader_worker_set: Use a LeaderWorkerSet for pipelines whose stages after the first are alike.
+        leader_worker_set: Use a LeaderWorkerSet, which restarts all stages when one fails, for pipelines whose stages after
+            the first are alike; needs its controller in the cluster. Other pipelines get StatefulSets.
         cloud_labels: Pin pods to region and instance type by the clouds' labels; GPU product alone otherwise.
     """
 
@@ -88,7 +89,7 @@ class KubernetesOptions:
     cpu: int = 2
     memory_gib: int = 10
     cache_claim: str | None = None
-    leader_worker_set: bool = False
+    leader_worker_set: bool = True
     cloud_labels: bool = True
 
 
@@ -333,7 +334,7 @@ def _router(configuration: str, drain_s: int, options: KubernetesOptions) -> lis
         "name": "router",
         "image": options.router_image,
         "command": command,
-        "env": _secrets(CORALOPT_API_KEY="router-key", VLLM_API_KEY="api-key"),
+        "env": _secrets(CORALOPT_API_KEY="router-key", CORALOPT_ADMIN_KEY="admin-key", VLLM_API_KEY="api-key"),
         "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
         "readinessProbe": {**probe, "periodSeconds": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
