@@ -1,9 +1,10 @@
 """What the router costs: throughput with and without a queue, CPU a token, large events, uploads, half-open requests.
 
 Router, server and clients are processes of their own that share the cores, so throughputs are lower bounds; CPU times
-are the router's own.
+are the router's own. Beside it, in the same run and in turns: several processes, HAProxy and vllm-router where they are
+on the path. What CPU a request costs says how many two cores of their own would answer.
 
-    python benchmarks/router_load.py [--seconds S]
+    python benchmarks/router_load.py [--seconds S] [--ways]
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import gzip
 import json
 import multiprocessing
 import os
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -60,6 +63,8 @@ class Server(asyncio.Protocol):
                 )
 
     def _token(self, left: int) -> None:
+        if self.transport.is_closing():
+            return
         if left:
             self.transport.write(b"%x\r\n%s\r\n" % (len(EVENT), EVENT))
             asyncio.get_running_loop().call_later(TOKEN_S, self._token, left - 1)
@@ -166,17 +171,25 @@ def free_port() -> int:
 
 
 class RouterUnderTest:
-    """``coralopt route`` in front of one server, with so many slots."""
+    """A way from clients to one server, with so many slots."""
 
-    def __init__(self, slots: int, server_port: int) -> None:
+    def __init__(self, slots: int, server_port: int, way: str = "coralopt route") -> None:
         backend = {"name": "a", "model": "m", "phase": "mixed", "url": f"http://127.0.0.1:{server_port}", "weight": 1}
         document = {"backends": [{**backend, "max_in_flight": slots}], "queue_size": 4096, "queue_timeout_s": 60}
         self.folder = tempfile.TemporaryDirectory()
         path = Path(self.folder.name) / "router.json"
         path.write_text(json.dumps(document))
         self.port = free_port()
-        command = [sys.executable, "-m", "coralopt", "route", str(path), "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        route = [sys.executable, "-m", "coralopt", "route", str(path), "--port", str(self.port)]
+        command = [*route, "--processes", "2"] if way == "coralopt route --processes 2" else route
+        if way == "haproxy":
+            written = path.with_name("haproxy.cfg")
+            written.write_bytes(subprocess.run([*route, "--haproxy"], check=True, capture_output=True).stdout)
+            command = ["haproxy", "-f", str(written)]
+        if way == "vllm-router":
+            said = subprocess.run([*route, "--vllm-router"], check=True, capture_output=True, text=True).stdout
+            command = shlex.split(said.partition("\n")[2].replace("\\\n", " "))
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):
             try:
                 asyncio.run(short_answers(self.port, 1, 0.05))
@@ -203,6 +216,32 @@ class RouterUnderTest:
         self.folder.cleanup()
 
 
+def ways(server_port: int, seconds: float, rounds: int = 3) -> None:
+    """Every way there is, one after another and again: the least CPU that a short answer and a token cost."""
+    names = ["coralopt route", "coralopt route --processes 2"]
+    names += [name for name in ("haproxy", "vllm-router") if shutil.which(name)]
+    requests: dict[str, list[float]] = {name: [] for name in names}
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    tokens: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            router = RouterUnderTest(4096, server_port, name)
+            before = router.cpu_s()
+            rate = float(str(router.run(lambda p: short_answers(p, 32, seconds))))
+            rates[name].append(rate)
+            requests[name].append((router.cpu_s() - before) / (rate * seconds) * 1e6)
+            before = router.cpu_s()
+            router.run(lambda p: streams(p, STREAMS))
+            tokens[name].append((router.cpu_s() - before) / (STREAMS * TOKENS) * 1e6)
+            router.stop()
+    for name in names:
+        cpu = min(requests[name])
+        print(
+            f"{name}: {max(rates[name]):.0f} requests/s here, {cpu:.0f} us CPU a request ({2e6 / cpu:.0f}/s on two cores), "
+            f"{min(tokens[name]):.1f} us a token"
+        )
+
+
 async def _awaited(work: Awaitable[object]) -> object:
     return await work
 
@@ -210,12 +249,17 @@ async def _awaited(work: Awaitable[object]) -> object:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--ways", action="store_true", help="beside other routers")
     arguments = parser.parse_args()
     port = free_port()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True)
     server.start()
     seconds = arguments.seconds
     print(f"{os.cpu_count()} cores")
+    if arguments.ways:
+        ways(port, seconds)
+        server.kill()
+        return
 
     router = RouterUnderTest(32, port)
     for name, clients in (("no queue, 32 clients", 32), ("standing queue of 500", 532)):

@@ -31,7 +31,8 @@ settings.load_profile("dev")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """``--hypothesis-profile=full`` holds for tests that say how many examples they want, too."""
+    """What mostly waits begins first; ``--hypothesis-profile=full`` holds for tests that say how many examples they want."""
+    items.sort(key=lambda item: item.get_closest_marker("soak") is None)
     if settings.get_current_profile_name() != "full":
         return
     # Hypothesis keeps the settings of a test here; there is no public way to change them.
