@@ -283,7 +283,7 @@ def bands(title: str, items: Sequence[Band]) -> Markup:
     sides = ([band.source for band in items], [band.target for band in items])
     places = [list(dict.fromkeys(names)) for names in sides]
     height = 130.0
-    scale = (height - gap * (max(map(len, places)) - 1)) / max(sum(band.value for band in items), 1e-12)
+    scale = (height - gap * (max(map(len, places), default=0) - 1)) / max(sum(band.value for band in items), 1e-12)
     drawn: list[Markup] = []
     tops: list[dict[str, float]] = []
     for side, names in enumerate(places):

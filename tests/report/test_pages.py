@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from page_reader import read
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate, CertifiedPhase
+from coralopt.plan.document import PlannedFlow, PlannedMode
+from coralopt.report.drawing import Band, bands
 from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.files import read_results
 from coralopt.report.pages.simulation import interval
@@ -221,3 +224,36 @@ def test_a_certificate_is_the_promise(tiny_plan: Plan) -> None:
     assert "Not simulated" not in text
     refuted = mark.model_copy(update={"phases": (phase.model_copy(update={"verdict": "refuted"}),)})
     assert "not confirmed" in render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"certificate": refuted}))))
+
+
+def test_a_plan_whose_scenario_is_none_is_a_sentence(run_cli: RunCli, tiny_plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(tiny_plan.model_copy(update={"scenario": {}}).to_json())
+    refused = run_cli("report", "plan.json")
+    assert refused.returncode == 2
+    assert "plan.json: the plan's scenario: 2 mistakes" in refused.stderr
+
+
+def test_flows_and_modes_are_drawn(tiny_plan: Plan) -> None:
+    """Bands between regions with their price, shares of modes; names stay text, and a plan of one region has neither."""
+    assert 'id="flows"' not in render_page(plan_page(PlanPage(tiny_plan)))
+    flows = [
+        PlannedFlow(model="m", prefill_region="a", decode_region=place, requests_s=rate, gb_s=rate / 10, usd_h=usd_h)
+        for place, rate, usd_h in (("a", 3.0, 0.0), ("b", 1.0, 7.5), ("c", 0.0, 0.0))
+    ]
+    modes = [PlannedMode(model="m", mode="disaggregated", share=0.75), PlannedMode(model="m", mode="mixed", share=0.25)]
+    parts = {"flows": tuple(flows), "modes": tuple(modes), "egress_usd_h": 7.5}
+    page = render_page(plan_page(PlanPage(tiny_plan.model_copy(update=parts))))
+    text = read(page).text
+    assert "Sending KV caches between regions costs 7.5000 USD/h, part of the cost of the plan." in text
+    assert "7.5000 USD/h egress" in text
+    assert "m: prefill in a, decode in b: 1 requests/s, 0.100 GB/s of KV cache, 7.5000 USD/h" in page
+    assert "decode in c" not in page
+    assert "disaggregated: 75.00%" in page
+
+
+def test_bands_are_as_wide_as_their_values() -> None:
+    drawing = bands("title", [Band("a", "x", 3.0, 0, "first"), Band("a", "y", 1.0, 1, "second")])
+    sides = [float(height) for height in re.findall(r'<rect [^>]*height="([\d.]+)"', drawing)]
+    assert sides[0] == pytest.approx(sides[1] + sides[2], abs=0.2)
+    assert sides[1] == pytest.approx(3 * sides[2], rel=0.02)
+    assert bands("empty", []).startswith("<svg")

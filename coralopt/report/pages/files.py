@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from coralopt.errors import CoraloptError
+from coralopt.errors import CoraloptError, ScenarioError
 from coralopt.plan import Plan, PlanDifference
 from coralopt.planning import Epoch, EpochSummary
 from coralopt.planning.analysis import PlanAnalysis
@@ -102,7 +102,7 @@ def _read(path: Path, results: ResultFiles) -> None:
         # What `coralopt plan --json` prints.
         document = document["plan"]
     if document.get("format") == "coralopt-plan":
-        results.plans.append(Plan.parse(json.dumps(document), str(path)))
+        results.plans.append(_plan(document, path))
     elif document.get("format") == "coralopt-walk":
         results.horizons.append(_horizon(document, path))
     elif isinstance(document.get("rows"), list) and "scenario" in document:
@@ -113,6 +113,15 @@ def _read(path: Path, results: ResultFiles) -> None:
         raise CoraloptError(f"{path}: figures of epochs without their plans; give the folder of `coralopt adapt -o`")
     else:
         raise CoraloptError(f"{path}: not a result file of coralopt; give {_KINDS}")
+
+
+def _plan(document: Mapping[str, object], path: Path) -> Plan:
+    plan = Plan.parse(json.dumps(document), str(path))
+    try:
+        assert plan.resolved
+    except ScenarioError as error:
+        raise CoraloptError(f"{path}: {error}") from error
+    return plan
 
 
 def _horizon(document: Mapping[str, object], path: Path) -> tuple[str, Horizon]:
