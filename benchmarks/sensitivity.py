@@ -6,7 +6,7 @@
 
 For every pair: node sets examined, templates, seconds of the sweep (kernels loaded before), and the most tokens/s for one
 USD/h, at the cheapest region's prices, with what is missing to the bound over node sets of any size
-(docs/concepts/library.md).
+(docs/templates.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/workload_fit.py --data FOLDER            # table: trace against 20 generated ones
     python benchmarks/workload_fit.py --data FOLDER --write    # and write coralopt/workload/data
 
-FOLDER holds ``traces/`` and ``availability/`` as described in docs/concepts/workload.md. Without it nothing can be fitted;
+FOLDER holds ``traces/`` and ``availability/`` as described in docs/workload.md. Without it nothing can be fitted;
 coralopt itself needs none of it. Same input, same bytes.
 """
 

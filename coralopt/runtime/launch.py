@@ -19,7 +19,7 @@ class EngineReason:
     """Why an engine cannot run an instance, or what is worth knowing about how it runs it.
 
     Attributes:
-        code: Short and stable, for example ``"intra-stage-dp"``; docs/concepts/runtime.md lists them.
+        code: Short and stable, for example ``"intra-stage-dp"``; docs/runtime.md lists them.
         text: The same in a sentence, with the values found and what to do.
     """
 

@@ -73,7 +73,7 @@ class VllmEngine:
             raise LaunchError(f"kv_server {self.kv_server!r}: expected HOST:PORT, for example localhost:5555")
 
     def judge(self, plan: Plan, scenario: ResolvedScenario) -> tuple[EngineVerdict, ...]:
-        """Verdicts by the rules of docs/concepts/runtime.md; see :class:`coralopt.runtime.Engine`."""
+        """Verdicts by the rules of docs/runtime.md; see :class:`coralopt.runtime.Engine`."""
         return judge(plan, scenario, Rules(self.connector, self.virtual_nodes, self.memory_share, self.model_paths))
 
     def command(self, job: NodeJob) -> Command:

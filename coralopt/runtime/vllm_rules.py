@@ -1,4 +1,4 @@
-"""Which planned instances stock vLLM executes, and how: the rules of docs/concepts/runtime.md.
+"""Which planned instances stock vLLM executes, and how: the rules of docs/runtime.md.
 
 Checked against vLLM 0.32.0; a rule names what vLLM checks itself where it does.
 """

@@ -2,7 +2,7 @@
 
 The tables of a node set serve all its supersets, so a family closed under taking nodes away costs little more per
 member than the look-up of its splits. The recursion and why it is exact: docs/concepts/placement.md, with cells
-docs/concepts/library.md.
+docs/templates.md.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def codes(found: EngineVerdict) -> list[str]:
     ],
 )
 def test_rules(planned: PlannedInstance, options: dict[str, object], expected: list[str]) -> None:
-    """Each rule of docs/concepts/runtime.md, on the smallest instance that meets or breaks it."""
+    """Each rule of docs/runtime.md, on the smallest instance that meets or breaks it."""
     assert codes(verdict(plan(planned), **options)) == expected
 
 
