@@ -147,10 +147,14 @@ def profile(
         )
         with progress_bar("profile", quiet=json_output) as progress:
             times, note = _measure(engine, programs, architecture, options, progress)
-    node = measured_node(architecture, configuration, note, times)
+    node = measured_node(architecture, configuration, note, times, engine="vllm" in note)
     count = save_measurements(output, node)
     others = _comparison(architecture, configuration, node)
     lines = [f"{phase}: points are within {error:.1%} of c0 + c1 j" for phase, error in node["fit_error"].items()]
+    if "mixed_factor" in node:
+        lines.append(f"mixed steps take {node['mixed_factor']:.3f} of what prefill and decode times make of them")
+    if "host_step_ms" in node:
+        lines.append(f"host: {node['host_step_ms']:.2f} ms a step, {node['host_request_ms']:.1f} ms a request")
     for name, phases in others.items():
         text = ", ".join(f"{phase} {mean:+.1%} (absolute {size:.1%})" for phase, (mean, size) in phases.items())
         lines.append(f"layer times of source {name} against these: {text}")

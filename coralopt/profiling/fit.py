@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from coralopt.errors import CoraloptError
 
-Phase = Literal["prefill", "decode"]
+#: What a point is; grids are of the first two.
+Phase = Literal["prefill", "decode", "mixed"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 
 
@@ -18,11 +19,14 @@ class Point:
     """One measurement.
 
     Attributes:
-        phase: ``prefill``: a batch of whole prompts up to the first token; ``decode``: one token of each sequence.
+        phase: ``prefill``: a batch of whole prompts up to the first token; ``decode``: one token of each sequence;
+            ``mixed``: the same, and a piece of a prompt in the same step.
         layers: Layers of the truncated model, j.
         batch: Prompts or sequences.
         tokens: Length of each prompt, or context of each sequence.
         ms: Median time, ms.
+        prompt: Mixed: tokens of the piece.
+        history: Mixed: tokens of its prompt before them.
     """
 
     phase: Phase
@@ -30,6 +34,13 @@ class Point:
     batch: int
     tokens: float
     ms: float
+    prompt: int = 0
+    history: int = 0
+
+    @property
+    def place(self) -> tuple[float, ...]:
+        """What was measured, whatever the layers."""
+        return self.batch, self.tokens, self.prompt, self.history
 
 
 @dataclass(frozen=True)
@@ -97,21 +108,44 @@ def fit_points(points: Sequence[Point], phase: Phase) -> Fit:
     error = 0.0
     for (row, length), (column, batch) in itertools.product(enumerate(tokens), enumerate(batches)):
         here = [point for point in mine if (point.tokens, point.batch) == (length, batch)]
-        where = f"{phase} of {batch} x {length:g} tokens"
-        counts = sorted({point.layers for point in here})
-        if len(counts) < 2:
-            known = f"only with {counts[0]} layers" if counts else "not"
-            raise CoraloptError(
-                f"{where} was measured {known}; every batch and length needs at least two layer counts to tell a layer "
-                "from what is not one"
-            )
-        other, layer = fit_line([point.layers for point in here], [point.ms for point in here])
-        if layer <= 0:
-            seen = ", ".join(f"{point.layers}: {point.ms:.3g} ms" for point in here)
-            raise CoraloptError(
-                f"{where}: times do not grow with the layers ({seen}): too noisy; measure on a quiet machine, with "
-                "layer counts further apart or more repeats"
-            )
+        other, layer = _line(here, f"{phase} of {batch} x {length:g} tokens")
         layer_ms[row][column], other_ms[row][column] = layer, other
         error = max(error, *(abs(other + layer * p.layers - p.ms) / p.ms for p in here))
     return Fit(tuple(tokens), tuple(batches), tuple(map(tuple, layer_ms)), tuple(map(tuple, other_ms)), error)
+
+
+def _line(points: Sequence[Point], where: str) -> tuple[float, float]:
+    """:func:`fit_line` through points of one place, refused where it says nothing."""
+    counts = sorted({point.layers for point in points})
+    if len(counts) < 2:
+        known = f"only with {counts[0]} layers" if counts else "not"
+        raise CoraloptError(
+            f"{where} was measured {known}; every batch and length needs at least two layer counts to tell a layer "
+            "from what is not one"
+        )
+    other, layer = fit_line([point.layers for point in points], [point.ms for point in points])
+    if layer <= 0:
+        seen = ", ".join(f"{point.layers}: {point.ms:.3g} ms" for point in points)
+        raise CoraloptError(
+            f"{where}: times do not grow with the layers ({seen}): too noisy; measure on a quiet machine, with "
+            "layer counts further apart or more repeats"
+        )
+    return other, layer
+
+
+def mixed_layers(points: Sequence[Point]) -> dict[Point, float]:
+    """A point of every mixed step that was measured -> ms of a layer.
+
+    Raises:
+        CoraloptError: As :func:`fit_points`.
+    """
+    places: dict[tuple[float, ...], list[Point]] = {}
+    for point in points:
+        if point.phase == "mixed":
+            places.setdefault(point.place, []).append(point)
+    return {
+        here[0]: _line(here, "a step of {:g} sequences at {:g} tokens and {:g} of a prompt after {:g}".format(*place))[
+            1
+        ]
+        for place, here in places.items()
+    }

@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from coralopt.catalog import node_configurations
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
 from coralopt.machine import cpu_model
 from coralopt.plan.files import write_text
-from coralopt.profiling.fit import PHASES, Point, fit_points
+from coralopt.profiling.fit import PHASES, Fit, Point, fit_points, mixed_layers
 from coralopt.scenario.measured import measurements_document
 from coralopt.throughput import LayerTimeSource
+from coralopt.throughput.grid import GridTimes, TimeGrid
+from coralopt.throughput.layer_times import mixed_ms
+from coralopt.throughput.roofline import efficiency_of, head_ms, pair_ms
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,13 @@ class ProfileOptions:
     tensor_parallel: int = 1
     threads: int | None = None
     timeout_s: float = 3600.0
+
+    @property
+    def mixed(self) -> list[tuple[int, int, int, int]]:
+        """Mixed steps: sequences, their context, tokens of a prompt, tokens of it before them; torch only."""
+        context, prompt = max(self.contexts), sorted(self.prompt_tokens)[len(self.prompt_tokens) // 2]
+        counts = sorted(self.sequences)[len(self.sequences) // 2], max(self.sequences)
+        return [(count, context, prompt, history) for count in dict.fromkeys(counts) for history in (0, prompt)]
 
     def __post_init__(self) -> None:
         for name in ("layers", "prompts", "prompt_tokens", "sequences", "contexts"):
@@ -85,20 +96,53 @@ def compare_with(
 
 
 def measured_node(
-    model: ModelArchitecture, configuration: str, measured_with: str, points: Sequence[Point]
+    model: ModelArchitecture, configuration: str, measured_with: str, points: Sequence[Point], engine: bool = False
 ) -> dict[str, Any]:
     """Fit both phases and put them into the form that files and scenarios hold.
+
+    Mixed steps become one factor on what :func:`coralopt.throughput.layer_times.mixed_ms` makes of both phases.
+
+    Args:
+        model: The model.
+        configuration: The node configuration.
+        measured_with: For the record.
+        points: Measured times.
+        engine: Whether a whole engine was measured, whose host time is in what is not a layer. It is told apart: of a step
+            what the shortest decode step takes besides its layers and, on nodes of the catalog, its output head; of a
+            request what the shortest prompt takes beyond that.
 
     Raises:
         CoraloptError: The points cannot be fitted; see :func:`fit_points`.
     """
-    fits = {phase: fit_points(points, phase) for phase in PHASES}
+    fits: dict[str, Fit] = {phase: fit_points(points, phase) for phase in PHASES}
+    grids = {phase: fit.to_document() for phase, fit in fits.items()}
+    node = node_configurations().get(configuration)
+    told: dict[str, float] = {}
+    if engine:
+        alone = {phase: fit.other_ms[0][0] for phase, fit in fits.items()}
+        head = 0.0 if node is None else float(head_ms(model, node, efficiency_of(node, "decode"), np.ones(1))[0])
+        step = max(0.0, alone["decode"] - head)
+        told = {"host_step_ms": step, "host_request_ms": max(0.0, alone["prefill"] - alone["decode"])}
+        for phase, host in (("decode", step), ("prefill", step + told["host_request_ms"])):
+            grids[phase]["other_ms"] = [[max(0.0, ms - host) for ms in row] for row in fits[phase].other_ms]
+    layers = mixed_layers(points)
+    if layers:
+        times = GridTimes("", *(TimeGrid(*(np.array(values) for values in grids[phase].values())) for phase in PHASES))
+        ratios = []
+        for point, ms in layers.items():
+            earlier = 0.0 if node is None else pair_ms(model, node) * point.prompt * point.history
+            made, _ = mixed_ms(
+                times, np.array([point.batch * 1.0]), point.tokens, np.array([point.prompt * 1.0]), earlier
+            )
+            ratios.append(ms / float(made[0]))
+        told["mixed_factor"] = float(np.median(ratios))
     return {
         "model": model.hf_id if "/" in model.hf_id else model.name,
         "configuration": configuration,
         "weight_format": model.weight_format,
         "measured_with": measured_with,
-        **{phase: fit.to_document() for phase, fit in fits.items()},
+        **grids,
+        **told,
         "fit_error": {phase: fit.error for phase, fit in fits.items()},
         "points": [asdict(point) for point in points],
     }

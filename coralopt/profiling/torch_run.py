@@ -51,6 +51,7 @@ def profile_with_torch(
         document = {
             "model": _sizes(model, folder),
             **asdict(options),
+            "mixed": options.mixed,
             "output": str(answer),
         }
         job.write_text(json.dumps(document), encoding="utf-8")

@@ -27,7 +27,7 @@ class UniformSlice(LayerSlice):
 
     def prepare(self, batch: int, tokens: int, decode: bool) -> None:
         """Caches for ``batch`` sequences of ``tokens`` tokens; ``decode``: all but the last token are there."""
-        self._batch, self._decode = batch, decode
+        self._batch, self._decode, self._history = batch, decode, -1
         size = (batch, self.kv_heads, tokens, self.head_dim)
         # Every layer has its own, as in an engine: a shared one would stay in the caches of the chip.
         self._keys = {n: torch.randn(size, device=self.device, dtype=self.dtype) for n in self.layers}
@@ -37,6 +37,21 @@ class UniformSlice(LayerSlice):
         positions = torch.arange(tokens - new, tokens, device=self.device)
         self._positions = positions.repeat(batch)[None]
         self._ends = torch.arange(1, batch + 1, device=self.device) * new - 1
+
+    def prepare_mixed(self, batch: int, context: int, prompt: int, history: int) -> None:
+        """Caches of ``batch`` decoding sequences, and of a prompt whose first ``history`` tokens are computed already."""
+        self.prepare(batch, context, True)
+        self._history = history
+        size = (1, self.kv_heads, history + prompt, self.head_dim)
+        self._own = {n: torch.randn((2, *size), device=self.device, dtype=self.dtype) for n in self.layers}
+        places = torch.arange(prompt, device=self.device)
+        # What each of its tokens attends to: all before it.
+        self._seen = torch.arange(history + prompt, device=self.device)[None, :] <= (places + history)[:, None]
+        more = torch.randint(0, int(self.config.vocab_size), (prompt,), device=self.device)
+        self._tokens = torch.cat([self._tokens, more])
+        self._positions = torch.cat([self._positions, (places + history)[None]], 1)
+        last = torch.tensor([batch + prompt - 1], device=self.device)
+        self._ends = torch.cat([self._ends, last])
 
     def step(self) -> torch.Tensor:
         """Embedding, all layers, head, likeliest token of every sequence; nothing waits for the device."""
@@ -61,6 +76,17 @@ class UniformSlice(LayerSlice):
         """Attention of all sequences at once."""
         if window is not None or sinks is not None:
             raise ValueError("models with sliding windows or attention sinks are not profiled with torch: use vLLM")
+        if self._history >= 0:
+            rest = [part[:, :, self._batch :] for part in (query, key, value)]
+            query, key, value = (part[:, :, : self._batch] for part in (query, key, value))
+            own_keys, own_values = self._own[layer]
+            own_keys[:, :, self._history :], own_values[:, :, self._history :] = rest[1], rest[2]
+            grouped = rest[0].shape[1] != own_keys.shape[1]
+            # A prompt from its beginning takes the faster kernel for whole prompts.
+            mask = {"is_causal": True} if self._history == 0 else {"attn_mask": self._seen}
+            prompt = functional.scaled_dot_product_attention(
+                rest[0], own_keys, own_values, scale=scaling, enable_gqa=grouped, **mask
+            ).transpose(1, 2)
         q, k, v = (part[0].unflatten(1, (self._batch, -1)).transpose(0, 1) for part in (query, key, value))
         keys, values = self._keys[layer], self._values[layer]
         if self._decode:
@@ -71,7 +97,8 @@ class UniformSlice(LayerSlice):
         out = functional.scaled_dot_product_attention(
             q, keys, values, is_causal=not self._decode, scale=scaling, enable_gqa=q.shape[1] != keys.shape[1]
         )
-        return out.permute(0, 2, 1, 3).flatten(0, 1)[None]
+        rows = out.permute(0, 2, 1, 3).flatten(0, 1)[None]
+        return torch.cat([rows, prompt], 1) if self._history >= 0 else rows
 
 
 def configure(model: dict[str, Any], layers: int) -> Any:
@@ -163,14 +190,18 @@ def main(path: str) -> None:
     graphs = True
     grid = [("prefill", b, t) for t in job["prompt_tokens"] for b in job["prompts"]]
     grid += [("decode", b, t) for t in job["contexts"] for b in job["sequences"]]
-    total = len(grid) * len(job["layers"])
+    total = (len(grid) + len(job["mixed"])) * len(job["layers"])
     for layers in job["layers"]:
         part = UniformSlice(None, range(layers), device, torch.bfloat16, configure(job["model"], layers))
-        for phase, batch, tokens in grid:
-            part.prepare(batch, tokens, phase == "decode")
+        for phase, batch, tokens, *piece in [*grid, *(("mixed", *step) for step in job["mixed"])]:
+            if piece:
+                part.prepare_mixed(batch, tokens, *piece)
+            else:
+                part.prepare(batch, tokens, phase == "decode")
             ms, captured = measure(part.step, device, job["repeats"])
             graphs = graphs and captured
             points.append({"phase": phase, "layers": layers, "batch": batch, "tokens": tokens, "ms": ms})
+            points[-1] |= dict(zip(("prompt", "history"), piece, strict=False))
             print(f"done {len(points)} of {total}", flush=True)
         del part
         if device.type == "cuda":

@@ -587,6 +587,15 @@ class MeasuredNode(Section):
     measured_with: Text = Field(description="engine, versions and device")
     prefill: MeasuredTimes = Field(description="times of whole prompts")
     decode: MeasuredTimes = Field(description="times of one token a sequence")
+    mixed_factor: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        default=None, description="layers of measured mixed steps over what prefill and decode times make of them"
+    )
+    host_step_ms: HostMilliseconds | None = Field(
+        default=None, description="host time of each step, in ms, not part of 'other_ms'"
+    )
+    host_request_ms: HostMilliseconds | None = Field(
+        default=None, description="host time before the first token of a request, in ms, not part of 'other_ms'"
+    )
 
 
 class Throughput(Section):

@@ -220,6 +220,7 @@ class MeasuredNodeTimes:
         prefill: Whole prompts.
         decode: One token a sequence.
         kv_format: Format of the KV cache that was measured.
+        mixed_factor: Layers of measured mixed steps over what prefill and decode times make of them.
     """
 
     model: str
@@ -229,6 +230,7 @@ class MeasuredNodeTimes:
     prefill: MeasuredTimesGrid
     decode: MeasuredTimesGrid
     kv_format: str = "bf16"
+    mixed_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -238,10 +240,12 @@ class MeasuredSourceChoice:
     Attributes:
         name: ``"measured"``: these and nothing else; ``"auto"``: these first, then what ``auto`` takes.
         nodes: The measurements.
+        host_ms: Longest host times measured, of a step and of a request, ms; ``None`` where none was.
     """
 
     name: str
     nodes: tuple[MeasuredNodeTimes, ...]
+    host_ms: tuple[float | None, float | None] = (None, None)
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,12 @@ def look_up(
 
 
 def _serving(document: Document) -> Serving:
-    policy = document.serving
+    """What the section says, else the longest host times that were measured, else the preset."""
+    policy, throughput = document.serving, _throughput(document)
     given = {name: value for name, value in policy if name != "preset" and value is not None}
+    if policy.preset == "engine" and isinstance(throughput, MeasuredSourceChoice):
+        measured = zip(("host_step_ms", "host_request_ms"), throughput.host_ms, strict=True)
+        given = {name: value for name, value in measured if value is not None} | given
     return dataclasses.replace(SERVING_PRESETS[policy.preset], **given)
 
 
@@ -175,10 +179,15 @@ def _throughput(document: Document) -> str | MeasuredSourceChoice:
             _grid(item.prefill),
             _grid(item.decode),
             item.kv_format or "bf16",
+            item.mixed_factor or 1.0,
         )
         for item in given.measured
     )
-    return MeasuredSourceChoice(given.source, nodes)
+    step_ms, request_ms = (
+        max((value for node in given.measured if (value := getattr(node, name)) is not None), default=None)
+        for name in ("host_step_ms", "host_request_ms")
+    )
+    return MeasuredSourceChoice(given.source, nodes, (step_ms, request_ms))
 
 
 def _grid(given: MeasuredTimes) -> MeasuredTimesGrid:

@@ -41,11 +41,11 @@ def try_start(state: State, k: int) -> None:
         return
     clock = state.clock[0]
     instance = state.instances[node.instance]
-    decodes, context, prompts, prompt_tokens, ms = 0, 0, 0, 0, 0.0
+    decodes, context, prompts, prompt_tokens, pairs, ms = 0, 0, 0, 0, 0.0, 0.0
     if instance.phase == PREFILL:
         while state.prompt_list[k, 2] > 0 and prompts < node.batch:
             record = state.requests[state.prompt_list[k, 0]]
-            more = stage_ms(state, k, 0, 0, prompts + 1, prompt_tokens + record.input)
+            more = stage_ms(state, k, 0, 0, prompts + 1, prompt_tokens + record.input, 0.0)
             if prompts > 0 and more > node.budget_ms:
                 break
             ms = more
@@ -87,11 +87,12 @@ def try_start(state: State, k: int) -> None:
                 break
             prompts = 1
             prompt_tokens += record.chunk
+            pairs += record.chunk * record.prefilled
             append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
         if node.stage == 0:
             state.slots[k, slot] = state.batch_list[k, 2]
         if decodes + prompts > 0:
-            ms = stage_ms(state, k, decodes, context, prompts, prompt_tokens)
+            ms = stage_ms(state, k, decodes, context, prompts, prompt_tokens, pairs)
     if decodes + prompts == 0:
         return
     seconds = ms * noise_factor(state) / 1e3

@@ -9,12 +9,20 @@ from coralopt.simulation.state import DECODE, MIXED, NIL, State
 
 
 @compiled
-def _round_ms(state: State, request: int, instance: int, offset: int, decodes: int, context: int, tokens: int) -> float:
-    """One micro-batch of this request alone through all stages, ms."""
+def _pass_ms(state: State, request: int, tokens: int, earlier: float) -> float:
+    """Tokens of its prompt alone through all stages of its first instance, after ``earlier`` others of it, ms."""
+    total = 0.0
+    for stage in range(state.instances[state.requests[request].prefill_instance].stages):
+        total += stage_ms(state, state.routes[request, stage], 0, 0, 1, tokens, tokens * earlier)
+    return total
+
+
+@compiled
+def _step_ms(state: State, request: int, instance: int, offset: int, context: int) -> float:
+    """One decode step of this request alone through all stages, ms."""
     total = 0.0
     for stage in range(state.instances[instance].stages):
-        k = state.routes[request, offset + stage]
-        total += stage_ms(state, k, decodes, context, 1 if tokens > 0 else 0, tokens)
+        total += stage_ms(state, state.routes[request, offset + stage], 1, context, 0, 0, 0.0)
     return total
 
 
@@ -58,19 +66,20 @@ def fill_idle_times(state: State, ttft_ms: Array, tpot_ms: Array) -> None:
             whole, rest = record.input // chunk, record.input % chunk
             alone = 0.0
             if whole > 0:
-                alone += whole * _round_ms(state, request, i, 0, 0, 0, chunk)
+                # The mean of so many whole chunks, each of which attends to all before it.
+                alone += whole * _pass_ms(state, request, chunk, chunk * (whole - 1) / 2)
             if rest > 0:
-                alone += _round_ms(state, request, i, 0, 0, 0, rest)
+                alone += _pass_ms(state, request, rest, float(whole * chunk))
             ttft_ms[request] = host_ms + alone
         else:
-            ttft_ms[request] = host_ms + _round_ms(state, request, i, 0, 0, 0, record.input)
+            ttft_ms[request] = host_ms + _pass_ms(state, request, record.input, 0.0)
         if record.output < 2:
             continue
         d = record.decode_instance
         offset = 0 if state.instances[i].phase == MIXED else route_offset(state, DECODE)
         if d == NIL or state.routes[request, offset] < 0:
             continue
-        alone = _round_ms(state, request, d, offset, 1, record.input + record.output // 2, 0)
+        alone = _step_ms(state, request, d, offset, record.input + record.output // 2)
         if state.instances[i].phase != MIXED:
             alone += _transfer_ms(state, request) / (record.output - 1)
         tpot_ms[request] = alone

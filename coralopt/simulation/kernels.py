@@ -233,7 +233,9 @@ def layer_time(state: State, table: int, batch: int, tokens: float) -> tuple[flo
 
 
 @compiled
-def stage_ms(state: State, node: int, decodes: int, context: int, prompts: int, prompt_tokens: int) -> float:
+def stage_ms(
+    state: State, node: int, decodes: int, context: int, prompts: int, prompt_tokens: int, pairs: float
+) -> float:
     """Time of one micro-batch on a node, ms, sending on included.
 
     Args:
@@ -243,6 +245,7 @@ def stage_ms(state: State, node: int, decodes: int, context: int, prompts: int, 
         context: Sum of their contexts, tokens.
         prompts: Whole prompts (prefill instances), or 1 for any number of chunks (others); 0 for none.
         prompt_tokens: Tokens of the prompts or chunks together.
+        pairs: Each token of a chunk with each of its prompt's earlier chunks, counted.
 
     A mixed step is :func:`coralopt.throughput.layer_times.mixed_ms` on the sampled tables.
     """
@@ -257,12 +260,15 @@ def stage_ms(state: State, node: int, decodes: int, context: int, prompts: int, 
             and tokens <= state.tables[holder.decode_table].batches
         ):
             layer = min(layer, layer_time(state, holder.decode_table, tokens, 1.0)[0])
+        layer += holder.pair_ms * pairs
     if decodes > 0:
         attending, head = layer_time(state, holder.decode_table, decodes, context / decodes)
         if prompts > 0:
             attending -= layer_time(state, holder.decode_table, decodes, 1.0)[0]
         layer += attending
         other = max(other, head)
+        if prompts > 0:
+            layer *= holder.mixed_factor
     time = holder.layers * layer + tokens * holder.token_ms + holder.hop_ms
     if holder.pays_head:
         time += other

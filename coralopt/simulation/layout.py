@@ -17,6 +17,7 @@ from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
 from coralopt.simulation.times import TimesOf, TimeTables
 from coralopt.throughput import stage_role, throughput_source
 from coralopt.throughput.nodes import HOP_MS, cache_bytes, free_bytes, prompt_passes
+from coralopt.throughput.roofline import pair_ms
 from coralopt.throughput.tables import FIRST, LAST
 from coralopt.types import Floats, Ints
 
@@ -236,7 +237,9 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
         record["hop_ms"] += HOP_MS
         if role != LAST:
             record["token_ms"] += model.hidden * 2.0 / (configuration.network_gb_s * 1e6)
-    record["prefill_table"], record["decode_table"] = sources.tables.index(model, configuration, sources.times)
+    known = sources.tables.index(model, configuration, sources.times)
+    record["prefill_table"], record["decode_table"], record["mixed_factor"] = known
+    record["pair_ms"] = pair_ms(model, configuration)
     kv_gb_s = sources.config.kv_gb_s
     record["link"] = (configuration.network_gb_s if kv_gb_s is None else kv_gb_s) * 1e9
     return record

@@ -260,9 +260,12 @@ def alone_ms(state: State, request: int, instance: int) -> float:
     for stage in range(holder.stages):
         k = state.stage_first[instance, stage]
         if tokens >= chunk:
-            total += tokens // chunk * stage_ms(state, k, 0, 0, 1, chunk)
+            # The mean of so many whole chunks, each of which attends to all before it.
+            whole = tokens // chunk
+            total += whole * stage_ms(state, k, 0, 0, 1, chunk, chunk * chunk * (whole - 1) / 2)
         if tokens % chunk > 0:
-            total += stage_ms(state, k, 0, 0, 1, tokens % chunk)
+            rest = tokens % chunk
+            total += stage_ms(state, k, 0, 0, 1, rest, float(rest * (tokens - rest)))
     return total
 
 

@@ -145,6 +145,10 @@ NODE = np.dtype(
         ("hop_ms", "f8"),
         ("prefill_table", "i8"),
         ("decode_table", "i8"),
+        # Measured mixed steps over what the tables make of them; attention of a token to one of its prompt's earlier
+        # passes, ms of a layer.
+        ("mixed_factor", "f8"),
+        ("pair_ms", "f8"),
         # Sequences that hold memory, and those at work: prompts before their first token, sequences that decode.
         ("resident", "i8"),
         ("active", "i8"),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
 from coralopt.throughput import LayerTimes, LayerTimeSource
+from coralopt.throughput.layer_times import mixed_factor
 from coralopt.types import Floats
 
 #: What a user may give: a source of layer times, or a function from model and node to layer times.
@@ -66,10 +67,12 @@ class TimeTables:
     tables: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, dtype=TABLE))
     tokens: Floats = field(default_factory=lambda: np.zeros(0))
     values: Floats = field(default_factory=lambda: np.zeros((0, 2)))
-    _known: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    _known: dict[tuple[str, str], tuple[int, int, float]] = field(default_factory=dict)
 
-    def index(self, model: ModelArchitecture, configuration: NodeConfiguration, source: TimesOf) -> tuple[int, int]:
-        """Numbers of the prefill and the decode table of this pair, sampled on first use.
+    def index(
+        self, model: ModelArchitecture, configuration: NodeConfiguration, source: TimesOf
+    ) -> tuple[int, int, float]:
+        """Numbers of the prefill and the decode table of this pair, sampled on first use, and its mixed factor.
 
         Raises:
             CoraloptError: The source has no figures for the pair, or gives one that is not a positive number.
@@ -80,7 +83,7 @@ class TimeTables:
             where = f"layer times of {model.name} on {configuration.name}"
             prefill = self._add(times.prefill_ms, times.most_prompts, f"prefill {where}")
             decode = self._add(times.decode_ms, times.most_sequences, f"decode {where}")
-            self._known[key] = (prefill, decode)
+            self._known[key] = (prefill, decode, mixed_factor(times))
         return self._known[key]
 
     def most(self, table: int) -> int:

@@ -75,6 +75,8 @@ class SlowNode:
     token_ms: float
     hop_ms: float
     tables: tuple[int, int]
+    mixed_factor: float
+    pair_ms: float
     link: float
     credit: float = 0.0
     used: int = 0
@@ -237,8 +239,8 @@ class Reference:
         whole, rest = divmod(request.input, chunk)
         total = 0.0
         for nodes in instance.stages:
-            total += whole * self.time(nodes[0], 0, 0, 1, chunk) if whole else 0.0
-            total += self.time(nodes[0], 0, 0, 1, rest) if rest else 0.0
+            total += whole * self.time(nodes[0], 0, 0, 1, chunk, chunk * chunk * (whole - 1) / 2) if whole else 0.0
+            total += self.time(nodes[0], 0, 0, 1, rest, float(rest * whole * chunk)) if rest else 0.0
         return total / 1e3
 
     def settle(self) -> None:
@@ -435,7 +437,7 @@ class Reference:
             return
         instance, stages = node.owner, len(node.owner.stages)
         taken: list[SlowRequest] = []
-        ms, decodes, prompt_tokens = 0.0, 0, 0
+        ms, decodes, prompt_tokens, pairs = 0.0, 0, 0, 0.0
         if instance.phase == "prefill":
             while node.prompts and len(taken) < node.batch:
                 more = self.time(node, 0, 0, len(taken) + 1, prompt_tokens + node.prompts[0].input)
@@ -472,9 +474,10 @@ class Reference:
                 elif prompt_tokens and decodes + prompt_tokens + request.chunk > node.chunk:
                     break
                 prompt_tokens += request.chunk
+                pairs += request.chunk * request.prefilled
                 taken.append(node.prompts.popleft())
             if taken:
-                ms = self.time(node, decodes, context, 1 if prompt_tokens else 0, prompt_tokens)
+                ms = self.time(node, decodes, context, 1 if prompt_tokens else 0, prompt_tokens, pairs)
                 if node.stage == 0:
                     batch = {"left": len(taken)}
                     node.in_flight.append(batch)
@@ -548,7 +551,9 @@ class Reference:
 
     # Times
 
-    def time(self, node: SlowNode, decodes: int, context: int, prompts: int, prompt_tokens: int) -> float:
+    def time(
+        self, node: SlowNode, decodes: int, context: int, prompts: int, prompt_tokens: int, pairs: float = 0.0
+    ) -> float:
         """Time of one micro-batch, ms."""
         tokens = decodes + prompt_tokens
         if not prompts:
@@ -560,10 +565,13 @@ class Reference:
             layer, other = self.look_up(node.tables[0], 1, tokens)
             if tokens < 64 and tokens <= len(self.tables[node.tables[1]][1]):
                 layer = min(layer, self.look_up(node.tables[1], tokens, 1)[0])
+            # Chunks attend to what earlier passes computed of their prompts.
+            layer += node.pair_ms * pairs
             if decodes:
                 full, head = self.look_up(node.tables[1], decodes, context / decodes)
                 layer += full - self.look_up(node.tables[1], decodes, 1)[0]
                 other = max(other, head)
+                layer *= node.mixed_factor
         ms = node.layers * layer + tokens * node.token_ms + node.hop_ms
         return ms + other if node.pays_head else ms
 

@@ -144,6 +144,8 @@ def _node(owner: SlowInstance, record: Any) -> SlowNode:
         token_ms=real("token_ms"),
         hop_ms=real("hop_ms"),
         tables=(number("prefill_table"), number("decode_table")),
+        mixed_factor=real("mixed_factor"),
+        pair_ms=real("pair_ms"),
         link=real("link"),
     )
 
@@ -178,7 +180,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
             SimpleNamespace(name="m"),  # type: ignore[arg-type]
             SimpleNamespace(name=f"c{c}"),  # type: ignore[arg-type]
             lambda *_: _times(rng),
-        )
+        )[:2]
         for c in range(kinds)
     ]
     blueprints = []
@@ -262,6 +264,7 @@ def _blueprint(
     nodes["token_ms"], nodes["hop_ms"] = rng.uniform(0, 0.1, len(nodes)), rng.uniform(0, 1, len(nodes))
     chosen = np.array(pairs)[rng.integers(0, len(pairs), len(nodes))]
     nodes["prefill_table"], nodes["decode_table"] = chosen[:, 0], chosen[:, 1]
+    nodes["mixed_factor"], nodes["pair_ms"] = rng.uniform(0.8, 1.5, len(nodes)), rng.uniform(0, 0.01, len(nodes))
     nodes["link"] = rng.uniform(500, 50_000, len(nodes))
     return Blueprint(
         key=(model, phase, sizes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,11 +49,13 @@ class GridTimes:
         provenance: Where the figures come from.
         prefill: Whole prompts.
         decode: One token a sequence.
+        mixed_factor: Layers of measured mixed steps over what prefill and decode times make of them.
     """
 
     provenance: str
     prefill: TimeGrid
     decode: TimeGrid
+    mixed_factor: float = field(default=1.0, kw_only=True)
 
     @property
     def most_prompts(self) -> int:

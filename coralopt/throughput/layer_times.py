@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.throughput.grid import GridTimes
 from coralopt.types import Floats
 
 #: Prefill is measured from so many tokens on. A shorter pass takes no longer than a decode step of as many sequences.
@@ -40,7 +41,14 @@ class LayerTimes(Protocol):
         ...
 
 
-def mixed_ms(times: LayerTimes, sequences: Floats, context: float, prompt_tokens: Floats) -> tuple[Floats, Floats]:
+def mixed_factor(times: LayerTimes) -> float:
+    """Measured mixed steps over what :func:`mixed_ms` puts together, layers only; 1 where none were measured."""
+    return times.mixed_factor if isinstance(times, GridTimes) else 1.0
+
+
+def mixed_ms(
+    times: LayerTimes, sequences: Floats, context: float, prompt_tokens: Floats, earlier_ms: Floats | float = 0.0
+) -> tuple[Floats, Floats]:
     """(one layer, embedding and logits) for one pass that decodes a token of each sequence and computes prompts, ms.
 
     One pass over all tokens, as prefill takes it, and the attention of the decoding sequences to their contexts: what a
@@ -51,6 +59,7 @@ def mixed_ms(times: LayerTimes, sequences: Floats, context: float, prompt_tokens
         sequences: float64 (n,), at least 1: sequences that decode.
         context: Their mean context, tokens.
         prompt_tokens: float64 (n,), above 0: tokens of prompts in the same pass.
+        earlier_ms: Attention of these tokens to what earlier passes computed of their prompts, ms of a layer.
     """
     layer, other = times.decode_ms(sequences, context)
     tokens = sequences + prompt_tokens
@@ -59,7 +68,8 @@ def mixed_ms(times: LayerTimes, sequences: Floats, context: float, prompt_tokens
     short = (tokens < SHORT_PASS) & (tokens <= times.most_sequences)
     if short.any():
         whole[short] = np.minimum(whole[short], times.decode_ms(tokens[short], 1.0)[0])
-    return whole + layer - times.decode_ms(sequences, 1.0)[0], np.maximum(other, head)
+    whole = whole + earlier_ms
+    return (whole + layer - times.decode_ms(sequences, 1.0)[0]) * mixed_factor(times), np.maximum(other, head)
 
 
 class LayerTimeSource(Protocol):

@@ -18,11 +18,18 @@ class MeasuredSource:
     Args:
         nodes: The measurements.
         rest: Asked for other pairs; ``None``: those have no figures.
+        host_ms: Host times measured with them, of a step and of a request, ms; ``None`` where none was.
     """
 
     name = "measured"
 
-    def __init__(self, nodes: Sequence[MeasuredNodeTimes], rest: LayerTimeSource | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[MeasuredNodeTimes],
+        rest: LayerTimeSource | None = None,
+        host_ms: tuple[float | None, float | None] = (None, None),
+    ) -> None:
+        self.host_ms = host_ms
         self._nodes = {(node.model, node.configuration, node.weight_format, node.kv_format): node for node in nodes}
         self._rest = rest
 
@@ -33,7 +40,8 @@ class MeasuredSource:
     def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> LayerTimes:
         node = self._find(model, configuration)
         if node is not None:
-            return GridTimes(f"measured: {node.measured_with}", _grid(node.prefill), _grid(node.decode))
+            grids = _grid(node.prefill), _grid(node.decode)
+            return GridTimes(f"measured: {node.measured_with}", *grids, mixed_factor=node.mixed_factor)
         assert self._rest is not None
         return self._rest.times(model, configuration)
 

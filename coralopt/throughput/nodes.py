@@ -11,6 +11,7 @@ from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput.layer_times import LayerTimes, mixed_ms
 from coralopt.throughput.occupancy import Occupancy, occupancy_of, transfer_tokens
+from coralopt.throughput.roofline import pair_ms
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 from coralopt.types import Floats
 
@@ -81,7 +82,7 @@ def node_throughput(
         float64 (S, 3, L + 1) tokens/s, int32 (S, 3, L + 1) batch, float64 (S, 3, L + 1) ms.
     """
     model = phase.model
-    work = _work(phase, times, batch_grid(1 if smallest else _most(phase, times)))
+    work = _work(phase, configuration, times, batch_grid(1 if smallest else _most(phase, times)))
     layers = np.arange(model.layers + 1, dtype=np.float64)
     shape = (max_stages, 3, model.layers + 1)
     values, stage_ms = np.zeros(shape), np.zeros(shape)
@@ -117,7 +118,7 @@ def node_throughput(
     for stages in range(1, max_stages + 1):
         # The largest micro-batch is the tail of the sequences at work; throughput is made by their mean.
         at_work = work.occupancy.mean_within(stages * work.batch) / stages
-        usual = work if work.occupancy.score == 0 else _work(phase, times, np.maximum(at_work, 1.0))
+        usual = work if work.occupancy.score == 0 else _work(phase, configuration, times, np.maximum(at_work, 1.0))
         for role in (FIRST, MIDDLE, LAST) if stages > 1 else (FIRST,):
             ms, carrying_ms = mean_time(work, stages, role)
             room = free_bytes(phase, configuration, role, stages)
@@ -193,7 +194,7 @@ def _most(phase: ModelPhase, times: LayerTimes) -> int:
     return times.most_prompts if phase.phase == "prefill" else times.most_sequences
 
 
-def _work(phase: ModelPhase, times: LayerTimes, batch: Floats) -> _Work:
+def _work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes, batch: Floats) -> _Work:
     lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
     if phase.phase == "prefill":
         step = _Step(*times.prefill_ms(batch, lengths_in), batch * lengths_in)
@@ -208,7 +209,9 @@ def _work(phase: ModelPhase, times: LayerTimes, batch: Floats) -> _Work:
     arriving, passes = batch / lengths_out, prompt_passes(lengths_in, batch, budget)
     share = np.minimum(1.0, arriving * passes)
     carried = arriving * lengths_in / share
-    mixed = _Step(*mixed_ms(times, batch, occupancy.context, carried), batch + carried)
+    # The k-th pass of a prompt attends to the k - 1 before it as well.
+    earlier_ms = pair_ms(phase.model, configuration) * carried * (lengths_in / passes) * (passes - 1) / 2
+    mixed = _Step(*mixed_ms(times, batch, occupancy.context, carried, earlier_ms), batch + carried)
     # A prompt waits for at most the step under way, a carrying one, before its own.
     limit = np.where(batch + carried <= budget, phase.prefill_budget_ms / (passes + 1), -1.0)
     return _Work(batch, step, occupancy, 1.0, phase.decode_budget_ms, _Carrying(mixed, share, limit))

@@ -155,6 +155,17 @@ def layer_ms(
     return np.asarray(1e3 * (np.maximum(dense_s + expert_s, memory_s) + reduce_s) + efficiency.overhead_ms)
 
 
+def pair_ms(model: ModelArchitecture, configuration: NodeConfiguration) -> float:
+    """Attention of one token to one that an earlier pass computed of its prompt, ms of a layer (mean over the layers).
+
+    Sources have whole prompts only. Windows are left out: they seldom reach into an earlier pass.
+    """
+    full = 1.0 - (model.sliding_layers / model.layers if model.sliding_window else 0.0)
+    efficiency = efficiency_of(configuration, "prefill")
+    peak = configuration.count * configuration.gpu.bf16_tflops * 1e12 * efficiency.mfu
+    return 1e3 * full * model.attention_flops(True) / peak
+
+
 def head_ms(
     model: ModelArchitecture, configuration: NodeConfiguration, efficiency: Efficiency, sequences: Floats
 ) -> Floats:

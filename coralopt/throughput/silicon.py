@@ -91,5 +91,5 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
         # An estimate must not go about as silicon in plans.
         kind = "silicon" if measured else "vendor estimate"
         line = f"{kind}: aiconfigurator 0.12.0, {columns['version'][first]}{note}"
-        result[key] = SiliconTimes(provenance=line, measured=measured, **grids)
+        result[key] = SiliconTimes(line, grids["prefill"], grids["decode"], measured)
     return result

@@ -53,7 +53,8 @@ def throughput_source(name: str | MeasuredSourceChoice) -> LayerTimeSource:
         CoraloptError: Unknown name.
     """
     if isinstance(name, MeasuredSourceChoice):
-        return SpeculatingSource(MeasuredSource(name.nodes, AutoSource() if name.name == "auto" else None))
+        rest = AutoSource() if name.name == "auto" else None
+        return SpeculatingSource(MeasuredSource(name.nodes, rest, name.host_ms))
     if name not in SOURCES:
         raise CoraloptError(f"unknown throughput source {name!r}; choose one of: {', '.join(SOURCES)}")
     return SpeculatingSource(SOURCES[name]())
@@ -98,7 +99,7 @@ def build_tables(
             phase, configuration, times, max_stages, budget_units=budget_units, receiver_gb_s=receiver_gb_s
         )
         values[:, :, c], batch[:, :, c], stage_ms[:, :, c] = cells
-        provenance.append(times.provenance + _host(phase.serving))
+        provenance.append(times.provenance + _host(phase.serving, source))
     return ThroughputTables(
         key=phase.key,
         configurations=tuple(c.name for c in configurations),
@@ -110,14 +111,19 @@ def build_tables(
     )
 
 
-def _host(serving: Serving) -> str:
+def _host(serving: Serving, source: LayerTimeSource) -> str:
     """What the host takes besides, and where that comes from; nothing where it takes nothing."""
     if not serving.host_step_ms and not serving.host_request_ms:
         return ""
-    engine = SERVING_PRESETS["engine"]
-    same = (serving.host_step_ms, serving.host_request_ms) == (engine.host_step_ms, engine.host_request_ms)
-    source = "closed-loop measurements of vLLM" if same else "the scenario"
-    return f"; host {serving.host_step_ms:g} ms a step, {serving.host_request_ms:g} ms a request ({source})"
+    engine, host_ms = SERVING_PRESETS["engine"], (serving.host_step_ms, serving.host_request_ms)
+    inner = source.inner if isinstance(source, SpeculatingSource) else source
+    if isinstance(inner, MeasuredSource) and inner.host_ms == host_ms:
+        origin = "measured with the layers"
+    elif host_ms == (engine.host_step_ms, engine.host_request_ms):
+        origin = "closed-loop measurements of vLLM"
+    else:
+        origin = "the scenario"
+    return f"; host {serving.host_step_ms:g} ms a step, {serving.host_request_ms:g} ms a request ({origin})"
 
 
 def budget_tables(

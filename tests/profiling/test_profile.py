@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ from coralopt.profiling.vllm_files import bench_parameters, serve_parameters
 from coralopt.profiling.vllm_run import sweep_command
 from coralopt.scenario import load_scenario
 from coralopt.throughput import build_tables, throughput_source
-from coralopt.throughput.roofline import RooflineSource
+from coralopt.throughput.grid import GridTimes, TimeGrid
+from coralopt.throughput.layer_times import mixed_ms
+from coralopt.throughput.roofline import RooflineSource, pair_ms
 
 TORCH = os.environ.get("CORALOPT_TORCH_PYTHON") or (sys.executable if find_spec("torch") else None)
 needs_torch = pytest.mark.skipif(TORCH is None, reason="no torch here, and CORALOPT_TORCH_PYTHON names no interpreter")
@@ -106,6 +109,54 @@ def test_exact_lines_are_found() -> None:
     assert off is not None
     assert max(size for _, size in off.values()) < 1e-9
     assert max(node["fit_error"].values()) < 1e-9
+
+
+def test_mixed_steps_and_host_times_reach_the_plan(tmp_path: Path) -> None:
+    """An engine whose steps take 3 ms, whose requests take 20 ms, and whose mixed steps take 1.2 of their parts."""
+    assert MODEL is not None
+    node_configuration = node_configurations()["1xL40S"]
+    roofline = RooflineSource().times(MODEL, node_configuration)
+    head, prompt_head = (float(ask(np.ones(1), 64.0)[1][0]) for ask in (roofline.decode_ms, roofline.prefill_ms))
+    points = [replace(point, ms=point.ms + 3.0 + (20.0 if point.phase == "prefill" else 0.0)) for point in points_of()]
+    plain = measured_node(MODEL, "1xL40S", "test", points_of())
+    times = GridTimes("", *(TimeGrid(*(np.array(v) for v in plain[phase].values())) for phase in ("prefill", "decode")))
+    for sequences, history in ((1, 0), (2, 256)):
+        earlier = history * 256 * pair_ms(MODEL, node_configuration)
+        layer = float(mixed_ms(times, np.array([1.0 * sequences]), 256.0, np.array([256.0]), earlier)[0][0])
+        points += [Point("mixed", j, sequences, 256.0, 3.0 + head + 1.2 * layer * j, 256, history) for j in (2, 4)]
+    node = measured_node(MODEL, "1xL40S", "a test", points, engine=True)
+    assert node["host_step_ms"] == pytest.approx(3.0)
+    # The output head of a prompt and that of a step are taken as equal.
+    request_ms = 20.0 + prompt_head - head
+    assert node["host_request_ms"] == pytest.approx(request_ms)
+    assert node["mixed_factor"] == pytest.approx(1.2)
+    assert np.array(node["decode"]["other_ms"]) == pytest.approx(np.array(plain["decode"]["other_ms"]))
+    save_measurements(tmp_path / "l40s.json", node)
+    document: dict[str, Any] = {
+        "name": "measured",
+        "models": {
+            MODEL.name: {
+                "slo": {"ttft_ms": 4000, "tpot_ms": 100},
+                "demand": {"requests_s": 1, "input_tokens": 200, "output_tokens": 50},
+            }
+        },
+        "pool": {"regions": {"us-east-2": {"configurations": {"1xL40S": 4}}}},
+        "throughput": {"source": "measured", "measured": ["l40s.json"]},
+    }
+    for serving, host in (
+        ({}, (3.0, request_ms)),
+        ({"host_step_ms": 1.0}, (1.0, request_ms)),
+        ({"preset": "paper"}, (0.0, 0.0)),
+    ):
+        (tmp_path / "scenario.json").write_text(json.dumps({**document, "serving": serving}))
+        scenario = load_scenario(tmp_path / "scenario.json")
+        assert (scenario.serving.host_step_ms, scenario.serving.host_request_ms) == pytest.approx(host)
+        source = throughput_source(scenario.throughput_source)
+        line = build_tables(source, scenario.model_phases[0], scenario.configurations, 1).provenance[0]
+        assert ("measured with the layers" in line) == (not serving)
+        found = source.times(MODEL, scenario.configurations[0])
+        assert isinstance(found, GridTimes)
+        assert found.mixed_factor == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize(
@@ -457,10 +508,13 @@ def test_torch_profile_on_cpu(tmp_path: Path) -> None:
         layers=(2, 16), prompts=(1,), prompt_tokens=(16, 512), sequences=(1, 4), contexts=(64,), repeats=9, threads=1
     )
     points, note = profile_with_torch(model, options, tmp_path, str(TORCH))
-    assert len(points) == 8
+    assert len(points) == 8 + 2 * len(options.mixed)
     assert "1 threads" in note
     fit = fit_points(points, "prefill")
     assert fit.layer_ms[1][0] > fit.layer_ms[0][0]
+    # A step with 512 tokens of a prompt takes much longer than its decode alone, and about what is put together.
+    node = measured_node(model, "1xCPU", note, points)
+    assert 0.4 < node["mixed_factor"] < 2.5
 
 
 _UNIFORM = """
@@ -484,6 +538,14 @@ for n in range(3):
     part._keys[n][:, :, :8], part._values[n][:, :, :8] = keys[n][:, :, :8], values[n][:, :, :8]
 part._tokens = ids[:, -1].contiguous()
 assert part.step().tolist() == expected.tolist(), "decode"
+for history in (0, 4):
+    part.prepare_mixed(2, 9, 9 - history, history)
+    for n in range(3):
+        part._keys[n][:, :, :8], part._values[n][:, :, :8] = keys[n][:, :, :8], values[n][:, :, :8]
+        part._own[n][0][:, :, :history] = keys[n][1:, :, :history]
+        part._own[n][1][:, :, :history] = values[n][1:, :, :history]
+    part._tokens = torch.cat([ids[:, -1], ids[1, history:]])
+    assert part.step().tolist() == [*expected.tolist(), expected[1].item()], f"mixed after {history}"
 print("equal")
 """
 
@@ -491,7 +553,7 @@ print("equal")
 @needs_torch
 @pytest.mark.slow
 def test_what_is_timed_is_the_model(tmp_path: Path) -> None:
-    """A profiled step, prefill or decode, computes what transformers computes with the same weights."""
+    """A profiled step, prefill, decode or both, computes what transformers computes with the same weights."""
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     command = [str(TORCH), "-c", _UNIFORM, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)

@@ -41,7 +41,7 @@ def instance_of(phase: int, stages: int = 1, batch: int = 1, capacity: int = 10*
     nodes["stage"], nodes["layers"], nodes["weight"] = np.arange(stages), 1, 1.0
     nodes["capacity"], nodes["kv_full"], nodes["kv_copies"] = capacity, 1.0, 1.0
     nodes["batch"], nodes["limit"], nodes["budget_ms"] = batch, (stages + 1) * batch, 1e9
-    nodes["prefill_table"], nodes["decode_table"], nodes["link"] = 0, 1, link
+    nodes["prefill_table"], nodes["decode_table"], nodes["mixed_factor"], nodes["link"] = 0, 1, 1.0, link
     if phase == DECODE:
         nodes["limit"] = stages * batch
     name = PHASES[phase]

@@ -97,10 +97,10 @@ def test_stage_times_are_the_planners(mode: str, request: pytest.FixtureRequest)
                     expected = table.stage_ms[len(instance.stages) - 1, role, c, stage.layers]
                     for _ in range(node.count):
                         if instance.phase == "prefill":
-                            work = (0, 0, node.batch, round(node.batch * phase.mean_input_tokens))
+                            work = (0, 0, node.batch, round(node.batch * phase.mean_input_tokens), 0.0)
                         else:
                             context = phase.mean_input_tokens + phase.mean_output_tokens / 2
-                            work = (node.batch, round(node.batch * context), 0, 0)
+                            work = (node.batch, round(node.batch * context), 0, 0, 0.0)
                         ms = stage_ms(fleet.state, k, *work)
                         if instance.phase == "mixed":
                             # Not every step carries prompts here. One that does holds up the others in flight.
@@ -109,7 +109,7 @@ def test_stage_times_are_the_planners(mode: str, request: pytest.FixtureRequest)
                             assert share < 1
                             share = 1 - (1 - share) ** len(instance.stages)
                             prompt = round(phase.mean_input_tokens / passes)
-                            carrying = stage_ms(fleet.state, k, *work[:2], 1, prompt)
+                            carrying = stage_ms(fleet.state, k, *work[:2], 1, prompt, 0.0)
                             ms = (1 - share) * ms + share * carrying
                         assert ms == pytest.approx(expected, rel=2e-3)
                         k += 1

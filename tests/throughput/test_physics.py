@@ -18,10 +18,11 @@ from coralopt.scenario.lengths import LengthSpread
 from coralopt.scenario.parts import SERVING_PRESETS
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput import FIRST, LAST, MIDDLE
+from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.throughput.layer_times import mixed_ms
 from coralopt.throughput.nodes import cache_bytes, free_bytes, node_throughput
 from coralopt.throughput.occupancy import occupancy_of, transfer_tokens
-from coralopt.throughput.roofline import Efficiency, Link, RooflineSource, efficiency_of, head_ms, layer_ms
+from coralopt.throughput.roofline import Efficiency, Link, RooflineSource, efficiency_of, head_ms, layer_ms, pair_ms
 from coralopt.throughput.speculative import SpeculatingSource
 from coralopt.types import Floats
 
@@ -285,6 +286,32 @@ def test_mixed_step_reads_the_weights_once() -> None:
     assert layer == pytest.approx(20.079505536 + 0.08187904, rel=1e-12)
 
 
+#: Attention of one token to one earlier token, Qwen3-32B on the made-up GPU, which is taken to reach what H100 does.
+PAIR_MS = 1e3 * 4 * 8192 / (100e12 * 0.7312)
+
+
+def test_attention_to_earlier_passes() -> None:
+    """A pair of tokens: two products of 64 heads of 128, two operations each; half of them on two GPUs; no windows.
+
+    gpt-oss-20b has windows in half of its layers, 64 heads of 64: a quarter.
+    """
+    assert pair_ms(models()["qwen3-32b"], node(1)) == pytest.approx(PAIR_MS, rel=1e-12)
+    assert pair_ms(models()["qwen3-32b"], node(2)) == pytest.approx(PAIR_MS / 2, rel=1e-12)
+    assert pair_ms(models()["gpt-oss-20b"], node(1)) == pytest.approx(PAIR_MS / 4, rel=1e-12)
+    times = mixed_ms(_Lines(64), np.array([10.0]), 1101, np.array([500.0]), 3.0)
+    assert times[0] == pytest.approx(7.2 + 3.0, rel=1e-12)
+
+
+def test_measured_mixed_steps_scale_the_layers() -> None:
+    """Steps measured 10 % longer than put together: layers 10 % longer, what is not a layer as it was."""
+    grid = TimeGrid(np.array([64.0, 2064.0]), np.array([1.0]), np.array([[1.64], [21.64]]), np.array([[0.5], [0.5]]))
+    decode = TimeGrid(np.array([1.0, 2001.0]), np.array([10.0]), np.array([[1.201], [3.201]]), np.array([[0.3], [0.3]]))
+    times = GridTimes("round numbers", grid, decode, mixed_factor=1.1)
+    layer, other = mixed_ms(times, np.array([10.0]), 1101.0, np.array([500.0]))
+    assert layer == pytest.approx(1.1 * 7.2, rel=1e-12)
+    assert other == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     ("prompt", "answer", "ttft_ms", "batch", "milliseconds"),
     [
@@ -296,11 +323,12 @@ def test_mixed_step_reads_the_weights_once() -> None:
         # Not within 1,556 ms; 9 sequences: 0.91 * (1.18 + 0.945) + 0.09 * (11.09 + 0.9441) = 3.016819 ms.
         (1000, 100, 1556.0, 9, 64 * 3.016819 + 0.318),
         # 5,000 tokens beside 10 of 2,048: three steps of 1,666.67 tokens, so 3 of 10 steps carry. 1.2 + 5.05 = 6.25 ms;
-        # 1 + 16.766667 + 5.049 = 22.815667 ms; mean 11.2197 ms.
-        (5000, 100, 1e6, 10, 64 * 11.2197 + 0.36),
+        # 1 + 16.766667 + 5.049 = 22.815667 ms; mean 11.2197 ms. The second pass attends to the tokens of the first, the
+        # third to those of both: one pass on average, 1,666.67 ** 2 pairs of 4 * 8,192 operations at 0.7312 of 1e14/s.
+        (5000, 100, 1e6, 10, 64 * (11.2197 + 0.3 * PAIR_MS * (5000 / 3) ** 2) + 0.36),
         # 0.4 prompts of three parts a step: every step carries 2,000 tokens. 9 sequences would need 2,250 + 9 tokens.
-        # 1 + 20.08 + 8 * 5,009 / 10,000 = 25.0872 ms.
-        (5000, 20, 1e6, 8, 64 * 25.0872 + 0.5),
+        # 1 + 20.08 + 8 * 5,009 / 10,000 = 25.0872 ms, and 2,000 tokens each with one pass before.
+        (5000, 20, 1e6, 8, 64 * (25.0872 + PAIR_MS * 2000 * 5000 / 3) + 0.5),
     ],
 )
 def test_mean_step_of_a_mixed_node(

@@ -24,7 +24,7 @@ from coralopt.throughput import (
     throughput_source,
 )
 from coralopt.throughput.nodes import HOP_MS, MEMORY_SHARE, batch_grid, cache_bytes
-from coralopt.throughput.roofline import efficiencies, efficiency_of, layer_ms
+from coralopt.throughput.roofline import efficiencies, efficiency_of, layer_ms, pair_ms
 
 BIG = Gpu("Big", 80.0, 3000.0, 900.0, 1800.0, 450.0, True, "Hopper", "test")
 SMALL = Gpu("Small", 24.0, 300.0, 120.0, None, 32.0, False, "Ada", "test")
@@ -138,6 +138,8 @@ def test_mixed_cell_equals_slow_recomputation(
         whole, head = (float(part[0]) for part in times.prefill_ms(np.ones(1), b + carried))
         if b + carried < 64:
             whole = min(whole, float(times.decode_ms(np.array([b + carried]), 1.0)[0][0]))
+        # All passes of a prompt but the first attend to those before: (passes - 1) / 2 of them on average.
+        whole += pair_ms(model, node) * carried * (n_in / passes) * (passes - 1) / 2
         whole += layer - float(times.decode_ms(np.array([b]), 1.0)[0][0])
         with_prompts = stage(whole, max(other, head), b + carried)
         share = 1 - (1 - min(1.0, carrying)) ** stages

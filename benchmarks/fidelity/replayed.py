@@ -1,16 +1,12 @@
-"""Simulator fidelity: one trace against a real vLLM on this machine's CPU and against the simulator (paper, section 5.2).
+"""One trace against real servers of vLLM on this machine's CPU, and against the simulator (paper, section 5.2).
 
-    python benchmarks/simulator_fidelity.py --vllm PROGRAM -o DIR
-
-1. makes a tiny seeded model; 2. profiles it with vLLM's own bench (`coralopt profile`); 3. plans with the measured times;
-4. launches the plan with `coralopt launch`, router included; 5. replays a trace; 6. simulates the same trace; 7. compares
-the distributions of TTFT and TPOT. Steps whose files lie in DIR already are not done again. Needs about ten minutes and a
-quiet machine; PROGRAM is vLLM's CPU build with pandas beside it (docs/fidelity.md).
+A tiny seeded model is made and profiled with vLLM's own bench (`coralopt profile`), planned for with the measured times,
+launched with `coralopt launch`, router included; a trace is replayed, and simulated. Steps whose files lie in the folder
+already are not done again. Needs ten minutes and a quiet machine; the program is vLLM's CPU build with pandas beside it.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import json
@@ -23,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from benchmarks.fidelity.rows import Row
 from coralopt import Plan, load_scenario, plan_scenario
 from coralopt.catalog import read_checkpoint
 from coralopt.profiling import (
@@ -42,7 +37,9 @@ from coralopt.simulation.fidelity import deviation
 from coralopt.throughput import build_tables, throughput_source
 from coralopt.workload import Trace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+LOADS, SECONDS, SEED = (0.4, 0.7), 80.0, 0
+BAR = (0.10, 0.15)
 #: Mean lengths of the trace, tokens; lognormal with the coefficient of variation 0.5, cut at the ends.
 INPUT, OUTPUT, CV = 160.0, 32.0, 0.5
 INPUT_ENDS, OUTPUT_ENDS = (32, 480), (4, 96)
@@ -61,39 +58,45 @@ PROFILE = ProfileOptions(
 FLAGS = ("--enforce-eager", "--kv-cache-memory-bytes", "256M")
 
 
-def main() -> None:
-    """All steps in order."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm", required=True, help="vLLM's CPU build")
-    parser.add_argument("--python", help="interpreter beside it that has torch; for the model only")
-    parser.add_argument("-o", "--output", type=Path, default=Path("fidelity"))
-    parser.add_argument(
-        "--load", type=float, default=0.5, help="share of the plan's throughput that the trace asks for"
-    )
-    parser.add_argument("--seconds", type=float, default=120.0, help="length of the trace")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", type=Path, help="write the CDFs here (PNG)")
-    arguments = parser.parse_args()
-    folder: Path = arguments.output
+def rows(program: str, folder: Path) -> list[Row]:
+    """A row a load; one that says why where servers cannot be run.
+
+    Args:
+        program: vLLM's CPU build.
+        folder: For everything that is made.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / "model"
     if not (model / "config.json").exists():
-        python = arguments.python or str(Path(arguments.vllm).with_name("python"))
         clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         script = ROOT / "tests" / "vllm" / "make_model.py"
+        python = str(Path(program).with_name("python"))
         subprocess.run([python, str(script), str(model)], check=True, env=clean, stdout=subprocess.DEVNULL)
     measured = folder / "measured.json"
     if not measured.exists():
-        points, note = profile(folder, model, arguments.vllm)
+        points, note = profile(folder, model, program)
         save_measurements(measured, measured_node(read_checkpoint(model).architecture("tiny"), "1xCPU", note, points))
-    plan, rate = make_plan(folder, arguments.load)
-    trace = make_trace(rate, arguments.seconds, arguments.seed)
-    answered = folder / f"replay-{arguments.load:g}-{arguments.seed}.json"
+    return [_row(program, folder, load) for load in LOADS]
+
+
+def _row(program: str, folder: Path, load: float) -> Row:
+    plan, rate = make_plan(folder, load)
+    trace = make_trace(rate, SECONDS, SEED)
+    answered = folder / f"replay-{load:g}.json"
     if not answered.exists():
-        record = run_servers(folder, arguments.vllm, model, trace, arguments.seed)
-        answered.write_text(json.dumps(record))
+        answered.write_text(json.dumps(run_servers(folder, program, folder / "model", trace, SEED)))
     record = json.loads(answered.read_text())
-    report(plan, rate, trace, record, simulate(plan, trace), folder, arguments)
+    result, real = simulate(plan, trace), record["replay"]
+    ttft, tpot = (
+        deviation(np.array(real[name], dtype=np.float64), np.asarray(result.requests[name], dtype=np.float64)).latency
+        for name in ("ttft_ms", "tpot_ms")
+    )
+    node = json.loads((folder / "measured.json").read_text())["nodes"][0]
+    alone = node["decode"]["other_ms"][0][0] + 8 * node["decode"]["layer_ms"][0][0]
+    note = f"{len(trace.arrival_s)} requests, {len(real['errors'])} failed; one sequence, ms a token: profile {alone:.2f}, "
+    note += f"before {record['probe_before_ms']:.2f}, after {record['probe_after_ms']:.2f}; "
+    note += f"load average {record['load_average'][0]:.1f} to {record['load_average'][1]:.1f}"
+    return Row("vLLM on this CPU", f"Qwen3 blocks, load {load:g}", (ttft, tpot), BAR, note)
 
 
 def profile(folder: Path, model: Path, vllm: str) -> tuple[list[Point], str]:
@@ -196,7 +199,7 @@ def run_servers(folder: Path, vllm: str, model: Path, trace: Trace, seed: int) -
         asyncio.run(replay(url, "tiny", Trace(np.zeros(4), np.full(4, 100), np.full(4, 8)), 512, seed=seed + 1))
         before = asyncio.run(replay(url, "tiny", probe, 512, seed=seed + 2))
         load_before = os.getloadavg()[0]
-        found = asyncio.run(replay(url, "tiny", trace, 512, seed=seed))
+        replayed = asyncio.run(replay(url, "tiny", trace, 512, seed=seed))
         load_after = os.getloadavg()[0]
         after = asyncio.run(replay(url, "tiny", probe, 512, seed=seed + 3))
     finally:
@@ -206,7 +209,7 @@ def run_servers(folder: Path, vllm: str, model: Path, trace: Trace, seed: int) -
         except subprocess.TimeoutExpired:
             controller.kill()
     return {
-        "replay": _plain(found),
+        "replay": _plain(replayed),
         "probe_before_ms": float(np.nanmedian(before.tpot_ms)),
         "probe_after_ms": float(np.nanmedian(after.tpot_ms)),
         "load_average": [load_before, load_after],
@@ -214,75 +217,6 @@ def run_servers(folder: Path, vllm: str, model: Path, trace: Trace, seed: int) -
     }
 
 
-def _plain(found: Replay) -> dict[str, Any]:
-    data = dataclasses.asdict(found)
+def _plain(replayed: Replay) -> dict[str, Any]:
+    data = dataclasses.asdict(replayed)
     return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in data.items()}
-
-
-def report(
-    plan: Plan, rate: float, trace: Trace, record: dict[str, Any], result: Any, folder: Path, arguments: Any
-) -> None:
-    """Print the comparison, write the requests, draw the CDFs."""
-    found = record["replay"]
-    node = json.loads((folder / "measured.json").read_text())["nodes"][0]
-    alone = node["decode"]["other_ms"][0][0] + 8 * node["decode"]["layer_ms"][0][0]
-    planned = plan.instances[0]
-    print(f"profile: {node['measured_with']}")
-    print("         points within " + ", ".join(f"{k} {v:.1%}" for k, v in node["fit_error"].items()) + " of c0 + c1 j")
-    print(
-        f"plan: {planned.count} instance of {len(planned.stages)} stage, batch {planned.stages[0].nodes[0].batch}, "
-        f"{planned.tokens_s:.1f} tokens/s; trace: {len(trace.arrival_s)} requests at {rate:.2f}/s "
-        f"({arguments.load:.0%} of it)"
-    )
-    print(
-        f"one sequence, ms a token: profile {alone:.2f}, before the replay {record['probe_before_ms']:.2f}, "
-        f"after {record['probe_after_ms']:.2f}; "
-        f"load average {record['load_average'][0]:.1f} to {record['load_average'][1]:.1f}"
-    )
-    print(f"failed requests: {len(found['errors'])}")
-    columns = {"arrival_s": trace.arrival_s, "input_tokens": trace.input_tokens, "output_tokens": trace.output_tokens}
-    print(
-        f"{'':6}{'latency dev.':>13}{'CDF dev.':>10}{'bias':>8}{'a request':>11}   p50, p90, p99 ms: real / simulated"
-    )
-    compare(found, result)
-    for name in ("ttft_ms", "tpot_ms"):
-        columns |= {f"real_{name}": np.array(found[name], dtype=np.float64)}
-        columns |= {f"simulated_{name}": np.asarray(result.requests[name], dtype=np.float64)}
-    pq.write_table(pa.table(columns), folder / f"requests-{arguments.load:g}-{arguments.seed}.parquet")
-    if arguments.plot is not None:
-        draw(columns, arguments.plot)
-
-
-def compare(found: dict[str, Any], result: Any) -> None:
-    """One line a latency."""
-    for name in ("ttft_ms", "tpot_ms"):
-        real, simulated = np.array(found[name], dtype=np.float64), np.asarray(result.requests[name], dtype=np.float64)
-        off = deviation(real, simulated)
-        tails = " / ".join(", ".join(f"{value:.1f}" for value in side) for side in (off.real_ms, off.simulated_ms))
-        print(f"{name[:4].upper():6}{off.latency:13.1%}{off.cdf:10.1%}{off.bias:+8.1%}{off.request:11.1%}   {tails}")
-
-
-def draw(columns: dict[str, Any], path: Path) -> None:
-    """Two panels of CDFs."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for axis, name, title in zip(
-        axes, ("ttft_ms", "tpot_ms"), ("time to first token", "time per output token"), strict=True
-    ):
-        for kind, style in (("real", "-"), ("simulated", "--")):
-            values = np.sort(columns[f"{kind}_{name}"][np.isfinite(columns[f"{kind}_{name}"])])
-            axis.step(values, np.arange(1, values.size + 1) / values.size, style, where="post", label=kind)
-        axis.set(xlabel=f"{title}, ms", ylabel="share of requests", ylim=(0, 1))
-        axis.set_xlim(left=0)
-        axis.grid(alpha=0.3)
-        axis.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-
-
-if __name__ == "__main__":
-    main()

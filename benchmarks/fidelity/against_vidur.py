@@ -1,0 +1,186 @@
+"""Our simulator against Vidur's: Llama-2-7B on one A100, its Sarathi scheduler, equal times of a layer's kernels.
+
+Vidur's source holds medians of the layer's matrix products, norms and activations by the tokens of a step; attention, whose
+profile is too large for copies of the source, is a line of A100's data sheet. Both simulators get these and no others: Vidur
+puts a step together from the parts, we from whole prompts, whole decode steps and :func:`mixed_ms`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fidelity.rows import Row
+from coralopt import Plan, plan_scenario, scenario_from_mapping
+from coralopt.simulation import simulate
+from coralopt.simulation.fidelity import deviation
+from coralopt.simulation.state import BLOCK
+from coralopt.throughput import FIRST
+from coralopt.throughput.nodes import cache_bytes, free_bytes
+from coralopt.types import Floats
+from coralopt.workload import Trace
+
+LOADS, SPEED_LOAD = (0.4, 0.7, 0.9), 0.7
+REQUESTS, MANY_REQUESTS = 4000, 20_000
+BAR = (0.05, 0.08)
+FASTER = 20.0
+INPUT, OUTPUT, CV = 600.0, 200.0, 0.8
+LAYERS, LONGEST = 32, 4096
+PROFILE = "data/profiling/compute/a100/meta-llama/Llama-2-7b-hf/mlp.csv"
+PARTS = (
+    *("input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm", "add"),
+    *("mlp_up_proj", "mlp_act", "mlp_down_proj"),
+)
+#: Attention of a layer, ms: launching it; a token of context read, 2 x 32 x 128 numbers of 2 bytes at 75 % of 2,039 GB/s; a
+#: pair of tokens in a prompt, 4 x 4,096 operations at 50 % of 312 TFLOP/s.
+ATTENTION = {"launch": 0.01, "read": 16384 / (0.75 * 2039e6), "pair": 16384 / (0.5 * 312e9)}
+#: Everything else of a step, ms: head and host.
+OTHER_MS = 1.0
+KNOTS = np.unique(np.rint(np.geomspace(1, LONGEST, 60)))
+
+
+def rows(vidur: Path | None, python: str) -> list[Row]:
+    """Three loads, and the speed."""
+    if vidur is None or not (vidur / PROFILE).exists():
+        return [Row("Vidur", "Llama-2-7B on A100", note="not run: no checkout of Vidur with its profiles (--vidur)")]
+    products = np.interp(np.arange(2 * LONGEST), *_products(vidur / PROFILE))
+    # Both see straight lines between the same points.
+    products = np.interp(np.arange(2 * LONGEST), KNOTS, products[KNOTS.astype(int)])
+    plans = {chunk: _plan(products, chunk) for chunk in (2048, 512)}
+    result = []
+    for chunk, load in [(2048, load) for load in LOADS] + [(512, SPEED_LOAD)]:
+        plan = plans[chunk]
+        trace = _trace(load * plan.instances[0].tokens_s / OUTPUT, REQUESTS)
+        theirs = _play(vidur, python, plan, trace, products)
+        ours, _ = _ours(plan, trace)
+        ttft, tpot = (deviation(np.array(theirs[key]), ours[key]).latency for key in ("ttft_ms", "tpot_ms"))
+        case = f"Llama-2-7B on A100, chunks of {chunk}, load {load:g}"
+        note = f"{theirs['restarts']} preemptions there" if theirs["restarts"] else ""
+        result.append(Row("Vidur", case, (ttft, tpot), BAR if chunk == 2048 else None, note))
+    plan = plans[2048]
+    trace = _trace(SPEED_LOAD * plan.instances[0].tokens_s / OUTPUT, MANY_REQUESTS)
+    theirs, (_, seconds) = _play(vidur, python, plan, trace, products), _ours(plan, trace)
+    ratio = theirs["seconds"] / seconds
+    note = f"{theirs['seconds']:.1f} s and {seconds:.2f} s of CPU: **{ratio:.0f} times as fast** (bar {FASTER:.0f})"
+    return [*result, Row("Vidur", f"speed, {MANY_REQUESTS:,} requests at load {SPEED_LOAD:g}", note=note)]
+
+
+def _products(path: Path) -> tuple[Floats, Floats]:
+    """(tokens, ms) of all of a layer but its attention."""
+    with path.open(encoding="utf-8") as lines:
+        mine = [row for row in csv.DictReader(lines) if row["num_tensor_parallel_workers"] == "1"]
+    at = {float(row["num_tokens"]): sum(float(row[f"time_stats.{part}.median"]) for part in PARTS) for row in mine}
+    tokens = sorted(at)
+    return np.array(tokens), np.array([at[n] for n in tokens])
+
+
+def _plan(products: Floats, chunk: int) -> Plan:
+    """One A100 whose measured times are the parts' sums, and whose steps have at most ``chunk`` tokens."""
+    tokens, batch = KNOTS, KNOTS[KNOTS <= 256]
+    launch, read, pair = ATTENTION["launch"], ATTENTION["read"], ATTENTION["pair"]
+    prefill = products[tokens.astype(int)] + launch + pair * tokens**2 / 2
+    decode = products[batch.astype(int)][None, :] + launch + read * tokens[:, None] * batch[None, :]
+
+    def grid(points: Floats, batches: Floats, layer: Floats) -> dict[str, Any]:
+        other = np.full(layer.shape, OTHER_MS)
+        return {
+            "tokens": points.tolist(),
+            "batch": batches.tolist(),
+            "layer_ms": layer.tolist(),
+            "other_ms": other.tolist(),
+        }
+
+    document = {
+        "name": "vidur",
+        "mode": "mixed",
+        "models": {
+            "llama2-7b": {
+                "model": {
+                    "layers": LAYERS,
+                    "hidden": 4096,
+                    "heads": 32,
+                    "kv_heads": 32,
+                    "head_dim": 128,
+                    "vocab": 32000,
+                    "intermediate": 11008,
+                    "weight_format": "bf16",
+                    "max_position": LONGEST,
+                },
+                "slo": {"ttft_ms": 2000, "tpot_ms": 60, "attainment": "mean"},
+                "demand": {"requests_s": 0.01, "input_tokens": INPUT, "output_tokens": OUTPUT},
+            }
+        },
+        "pool": {"regions": {"here": {"configurations": {"1xA100": {"available": 1, "price_usd_h": 1}}}}},
+        "pruning": {"max_nodes": 1, "memory_ratio": 1000},
+        "serving": {"preset": "paper", "admission": "preempt", "step_tokens": chunk},
+        "throughput": {
+            "source": "measured",
+            "measured": [
+                {
+                    "model": "llama2-7b",
+                    "configuration": "1xA100",
+                    "weight_format": "bf16",
+                    "measured_with": "medians of Vidur's profile, attention from the data sheet",
+                    "prefill": grid(tokens, np.ones(1), prefill[:, None]),
+                    "decode": grid(tokens, batch, decode),
+                }
+            ],
+        },
+    }
+    return plan_scenario(scenario_from_mapping(document, source="the comparison with Vidur"))
+
+
+def _trace(rate: float, requests: int) -> Trace:
+    """Poisson arrivals, lognormal lengths, ends cut so that the model takes them."""
+    draw = np.random.default_rng(0)
+    sigma = np.sqrt(np.log(1 + CV * CV))
+
+    def lengths(mean: float, most: int) -> Any:
+        drawn = np.rint(draw.lognormal(np.log(mean) - sigma * sigma / 2, sigma, requests))
+        return np.clip(drawn, 2, most).astype(np.int64)
+
+    return Trace(np.cumsum(draw.exponential(1 / rate, requests)), lengths(INPUT, 3000), lengths(OUTPUT, 1000))
+
+
+def _ours(plan: Plan, trace: Trace) -> tuple[dict[str, Floats], float]:
+    """(latencies, CPU seconds of a run with compiled code in memory)."""
+    simulate(plan, trace)
+    begun = time.process_time()
+    result = simulate(plan, trace)
+    seconds = time.process_time() - begun
+    return {name: np.asarray(result.requests[name], dtype=np.float64) for name in ("ttft_ms", "tpot_ms")}, seconds
+
+
+def _play(vidur: Path, python: str, plan: Plan, trace: Trace, products: Floats) -> dict[str, Any]:
+    """The trace through Vidur, with as many sequences, blocks of KV cache and tokens a step as the plan has."""
+    scenario = plan.resolved
+    phase, configuration = scenario.model_phases[0], scenario.configurations[0]
+    room = free_bytes(phase, configuration, FIRST, 1)[LAYERS]
+    block = BLOCK * LAYERS * cache_bytes(phase.model, configuration, 1.0)
+    job = {
+        "model": "meta-llama/Llama-2-7b-hf",
+        "arrival_s": trace.arrival_s.tolist(),
+        "input_tokens": trace.input_tokens.tolist(),
+        "output_tokens": trace.output_tokens.tolist(),
+        "products_ms": products.tolist(),
+        "attention_ms": ATTENTION,
+        "other_ms": OTHER_MS,
+        "batch": plan.instances[0].stages[0].nodes[0].batch,
+        "chunk": scenario.serving.step_tokens,
+        "blocks": int(room // block),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("job.json", "answer.json")]
+        paths[0].write_text(json.dumps(job), encoding="utf-8")
+        worker = Path(__file__).with_name("vidur_worker.py")
+        command = [python, str(worker), str(vidur.absolute()), *map(str, paths)]
+        subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
+        answer: dict[str, Any] = json.loads(paths[1].read_text(encoding="utf-8"))
+    return answer
