@@ -109,7 +109,7 @@ def test_stage_times_are_the_planners(mode: str, request: pytest.FixtureRequest)
                             assert share < 1
                             share = 1 - (1 - share) ** len(instance.stages)
                             prompt = round(phase.mean_input_tokens / passes)
-                            carrying = stage_ms(fleet.state, k, *work[:2], 1, prompt, 0.0)
+                            carrying = stage_ms(fleet.state, k, *work[:2], 1, prompt, prompt**2 * (passes - 1) / 2)
                             ms = (1 - share) * ms + share * carrying
                         assert ms == pytest.approx(expected, rel=2e-3)
                         k += 1
