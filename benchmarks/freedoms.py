@@ -56,6 +56,14 @@ def _only(variant: str) -> Change:
     return _floor(0.95, **{variant: 1.0})
 
 
+#: All single-L40S nodes of both regions of ``core`` decode phi4-14b.
+BUSY: Change = {
+    "running": [
+        {"model": "phi4-14b", "phase": "decode", "region": region, "nodes": {"1xL40S": 1}, "count": 16}
+        for region in ("us-east-2", "ap-northeast-2")
+    ]
+}
+
 ROWS = (
     Row("several GPU types, not one (L40S)", "core", _quota(L4=0, A10G=0), {}),
     Row("replicas of several nodes", "core", {"pruning": {"max_nodes": 1}}, {}),
@@ -68,6 +76,9 @@ ROWS = (
     Row("quota of 4 L40S", "core", {}, _quota(L40S=4)),
     Row("variants at a mean quality of 0.993, not the best one", "variants", _only("ngram"), {}),
     Row("variants at a mean quality of 0.98, not 16 bits", "variants", _only("bf16"), _floor(0.98)),
+    Row("N+1: any one instance may be lost", "core", {}, {"models": {"*": {"survive_instance_loss": 1.0}}}),
+    Row("starting before stopping, all 1xL40S in use", "core", BUSY, {**BUSY, "transition": "start-first"}),
+    Row("start costs by template, not K = 0.1", "core", {}, {"start": {"load_gb_s": 0.31}}),
     Row("two replicas of each phase", "tiny", {}, {"models": {"*": {"min_replicas": 2}}}),
 )
 

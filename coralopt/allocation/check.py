@@ -54,7 +54,7 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
                 name = problem.configuration_names[c]
                 violations.append(Violation("price", name, f"{name} has no price in {problem.region_names[r]}"))
         running = 0 if problem.running is None else int(problem.running[t, r])
-        penalty += max(0, n - running) * _listed(problem, t, r) * Fraction(float(problem.penalty))
+        penalty += max(0, n - running) * _listed(problem, t, r) * Fraction(float(problem.penalties[t]))
     for r in range(regions):
         for c in range(configurations):
             if used[r][c] > int(problem.availability[r, c]):
@@ -112,7 +112,7 @@ def request_flows(problem: AllocationProblem, items: list[_Item]) -> list[Flow]:
 def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flow] | None = None) -> list[Fraction]:
     """Tokens/s of every model phase that an allocation leaves unmet, exactly.
 
-    Where a share x must survive the loss of a region, what counts as served is at most what survives over x.
+    Where a share x must survive the loss of a region or of an instance, at most what survives over x counts as served.
     Phases that go unmet together do so in equal shares.
 
     Args:
@@ -138,13 +138,21 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flo
     return unmet
 
 
+def _left(problem: AllocationProblem, items: list[_Item], item: SideConstraint) -> Fraction:
+    """Tokens/s of the one phase of a side constraint in its regions, less the largest instance where one may be lost."""
+    assert item.phases is not None
+    regions = range(len(problem.region_names)) if item.regions is None else item.regions
+    served = _served(problem, items, item.phases[0], regions)
+    mine = (t for t, _, n in items if n and int(problem.phase[t]) == item.phases[0])
+    return served - (max((Fraction(float(problem.throughput[t])) for t in mine), default=0) if item.one_lost else 0)
+
+
 def _surviving(problem: AllocationProblem, items: list[_Item], phase: int) -> Fraction:
-    """Tokens/s of a phase that may count as served for what survives the loss of a region; its demand if all may."""
+    """Tokens/s of a phase that may count as served for what survives a loss; its demand if all may."""
     level = Fraction(float(problem.demand[phase]))
     for item in problem.side_constraints:
         if item.measure == "tokens_s" and item.phases == (phase,) and item.bound > 0:
-            regions = range(len(problem.region_names)) if item.regions is None else item.regions
-            level = min(level, _served(problem, items, phase, regions) / Fraction(float(item.bound)))
+            level = min(level, _left(problem, items, item) / Fraction(float(item.bound)))
     return level
 
 
@@ -180,13 +188,14 @@ def _side_constraints(problem: AllocationProblem, items: list[_Item], rent: list
             if problem.unmet_price is not None and math.isfinite(problem.unmet_price[phase]):
                 # What does not survive counts as unmet and is paid for.
                 continue
-            total = _served(problem, items, phase, range(len(rent)) if item.regions is None else item.regions)
+            total = _left(problem, items, item)
             limit, unit = share * Fraction(float(problem.demand[phase])), "tokens/s"
         elif item.is_rent:
             total = sum((rent[r] for r in (range(len(rent)) if item.regions is None else item.regions)), Fraction(0))
             limit, unit = Fraction(float(item.bound)), "USD/h"
         else:
-            total = sum((n * _measured(problem, item, t, r) for t, r, n in items), Fraction(0))
+            counted = _new(problem, items) if item.measure == "new_nodes" else items
+            total = sum((n * _measured(problem, item, t, r) for t, r, n in counted), Fraction(0))
             limit, unit = Fraction(float(item.bound)), "USD/h" if item.measure == "usd_h" else item.measure
         # Money and tokens/s are sums of rounded figures; instances and nodes are held to the last one.
         beyond = above if item.measure in ("usd_h", "tokens_s") or item.is_rent else Fraction.__gt__
@@ -195,6 +204,11 @@ def _side_constraints(problem: AllocationProblem, items: list[_Item], rent: list
             text = f"{item.name}: {float(total):,.6g} {unit}, {word} {float(limit):,.6g} asked for"
             violations.append(Violation("side constraint", item.name, text))
     return violations
+
+
+def _new(problem: AllocationProblem, items: list[_Item]) -> list[_Item]:
+    """The instances that do not run yet."""
+    return [(t, r, max(0, n - (0 if problem.running is None else int(problem.running[t, r])))) for t, r, n in items]
 
 
 def _measured(problem: AllocationProblem, item: SideConstraint, t: int, r: int) -> Fraction:
@@ -208,7 +222,7 @@ def _measured(problem: AllocationProblem, item: SideConstraint, t: int, r: int) 
         return Fraction(0)
     if item.measure == "usd_h":
         return _listed(problem, t, r)
-    if item.measure == "nodes":
+    if item.measure in ("nodes", "new_nodes"):
         return Fraction(nodes)
     if item.measure == "gpus":
         return Fraction(sum(int(problem.usage[t, c]) * each for c, each in zip(kinds, item.gpus, strict=True)))

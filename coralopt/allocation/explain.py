@@ -167,7 +167,7 @@ def explain(
     deadline = time.perf_counter() + (SECONDS if options.time_limit is None else min(SECONDS, options.time_limit))
     small = reduce_problem(problem).problem
     # Money counts in limits only, so a kept instance is like a new one.
-    columns = Columns.of(replace(small, running=None)).without_cost()
+    columns = Columns.of(small.unstarted()).without_cost()
     relaxation = least_shortfall(small, columns, lp_solver)
     least = float(relaxation.shortfall.sum())
     chosen = _nearest(small, columns, relaxation)
@@ -179,10 +179,11 @@ def explain(
         if whole and result.termination.reason is Reason.OPTIMAL and result.bound is not None:
             least = max(least, result.bound)
     template, region = columns.template[chosen], columns.region[chosen]
-    unserved = _unserved(small, columns.allocation(counts, chosen))
+    planned = columns.allocation(counts, chosen)
+    unserved = _unserved(small, planned)
     left = problem.availability.copy()
     np.subtract.at(left, region, small.usage[template].astype(np.int64) * counts[:, None])
-    tight = _used_up(small, template, region, counts)
+    tight = _used_up(small, template, region, planned)
     shortfalls = []
     for p in np.flatnonzero([lack > 0 for lack in unserved]).tolist():
         if problem.demand[p] <= 0 or np.isfinite(problem.unmet_prices()[p]):
@@ -204,7 +205,7 @@ def explain(
                 tuple(item.name for item in tight if item.phases is None or p in item.phases),
             )
         )
-    missed = _missed(small, template, region, counts)
+    missed = _missed(small, planned)
     total = sum((item.missing_tokens_s / item.demand_tokens_s for item in shortfalls), 0.0)
     total += sum(item.missing / item.asked for item in missed)
     conflict, irreducible = _conflict(problem, lp_solver, backend, options, deadline)
@@ -252,7 +253,7 @@ def _conflict(
 
     def meets(constraints: list[SideConstraint]) -> bool | None:
         """Whether demand and these side constraints can be met together; ``None`` when that is not known."""
-        eased = reduce_problem(replace(problem, side_constraints=tuple(constraints), running=None)).problem
+        eased = reduce_problem(replace(problem, side_constraints=tuple(constraints)).unstarted()).problem
         columns = Columns.of(eased).without_cost()
         relaxation = least_shortfall(eased, columns, lp_solver)
         if (relaxation.shortfall > SHORTFALL).any():
@@ -279,24 +280,25 @@ def _conflict(
     return tuple(item.name for item in kept), proven
 
 
-def _used_up(problem: AllocationProblem, template: Ints, region: Ints, counts: Ints) -> list[SideConstraint]:
+def _used_up(problem: AllocationProblem, template: Ints, region: Ints, planned: Allocation) -> list[SideConstraint]:
     """ "Most" constraints with too little left for the smallest instance in their scope."""
     items = []
     for item in open_constraints(problem):
         if item.sense == "most":
             each = item.coefficients(problem, template, region)
             least = each[each > 0].min(initial=np.inf)
-            if np.isfinite(least) and item.limit(problem) - float(each @ counts) < least:
+            total = item.total(problem, planned.template, planned.region, planned.count)
+            if np.isfinite(least) and item.limit(problem) - total < least:
                 items.append(item)
     return items
 
 
-def _missed(problem: AllocationProblem, template: Ints, region: Ints, counts: Ints) -> tuple[MissedConstraint, ...]:
+def _missed(problem: AllocationProblem, planned: Allocation) -> tuple[MissedConstraint, ...]:
     missed = []
     for item in open_constraints(problem):
         if item.sense == "least":
             limit = item.limit(problem)
-            lack = limit - float(item.coefficients(problem, template, region) @ counts)
+            lack = limit - item.total(problem, planned.template, planned.region, planned.count)
             if lack > SHORTFALL * limit:
                 missed.append(MissedConstraint(item.name, limit, lack))
     return tuple(missed)

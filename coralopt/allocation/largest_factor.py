@@ -122,7 +122,7 @@ def largest_factor(
     backend = require_backend(solver)
     able = Capability.LP_DUALS in backend.capabilities and backend.probe().size_limit is None
     lp_solver = backend if able else get_backend("highs")
-    whole = replace(problem, running=None, unmet_price=None)
+    whole = replace(problem.unstarted(), unmet_price=None)
     reduced = reduce_problem(whole)
     small = reduced.problem
     priced = Columns.of(small)
@@ -265,7 +265,7 @@ class _Weights:
         burden = problem.usage.astype(np.float64) @ relaxation.capacity_prices.T
         weight = burden[columns.template, columns.region]
         side = SidePrices(problem, relaxation.side_prices)
-        terms = side.terms(columns.template, columns.region)
+        terms = side.terms(columns.template, columns.region, columns.kept)
         share = scaled_share(weight, terms)
         side, weight = SidePrices(problem, share * side.prices), np.maximum(weight + share * terms, 0.0)
         worth = problem.segments.worth(relaxation.capacity_prices, side.rent_factor() - 1)

@@ -49,6 +49,8 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
                 f"{problem.phase_names[p]}@{'*' if r is None else places[0][r]}" for p, r in way.routes[index[1]].pools
             )
             return f"flow[{'>'.join(legs)}]{rest}"
+        if kind in ("largest", "below", "ladder"):
+            return f"{kind}[{sides[index[0]].name},{index[1]}]{rest}"
         if kind == "side":
             return f"side[{sides[index[0]].name}]{rest}"
         if kind == "shortfall":

@@ -85,6 +85,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
             when all must be met everywhere.
         unmet_together: Groups of model phases whose demand goes unmet in equal shares; others go alone.
         routes: Models whose requests may not go from any instance to any other for nothing.
+        start_penalty: float64 (T,), K of each template, in place of ``penalty``; or ``None``.
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -106,6 +107,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
     unmet_price: Floats | None = None
     unmet_together: tuple[tuple[int, ...], ...] = ()
     routes: tuple[ModelRoutes, ...] = ()
+    start_penalty: Floats | None = None
 
     kind: ClassVar[str] = "allocation"
     sense: ClassVar[Literal["min", "max"]] = "min"
@@ -175,6 +177,11 @@ class AllocationProblem(AttachedProblem[Allocation]):
             )
         if not np.isfinite(self.penalty) or self.penalty < 0:
             raise SolverError(f"penalty K is {self.penalty}; it must be a number of at least 0")
+        if self.start_penalty is not None:
+            self._set("start_penalty", np.asarray(self.start_penalty, dtype=np.float64))
+            fits = self.start_penalty.shape == (templates,)
+            if not fits or not (np.isfinite(self.start_penalty) & (self.start_penalty >= 0)).all():
+                raise SolverError(f"start_penalty must be {templates} numbers of at least 0")
         if self.unmet_price is not None:
             self._set("unmet_price", np.asarray(self.unmet_price, dtype=np.float64))
             if self.unmet_price.shape != (phases,) or not (self.unmet_price >= 0).all():
@@ -209,17 +216,42 @@ class AllocationProblem(AttachedProblem[Allocation]):
 
     @property
     def plain(self) -> bool:
-        """Whether it is the paper's problem but for routes without choice: one class of nodes, only bans, all met."""
+        """Whether coverings of its phases, and the nodes that they take, say all of it, but for routes without choice.
+
+        One class of nodes, all demand met, no side constraints but bans, and the loss of an instance of phases without
+        routes.
+        """
         choice = any(model.has_choice for model in self.routes)
-        return not (self.supply or choice or self.unmet_price is not None) and all(
-            row.is_ban for row in self.side_constraints
-        )
+        routed = {p for model in self.routes for p in model.phases}
+        simple = (row.is_ban or (row.one_lost and not routed & set(row.phases or ())) for row in self.side_constraints)
+        return not (self.supply or choice or self.unmet_price is not None) and all(simple)
+
+    @cached_property
+    def penalties(self) -> Floats:
+        """float64 (T,): K of each template."""
+        return np.full(len(self.throughput), self.penalty) if self.start_penalty is None else self.start_penalty
+
+    @cached_property
+    def spared(self) -> Floats:
+        """float64 (P,): share of each demand that must be served whichever single instance is lost."""
+        share = np.zeros(len(self.demand))
+        for row in self.side_constraints:
+            if row.one_lost and row.phases is not None:
+                share[list(row.phases)] = np.maximum(share[list(row.phases)], row.bound)
+        return share
+
+    def unstarted(self) -> AllocationProblem:
+        """Where money does not count it hardly matters what runs already: without it, but where it decides what fits."""
+        starts = any(row.measure == "new_nodes" for row in self.side_constraints)
+        return self if starts else replace(self, running=None)
 
     @property
     def adds_up(self) -> bool:
         """Whether all but demand allows at most so much of sums over instances, each at one price: rows like capacity."""
-        only_most = all(item.sense == "most" for item in self.side_constraints)
-        return not self.supply and self.unmet_price is None and only_most
+        routed = {p for model in self.routes for p in model.phases}
+        known = (row.sense == "most" or row.one_lost for row in self.side_constraints)
+        spared = {p for row in self.side_constraints if row.one_lost for p in row.phases or ()}
+        return not self.supply and self.unmet_price is None and all(known) and not spared & routed
 
     @cached_property
     def pools(self) -> Pools:

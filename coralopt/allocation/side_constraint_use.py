@@ -37,7 +37,10 @@ def side_constraint_uses(problem: AllocationProblem, allocation: Allocation) -> 
     uses = []
     for item in problem.side_constraints:
         each = item.coefficients(problem, allocation.template, allocation.region)
-        value, limit = float(each @ allocation.count), item.limit(problem)
+        value, limit = (
+            item.total(problem, allocation.template, allocation.region, allocation.count),
+            item.limit(problem),
+        )
         if item.is_rent:
             value = float(sum(rent[r] for r in (range(len(rent)) if item.regions is None else item.regions)))
         smallest = float(each[each > 0].min(initial=np.inf))

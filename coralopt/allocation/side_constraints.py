@@ -19,6 +19,10 @@ surviving a region      least ``tokens_s``   one model phase, all regions but on
 quota                   most  ``gpus``       everything, one region or one model's phases; GPUs of one type, over the
                                              configurations that have it
 forbidden pair          most  ``instances``  one model phase, instances that use some configuration; 0
+surviving an instance   least ``tokens_s``   one model phase, everywhere, less the largest instance (``one_lost``); a share
+                                             x of the phase's demand
+starting before         most  ``new_nodes``  one region and configuration: nodes of instances that do not run yet; what is
+stopping                                     free beside all that run
 ======================= ===== ============== =======================================================================
 
 A side constraint names what it measures instead of listing coefficients, so it stays true when templates are dropped,
@@ -28,9 +32,14 @@ constraints:
 - *Dominance* replaces an instance by one of the same phase and region with no more nodes of any kind and no less
   throughput. Nodes, GPUs, USD/h and uses of some configuration cannot grow by that, instances stay as many, tokens/s cannot
   fall. So "most" ones measure nodes, GPUs, USD/h or instances, "least" ones instances or tokens/s of all configurations.
+  Templates that run stay, so new nodes cannot grow either. Whichever instance is lost, the others give no less.
 - *Clipping* T to the demand: one of x T_m with x <= 1 holds by one instance of T >= T_m with and without.
 - *Lagrangian bounds*: leaving one out, or moving it into the objective at any price mu >= 0, leaves a bound.
 - One of "most 0" of instances or nodes is a *ban*: its columns never exist, and no row is left.
+
+Losing the largest instance is not linear: sum T nu - max {T(tau): nu > 0} >= x T_m. :meth:`SideConstraint.coefficients` has
+its linear part, a relaxation, which is what linear programmes and prices see; models add columns for the largest
+instance, and bounds by coverings know it whole (:mod:`coralopt.allocation.bounds.lagrangian`).
 
 Unmet demand s_m (see :mod:`coralopt.allocation.problem`) counts in a constraint of tokens/s with its share: the planned rest
 T_m - s_m must survive, x (T_m - s_m) <= sum T nu over the other regions.
@@ -48,7 +57,7 @@ from coralopt.allocation.supply import Segments
 from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats, Ints
 
-Measure = Literal["instances", "nodes", "gpus", "usd_h", "tokens_s"]
+Measure = Literal["instances", "nodes", "new_nodes", "gpus", "usd_h", "tokens_s"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class SideConstraint:
         regions: Regions in scope, all when ``None``.
         configurations: Instances that use any of these, all when ``None``; nodes are counted of these only.
         gpus: For ``"gpus"`` what one node of each of ``configurations`` has, at least 1.
+        one_lost: For ``"tokens_s"``: must be left whichever single instance is lost.
     """
 
     name: str
@@ -74,6 +84,7 @@ class SideConstraint:
     regions: tuple[int, ...] | None = None
     configurations: tuple[int, ...] | None = None
     gpus: tuple[int, ...] = ()
+    one_lost: bool = False
 
     @property
     def is_ban(self) -> bool:
@@ -119,9 +130,18 @@ class SideConstraint:
             inside &= problem.usage[:, list(self.configurations)].max(axis=1, initial=0)[template] > 0
         return inside
 
-    def coefficients(self, problem: Measured, template: Ints, region: Ints) -> Floats:
-        """float64 (n,): what one instance of each (template, region) pair adds."""
+    def total(self, problem: Measured, template: Ints, region: Ints, count: Ints) -> float:
+        """What so many instances of each (template, region) pair, every pair once, add up to."""
+        each = self.coefficients(problem, template, region)
+        if self.measure == "new_nodes" and problem.running is not None:
+            count = np.maximum(0, count - problem.running[template, region])
+        return float(each @ count) - (float(each[count > 0].max(initial=0.0)) if self.one_lost else 0.0)
+
+    def coefficients(self, problem: Measured, template: Ints, region: Ints, kept: Bools | None = None) -> Floats:
+        """float64 (n,): what one instance of each (template, region) pair adds; of those ``kept`` no node is new."""
         inside = self.covers(problem, template, region)
+        if self.measure == "new_nodes" and kept is not None:
+            inside &= ~kept
         if self.measure == "instances":
             # A replica that serves nothing is none.
             counts = inside if self.sense == "most" else inside & (problem.throughput[template] > 0)
@@ -131,7 +151,7 @@ class SideConstraint:
         if self.measure == "gpus":
             counted = problem.usage[:, list(self.configurations or ())] @ np.array(self.gpus, dtype=np.float64)
             return np.where(inside, counted[template], 0.0)
-        if self.measure == "nodes":
+        if self.measure in ("nodes", "new_nodes"):
             usage = problem.usage if self.configurations is None else problem.usage[:, list(self.configurations)]
             return np.where(inside, usage.sum(axis=1, dtype=np.float64)[template], 0.0)
         price = problem.segments.base if self.is_rent else problem.price
@@ -161,6 +181,10 @@ class Measured(Protocol):
     @property
     def price(self) -> Floats:
         """float64 (R, C), USD per node-hour."""
+
+    @property
+    def running(self) -> Ints | None:
+        """int64 (T, R), instances that run already."""
 
     @property
     def segments(self) -> Segments:
@@ -202,11 +226,11 @@ class SidePrices:
         pairs = zip(open_constraints(self.problem), self.prices.tolist(), strict=True)
         return [(constraint, price) for constraint, price in pairs if price]
 
-    def terms(self, template: Ints, region: Ints) -> Floats:
-        """float64 (n,): what they add to the reduced cost of each (template, region) pair."""
+    def terms(self, template: Ints, region: Ints, kept: Bools) -> Floats:
+        """float64 (n,): what they add to the reduced cost of each (template, region) pair, of those kept or new."""
         total = np.zeros(len(template))
         for constraint, price in self._priced():
-            total += constraint.sign * price * constraint.coefficients(self.problem, template, region)
+            total += constraint.sign * price * constraint.coefficients(self.problem, template, region, kept)
         return total
 
     def rent_factor(self) -> Floats:
@@ -244,13 +268,16 @@ def refuse_bad_constraints(problem: Measured) -> None:
         what = f"side row {item.name!r}"
         if names.count(item.name) > 1:
             raise SolverError(f"{what}: two rows have this name")
-        allowed = ("instances", "nodes", "gpus", "usd_h") if item.sense == "most" else ("instances", "tokens_s")
+        most = ("instances", "nodes", "new_nodes", "gpus", "usd_h")
+        allowed = most if item.sense == "most" else ("instances", "tokens_s")
         if item.measure not in allowed:
             raise SolverError(f"{what}: '{item.sense}' rows measure {', '.join(allowed)}, not {item.measure}")
         if not np.isfinite(item.bound) or item.bound < 0:
             raise SolverError(f"{what}: its bound is {item.bound}; it must be a number of at least 0")
         if item.measure == "tokens_s" and (item.phases is None or len(item.phases) != 1 or item.bound > 1):
             raise SolverError(f"{what}: rows of tokens/s have one model phase and a share of 0 to 1 as bound")
+        if item.one_lost and (item.measure != "tokens_s" or item.regions is not None):
+            raise SolverError(f"{what}: only tokens/s of all regions can be asked for beside the loss of one instance")
         if item.configurations is not None and (item.sense == "least" or item.measure == "usd_h"):
             raise SolverError(f"{what}: only limits on nodes or instances may name configurations")
         if item.measure == "gpus" and (

@@ -40,7 +40,7 @@ def adapt(
             "several values of --epoch compare adjustment intervals over one trace: leave out --penalty, --output, "
             "--epochs and the tables"
         )
-    resolved = limits.on(library.load(scenario))
+    resolved = epochs.on(limits.on(library.load(scenario)))
     cases = list(epochs.cases(resolved))
     request = solver.request(resolved, library.library, limits.on_infeasible)
     runs = EpochPlanning(request, forecast, files).runs(cases)

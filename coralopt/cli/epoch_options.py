@@ -59,6 +59,13 @@ class EpochOptions(OptionGroup):
     prices: Path | None = option(None, "Table epoch,region,configuration,usd_h.")
     epochs: int | None = option(None, "How many epochs; all by default.", least=1)
     penalty: str | None = option(None, "Initialization penalty; several print churn against cost.", metavar="K[,K...]")
+    transition: str | None = option(
+        None, "start-first: instances stop once the new ones run, so nodes must be there for both.", metavar="RULE"
+    )
+
+    def on(self, scenario: ResolvedScenario) -> ResolvedScenario:
+        """The scenario with the rule of its transitions."""
+        return scenario if self.transition is None else scenario.with_transition(self.transition)
 
     @cached_property
     def penalties(self) -> tuple[float | None, ...]:

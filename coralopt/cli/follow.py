@@ -53,7 +53,7 @@ def follow(
             "--restart is for plans of --demand; measured demand goes on in its folder, or in another one"
         )
     epochs.check()
-    resolved = limits.on(library.load(scenario))
+    resolved = epochs.on(limits.on(library.load(scenario)))
     servers = _servers(router.router)
     request = solver.request(resolved, library.library, limits.on_infeasible)
     planning = EpochPlanning(request, forecast, files)

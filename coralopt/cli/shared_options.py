@@ -114,6 +114,9 @@ class OperatorOptions(DemandOptions):
     survive_region_loss: float | None = option(
         None, "Share of every demand left when any one region is lost.", metavar="SHARE"
     )
+    survive_instance_loss: float | None = option(
+        None, "Share of every demand left when any one instance is lost.", metavar="SHARE"
+    )
     forbid: list[str] | None = option(None, "A GPU or configuration not to use; may be repeated.", metavar="MODEL:GPU")
 
     def on(self, scenario: ResolvedScenario) -> ResolvedScenario:
@@ -124,6 +127,7 @@ class OperatorOptions(DemandOptions):
             budget_usd_h=self.budget,
             min_replicas=self.min_replicas,
             survive_region_loss=self.survive_region_loss,
+            survive_instance_loss=self.survive_instance_loss,
             forbidden=parse_forbidden(self.forbid or []),
             unmet_usd_mtok=self.unmet_price,
         )

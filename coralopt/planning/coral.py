@@ -25,7 +25,7 @@ from coralopt.placement import Placement
 from coralopt.plan import Plan
 from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
-from coralopt.planning.operators import operator_terms, unmet_prices
+from coralopt.planning.operators import operator_terms, start_penalties, unmet_prices
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
@@ -178,6 +178,7 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
         region_names=scenario.regions,
         configuration_names=library.configurations,
         routes=allowed_routes(scenario),
+        start_penalty=start_penalties(scenario, library),
         **operator_terms(scenario, library.configurations),
     )
 

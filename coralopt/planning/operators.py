@@ -5,6 +5,7 @@ Every side constraint is named by its place in the scenario file, so that a mess
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,10 +22,13 @@ from coralopt.allocation import (
 )
 from coralopt.plan import PlannedNodeClass, PlannedOption
 from coralopt.scenario.resolved import RentLimits, ResolvedScenario
+from coralopt.templates import TemplateLibrary
 from coralopt.types import Floats
 
 #: USD/h for a token/s at 1 USD per million tokens.
 USD_H_PER_TOKEN_S = 3600 / 1e6
+#: Measure -> the unit that a plan states it in, where that is another word.
+_UNITS = {"usd_h": "USD/h", "tokens_s": "tokens/s", "gpus": "GPUs", "new_nodes": "nodes"}
 
 
 def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def operator_terms(scenario: ResolvedScenario, configurations: Sequence[str]) ->
     )
     return {
         "supply": _supply(scenario, configurations),
-        "side_constraints": _rows(scenario, configurations),
+        "side_constraints": _rows(scenario, configurations) + _starts(scenario, configurations),
         "unmet_together": together,
     }
 
@@ -98,7 +102,47 @@ def _rows(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[Si
                     others = tuple(r for r in range(len(scenario.regions)) if r != lost)
                     name = f"{place}.survive_region_loss ({phase} without {region})"
                     rows.append(SideConstraint(name, "least", "tokens_s", rule.survive_region_loss, (p,), others))
+            if rule.survive_instance_loss > 0:
+                name, share = f"{place}.survive_instance_loss ({phase})", rule.survive_instance_loss
+                rows.append(SideConstraint(name, "least", "tokens_s", share, (p,), one_lost=True))
     return tuple(rows)
+
+
+def start_penalties(scenario: ResolvedScenario, library: TemplateLibrary) -> Floats | None:
+    """float64 (T,): K of each template by the weights that its fullest node loads; ``None`` where one K holds for all."""
+    start = scenario.operations.start
+    if start is None:
+        return None
+    penalties = []
+    for phase, templates in zip(scenario.model_phases, library.phases, strict=True):
+        held = templates.stage_layers * phase.model.layer_bytes
+        stages = (templates.stage_layers > 0).sum(axis=1)
+        ends = np.array([0.0, *(phase.model.end_bytes(count) for count in range(1, held.shape[1] + 1))])[stages]
+        held[:, 0] += ends
+        every = np.arange(len(held))
+        held[every, stages - 1] += np.where(stages > 1, ends, 0.0)
+        load_s = held.max(axis=1, initial=0.0) / (start.load_gb_s * 1e9)
+        penalties.append((start.boot_s + load_s) / start.interval_s)
+    return np.concatenate(penalties)
+
+
+def _starts(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SideConstraint, ...]:
+    """Where something runs: nodes of new instances beside all of it, if nothing stops before they serve."""
+    runs: Counter[tuple[int, int]] = Counter()
+    for entry in scenario.running if scenario.operations.start_first else ():
+        for node, count in entry.nodes.items():
+            runs[scenario.regions.index(entry.region), list(configurations).index(node)] += count * entry.count
+    return tuple(
+        SideConstraint(
+            f"transition ({configurations[c]} in {scenario.regions[r]})",
+            "most",
+            "new_nodes",
+            float(max(0, int(scenario.availability[r, c]) - count)),
+            regions=(r,),
+            configurations=(c,),
+        )
+        for (r, c), count in sorted(runs.items())
+    )
 
 
 def _limits(
@@ -125,9 +169,7 @@ def planned_options(problem: AllocationProblem, allocation: Allocation) -> tuple
         PlannedOption(
             option=use.constraint.name,
             sense=use.constraint.sense,
-            unit={"usd_h": "USD/h", "tokens_s": "tokens/s", "gpus": "GPUs"}.get(
-                use.constraint.measure, use.constraint.measure
-            ),
+            unit=_UNITS.get(use.constraint.measure, use.constraint.measure),
             asked=use.limit,
             planned=use.value,
             binding=use.binding,

@@ -35,6 +35,12 @@ class Horizon:
     penalty: float
     epochs: Sequence[Epoch]
 
+    @property
+    def rule(self) -> str:
+        """What an added instance costs once more."""
+        by_template = bool(self.epochs) and "start" in self.epochs[0].plan.scenario
+        return "start costs by template" if by_template else f"K = {self.penalty:g}"
+
 
 def mean_figures(epochs: Sequence[Epoch]) -> dict[str, float]:
     """Means over the epochs, with the largest gap and the least share of demand served."""
@@ -70,7 +76,7 @@ def epochs_table(horizon: Horizon) -> Table:
         *(f"{mean[name]:.1f}" for name in ("start", "stop", "keep")),
         *("", mean["seconds"]),
     )
-    return make_table(f"Epochs, K = {horizon.penalty:g}", columns, rows, footer=footer)
+    return make_table(f"Epochs, {horizon.rule}", columns, rows, footer=footer)
 
 
 def churn_table(horizons: Sequence[Horizon], by_length: bool) -> Table:

@@ -357,6 +357,9 @@ class Model(Checkpoint):
     survive_region_loss: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.0, description="share of the demand that is still served when any one region is lost, 0 to 1"
     )
+    survive_instance_loss: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0, description="share of the demand that is still served when any one instance is lost, 0 to 1"
+    )
     forbidden: list[Name] = Field(default_factory=list, description="GPU types and node configurations not to use")
     unmet: Unmet | None = Field(default=None, description="price of unserved tokens, in USD per million tokens")
 
@@ -621,6 +624,20 @@ class Headroom(Section):
     )
 
 
+class Start(Section):
+    """What starting an instance costs: its nodes are paid while they boot and load their weights."""
+
+    load_gb_s: Positive = Field(
+        default=0.31, description="rate at which one node loads weights into its GPUs, in 1e9 bytes/s"
+    )
+    boot_s: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        default=0.0, description="time of a node before it loads, in seconds"
+    )
+    interval_s: Annotated[float, Field(gt=0, le=1e8)] = Field(
+        default=3600.0, description="time between two plans, over which it is spread, in seconds"
+    )
+
+
 class Running(Section):
     """Serving instances that run already."""
 
@@ -684,8 +701,17 @@ class Document(Section):
         description="room by phase ('prefill') or model phase ('qwen3-32b/prefill', which wins); default: none",
     )
     running: list[Running] = Field(default_factory=list, description="serving instances that run already")
+    transition: Literal["free", "start-first"] = Field(
+        default="free",
+        description="free: a new instance may have the nodes of one that stops; start-first: instances stop once the new "
+        "ones run, so there must be nodes for both",
+    )
     initialization_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.1,
         description="K: node initialization time divided by the time between two plans (6 min / 60 min), a ratio",
+    )
+    start: Start | None = Field(
+        default=None,
+        description="start costs by template, in place of initialization_penalty: load_gb_s, boot_s, interval_s",
     )
     solver: Solver = Field(default_factory=Solver, description="who solves the allocation")

@@ -271,6 +271,7 @@ class ModelRules:
         limits: On its nodes and their list prices.
         min_replicas: Least serving instances of each phase.
         survive_region_loss: Share of the demand that any one region's loss must leave served.
+        survive_instance_loss: Share of the demand that any one instance's loss must leave served.
         forbidden: Names of node configurations of the pool that it must not use.
         unmet_usd_mtok: USD per million input and output tokens that are not served; ``None`` when all must be.
     """
@@ -278,6 +279,7 @@ class ModelRules:
     limits: RentLimits = RentLimits()
     min_replicas: int = 0
     survive_region_loss: float = 0.0
+    survive_instance_loss: float = 0.0
     forbidden: tuple[str, ...] = ()
     unmet_usd_mtok: tuple[float, float] | None = None
 
@@ -302,6 +304,21 @@ class NodeClass:
 
 
 @dataclass(frozen=True)
+class StartCost:
+    """What starting an instance costs: the price of its nodes until the slowest of them has loaded its weights.
+
+    Attributes:
+        load_gb_s: Rate at which one node loads weights, 1e9 bytes/s.
+        boot_s: Time of a node before it loads, s.
+        interval_s: Time between two plans, over which it is spread, s.
+    """
+
+    load_gb_s: float
+    boot_s: float
+    interval_s: float
+
+
+@dataclass(frozen=True)
 class Operations:
     """What operators ask for beyond SLOs, demand and pool; the defaults ask for nothing.
 
@@ -310,12 +327,16 @@ class Operations:
         regions: Region name -> limits there, where there are any.
         models: Model name -> its rules, where there are any.
         classes: Reserved and spot nodes.
+        start_first: Whether all that runs still takes its nodes while new instances start.
+        start: What starting costs by template; ``None`` where one K holds for all.
     """
 
     limits: RentLimits = RentLimits()
     regions: tuple[tuple[str, RentLimits], ...] = ()
     models: tuple[tuple[str, ModelRules], ...] = ()
     classes: tuple[NodeClass, ...] = ()
+    start_first: bool = False
+    start: StartCost | None = None
 
 
 @dataclass(frozen=True)

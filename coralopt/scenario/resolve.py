@@ -43,6 +43,7 @@ from coralopt.scenario.parts import (
     RentLimits,
     RunningInstances,
     Serving,
+    StartCost,
     Variant,
 )
 
@@ -341,6 +342,7 @@ def _check_choice(key: str, entry: Model, what: str, mistakes: MistakeList) -> N
     for name, wanted in (
         ("min_replicas", entry.min_replicas > 0),
         ("survive_region_loss", entry.survive_region_loss > 0),
+        ("survive_instance_loss", entry.survive_instance_loss > 0),
         ("unmet", entry.unmet is not None),
     ):
         if wanted:
@@ -575,11 +577,20 @@ def _operations(
                 f"{entry.survive_region_loss:g} of the demand cannot survive the loss of the only region",
                 "add a region, or ask for 0",
             )
+        for where, asked in (
+            ((*place, "survive_instance_loss"), entry.survive_instance_loss > 0),
+            (("transition",), document.transition == "start-first"),
+            (("start",), document.start is not None),
+        ):
+            if asked and entry.slo.attainment != "mean":
+                problem = f"is planned for mean requests, not for {entry.slo.attainment:.6g} of them ('{key}')"
+                mistakes.add(where, problem, "give slo.attainment: mean, or leave it out")
         unmet = None if entry.unmet is None else (float(entry.unmet.input_usd_mtok), float(entry.unmet.output_usd_mtok))
         rule = ModelRules(
             limits(entry.limits, *place),
             entry.min_replicas,
             float(entry.survive_region_loss),
+            float(entry.survive_instance_loss),
             tuple(node.name for node in pool if node.name in forbidden),
             unmet,
         )
@@ -602,6 +613,8 @@ def _operations(
         regions=tuple((region, found) for region, found in regions if found != RentLimits()),
         models=tuple(rules),
         classes=tuple(classes),
+        start_first=document.transition == "start-first",
+        start=None if document.start is None else StartCost(**{name: float(value) for name, value in document.start}),
     )
 
 

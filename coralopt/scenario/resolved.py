@@ -185,6 +185,7 @@ class ResolvedScenario(Facts, Tabular):
         budget_usd_h: float | None = None,
         min_replicas: int | None = None,
         survive_region_loss: float | None = None,
+        survive_instance_loss: float | None = None,
         forbidden: Mapping[str, Sequence[str]] | None = None,
         unmet_usd_mtok: float | None = None,
     ) -> ResolvedScenario:
@@ -194,6 +195,7 @@ class ResolvedScenario(Facts, Tabular):
             budget_usd_h: Most rent, USD/h: ``limits.max_usd_h``.
             min_replicas: Least serving instances of every phase of every model.
             survive_region_loss: Share of every demand that any one region's loss must leave served, 0 to 1.
+            survive_instance_loss: The same of any one instance.
             forbidden: Key of a model -> GPU types and node configurations it must not use, besides its own list.
             unmet_usd_mtok: USD per million unserved tokens, input and output, of models without a price of their own.
 
@@ -206,7 +208,11 @@ class ResolvedScenario(Facts, Tabular):
                 mistakes = MistakeList(self.name)
                 mistakes.add(("models", key), "is forbidden something, but is no model here", suggest(key, models))
                 mistakes.raise_any()
-        every = {"min_replicas": min_replicas, "survive_region_loss": survive_region_loss}
+        every = {
+            "min_replicas": min_replicas,
+            "survive_region_loss": survive_region_loss,
+            "survive_instance_loss": survive_instance_loss,
+        }
         entries: dict[str, dict[str, object]] = {
             key: {name: value for name, value in every.items() if value is not None} for key in models
         }
@@ -218,6 +224,14 @@ class ResolvedScenario(Facts, Tabular):
         limits = self.source.limits if budget_usd_h is None else {**dict(self.source.limits), "max_usd_h": budget_usd_h}
         changed = self._with_models(entries, limits=limits)
         return self if changed.document == self.document else changed
+
+    def with_transition(self, transition: str) -> ResolvedScenario:
+        """With this rule of what may use the nodes of instances that stop: ``"free"`` or ``"start-first"``.
+
+        Raises:
+            ScenarioError: It is neither, or cannot be kept here.
+        """
+        return self._changed(transition=transition)
 
     def with_headroom(self, headroom: Mapping[str, tuple[float, float]]) -> ResolvedScenario:
         """With this room and no other: model phase -> (share of the demand beyond it, share of the SLO kept free).
@@ -301,12 +315,23 @@ class ResolvedScenario(Facts, Tabular):
         raise AssertionError("a scenario without mistakes resolves")
 
 
+#: What asks for nothing, at the top of a document, of a model or of a region.
+_NOTHING: dict[str, object] = {
+    "limits": {},
+    "min_replicas": 0,
+    "survive_region_loss": 0.0,
+    "survive_instance_loss": 0.0,
+    "forbidden": [],
+    "transition": "free",
+}
+
+
 def _plain(document: Document, name: str) -> dict[str, Any]:
     """The document as plain JSON data that gives the same scenario again; a null among solver options is a value."""
     plain = document.model_dump(mode="json", exclude_none=True) | {"name": document.name or name}
     # What asks for nothing is left out: limits and rules are new to most scenarios.
     for holder in (plain, *plain["models"].values(), *plain["pool"]["regions"].values()):
-        for key, nothing in (("limits", {}), ("min_replicas", 0), ("survive_region_loss", 0.0), ("forbidden", [])):
+        for key, nothing in _NOTHING.items():
             if holder.get(key) == nothing:
                 del holder[key]
     for model in plain["models"].values():
@@ -364,6 +389,13 @@ def _digest(scenario: Facts) -> str:
         for limits in (asked["limits"], *rules):
             if not limits["max_gpus"]:
                 del limits["max_gpus"]
+        for holder, name in (
+            (asked, "start_first"),
+            (asked, "start"),
+            *((rule, "survive_instance_loss") for _, rule in asked["models"]),
+        ):
+            if not holder[name]:
+                del holder[name]
     if scenario.kv_transfer.mode != "free" and any(phase.phase == "prefill" for phase in scenario.model_phases):
         facts["kv_transfer"] = asdict(scenario.kv_transfer)
     if scenario.serving != PAPER_SERVING:

@@ -223,7 +223,9 @@ def allocation_certificate(
     regions, kinds = scenario.availability.shape
     sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
     # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
-    factor = 1.0 if scenario.running else 1.0 + scenario.initialization_penalty
+    # What starting costs by template is left out of this bound.
+    free = bool(scenario.running) or scenario.operations.start is not None
+    factor = 1.0 if free else 1.0 + scenario.initialization_penalty
     # Reserved and spot nodes cost less, but the penalty is always on the list price; the cheapest class bounds them all.
     rent = scenario.price_usd_h.copy()
     names = [configuration.name for configuration in scenario.configurations]

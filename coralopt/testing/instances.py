@@ -11,10 +11,12 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt.allocation import AllocationProblem, ModelRoutes, Route, RouteMean, SideConstraint, SupplyClass
 from coralopt.placement import PlacementProblem
 from coralopt.placement.limits import EngineLimits
+from coralopt.types import Ints
 
 PLACEMENT_TRAITS = ("ordinary", "ties", "one node", "equal nodes", "holes", "no memory", "rising", "roles", "huge")
 ALLOCATION_TRAITS = (
@@ -108,6 +110,17 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
         ways = random_routes(rng, phases, regions)
         own = np.random.default_rng((seed, 4))
         routes = (with_random_means(own, ways) if own.random() < 0.5 else ways,)
+    sides: list[SideConstraint] = []
+    if seed // len(ALLOCATION_TRAITS) % 2:
+        # Every other one of these has what is said of running instances, or of the loss of one.
+        if running is not None:
+            sides = starting_rows(running, usage, availability)
+        if trait in ("ordinary", "one phase", "degenerate"):
+            share = float(np.random.default_rng((seed, 4)).choice([0.5, 1.0]))
+            sides += [
+                SideConstraint(f"without one of {p}", "least", "tokens_s", share, (p,), one_lost=True)
+                for p in range(phases)
+            ]
     return AllocationProblem(
         usage=usage,
         throughput=throughput,
@@ -118,10 +131,24 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
         price=price,
         running=running,
         penalty=float(rng.choice([0.0, 0.25, 2.0])),
+        side_constraints=tuple(sides),
+        start_penalty=np.random.default_rng((seed, 5)).choice([0.0, 0.25, 2.0], templates)
+        if seed // 9 % 3 == 2
+        else None,
         phase_names=tuple(f"model{p}/decode" for p in range(phases)),
         region_names=tuple(f"region{r}" for r in range(regions)),
         configuration_names=tuple(f"{c + 1}xGPU" for c in range(configurations)),
     )
+
+
+def starting_rows(running: Ints, usage: npt.NDArray[np.int16], availability: Ints) -> list[SideConstraint]:
+    """Nodes of new instances that are free beside all that run, wherever something runs."""
+    runs = np.einsum("tr,tc->rc", running, usage.astype(np.int64))
+    free = np.maximum(0, availability - runs)
+    return [
+        SideConstraint(f"new nodes {r},{c}", "most", "new_nodes", float(free[r, c]), None, (r,), (c,))
+        for r, c in np.argwhere(runs > 0).tolist()
+    ]
 
 
 def random_routes(rng: np.random.Generator, phases: int, regions: int) -> ModelRoutes:
@@ -198,7 +225,8 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
         )
     if kind == "allocation":
         types = {"usage": np.int16, "phase": np.int32, "availability": np.int64, "running": np.int64}
-        for name in ("usage", "throughput", "phase", "demand", "availability", "price", "running", "unmet_price"):
+        arrays = ("usage", "throughput", "phase", "demand", "availability", "price", "running", "unmet_price")
+        for name in (*arrays, "start_penalty"):
             if held.get(name) is not None:
                 held[name] = np.array(held[name], dtype=types.get(name, np.float64))
         held["supply"] = tuple(

@@ -15,8 +15,22 @@ from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, SideConstraint, SupplyClass
 from coralopt.testing.allocation_strategies import allocation_problems
+from coralopt.testing.instances import starting_rows
 
-KINDS = ("supply", "budget", "region", "model", "replicas", "survive", "ban", "quota", "shortfall")
+KINDS = (
+    "supply",
+    "budget",
+    "region",
+    "model",
+    "replicas",
+    "survive",
+    "ban",
+    "quota",
+    "shortfall",
+    "spare",
+    "starts",
+    "loads",
+)
 
 
 @st.composite
@@ -64,6 +78,12 @@ def operated_problems(
             for lost in range(regions):
                 others = tuple(r for r in range(regions) if r != lost)
                 rows.append(SideConstraint(f"without region {lost}", "least", "tokens_s", share, (phase,), others))
+        elif name == "spare":
+            for p in {phase, int(rng.integers(phases))}:
+                share = float(rng.choice([0.5, 1.0]))
+                rows.append(SideConstraint(f"without one of {p}", "least", "tokens_s", share, (p,), one_lost=True))
+        elif name == "starts" and problem.running is not None:
+            rows += starting_rows(problem.running, problem.usage, problem.availability)
         elif name == "ban":
             where = (region,) if rng.random() < 0.3 else None
             kinds_of = (int(rng.integers(configurations)),)
@@ -73,6 +93,7 @@ def operated_problems(
             gpus = tuple(int(n) for n in rng.integers(1, 5, len(some)))
             where = (region,) if rng.random() < 0.5 else None
             rows.append(SideConstraint("quota", "most", "gpus", whole, None, where, some, gpus))
+    loads = rng.choice([0.0, 0.25, 2.0], problem.shape[0]) if "loads" in chosen else None
     unmet = None
     together: tuple[tuple[int, ...], ...] = ()
     if "shortfall" in chosen:
@@ -88,6 +109,7 @@ def operated_problems(
         side_constraints=tuple(rows),
         unmet_price=unmet,
         unmet_together=together,
+        start_penalty=loads,
     )
 
 
@@ -137,7 +159,8 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
         price = sum((k * Fraction(float(problem.price[r, c])) for c, k in enumerate(problem.usage[t].tolist()) if k), 0)
         listed[t, r] = Fraction(price)
         now = 0 if problem.running is None else int(problem.running[t, r])
-        cost += max(0, n - now) * listed[t, r] * Fraction(problem.penalty)
+        k = problem.penalty if problem.start_penalty is None else float(problem.start_penalty[t])
+        cost += max(0, n - now) * listed[t, r] * Fraction(k)
     rent = []
     for r in range(regions):
         total = Fraction(0)
@@ -162,6 +185,18 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
                 left = sum((speeds[r] for r in row.regions), Fraction(0))
                 survives = survives and left >= Fraction(row.bound) * Fraction(float(problem.demand[p]))
                 level = min(level, left / Fraction(row.bound))
+            if row.one_lost and row.phases == (p,) and row.bound > 0:
+                # Whichever one of them goes, one after the other.
+                own = [
+                    Fraction(float(problem.throughput[t]))
+                    for t, _, n in running
+                    if problem.phase[t] == p
+                    for _ in range(n)
+                ]
+                for k in range(len(own)):
+                    left = sum(own[:k] + own[k + 1 :], Fraction(0))
+                    survives = survives and left >= Fraction(row.bound) * Fraction(float(problem.demand[p]))
+                    level = min(level, left / Fraction(row.bound))
         unmet = max(Fraction(0), Fraction(float(problem.demand[p])) - level)
         shares.append(unmet / Fraction(float(problem.demand[p])) if problem.demand[p] > 0 else Fraction(0))
         strict = problem.unmet_price is None or np.isinf(problem.unmet_price[p])
@@ -192,6 +227,11 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
         elif row.measure == "gpus":
             each = dict(zip(row.configurations or (), row.gpus, strict=True))
             total = Fraction(sum(n * int(problem.usage[t, c]) * k for t, _, n in inside for c, k in each.items()))
+        elif row.measure == "new_nodes":
+            assert row.configurations is not None
+            assert problem.running is not None
+            fresh = [(t, max(0, n - int(problem.running[t, r]))) for t, r, n in inside]
+            total = Fraction(sum(n * int(problem.usage[t, c]) for t, n in fresh for c in row.configurations))
         elif row.measure == "nodes":
             total = Fraction(sum(n * int(problem.usage[t].sum()) for t, _, n in inside))
         else:
@@ -221,6 +261,14 @@ def largest_factor_by_enumeration(problem: AllocationProblem) -> Fraction | None
                     speeds[r] = speeds.get(r, Fraction(0)) + n * Fraction(float(problem.throughput[t]))
             level = sum(speeds.values(), Fraction(0))
             for row in problem.side_constraints:
+                if row.one_lost and row.phases == (p,) and row.bound > 0:
+                    largest = max(
+                        (problem.throughput[t] for (t, _), n in counts.items() if n and problem.phase[t] == p),
+                        default=0,
+                    )
+                    level = min(
+                        level, (sum(speeds.values(), Fraction(0)) - Fraction(float(largest))) / Fraction(row.bound)
+                    )
                 if row.measure == "tokens_s" and row.phases == (p,) and row.regions is not None and row.bound > 0:
                     level = min(
                         level, sum((speeds.get(r, Fraction(0)) for r in row.regions), Fraction(0)) / Fraction(row.bound)

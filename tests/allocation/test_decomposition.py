@@ -91,7 +91,7 @@ def test_near_coverings_are_those_of_brute_force(problem: AllocationProblem, see
         weight = float(root.weight @ n)
         if (n > columns.upper).any() or (use > small.availability).any() or speed < small.demand[0]:
             continue
-        if weight <= root.least[0][-1] + slack:
+        if weight <= root.whole[0] + slack:
             cost = float(columns.cost @ n)
             assert ((coverings.use <= use.ravel()).all(axis=1) & (coverings.cost <= cost + 1e-9)).any()
 

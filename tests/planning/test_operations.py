@@ -67,6 +67,9 @@ def everything(data: dict[str, Any]) -> None:
     data["limits"] = {"max_usd_h": 30, "max_nodes": 30, "max_gpus": {"L4": 20, "L40S": 20}}
     data["models"]["gpt-oss-20b"] |= {"min_replicas": 2, "survive_region_loss": 0.5}
     data["models"]["phi4-14b"] |= {"forbidden": ["L4"], "limits": {"max_nodes": 8, "max_usd_h": 20}}
+    data["models"]["phi4-14b"]["survive_instance_loss"] = 0.5
+    data["transition"] = "start-first"
+    data["running"] = [{"model": "phi4-14b", "phase": "decode", "region": "us-east-2", "nodes": {"1xL40S": 1}}]
     pool = data["pool"]["regions"]
     pool["us-east-2"]["limits"] = {"max_nodes": 12, "max_usd_h": 20, "max_gpus": {"L4": 12}}
     pool["us-east-2"]["configurations"] = {
@@ -86,7 +89,8 @@ def test_every_option_holds_and_is_stated(full: Plan) -> None:
     assert verify_plan(full).violations == ()
     assert list(prove_bound(full)) == []
     stated = {option.option: option for option in full.options}
-    assert len(stated) == 16
+    assert len(stated) == 19
+    assert stated["transition (1xL40S in us-east-2)"].asked == 3
     assert stated["limits.max_gpus.L4"].unit == "GPUs"
     assert stated["models.gpt-oss-20b.min_replicas (decode)"].planned >= 2
     assert all("1xL4" not in item.nodes() for item in full.instances if item.model == "phi4-14b")
@@ -114,6 +118,8 @@ def test_every_option_holds_and_is_stated(full: Plan) -> None:
         (("models", "phi4-14b", "forbidden"), ["L40S"], "models.phi4-14b.forbidden"),
         (("models", "gpt-oss-20b", "min_replicas"), 9, "models.gpt-oss-20b.min_replicas (prefill)"),
         (("models", "gpt-oss-20b", "survive_region_loss"), 1.0, "models.gpt-oss-20b.survive_region_loss"),
+        (("models", "phi4-14b", "survive_instance_loss"), 1.0, "models.phi4-14b.survive_instance_loss"),
+        (("running", 0, "count"), 6, "transition (1xL40S in us-east-2)"),
     ],
 )
 def test_violated_option_is_named(full: Plan, place: tuple[str, ...], value: Any, name: str) -> None:
@@ -208,6 +214,58 @@ def test_scale_explain_and_shortfall(library: Path) -> None:
     assert plan_scenario(rich, library=library, on_infeasible="shortfall").on_infeasible == "met"
 
 
+def test_nothing_starts_on_nodes_that_still_serve(library: Path) -> None:
+    """Most of the large nodes run: with start-first they are not there for another model, whatever stops."""
+    runs = {"us-east-2": 3, "ap-northeast-2": 1}
+
+    def busy(transition: str) -> ResolvedScenario:
+        def change(data: dict[str, Any]) -> None:
+            place = {"model": "gpt-oss-20b", "phase": "decode", "nodes": {"1xL40S": 1}}
+            data["running"] = [place | {"region": region, "count": count} for region, count in runs.items()]
+            data["transition"] = transition
+
+        return scenario(change)
+
+    def new(plan: Plan, region: str) -> int:
+        mine = (item for item in plan.instances if item.region == region)
+        return sum((item.count - item.kept) * item.nodes().get("1xL40S", 0) for item in mine)
+
+    free, first = (plan_scenario(busy(rule), library=library) for rule in ("free", "start-first"))
+    assert verify_plan(first).violations == ()
+    assert any(new(free, region) > 4 - count for region, count in runs.items())
+    assert all(new(first, region) <= 4 - count for region, count in runs.items())
+    assert first.lower_bound_usd_h > free.cost_usd_h
+    assert {item.option: item.asked for item in first.options} == {
+        "transition (1xL40S in us-east-2)": 1,
+        "transition (1xL40S in ap-northeast-2)": 3,
+    }
+
+
+def test_starting_costs_what_loading_takes(library: Path) -> None:
+    """Weights of the fullest node over its load rate, after the boot; as computed by hand, and checked on every plan."""
+
+    def slow(data: dict[str, Any]) -> None:
+        data["start"] = {"load_gb_s": 0.5, "boot_s": 90, "interval_s": 1800}
+
+    plan = plan_scenario(scenario(slow), library=library)
+    assert verify_plan(plan).violations == ()
+    assert list(prove_bound(plan)) == []
+    models = {phase.model.name: phase.model for phase in plan.resolved.model_phases}
+    usd_h = 0.0
+    for item in plan.instances:
+        model, last = models[item.model], len(item.stages) - 1
+        loads = [stage.layers * model.layer_bytes for stage in item.stages]
+        for end in {0, last}:
+            loads[end] += model.end_bytes(last + 1)
+        usd_h += item.count * item.price_usd_h * (90 + max(loads) / 0.5e9) / 1800
+    assert plan.initialization_usd_h == pytest.approx(usd_h)
+    document = dict(plan.scenario) | {"start": {"load_gb_s": 0.4, "boot_s": 90, "interval_s": 1800}}
+    quicker = {"scenario": document, "scenario_digest": scenario_from_mapping(document).digest}
+    assert any("initialization_usd_h" in line for line in verify_plan(plan.model_copy(update=quicker)).sentences)
+    with pytest.raises(OptionError, match="leave out --penalty"):
+        list(adapt(PlanRequest(scenario(slow)), epoch_inputs(scenario(slow), epochs=1), RollingSettings(0.5)))
+
+
 def test_mistakes_have_places() -> None:
     """Options that make no sense are refused where they stand."""
 
@@ -222,6 +280,11 @@ def test_mistakes_have_places() -> None:
     assert "pool.regions.us-east-2.configurations.1xL4.reserved" in places
     with pytest.raises(ScenarioError, match="survive the loss of the only region"):
         load_scenario("tiny").with_limits(survive_region_loss=0.5)
+    shares = load_scenario("core-slo")
+    with pytest.raises(ScenarioError, match=r"survive_instance_loss: is planned for mean requests, not for 0\.99"):
+        shares.with_limits(survive_instance_loss=1.0)
+    with pytest.raises(ScenarioError, match="transition: is planned for mean requests"):
+        shares.with_transition("start-first")
     with pytest.raises(ScenarioError, match="is no model here"):
         scenario().with_limits(forbidden={"phi": ["L4"]})
 
@@ -231,7 +294,9 @@ def test_what_asks_for_nothing_changes_nothing() -> None:
 
     def defaults(data: dict[str, Any]) -> None:
         data["limits"] = {}
-        data["models"]["phi4-14b"] |= {"min_replicas": 0, "survive_region_loss": 0, "forbidden": []}
+        data["models"]["phi4-14b"] |= {"min_replicas": 0, "survive_region_loss": 0, "survive_instance_loss": 0}
+        data["models"]["phi4-14b"]["forbidden"] = []
+        data["transition"] = "free"
 
     assert scenario(defaults).digest == scenario().digest
     assert scenario(defaults).document == scenario().document
@@ -250,7 +315,7 @@ def test_walk_keeps_options_and_goes_on(library: Path, tmp_path: Path) -> None:
     whole = list(adapt(request, inputs, RollingSettings(output=tmp_path / "walk")))
     for epoch in whole:
         assert verify_plan(epoch.plan).violations == ()
-        assert len(epoch.plan.options) == 16
+        assert sum(not option.option.startswith("transition") for option in epoch.plan.options) == 18
     again = list(adapt(request, inputs, RollingSettings(output=tmp_path / "again")))
     assert [epoch.plan.to_json() for epoch in again] == [epoch.plan.to_json() for epoch in whole]
     resumed = list(adapt(request, inputs, RollingSettings(output=tmp_path / "again")))

@@ -115,6 +115,8 @@ def test_an_untouched_scenario_keeps_its_own_words() -> None:
         (lambda s: s.with_limits(budget_usd_h=-1.0), ("limits", "max_usd_h"), -1.0),
         (lambda s: s.with_limits(min_replicas=-1), ("models", "mine", "min_replicas"), -1),
         (lambda s: s.with_limits(survive_region_loss=1.5), ("models", "mine", "survive_region_loss"), 1.5),
+        (lambda s: s.with_limits(survive_instance_loss=-0.5), ("models", "mine", "survive_instance_loss"), -0.5),
+        (lambda s: s.with_transition("never"), ("transition",), "never"),
         (lambda s: s.with_limits(forbidden={"mine": ["L41"]}), ("models", "mine", "forbidden"), ["L41"]),
         (lambda s: s.with_penalty(-1.0), ("initialization_penalty",), -1.0),
         (lambda s: s.named("no name"), ("name",), "no name"),

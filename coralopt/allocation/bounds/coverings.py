@@ -96,11 +96,13 @@ class WeightedColumns:
         chosen: int64 (k,), the columns.
         weight: float64 (k,), USD/h.
         least: One float64 (G + 1,) a model phase: a lower bound on the weight that covers s of G steps of its demand.
+        whole: float64 (P,), USD/h; what a covering of the whole demand weighs at least.
     """
 
     chosen: Ints
     weight: Floats
     least: tuple[Floats, ...]
+    whole: Floats
 
 
 def near_coverings(
@@ -130,9 +132,9 @@ def near_coverings(
     phases = columns.phase[near.chosen]
     for p in np.flatnonzero(problem.demand > 0).tolist():
         mine = phases == p
-        alone = WeightedColumns(near.chosen[mine], near.weight[mine], (near.least[p],))
+        alone = WeightedColumns(near.chosen[mine], near.weight[mine], (near.least[p],), near.whole[[p]])
         own = [limit for limit in limits if limit.phase == p]
-        part = _of_phase(problem, columns, p, alone, float(near.least[p][-1]) + slack, 4 * most, deadline, own)
+        part = _of_phase(problem, columns, p, alone, float(near.whole[p]) + slack, 4 * most, deadline, own)
         if part is None or count + len(part) > most:
             return None
         count += len(part)
@@ -155,7 +157,8 @@ def _of_phase(
     """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
 
     Built instance by instance, breadth first. Of partial coverings on the same nodes and the same kept instances only the
-    one that covers most is kept. ``None`` when more than ``most`` are of one size, or time is up.
+    one that covers most is kept, those that cover more once the largest instance is lost, and
+    those that are cheaper to start. ``None`` when more than ``most`` are of one size, or time is up.
     """
     chosen, weight, least = near.chosen, near.weight, near.least[0]
     pool = problem.availability.ravel().copy()
@@ -163,6 +166,7 @@ def _of_phase(
         pool[node_limit.cell] = min(pool[node_limit.cell], node_limit.most)
     regions, configurations = problem.price.shape
     demand = float(problem.demand[phase])
+    spared = float(problem.spared[phase]) * demand
     speed = problem.throughput[columns.template[chosen]]
     cube = np.zeros((len(chosen), regions, configurations), dtype=np.int16)
     cube[np.arange(len(chosen)), columns.region[chosen]] = problem.usage[columns.template[chosen]]
@@ -182,15 +186,14 @@ def _of_phase(
 
     label_use = np.zeros((1, rows.shape[1]), dtype=np.int16)
     label_mark = np.zeros(1, dtype=np.int64)
-    label_speed, label_weight = np.zeros(1), np.zeros(1)
+    label_speed, label_largest, label_weight = np.zeros(1), np.zeros(1), np.zeros(1)
     label_members = np.empty((1, 0), dtype=np.int64)
     complete: list[Coverings] = []
     while len(label_mark):
         room_for = 20 * most
         label, item = np.empty(room_for, dtype=np.int64), np.empty(room_for, dtype=np.int64)
-        count = extend(
-            label_speed, label_weight, label_use, speed, weight, rows, room, demand, least, limit, label, item
-        )
+        labels = label_speed, label_largest, label_weight, label_use
+        count = extend(labels, speed, weight, rows, room, (demand, spared), least, limit, label, item)
         if count < 0 or time.perf_counter() > deadline:
             return None
         label, item = label[:count], item[:count]
@@ -200,16 +203,24 @@ def _of_phase(
         order = np.lexsort((-speeds, next_marks))
         label, item = label[order], item[order]
         speeds, weights, next_marks = speeds[order], weights[order], next_marks[order]
+        largest = np.maximum(label_largest[label], speed[item])
         next_use = label_use[label] + rows[item]
         first = np.concatenate([[True], next_marks[1:] != next_marks[:-1]]) if len(label) else np.zeros(0, np.bool_)
         # Equal marks almost surely mean equal rows; only rows that are equal may go.
         leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
         stays = first | (next_use != next_use[leader]).any(axis=1)
+        if spared:
+            stays |= speeds - largest > (speeds - largest)[leader]
+        if problem.start_penalty is not None:
+            stays |= weights < weights[leader]
         label, item, label_use = label[stays], item[stays], next_use[stays]
         label_mark, label_speed, label_weight = next_marks[stays], speeds[stays], weights[stays]
+        label_largest = largest[stays]
         label_members = np.concatenate([label_members[label], chosen[item][:, None]], axis=1)
-        full = label_speed >= demand * (1 - HAIR)
-        tight = full & (label_speed < demand * (1 + HAIR))
+        # What the demand is exceeded by, and what must be left once the largest instance is lost.
+        over = np.minimum(label_speed - demand, (label_speed - label_largest - spared) if spared else np.inf)
+        full = over >= -demand * HAIR
+        tight = full & (over < demand * HAIR)
         if full.any():
             whole = np.zeros((int(full.sum()), regions * configurations), dtype=np.int16)
             whole[:, cells] = label_use[full][:, : len(cells)]
@@ -224,7 +235,7 @@ def _of_phase(
             )
         more = ~full | tight
         label_use, label_mark, label_members = label_use[more], label_mark[more], label_members[more]
-        label_speed, label_weight = label_speed[more], label_weight[more]
+        label_speed, label_largest, label_weight = label_speed[more], label_largest[more], label_weight[more]
         if len(label_mark) > most:
             return None
     if not complete:

@@ -23,13 +23,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns
-from coralopt.allocation.bounds.lagrangian import cheapest_share, covering_table, grid_for, grid_steps, raise_to_line
+from coralopt.allocation.bounds.lagrangian import (
+    cheapest_share,
+    covering_table,
+    grid_for,
+    grid_steps,
+    least_spared,
+    raise_to_line,
+)
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
@@ -96,6 +103,7 @@ class Decomposition:
         weight: float64 (k,), their weights at these prices.
         column_bounds: float64 (k,), what an allocation with that column costs at least.
         least: float64 (G + 1,) a phase: least weight that covers so many steps.
+        whole: float64 (P,), USD/h; what a covering of the whole demand weighs at least.
         master: Value of the last master programme; infinite while it had to exceed the pool.
         mean_use: float64 (P, R * C + S), nodes and side constraints that each phase uses in the last master's solution.
         shares: float64 (k,), how much of each covering of the master its last solution takes.
@@ -107,6 +115,7 @@ class Decomposition:
     weight: Floats
     column_bounds: Floats
     least: tuple[Floats, ...]
+    whole: Floats
     master: float
     mean_use: Floats
     shares: Floats
@@ -114,7 +123,7 @@ class Decomposition:
     def near(self, limit: float) -> WeightedColumns:
         """The columns whose bound is at most ``limit``."""
         near = self.column_bounds <= limit
-        return WeightedColumns(self.chosen[near], self.weight[near], self.least)
+        return WeightedColumns(self.chosen[near], self.weight[near], self.least, self.whole)
 
 
 def best_prices(
@@ -185,9 +194,10 @@ def best_prices(
         tried = dual if stuck else best.towards(dual)
     if highest is None:
         least: tuple[Floats, ...] = tuple(np.full(oracle.grid + 1, np.inf) for _ in range(phases))
-        weight, column_bounds = np.zeros(len(chosen)), np.full(len(chosen), -np.inf)
+        whole, weight, column_bounds = np.full(phases, np.inf), np.zeros(len(chosen)), np.full(len(chosen), -np.inf)
     else:
-        least, weight, column_bounds = highest.least, highest.weight, oracle.column_bounds(highest)
+        least, whole, weight = highest.least, highest.whole, highest.weight
+        column_bounds = oracle.column_bounds(highest)
     places = [(limit.phase, limit.cell) for limit in limits]
     for covering, share in zip(master.coverings, shares.tolist(), strict=False):
         mean_use[covering.phase] += covering.use * share
@@ -203,6 +213,7 @@ def best_prices(
         weight=weight,
         column_bounds=column_bounds,
         least=least,
+        whole=whole,
         master=np.inf if over else value,
         mean_use=mean_use,
         shares=shares,
@@ -229,6 +240,7 @@ class _Answer:
     coverings: list[Covering]
     weight: Floats
     least: tuple[Floats, ...]
+    whole: Floats
 
 
 class _Oracle:
@@ -248,11 +260,13 @@ class _Oracle:
         self.share = problem.throughput[template] / np.maximum(problem.demand[self.phase], 1e-300)
         sides = open_constraints(problem)
         #: float64 (k, S): what each column adds to the side constraints; float64 (R * C + S,): what there is of everything.
-        self.adds = np.array([item.coefficients(problem, template, self.region) for item in sides]).T
-        self.adds = self.adds.reshape(len(chosen), len(sides))
-        bounds = [item.limit(problem) for item in sides]
-        self.available = np.concatenate([problem.availability.ravel().astype(np.float64), bounds])
         kept = columns.kept[chosen]
+        # Coverings that do without any one instance are made so; no row asks for that.
+        parts = [item.coefficients(problem, template, self.region, kept) * (not item.one_lost) for item in sides]
+        self.adds = np.array(parts).T
+        self.adds = self.adds.reshape(len(chosen), len(sides))
+        bounds = [1.0 if item.one_lost else item.limit(problem) for item in sides]
+        self.available = np.concatenate([problem.availability.ravel().astype(np.float64), bounds])
         usable = np.ones(len(chosen), dtype=np.bool_)
         for limit in limits:
             r, c = divmod(limit.cell, configurations)
@@ -298,14 +312,17 @@ class _Oracle:
             total -= price * (limit.most if price > 0 else limit.least)
         cheapest = []
         least = [np.zeros(self.grid + 1) for _ in self.problem.demand]
+        whole = np.zeros(len(least))
         for phase, items in self.parts:
-            filled = items.filled(weight)
+            filled, share = items.filled(weight), float(self.problem.spared[phase])
             if not np.isfinite(filled.table[self.grid]):
                 return None
+            spared, counts = items.spared(weight, share) if share else (0.0, filled.counts(self.grid))
             least[phase] = filled.table.copy()
             raise_to_line(least[phase], cheapest_share(weight[items.all], self.share[items.all]))
-            total += float(least[phase][self.grid])
-            cheapest.append(self._covering(phase, filled.counts(self.grid)))
+            whole[phase] = max(float(least[phase][self.grid]), spared)
+            total += float(whole[phase])
+            cheapest.append(self._covering(phase, counts))
         for model, pools in self.models:
             filled_by = {name: items.filled(weight) for name, items in pools.items()}
             tables = {name: filled.table for name, filled in filled_by.items()}
@@ -314,12 +331,12 @@ class _Oracle:
             if not np.isfinite(cover.least):
                 return None
             total += cover.least
-            counts: dict[int, int] = {}
+            taken: dict[int, int] = {}
             for name, amount in {**cover.amounts, -1: cover.alone}.items():
-                counts |= filled_by[name].counts(amount) if amount else {}
-            cheapest.append(self._covering(model.phases[0], counts, model))
+                taken |= filled_by[name].counts(amount) if amount else {}
+            cheapest.append(self._covering(model.phases[0], taken, model))
         slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.available))
-        return _Answer(total - slack, cheapest, weight, tuple(least))
+        return _Answer(total - slack, cheapest, weight, tuple(least), whole)
 
     def _covering(self, phase: int, counts: Mapping[int, int], model: ModelRoutes | None = None) -> Covering:
         use, adds, cost = np.zeros(self.shape), np.zeros(self.adds.shape[1]), 0.0
@@ -349,8 +366,10 @@ class _Oracle:
         for phase, _ in self.parts:
             mine = np.flatnonzero((self.phase == phase) & self.usable)
             table = answer.least[phase]
-            rest = table[self.grid - self.steps[mine]]
-            bounds[mine] = answer.bound - table[self.grid] + answer.weight[mine] + rest
+            # Beside any instance that may be lost stands what does without it.
+            beside = float(table[int(self.problem.spared[phase] * self.grid)])
+            rest = np.maximum(table[self.grid - self.steps[mine]], beside)
+            bounds[mine] = answer.bound - answer.whole[phase] + answer.weight[mine] + rest
         return bounds - 1e-9 * abs(answer.bound)
 
 
@@ -384,6 +403,13 @@ class _Items:
                 copies -= taken
                 size *= 2
         return _Filled(self, table, choice, layers)
+
+    def spared(self, weight: Floats, share: float) -> tuple[float, dict[int, int]]:
+        """Least weight of what covers the grid, and a share of it whichever item is lost; and the items."""
+        least, largest, amount = least_spared(self.steps[self.all], weight[self.all], self.grid, share)
+        fitting = self.all[self.steps[self.all] <= largest]
+        table, choice = covering_table(self.steps[fitting], weight[fitting], amount)
+        return least, _Filled(replace(self, fresh=fitting), table, choice, []).counts(amount)
 
 
 @dataclass(frozen=True, eq=False)

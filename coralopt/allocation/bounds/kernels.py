@@ -55,6 +55,20 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
 
 
 @njit(cache=True)
+def least_with_largest(sizes: Ints, weights: Floats, amounts: Ints, table: Floats) -> Floats:
+    """float64 (n,): least weight of the first k + 1 items, in any number, that covers ``amounts[k]``; fills ``table``."""
+    least = np.full(len(sizes), np.inf)
+    for item in range(len(sizes)):
+        for amount in range(1, len(table)):
+            rest = amount - sizes[item]
+            value = weights[item] + (table[rest] if rest > 0 else 0.0)
+            if value < table[amount]:
+                table[amount] = value
+        least[item] = table[amounts[item]]
+    return least
+
+
+@njit(cache=True)
 def cheapest_by_size(sizes: Ints, weights: Floats, grid: int) -> Ints:
     """int64 (k,): the items, largest first, that no item of the same or a larger size undercuts; ties to the first."""
     best = np.full(grid + 1, -1, dtype=np.int64)
@@ -213,14 +227,12 @@ def _weight(nodes: npt.NDArray[np.int16], t: int, r: int, availability: Ints, pr
 
 @njit(cache=True)
 def extend(
-    label_speed: Floats,
-    label_weight: Floats,
-    label_use: npt.NDArray[np.int16],
+    labels: tuple[Floats, Floats, Floats, npt.NDArray[np.int16]],
     speed: Floats,
     weight: Floats,
     rows: npt.NDArray[np.int16],
     room: Ints,
-    demand: float,
+    demand: tuple[float, float],
     least: Floats,
     limit: float,
     label: Ints,
@@ -228,19 +240,25 @@ def extend(
 ) -> int:
     """List the pairs (partial covering, instance to add) that fit and may still end within ``limit``.
 
-    Fills ``label`` and ``item``; how many pairs there are, or -1 where they are too few for all of them.
+    ``labels`` are speed, largest instance, weight and nodes of the partial coverings; ``demand`` what all instances must
+    give, and all but the largest one. Fills ``label`` and ``item``; how many pairs there are, or -1 where they are too few
+    for all of them.
     """
     grid = len(least) - 1
     count = 0
+    label_speed, label_largest, label_weight, label_use = labels
+    whole, spared = demand
     for k in range(len(label_speed)):
         for j in range(len(speed)):
             value = label_weight[k] + weight[j]
             if value > limit:
                 continue
-            missing = demand - (label_speed[k] + speed[j])
+            missing = whole - (label_speed[k] + speed[j])
+            if spared > 0:
+                missing = max(missing, spared + max(label_largest[k], speed[j]) - (label_speed[k] + speed[j]))
             if missing > 0:
                 # Rounded down: what is missing may be a hair less than it seems.
-                steps = int(np.ceil(missing / demand * grid * (1 - 1e-9) - 1e-6))
+                steps = int(np.ceil(missing / whole * grid * (1 - 1e-9) - 1e-6))
                 if value + least[max(0, min(grid, steps))] > limit:
                     continue
             fits = True

@@ -16,8 +16,10 @@ rounded up by less than one step of it.
 Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
 demand at its price is one more item of the knapsack, one step large and without limit; replicas of a phase stay in its
 knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraints move into the objective at prices
-mu >= 0 of their own, or stay away (mu = 0). Prices under which an item would weigh less than nothing are scaled down
-until none does.
+mu >= 0 of their own, or stay away (mu = 0). Where any one instance may be lost, the others must give x T_m: with L the
+largest of them, D_m = min over L of the least weight of instances of at most L that cover max(T_m, x T_m + L); phases
+with routes weigh at least that, too, and beside any instance the others weigh at least what covers x T_m. Prices
+under which an item would weigh less than nothing are scaled down until none does.
 
 Models with routes: their covering knapsacks belong together, see :mod:`coralopt.allocation.bounds.routed`.
 
@@ -47,19 +49,21 @@ class LagrangianBound:
         bound: USD/h; every allocation costs at least this.
         column_bounds: float64 (N,), USD/h; every allocation with an instance of this column costs at least this.
         weight: float64 (N,), USD/h; cost of a column and its nodes at the capacity prices.
-        least: One float64 (G + 1,) a model phase: least weight that covers s of G steps of its demand, and what every
-            covering of the whole demand weighs at least; zeros for phases with routes.
+        least: One float64 (G + 1,) a model phase: least weight that covers s of G steps of its demand; zeros for phases
+            with routes.
+        whole: float64 (P,), USD/h; what every covering of the whole demand weighs at least.
     """
 
     bound: float
     column_bounds: Floats
     weight: Floats
     least: tuple[Floats, ...]
+    whole: Floats
 
     def near(self, limit: float) -> WeightedColumns:
         """The columns whose bound is at most ``limit``."""
         near = np.flatnonzero(self.column_bounds <= limit)
-        return WeightedColumns(near, self.weight[near], self.least)
+        return WeightedColumns(near, self.weight[near], self.least, self.whole)
 
 
 def lagrangian_bound(
@@ -88,7 +92,7 @@ def lagrangian_bound(
         # Replicas of one phase stay in its knapsack, whole.
         inside = np.array([item.is_replicas for item in open_constraints(problem)], dtype=np.bool_)
         outside = SidePrices(problem, np.where(inside, 0.0, np.maximum(side_prices, 0.0)))
-        terms, relief = outside.terms(columns.template, columns.region), outside.unmet_worth()
+        terms, relief = outside.terms(columns.template, columns.region, columns.kept), outside.unmet_worth()
         share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
         weight, unmet = np.maximum(weight + share * terms, 0.0), unmet - share * relief
         side = SidePrices(problem, share * outside.prices)
@@ -97,6 +101,7 @@ def lagrangian_bound(
     steps = np.zeros(len(columns), dtype=np.int64)
     routed = {p for model in problem.routes for p in model.phases}
     covers: list[Floats] = []
+    whole, spares = np.zeros(len(problem.demand)), np.zeros(len(problem.demand))
     # What is left to cover once one instance is there.
     rests: list[Floats] = []
     replicas: dict[int, int] = {}
@@ -107,6 +112,9 @@ def lagrangian_bound(
         mine = np.flatnonzero(columns.phase == p)
         if demand > 0:
             steps[mine] = grid_steps(problem.throughput[columns.template[mine]], demand, grid)
+            if problem.spared[p]:
+                share, each = float(problem.spared[p]), float(unmet[p] * demand / grid)
+                spares[p] = least_spared(steps[mine], weight[mine], grid, share, each)[0]
         if demand <= 0 or p in routed:
             covers.append(np.zeros(grid + 1))
             rests.append(covers[-1])
@@ -114,10 +122,14 @@ def lagrangian_bound(
         cover = _table(columns, mine, steps, weight, grid, unmet[p] * demand / grid)
         pro_rata = cheapest_share(weight[mine], problem.throughput[columns.template[mine]] / demand)
         raise_to_line(cover, min(pro_rata, unmet[p] * demand))
+        beside = float(cover[int(problem.spared[p] * grid)])
         rests.append(cover)
         for _ in range(replicas.get(p, 0)):
             rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
         covers.append(cover)
+        whole[p] = max(float(cover[grid]), spares[p])
+        if beside:
+            rests[-1] = np.maximum(rests[-1], beside)
     tables = [
         {
             name: _table(columns, np.flatnonzero(np.isin(columns.pool, pools)), steps, weight, grid)
@@ -125,31 +137,35 @@ def lagrangian_bound(
         }
         for model in problem.routes
     ]
-    total = constant + sum(float(cover[grid]) for cover in covers)
+    total = constant + float(whole.sum())
     ends = [float(table[grid]) for part in tables for table in part.values() if np.isfinite(table[grid])]
     span = SPAN * (total - constant + sum(ends))
     joint = [
         routed_cover(problem, model, part, unmet * problem.demand, span)
         for model, part in zip(problem.routes, tables, strict=True)
     ]
-    total += sum(cover.least for cover in joint)
+    least = [
+        max(cover.least, float(spares[list(model.phases)].sum()))
+        for model, cover in zip(problem.routes, joint, strict=True)
+    ]
+    total += sum(least)
     column_bounds = np.full(len(columns), -np.inf)
     for p, (cover, rest) in enumerate(zip(covers, rests, strict=True)):
         mine = np.flatnonzero(columns.phase == p)
         if np.isfinite(cover[grid]) and p not in routed:
-            column_bounds[mine] = total - cover[grid] + weight[mine] + rest[grid - steps[mine]]
-    for model, joined in zip(problem.routes, joint, strict=True):
+            column_bounds[mine] = total - whole[p] + weight[mine] + rest[grid - steps[mine]]
+    for model, joined, own in zip(problem.routes, joint, least, strict=True):
         for p in model.phases:
             for q in problem.pools.of_phase(p, len(problem.region_names)):
                 mine = np.flatnonzero(columns.pool == q)
                 if np.isfinite(total):
-                    column_bounds[mine] = total - joined.least + weight[mine] + joined.beside(q, steps[mine])
+                    column_bounds[mine] = total - own + weight[mine] + joined.beside(q, steps[mine])
     # Rounding of the sums above must never lift the bound over a true cost.
     size = (
         abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())
     )
     slack = 1e-9 * (abs(total) + 2 * size) if np.isfinite(total) else 0.0
-    return LagrangianBound(total - slack, column_bounds - slack, weight, tuple(covers))
+    return LagrangianBound(total - slack, column_bounds - slack, weight, tuple(covers), whole)
 
 
 def _table(columns: Columns, mine: Ints, steps: Ints, weight: Floats, grid: int, unmet_step: float = np.inf) -> Floats:
@@ -162,6 +178,28 @@ def _table(columns: Columns, mine: Ints, steps: Ints, weight: Floats, grid: int,
     for k in kept.tolist():
         allow_copies(table, int(steps[k]), float(weight[k]), int(columns.upper[k]))
     return table
+
+
+def least_spared(
+    steps: Ints, weight: Floats, grid: int, share: float, unmet_step: float = np.inf
+) -> tuple[float, int, int]:
+    """What covers the grid, and a share of it whichever item is lost, weighs at least; every item in any number.
+
+    Returns:
+        The weight, steps of the largest item, and how many steps all of them cover.
+    """
+    from coralopt.allocation.bounds.kernels import cheapest_by_size, least_with_largest
+
+    front = cheapest_by_size(steps, weight, grid)[::-1]
+    # What is not served is no instance, and none of it is lost.
+    sizes, weights = np.append(1, steps[front]), np.append(unmet_step, weight[front])
+    largest = np.append(0, steps[front])
+    amounts = np.maximum(grid, int(share * grid) + largest)
+    table = np.full(int(amounts.max()) + 1, np.inf)
+    table[0] = 0.0
+    least = least_with_largest(sizes, weights, amounts, table)
+    best = int(np.argmin(least))
+    return float(least[best]), int(largest[best]), int(amounts[best])
 
 
 def _one_more(steps: Ints, weight: Floats, table: Floats) -> Floats:

@@ -69,7 +69,7 @@ def reduced_costs(
     worth = problem.throughput[columns.template] * demand_duals[columns.pool]
     total = columns.cost + burden[columns.template, columns.region] - worth
     if side_prices is not None and side_prices.any():
-        total = total + SidePrices(problem, side_prices).terms(columns.template, columns.region)
+        total = total + SidePrices(problem, side_prices).terms(columns.template, columns.region, columns.kept)
     return np.asarray(total, dtype=np.float64)
 
 

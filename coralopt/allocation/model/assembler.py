@@ -8,8 +8,11 @@ r"""The one assembler of allocation matrices: full, restricted to some columns, 
     sum_k f[k] + sigma[g] (+ omega)                        >= 1              routes k of every model that has them
     sum a nu (+ s_k extra) (+ b sigma) (+ b omega) (+ e)   <= or >= b        every side constraint
     sum_k (v_k - V) f[k]                                   >= 0              every mean over the requests of a model
+    sum T nu - sum_i (l_i - l_i-1) largest[i] + ...        >= x T_m          one that holds with any one instance lost
+    nu <= U largest[i],  largest[i+1] <= largest[i]                          instances of the i-th least throughput l_i
 
-Columns, in this order: instances nu; ``flow`` f, the share of a model's requests on a route; ``extra``, nodes of the dearer
+Columns, in this order: instances nu; ``largest``, whether an instance of this throughput or above is there, unless instances
+may be split; ``flow`` f, the share of a model's requests on a route; ``extra``, nodes of the dearer
 supply classes at their surcharge; ``shortfall`` sigma, the unmet share of a group of phases at its price; ``omega``, one
 share of *every* demand that is not served; the elastic slack e, what is missing of a pool or of a side constraint that
 asks for "least".
@@ -26,7 +29,7 @@ import numpy as np
 
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.allocation.side_constraints import open_constraints
+from coralopt.allocation.side_constraints import SideConstraint, open_constraints
 from coralopt.solving import LazyNames, MilpMatrix
 from coralopt.types import Floats, Ints
 
@@ -42,7 +45,7 @@ def assemble(
 ) -> MilpMatrix:
     """The matrix over the chosen columns, which become columns 0..k-1.
 
-    Its rows are R * C capacities, Q pools, one row a model with routes, S side constraints, one row a mean.
+    Its rows are R * C capacities, Q pools, one row a model with routes, S side constraints, one row a mean, and ladders.
 
     Args:
         problem: The problem.
@@ -74,9 +77,14 @@ def assemble(
     rows.enter(r.astype(np.int32)[k] * rows.configurations + c, k + np.int32(first), usage.data)
     rows.enter(rows.pool + columns.pool[chosen], first + np.arange(len(t)), problem.throughput[t])
     for row, item in rows.sides:
-        values = item.coefficients(problem, t, r)
+        values = item.coefficients(problem, t, r, kept)
         used = np.flatnonzero(values)
         rows.enter(np.full(len(used), row), first + used, values[used])
+    if integer:
+        for side, (row, item) in enumerate(rows.sides):
+            if item.one_lost:
+                _add_largest(rows, (side, row), item, t, columns.upper[chosen])
+    whole = rows.columns
     _add_flows(rows, columns.paid)
     _add_supply(rows, columns.paid)
     groups = problem.unmet_groups() if unserved == "by group" else ((tuple(range(len(problem.demand))), 1.0),)
@@ -100,7 +108,7 @@ def assemble(
                 rows.enter([row], [place], [item.limit(problem)])
     if slack is not None:
         _add_slack(rows, slack)
-    return rows.matrix(integer_columns=len(t) if integer else 0)
+    return rows.matrix(integer_columns=whole if integer else 0)
 
 
 def shortfall_units(problem: AllocationProblem) -> Floats:
@@ -158,7 +166,7 @@ class _Rows:
         self._costs: list[Floats] = []
         self._uppers: list[Floats] = []
         self._names: list[tuple[int, Callable[[int], str]]] = []
-        self._count = 0
+        self.columns = 0
         self._entries: list[tuple[Ints | list[int], Ints | list[int], Floats | list[float]]] = []
 
     def add(self, costs: Floats, uppers: Floats, names: Callable[[int], str] | list[str]) -> int:
@@ -166,8 +174,16 @@ class _Rows:
         self._costs.append(costs)
         self._uppers.append(uppers)
         self._names.append((len(costs), names.__getitem__ if isinstance(names, list) else names))
-        self._count += len(costs)
-        return self._count - len(costs)
+        self.columns += len(costs)
+        return self.columns - len(costs)
+
+    def at_most_0(self, names: list[str]) -> int:
+        """Add rows that must not exceed 0; the number of the first one."""
+        more, first = np.zeros(len(names)), len(self.names)
+        self.lower, self.upper = np.append(self.lower, more - np.inf), np.append(self.upper, more)
+        self.units = np.append(self.units, more + 1)
+        self.names += names
+        return first
 
     def enter(self, rows: Ints | list[int], columns: Ints | list[int], values: Floats | list[float]) -> None:
         self._entries.append((rows, columns, values))
@@ -181,7 +197,7 @@ class _Rows:
         self._entries.clear()
         # Pools with routes in shares of their demand: beside their 0, tokens/s would leave no room for rounding.
         values /= self.units[rows]
-        count = self._count
+        count = self.columns
         return MilpMatrix(
             c=np.concatenate(self._costs),
             offset=0.0,
@@ -195,6 +211,45 @@ class _Rows:
             column_names=LazyNames(self._names),
             row_names=self.names,
         )
+
+
+def _add_largest(rows: _Rows, place: tuple[int, int], item: SideConstraint, template: Ints, upper: Floats) -> None:
+    """What the largest instance gives is not there: a ladder over the throughputs of one model phase.
+
+    Args:
+        rows: Where to add it; instances are its first columns.
+        place: Number and row of the side constraint.
+        item: The side constraint.
+        template: int64 (k,), of every instance column.
+        upper: float64 (k,), most instances of each.
+    """
+    problem, (side, row) = rows.problem, place
+    speed = problem.throughput[template]
+    mine = np.flatnonzero((problem.phase[template] == (item.phases or ())[0]) & (speed > 0))
+    if not len(mine):
+        return
+    levels, level = np.unique(speed[mine], return_inverse=True)
+    first = rows.add(np.zeros(len(levels)), np.ones(len(levels)), [f"largest[{side},{i}]" for i in range(len(levels))])
+    rows.enter(np.full(len(levels), row), first + np.arange(len(levels)), -np.diff(levels, prepend=0.0))
+    below = rows.at_most_0([f"below[{side},{k}]" for k in range(len(mine))]) + np.arange(len(mine))
+    rows.enter(below, mine, np.ones(len(mine)))
+    rows.enter(below, first + level, -enough_copies(problem, item, speed[mine], upper[mine]))
+    ladder = rows.at_most_0([f"ladder[{side},{i}]" for i in range(len(levels) - 1)]) + np.arange(len(levels) - 1)
+    rows.enter(ladder, first + np.arange(1, len(levels)), np.ones(len(levels) - 1))
+    rows.enter(ladder, first + np.arange(len(levels) - 1), -np.ones(len(levels) - 1))
+
+
+def enough_copies(problem: AllocationProblem, item: SideConstraint, speed: Floats, most: Floats) -> Floats:
+    """float64 (k,): so many instances of one template in one region are never too few where any one may be lost.
+
+    One more is superfluous, unless another constraint counts instances of the phase or where they are.
+    """
+    phase = (item.phases or ())[0]
+    others = (row for row in open_constraints(problem) if row.sense == "least" and not row.one_lost)
+    if any(phase in (row.phases or (phase,)) for row in others):
+        return most
+    demand = problem.demand[phase]
+    return np.asarray(np.minimum(most, np.maximum(np.ceil(demand / speed), np.ceil(item.bound * demand / speed) + 1)))
 
 
 def _add_flows(rows: _Rows, paid: bool) -> None:

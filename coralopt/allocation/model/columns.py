@@ -124,11 +124,11 @@ def usable(problem: AllocationProblem, most: Ints | None = None) -> tuple[Ints, 
     price = problem.template_price()
     most = problem.most_instances() if most is None else most
     template, region = np.nonzero((most > 0) & ~np.isnan(price))
-    listed = price[template, region]
+    listed, penalty = price[template, region], problem.penalties[template]
     if not problem.supply:
-        return template, region, listed, (1 + problem.penalty) * listed
+        return template, region, listed, (1 + penalty) * listed
     rent = (problem.usage.astype(np.float64) @ np.nan_to_num(problem.segments.base).T)[template, region]
-    return template, region, rent, rent + problem.penalty * listed
+    return template, region, rent, rent + penalty * listed
 
 
 def joined(parts: Sequence[Ints]) -> Ints:

@@ -8,6 +8,8 @@
          I[tau,r] >= (nu[tau,r] - nu'[tau,r]) p_r(tau) K              for every template tau, region r
          nu integer >= 0, I >= 0
 
+Where nodes of new instances are limited, ``fresh[tau,r]`` >= nu - nu' counts those of pairs that run.
+
 ``nu[tau,r]``: instances of template tau in region r; ``I``: its initialization penalty in USD/h. Pairs that do not
 fit into the region once, or use a configuration without a price there, have nu = 0 and no column. Supply classes,
 side constraints and unmet demand add what :mod:`coralopt.allocation.model.pyomo_rows` says.
@@ -40,11 +42,19 @@ class PaperAllocation:
         model = pyo.ConcreteModel(name="allocation_paper")
         model.nu = pyo.Var(pairs, domain=pyo.NonNegativeIntegers)
         model.I = pyo.Var(pairs, domain=pyo.NonNegativeReals)
-        costs, paid = add_rows(model, problem, [(t, r, model.nu[t, r]) for t, r in pairs])
+        fresh = {pair: model.nu[pair] for pair in pairs}
+        if problem.running is not None and any(item.measure == "new_nodes" for item in problem.side_constraints):
+            known = [pair for pair in pairs if problem.running[pair]]
+            model.fresh = pyo.Var(known, domain=pyo.NonNegativeReals)
+            model.started = pyo.Constraint(known)
+            for pair in known:
+                fresh[pair] = model.fresh[pair]
+                model.started[pair] = model.fresh[pair] >= model.nu[pair] - int(problem.running[pair])
+        costs, paid = add_rows(model, problem, [(t, r, model.nu[t, r]) for t, r in pairs], fresh)
         model.initialization = pyo.Constraint(pairs)
         for t, r in pairs:
             running = 0 if problem.running is None else int(problem.running[t, r])
-            rate = float(listed[t, r]) * problem.penalty
+            rate = float(listed[t, r]) * float(problem.penalties[t])
             body = LinearExpression(constant=0, linear_coefs=[1.0, -rate], linear_vars=[model.I[t, r], model.nu[t, r]])
             model.initialization[t, r] = body >= -running * rate
         model.objective = pyo.Objective(

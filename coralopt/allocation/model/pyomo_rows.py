@@ -13,11 +13,15 @@ r"""Rows that both Pyomo formulations share: capacity, demand, side constraints;
 ``extra``: nodes of the dearer supply classes (:mod:`coralopt.allocation.supply`), in rent limits at their surcharge.
 ``shortfall``, s: unmet share of the phases of a group, only where it has a price; in rows of tokens/s with their bound.
 ``flow``, f: share of a model's requests on a route (:mod:`coralopt.allocation.routes`).
+``level``, v: of a side constraint that holds with any one instance lost, the throughput of the largest instance::
+
+    sum T nu - sum_i l_i v[i] >= x T_m,   sum_i v[i] <= 1,   nu <= U sum_{i: l_i >= T} v[i],   v binary
 Side constraints: :mod:`coralopt.allocation.side_constraints`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,10 +33,13 @@ from coralopt.allocation.side_constraints import open_constraints
 Column = tuple[int, int, Any]
 
 
-def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> tuple[list[float], list[Any]]:
+def add_rows(
+    model: Any, problem: AllocationProblem, columns: list[Column], fresh: Mapping[tuple[int, int], Any]
+) -> tuple[list[float], list[Any]]:
     """Add ``model.capacity[r, c]``, ``.demand[p]``, ``.pool[p, r]``, ``.routes[g]``, ``.mean[g, i]``, ``.side[i]``.
 
     A row that no column can reach is left out when it holds anyway, and kept as an impossible one when it does not.
+    ``fresh`` has the variable that counts new instances of every pair.
 
     Returns:
         Coefficients and variables that belong in the objective: surcharges, unmet demand and routes.
@@ -99,10 +106,20 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
     template = np.array([t for t, _, _ in columns], dtype=np.int64)
     region = np.array([r for _, r, _ in columns], dtype=np.int64)
     for i, item in enumerate(constraints):
-        values = item.coefficients(problem, template, region)
-        used = np.flatnonzero(values)
-        coefficients = values[used].tolist()
-        variables = [columns[k][2] for k in used.tolist()]
+        if item.measure == "new_nodes":
+            pairs = np.array(list(fresh), dtype=np.int64).reshape(-1, 2)
+            values = item.coefficients(problem, pairs[:, 0], pairs[:, 1])
+            coefficients = values[values > 0].tolist()
+            variables = [fresh[t, r] for t, r in pairs[values > 0].tolist()]
+        else:
+            values = item.coefficients(problem, template, region)
+            used = np.flatnonzero(values)
+            coefficients = values[used].tolist()
+            variables = [columns[k][2] for k in used.tolist()]
+        if item.one_lost and variables:
+            for level, variable in _add_levels(model, problem, i, [columns[k] for k in used.tolist()]):
+                coefficients.append(-level)
+                variables.append(variable)
         if item.is_rent:
             for k, (r, _) in enumerate(cells):
                 if item.regions is None or r in item.regions:
@@ -120,6 +137,23 @@ def add_rows(model: Any, problem: AllocationProblem, columns: list[Column]) -> t
             model.side[i] = limit * model.nothing_counts >= limit
             break
     return costs, paid
+
+
+def _add_levels(model: Any, problem: AllocationProblem, side: int, columns: list[Column]) -> list[tuple[float, Any]]:
+    """Throughputs of some columns, and whether each is that of the largest instance."""
+    import pyomo.environ as pyo
+
+    levels = sorted({float(problem.throughput[t]) for t, _, _ in columns})
+    most = problem.most_instances()
+    block = pyo.Block()
+    model.add_component(f"one_lost_{side}", block)
+    block.level = pyo.Var(range(len(levels)), domain=pyo.Binary)
+    block.one = pyo.Constraint(expr=sum(block.level.values()) <= 1)
+    block.within = pyo.Constraint(range(len(columns)))
+    for k, (t, r, variable) in enumerate(columns):
+        above = [block.level[i] for i, level in enumerate(levels) if level >= problem.throughput[t]]
+        block.within[k] = variable <= int(most[t, r]) * sum(above)
+    return [(level, block.level[i]) for i, level in enumerate(levels)]
 
 
 def _add_routes(

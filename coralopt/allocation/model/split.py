@@ -56,6 +56,7 @@ class SplitFormulation:
             model,
             problem,
             [(t, r, model.new[t, r]) for t, r in pairs] + [(t, r, model.kept[t, r]) for t, r in running],
+            {pair: model.new[pair] for pair in pairs},
         )
         model.objective = pyo.Objective(
             expr=LinearExpression(

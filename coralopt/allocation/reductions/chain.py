@@ -126,4 +126,5 @@ def some_templates(problem: AllocationProblem, chosen: Ints) -> AllocationProble
         throughput=problem.throughput[chosen],
         phase=problem.phase[chosen],
         running=None if problem.running is None else problem.running[chosen],
+        start_penalty=None if problem.start_penalty is None else problem.start_penalty[chosen],
     )

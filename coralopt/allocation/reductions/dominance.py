@@ -23,8 +23,10 @@ def undominated(problem: AllocationProblem) -> Bools:
     """bool (T,): templates to keep."""
     keep = np.ones(len(problem.throughput), dtype=np.bool_)
     for p in range(len(problem.demand)):
-        rows = np.flatnonzero(problem.phase == p)
-        if len(rows):
+        mine = np.flatnonzero(problem.phase == p)
+        # Of those that are alike in what starting costs; another might be dearer to start.
+        for k in np.unique(problem.penalties[mine]):
+            rows = mine[problem.penalties[mine] == k]
             keep[rows] = _undominated_in_phase(problem.usage[rows], problem.throughput[rows])
     if problem.running is not None:
         keep |= problem.running.any(axis=1)

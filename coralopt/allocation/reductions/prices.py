@@ -58,7 +58,11 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     templates, regions, _, phases = problem.shape
     pieces, unmet = problem.segments, problem.unmet_prices()
     known = np.nan_to_num(pieces.base, nan=np.inf)
-    weights = known + problem.penalty * np.nan_to_num(problem.price) + prices
+    # Where it differs by template, the least counts: still a bound.
+    penalty = (
+        float(problem.penalties.min(initial=problem.penalty)) if problem.start_penalty is not None else problem.penalty
+    )
+    weights = known + penalty * np.nan_to_num(problem.price) + prices
     nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
     pools = problem.pools
     pool = pools.of(np.arange(phases)[:, None], np.arange(regions)[None, :])

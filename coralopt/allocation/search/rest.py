@@ -13,13 +13,16 @@ from coralopt.types import Ints
 
 
 def rest_of(problem: AllocationProblem, columns: Columns, counts: Ints) -> AllocationProblem | None:
-    """The demand and the supply that settled instances leave; ``None`` where they do not fit.
+    """The demand and the supply that settled instances leave; ``None`` where they do not fit, or one may be lost.
 
     Args:
         problem: A problem without routes of which ``adds_up`` holds.
         columns: Its columns.
         counts: int64 (N,), settled instances.
     """
+    if problem.spared.any():
+        # What one instance may be lost from is the whole, not what is left.
+        return None
     used = np.flatnonzero(counts)
     template, region, count = columns.template[used], columns.region[used], counts[used]
     nodes = np.zeros_like(problem.availability)
@@ -38,7 +41,7 @@ def rest_of(problem: AllocationProblem, columns: Columns, counts: Ints) -> Alloc
     demand = np.where(left > TOLERANCE * problem.demand, left, 0.0)
     sides = []
     for item in problem.side_constraints:
-        room = item.bound - float(item.coefficients(problem, template, region) @ count)
+        room = item.bound - float(item.coefficients(problem, template, region, columns.kept[used]) @ count)
         if room < -TOLERANCE * item.bound:
             return None
         sides.append(replace(item, bound=max(0.0, room)))

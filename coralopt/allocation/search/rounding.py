@@ -53,7 +53,8 @@ class _State:
             self.phase, weights=self.speed * counts, minlength=len(problem.demand)
         )
         self.constraints = open_constraints(problem)
-        self.adds = [item.coefficients(problem, columns.template, columns.region) for item in self.constraints]
+        places = columns.template, columns.region, columns.kept
+        self.adds = [item.coefficients(problem, *places) for item in self.constraints]
         self.limits = np.array([item.limit(problem) for item in self.constraints])
         self.sums = np.array([float(adds @ counts) for adds in self.adds])
 
@@ -66,6 +67,10 @@ class _State:
             if item.sense == "most":
                 fits &= total + adds[candidates] <= limit
         return candidates[fits]
+
+    def total(self, i: int) -> float:
+        """What a side constraint adds up to, less its largest instance where one may be lost."""
+        return float(self.sums[i] - self.adds[i][self.counts > 0].max(initial=0.0) * self.constraints[i].one_lost)
 
     def move(self, k: int, count: int) -> None:
         self.counts[k] += count
@@ -100,17 +105,17 @@ class _State:
     def meet_constraints(self, reduced: Floats) -> bool:
         """Add instances until every "least" constraint holds; whether that worked."""
         for i, item in enumerate(self.constraints):
-            if item.sense != "least" or self.sums[i] >= self.limits[i]:
+            if item.sense != "least" or self.total(i) >= self.limits[i]:
                 continue
             useful = np.flatnonzero(self.adds[i] > 0)
             dear = (self.columns.cost[useful] + np.maximum(reduced[useful], 0.0)) / self.adds[i][useful]
             near = useful[np.argsort(dear, kind="stable")[:CANDIDATES]]
-            while self.sums[i] < self.limits[i]:
+            while (total := self.total(i)) < self.limits[i]:
                 mine = self.fitting(near)
                 if not len(mine):
                     # Where demand may go unmet, less of it must survive; the check decides.
                     return item.measure == "tokens_s" and self.problem.unmet_price is not None
-                value = np.minimum(self.adds[i][mine], self.limits[i] - self.sums[i])
+                value = np.minimum(self.adds[i][mine], self.limits[i] - total)
                 cost = self.columns.cost[mine] + np.maximum(reduced[mine], 0.0)
                 self.move(int(mine[np.argmin(cost / value)]), 1)
         return True
@@ -118,11 +123,11 @@ class _State:
     def tidy(self) -> None:
         """Take away what nothing needs, the dearest first."""
         for k in sorted(np.flatnonzero(self.counts).tolist(), key=lambda k: -self.columns.cost[k]):
-            while self.counts[k] and self.unmet[self.phase[k]] + self.speed[k] <= 0 and self._spare(k):
+            while self.counts[k] and self.unmet[self.phase[k]] + self.speed[k] <= 0:
                 self.move(k, -1)
-
-    def _spare(self, k: int) -> bool:
-        return all(
-            item.sense == "most" or adds[k] == 0 or total - adds[k] >= limit
-            for item, adds, limit, total in zip(self.constraints, self.adds, self.limits, self.sums, strict=True)
-        )
+                if any(
+                    item.sense == "least" and self.adds[i][k] and self.total(i) < self.limits[i]
+                    for i, item in enumerate(self.constraints)
+                ):
+                    self.move(k, 1)
+                    break

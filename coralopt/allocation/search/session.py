@@ -37,10 +37,10 @@ class AllocationSession:
         solver: Backend | str = "highs",
         options: SolveOptions | Mapping[str, object] | None = None,
     ) -> None:
-        if not problem.plain or problem.routes:
+        if not problem.plain or problem.routes or problem.spared.any() or problem.start_penalty is not None:
             raise UnsupportedError(
                 "a session moves demand, prices and availability only; solve problems with supply classes, side rows, "
-                "routes or unmet demand by solve_allocation"
+                "routes, start costs by template or unmet demand by solve_allocation"
             )
         self.problem, self.builds = problem, 0
         self._solver, self._options = solver, options

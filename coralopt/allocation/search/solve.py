@@ -140,7 +140,7 @@ def solve_allocation(
 
 def _first_prices(problem: AllocationProblem, search: AllocationSearchOptions) -> Floats | None:
     """float64 (R, C): capacity prices near which to look first, or ``None`` to look at everything."""
-    if open_constraints(problem):
+    if any(item.measure != "new_nodes" for item in open_constraints(problem)):
         return None
     if search.state is not None and search.state.capacity_prices.shape == problem.price.shape:
         return search.state.capacity_prices

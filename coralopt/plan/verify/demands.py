@@ -107,16 +107,19 @@ def _stated(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Ite
 
 
 def _served(inspected: Inspected, phase: ModelPhase) -> Fraction:
-    """Tokens/s that the plan can promise: what is there, and what a region's loss leaves over the share asked for."""
+    """Tokens/s that the plan can promise: what is there, and what a loss leaves over the share asked for."""
     by_region = dict.fromkeys(inspected.scenario.regions, Fraction(0))
     for instance in instances_of(inspected, phase):
         by_region[instance.region] += instance.count * Fraction(instance.tokens_s)
     total = sum(by_region.values(), Fraction(0))
-    share = rule_of(inspected, phase).survive_region_loss
-    if share > 0:
+    rule, level = rule_of(inspected, phase), total
+    if rule.survive_region_loss > 0:
         left = min(total - lost for lost in by_region.values())
-        return min(total, left / Fraction(share))
-    return total
+        level = min(level, left / Fraction(rule.survive_region_loss))
+    if rule.survive_instance_loss > 0:
+        largest = max((Fraction(i.tokens_s) for i in instances_of(inspected, phase) if i.count), default=Fraction(0))
+        level = min(level, (total - largest) / Fraction(rule.survive_instance_loss))
+    return level
 
 
 def _unserved_share(inspected: Inspected, phase: ModelPhase) -> Fraction:

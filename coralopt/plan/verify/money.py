@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from coralopt.plan.document import headline_gap
+from coralopt.plan.document import PlannedInstance, headline_gap
 from coralopt.plan.verify.demands import rule_of
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.rent import rent
@@ -49,9 +49,9 @@ def _kept(inspected: Inspected) -> Iterator[Violation]:
 def _sums(inspected: Inspected) -> Iterator[Violation]:
     plan = inspected.plan
     provisioning = sum(rent(inspected.scenario, inspected.known).values(), Fraction(0))
-    penalty = Fraction(inspected.scenario.initialization_penalty)
     initialization, unmet = Fraction(0), Fraction(0)
-    for instance, _ in inspected.known:
+    for instance, phase in inspected.known:
+        penalty = _penalty(inspected, instance, phase)
         initialization += max(0, instance.count - instance.kept) * Fraction(instance.price_usd_h) * penalty
     if plan.on_infeasible == "shortfall":
         stated = {item.key: item.unmet_tokens_s for item in plan.demands}
@@ -72,6 +72,20 @@ def _sums(inspected: Inspected) -> Iterator[Violation]:
     ):
         if differs(figure, float(computed)):
             yield Violation("figure", name, f"{name} is {figure!r}, the instances sum to {float(computed)!r}")
+
+
+def _penalty(inspected: Inspected, instance: PlannedInstance, phase: ModelPhase) -> Fraction:
+    """K of an instance: that of the scenario, or the share of the interval until its fullest node has loaded."""
+    start, count = inspected.scenario.operations.start, len(instance.stages)
+    if start is None:
+        return Fraction(inspected.scenario.initialization_penalty)
+    most = Fraction(0)
+    for position, stage in enumerate(instance.stages):
+        held = stage.layers * Fraction(phase.model.layer_bytes)
+        held += Fraction(phase.model.end_bytes(count)) if position in (0, count - 1) else 0
+        most = max(most, held)
+    seconds = Fraction(start.boot_s) + most / (10**9 * Fraction(start.load_gb_s))
+    return seconds / Fraction(start.interval_s)
 
 
 def _unmet_usd_h(inspected: Inspected, phase: ModelPhase) -> Fraction | None:

@@ -124,6 +124,7 @@ def _due(inspected: Inspected) -> Iterator[DueOption]:
         for phase in (phase for phase in scenario.model_phases if phase.served == model):
             yield from _of_phase(place, rule, phase, inspected)
     yield from _means(inspected)
+    yield from _starts(inspected)
 
 
 def _means(inspected: Inspected) -> Iterator[DueOption]:
@@ -146,24 +147,46 @@ def _means(inspected: Inspected) -> Iterator[DueOption]:
                 yield DueOption(name, "least", "of 1", Fraction(v.least_share), share, hair)
 
 
+def _starts(inspected: Inspected) -> Iterator[DueOption]:
+    """Where something runs and stops last: nodes of what is new, of those that are not taken yet."""
+    scenario = inspected.scenario
+    for r, region in enumerate(scenario.regions if scenario.operations.start_first else ()):
+        for c, host in enumerate(scenario.configurations):
+            taken_now = sum(i.nodes.get(host.name, 0) * i.count for i in scenario.running if i.region == region)
+            if taken_now:
+                inside = [i for i, _ in inspected.known if i.region == region]
+                each = [Fraction(i.nodes().get(host.name, 0)) for i in inside]
+                # What is kept is checked against what runs.
+                new = sum(((i.count - i.kept) * n for i, n in zip(inside, each, strict=True)), Fraction(0))
+                free = Fraction(max(0, int(scenario.availability[r, c]) - taken_now))
+                yield DueOption(f"transition ({host.name} in {region})", "most", "nodes", free, new, each)
+
+
 def _of_phase(place: str, rule: ModelRules, phase: ModelPhase, inspected: Inspected) -> Iterator[DueOption]:
     instances, plan = instances_of(inspected, phase), inspected.plan
     if rule.min_replicas:
         replicas, least = Fraction(sum(i.count for i in instances)), Fraction(rule.min_replicas)
         ones = [Fraction(1)] * len(instances)
         yield DueOption(f"{place}.min_replicas ({phase.phase})", "least", "instances", least, replicas, ones)
+    demand = Fraction(phase.needed_tokens_s)
+    unmet = sum((Fraction(item.unmet_tokens_s) for item in plan.demands if item.key == phase.key), Fraction(0))
+    promised = max(Fraction(0), demand - unmet)
+
+    def left(what: str, share: float, inside: Sequence[PlannedInstance], lost: Fraction) -> DueOption:
+        given = sum((i.count * Fraction(i.tokens_s) for i in inside), -lost)
+        # A smaller demand is planned where it was scaled; what goes unmet at a price was asked for.
+        asked = Fraction(share) * (promised if plan.on_infeasible == "scale" else demand)
+        each = [Fraction(i.tokens_s) for i in inside]
+        return DueOption(f"{place}.{what})", "least", "tokens/s", asked, given, each, Fraction(share) * promised)
+
     if rule.survive_region_loss > 0:
-        share, demand = Fraction(rule.survive_region_loss), Fraction(phase.needed_tokens_s)
-        unmet = sum((Fraction(item.unmet_tokens_s) for item in plan.demands if item.key == phase.key), Fraction(0))
-        promised = max(Fraction(0), demand - unmet)
         for lost in inspected.scenario.regions:
-            name = f"{place}.survive_region_loss ({phase.phase} without {lost})"
-            inside = [i for i in instances if i.region != lost]
-            left = sum((i.count * Fraction(i.tokens_s) for i in inside), Fraction(0))
-            each = [Fraction(i.tokens_s) for i in inside]
-            # A smaller demand is planned where it was scaled; what goes unmet at a price was asked for.
-            asked = share * (promised if plan.on_infeasible == "scale" else demand)
-            yield DueOption(name, "least", "tokens/s", asked, left, each, share * promised)
+            others = [i for i in instances if i.region != lost]
+            name = f"survive_region_loss ({phase.phase} without {lost}"
+            yield left(name, rule.survive_region_loss, others, Fraction(0))
+    if rule.survive_instance_loss > 0:
+        largest = max((Fraction(i.tokens_s) for i in instances if i.count), default=Fraction(0))
+        yield left(f"survive_instance_loss ({phase.phase}", rule.survive_instance_loss, instances, largest)
 
 
 def _limits(

@@ -239,8 +239,8 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
             [
                 Mistake(
                     "operations",
-                    "budgets, limits, least replicas, region loss, forbidden nodes, reserved and spot nodes and prices of "
-                    "unmet demand are known to planner coral only",
+                    "budgets, limits, least replicas, loss of a region or an instance, forbidden nodes, reserved and spot "
+                    "nodes, start costs, starting before stopping, prices of unmet demand are known to planner coral only",
                     "leave them out to compare planners",
                 )
             ],

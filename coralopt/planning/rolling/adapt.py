@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from coralopt.allocation import AllocationState
-from coralopt.errors import InfeasibleError, PlanError
+from coralopt.errors import InfeasibleError, OptionError, PlanError
 from coralopt.plan import InstanceChange, Plan, PlanDifference, difference
 from coralopt.plan.document import share_of
 from coralopt.plan.files import write_text
@@ -127,12 +127,15 @@ def adapt(request: PlanRequest, inputs: EpochInputs, settings: RollingSettings |
         settings: How the epochs follow each other.
 
     Raises:
+        OptionError: A penalty beside start costs by template.
         InfeasibleError: An epoch's pool cannot meet its demand; says which epoch and why. The epochs before stay.
         PlanError: The folder holds another run, or cannot be read or written.
         KeyboardInterrupt: Ctrl-C; the epoch at hand is dropped, those before it stay.
     """
     settings = settings or RollingSettings()
     scenario = request.scenario
+    if settings.penalty is not None and scenario.operations.start is not None:
+        raise OptionError("the scenario's `start` says what starting costs; leave out --penalty and --initialization")
     k = scenario.initialization_penalty if settings.penalty is None else settings.penalty
     folder = None
     if settings.output is not None:

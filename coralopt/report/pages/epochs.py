@@ -49,14 +49,14 @@ def epochs_page(horizon: Horizon, title: str) -> Page:
     third = PageAnswer(
         "How much changes?",
         f"{moves:,} starts and stops",
-        (Words(f"After the first epoch; an added instance costs {horizon.penalty:g} times its price once more."),),
+        (Words(f"After the first epoch; an added instance costs its price and more ({horizon.rule})."),),
     )
     sections = [
         PageSection("timeline", "Timeline", (Grid(tuple(_curves(epochs))), *_frames(epochs))),
         PageSection("figures", "All figures", (HtmlTable(epochs_table(horizon)),)),
     ]
     return Page(
-        title, f"{len(epochs):,} epochs, initialization penalty {horizon.penalty:g}.", (first, second, third), sections
+        title, f"{len(epochs):,} epochs, initialization penalty: {horizon.rule}.", (first, second, third), sections
     )
 
 
