@@ -6,7 +6,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core
 
-.PHONY: help plan test test-wheel test-slow test-full mutants test-torch test-vllm lint types docs notebooks screenshots benchmark-throughput clean
+.PHONY: help plan links test test-wheel test-slow test-full mutants test-torch test-vllm lint types docs notebooks screenshots benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json and plan.html"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-wheel  build the wheel, check it, try it away from here under PYTHONS (and EXTRAS): minutes, needs a package index"
 	@echo "make mutants     put deliberate errors into PACKAGE, one at a time, and say which the tests do not see"
 	@echo "make docs        the documentation site into build/docs; warnings are errors"
+	@echo "make links       ask every address that the documents name whether it is there; needs the internet"
 	@echo "make notebooks   run the notebooks of the documents and keep what they show"
 	@echo "make screenshots pictures of the pages for the documents, with the Chromium on the path"
 	@echo "make clean       remove the virtual environment and caches"
@@ -79,6 +80,9 @@ test-full: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "open build/docs/index.html"
+
+links: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx -q -b linkcheck docs build/links
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/python tests/docs/notebooks.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from coralopt.plan.document import PlannedFlow, PlannedMode
 from coralopt.report.drawing import Band, bands
 from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.files import read_results
+from coralopt.report.pages.fleet import draw_fleet
 from coralopt.report.pages.simulation import interval
+from coralopt.runtime.router.status import FleetStatus, InstanceStatus, LatencyStatus
 
 RunCli = Callable[..., Any]
 
@@ -257,3 +260,25 @@ def test_bands_are_as_wide_as_their_values() -> None:
     assert sides[0] == pytest.approx(sides[1] + sides[2], abs=0.2)
     assert sides[1] == pytest.approx(3 * sides[2], rel=0.02)
     assert bands("empty", []).startswith("<svg")
+
+
+def test_a_fleet_of_ten_thousand_instances_stays_a_small_page() -> None:
+    """Those that do not serve come first; names with markup stay text; every part may be sent by itself."""
+    states = ("serves", "serves", "ill", "draining")
+    instances = tuple(
+        InstanceStatus(f"<b>{k}</b>", f"m{k % 400}", "decode", "r", states[k % 4], k % 7, 8, 0.04, math.nan)
+        for k in range(10_000)
+    )
+    latencies = (LatencyStatus("m0", "time to first token", 100.0, 0.99, 50, 0.98, 40.0, 120.0),)
+    drawn = draw_fleet(
+        FleetStatus(2e9, 1.9e9, instances, latencies=latencies, short={"x": (1, 2)}, given_up={"y": "why"})
+    )
+    text = read(drawn.html).text
+    assert len(drawn.html) < 500_000
+    assert "5,000 of 10,000 instances serve" in text
+    assert "x: 1 of 2 run" in text
+    assert "y is given up: why" in text
+    assert "98.00 % at least" in text
+    assert "Below the share that the plan asks for: m0, time to first token." in text
+    assert "<b>2</b>" in text
+    assert all(f'id="{name}"' in drawn.html for name in drawn.parts)

@@ -25,8 +25,8 @@ from coralopt.report.table import Column, make_table, numbers
 from coralopt.runtime.router.doors import DrawnFleet
 from coralopt.runtime.router.status import WINDOW_S, FleetStatus, FollowedPlan, InstanceStatus, LatencyStatus
 
-#: Most rows of a table, and most model phases whose shares are drawn open.
-ROWS, DRAWN = 300, 24
+#: Most rows of a table, and most model phases whose shares are drawn open and folded; the page is sent again and again.
+ROWS, DRAWN, FOLDED = 300, 12, 36
 #: Most names of pipelines in a sentence.
 NAMED = 8
 
@@ -137,8 +137,11 @@ def _traffic(instances: Sequence[InstanceStatus]) -> Iterable[Block]:
         "throughput of an instance over that of its model phase."
     )
     yield Grid(tuple(figures[:DRAWN]))
-    if len(figures) > DRAWN:
-        yield Folded(f"{len(figures) - DRAWN} more model phases", (Grid(tuple(figures[DRAWN:][:ROWS])),))
+    folded = figures[DRAWN : DRAWN + FOLDED]
+    if folded:
+        yield Folded(f"{len(folded)} more model phases", (Grid(tuple(folded)),))
+    if len(figures) > DRAWN + FOLDED:
+        yield Words(f"{len(figures) - DRAWN - FOLDED:,} more model phases are not drawn.", small=True)
 
 
 def _latencies(rows: Sequence[LatencyStatus]) -> Iterable[Block]:
