@@ -6,7 +6,7 @@ import json
 import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -212,7 +212,6 @@ class ListenOptions(OptionGroup):
             LaunchError: A certificate or a log that cannot be used, OpenTelemetry is not installed, or a fleet page has no
                 admin key.
         """
-        from coralopt.report.pages.fleet import draw_fleet
         from coralopt.runtime.router.doors import ADMIN_KEY, ROUTER_KEY, Doors, Keys
 
         keys = Keys(*(os.environ.get(name) or None for name in (ROUTER_KEY, ADMIN_KEY, SERVER_KEY)))
@@ -238,8 +237,12 @@ class ListenOptions(OptionGroup):
             from coralopt.runtime.router.tracing import Tracing
 
             tracing = Tracing.sending()
-        drawn = draw_fleet if fleet else None
-        return Doors(self.host, self.port, keys, admin_socket, context, log, tracing=tracing, fleet=drawn)
+        opened = Doors(self.host, self.port, keys, admin_socket, context, log, tracing=tracing)
+        if not fleet:
+            return opened
+        from coralopt.report.pages.fleet import draw_fleet
+
+        return replace(opened, fleet=draw_fleet)
 
     def words(self) -> list[str]:
         """These options but the port, as on a command line."""

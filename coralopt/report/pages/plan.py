@@ -149,6 +149,8 @@ def _flows(plan: Plan) -> Iterable[Block]:
     title = "Share of requests by mode"
     figures = [Figure(bars(title, rows[:ROWS], "{:.2%}", longest=1.0), title)] if rows else []
     flows = sorted((flow for flow in flows_of(plan) if flow.requests_s > 0), key=lambda flow: -flow.gb_s)
+    if len({region for flow in flows for region in (flow.prefill_region, flow.decode_region)}) < 2:
+        flows = []
     if flows:
         shown = flows[:ROWS]
         colours = colour_numbers(flow.model for flow in shown)
