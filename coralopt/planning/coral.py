@@ -26,6 +26,7 @@ from coralopt.plan import Plan
 from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.operators import operator_terms, start_penalties, unmet_prices
+from coralopt.planning.promise.certificate import certify
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
@@ -39,13 +40,13 @@ class CoralPlanner:
 
     Its settings: ``formulation``, ``"split"`` or ``"paper"``; ``reductions``, whether the exact reductions run ahead of the
     solver; ``restrict``, the most columns to hand to the solver at once, for licences that stop at a size: the gap stays
-    proven over all columns.
+    proven over all columns; ``certify``, whether a plan for a share of requests gets its certificate.
     """
 
     name = "coral"
     summary = "nodes of several kinds in one replica, all models together, to proven least cost"
     source = "the paper, section 4"
-    settings: Mapping[str, object] = {"formulation": "split", "reductions": True, "restrict": None}
+    settings: Mapping[str, object] = {"formulation": "split", "reductions": True, "restrict": None, "certify": True}
 
     def plan(self, request: PlanRequest) -> PlanOutcome:
         """Decide what to rent and how to split every model.
@@ -94,6 +95,9 @@ class CoralPlanner:
                 update={"library_digest": library_digest(plan.resolved, warm.tables_of(plan.resolved))}
             )
         steps.end("plan")
+        if asks_for_shares(scenario) and bool(setting(self, request, "certify")):
+            plan = plan.model_copy(update={"certificate": certify(plan, progress=request.progress)})
+            steps.end("certificate")
         return PlanOutcome(
             plan,
             steps.seconds,

@@ -36,7 +36,8 @@ def cheapest_of_one_gpu(request: PlanRequest, outcome: PlanOutcome) -> OneGpuRen
     options = {**request.options, "rel_gap": GAP}
     if not asks_for_shares(scenario):
         options["time_limit"] = min(request.solve_options.time_limit or SECONDS, SECONDS)
-    request = replace(request, options=options, on_infeasible="explain", warm=outcome.warm)
+    settings = {**request.settings, "certify": False}
+    request = replace(request, options=options, on_infeasible="explain", warm=outcome.warm, settings=settings)
     rents: dict[str, float] = {}
     for name in names:
         supply = scenario.with_supply(np.where(gpus == name, scenario.availability, 0), scenario.price_usd_h)

@@ -336,9 +336,9 @@ def _check_choice(key: str, entry: Model, what: str, mistakes: MistakeList) -> N
     place, hint = ("models", key), "choose disaggregated or mixed for this model"
     if entry.variants:
         hint = "serve one variant as the model itself"
-    if entry.slo.attainment != "mean":
-        problem = f"{what} plans for mean requests, not for {entry.slo.attainment:.6g} of them"
-        mistakes.add((*place, "slo", "attainment"), problem, f"give attainment: mean, or {hint}")
+        if entry.slo.attainment != "mean":
+            problem = f"{what} plans for mean requests, not for {entry.slo.attainment:.6g} of them"
+            mistakes.add((*place, "slo", "attainment"), problem, f"give attainment: mean, or {hint}")
     for name, wanted in (
         ("min_replicas", entry.min_replicas > 0),
         ("survive_region_loss", entry.survive_region_loss > 0),

@@ -7,8 +7,9 @@ are kept from one call to the next.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,6 +63,8 @@ class GroupOutcome:
 class GroupPlayer:
     """Plays groups of planned instances of one model; a call costs the run and a few milliseconds.
 
+    Several threads may play at once.
+
     Args:
         scenario: Model phases with their SLOs, node configurations, layer times.
         config: Links, noise, seed; instances serve from the start.
@@ -81,6 +84,8 @@ class GroupPlayer:
         self.longest = longest
         self._draughtsman = Draughtsman(scenario, TimeTables(longest), self.config, source)
         self._blueprints: dict[PlannedInstance, Blueprint] = {}
+        # A drawing may sample stage times, which all runs look up.
+        self._drawing = threading.Lock()
 
     def play(
         self,
@@ -124,14 +129,16 @@ class GroupPlayer:
             outputs[rows],
             np.zeros(int(rows.sum()), dtype=np.int64),
         )
-        blueprints = [(self._blueprint(instance), instance.count) for instance in instances]
+        with self._drawing:
+            blueprints = [(self._blueprint(instance), instance.count) for instance in instances]
+            tables = replace(self._draughtsman.tables)
         if kinds == {"decode"}:
             # Caches come from an instance without nodes: it holds nothing, and none of its links is busy.
             blueprints.append((_nowhere(names[0], instances[0].region), 1))
             records["first_token"], records["prefilled"], records["generated"] = records["arrival"], records["input"], 1
             records["prefill_instance"] = sum(count for _, count in blueprints) - 1
         stages = max(len(blueprint.stage_sizes) for blueprint, _ in blueprints)
-        state = empty_state(records, 1, stages, self._draughtsman.tables, self.config, self._draughtsman.serving)
+        state = empty_state(records, 1, stages, tables, self.config, self._draughtsman.serving)
         if kinds == {"decode"}:
             # Host time was before the first token.
             state.clock["host_request"] = 0.0

@@ -58,17 +58,17 @@ class _KeptCode:
 
 
 def compiled(function: _F) -> _F:
-    """Compile on first use and keep the machine code on disk until any of the compiled modules changes.
+    """Compile on first use, keep the machine code on disk until any of the compiled modules changes, run beside threads.
 
     Numba remakes kept code when the file of the function changes, not when a function changes that it calls in another
     file; so the stamp it compares is extended by a digest of all of them. Where that cannot be done nothing is kept.
     """
     try:
         # Numba's own type hides the cache that is extended here.
-        kept: Any = numba.njit(cache=True)(function)
+        kept: Any = numba.njit(cache=True, nogil=True)(function)
         kept._cache._cache_file = _KeptCode(kept._cache._cache_file)
     except (AttributeError, RuntimeError):  # Other insides, or no folder to write to.
-        kept = numba.njit(function)
+        kept = numba.njit(nogil=True)(function)
     return cast("_F", kept)
 
 

@@ -166,7 +166,6 @@ def test_shares_that_are_off_are_named(plan: Plan, shares: dict[str, float], mes
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"slo": {"ttft_ms": 1200, "tpot_ms": 60}}, "slo.attainment: mode auto plans for mean requests, not for 0.99"),
         ({"min_replicas": 1}, "min_replicas: is said of every phase"),
         ({"unmet": {"output_usd_mtok": 1.0}}, "unmet: is said of every phase"),
         ({"mode": "both"}, "mode: .*choose from disaggregated, mixed, auto"),

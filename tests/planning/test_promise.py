@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,12 +18,13 @@ from coralopt.errors import CoraloptError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
-from coralopt.planning import certify, certify_again, expected_shares, plan_scenario, prove_bound
+from coralopt.planning import certify_again, expected_shares, plan_scenario, prove_bound
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
+from coralopt.planning.promise.workers import Workers
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.simulation import GroupPlayer
 from coralopt.templates import obtain_library, scenario_tables
@@ -43,8 +46,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """The plan of `small` with its certificate."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORALOPT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        made = plan_scenario(small())
-    return made.model_copy(update={"certificate": certify(made)})
+        return plan_scenario(small())
 
 
 class Known:
@@ -160,11 +162,58 @@ def test_nodes_are_cut_where_caches_come_too_late(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(TogetherRaces, "race", race)
     demand = {**small().document["models"]["gpt-oss-20b"]["demand"], "requests_s": 10}
     scenario = small(pruning={"max_nodes": 2, "memory_ratio": 12}, model={"demand": demand})
-    plan = plan_scenario(scenario)
+    plan = plan_scenario(scenario, settings={"certify": False})
     cut = [item for item in plan.instances if item.phase == "prefill" and len(item.stages) == 2]
     assert cut
     assert all(len(stage.nodes) == 1 and stage.nodes[0].count == 1 for item in cut for stage in item.stages)
     assert verify_plan(plan).ok
+
+
+def test_as_many_threads_as_there_are_cores_change_nothing(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Games of phases, windows of races and of certificates side by side: the same plan, byte for byte."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    cores = 5 if (os.cpu_count() or 1) == 1 else 1
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert plan_scenario(small()).to_json() == plan.to_json()
+
+
+def test_work_ends_where_other_work_fails() -> None:
+    """The first failure is what is raised; what still runs ends when it next tells of itself."""
+    workers, told = Workers(lambda what, number, total: told.append((what, number, total))), []
+
+    def work(item: int) -> int:
+        for turn in range(10_000):
+            workers.tell("work", turn, item)
+            if item == 0:
+                raise CoraloptError("broken")
+            time.sleep(0.001)
+        return item
+
+    with pytest.raises(CoraloptError, match="broken"):
+        workers.map(work, range(2))
+    assert len(told) < 5_000
+    assert Workers().map(lambda item: item * item, range(20)) == [item * item for item in range(20)]
+
+
+@pytest.mark.parametrize("tokens", [512, pytest.param(3000, marks=pytest.mark.slow)])
+def test_in_mode_auto_the_cheaper_design_is_taken(tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan in mode auto is that of the cheaper of both modes, and its bound is below either."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    demand = {"requests_s": 1, "input_tokens": tokens, "output_tokens": 28}
+    auto = plan_scenario(small(mode="auto", model={"demand": demand}))
+    plans = {
+        mode: plan_scenario(small(mode=mode, model={"demand": demand}), settings={"certify": False})
+        for mode in ("disaggregated", "mixed")
+    }
+    assert auto.cost_usd_h == pytest.approx(min(item.cost_usd_h for item in plans.values()))
+    assert auto.lower_bound_usd_h <= min(item.cost_usd_h for item in plans.values())
+    assert auto.lower_bound_usd_h == pytest.approx(min(item.lower_bound_usd_h for item in plans.values()), rel=0.02)
+    assert [mode.share for mode in auto.modes] in ([0.0, 1.0], [1.0, 0.0])
+    assert verify_plan(auto).ok
+    assert auto.certificate is not None
+    assert auto.certificate.holds
 
 
 def test_a_plan_holds_what_it_promises(plan: Plan) -> None:

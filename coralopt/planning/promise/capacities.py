@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -124,16 +124,22 @@ class Groups:
         verdict = self.games.verdict(
             int(self.template[j]), int(self.count[j]), parts * self.games.rate(self.unit_tokens)
         )
-        same = self.template == self.template[j]
+        # Groups are ordered by template and count.
+        start, end = np.searchsorted(self.template, [self.template[j], self.template[j] + 1])
         if verdict == "holds":
-            more = same & (self.count >= self.count[j])
+            more = slice(j, end)
             self.least[more] = np.maximum(self.least[more], np.minimum(parts, self.most[more]))
         elif verdict == "fails":
-            fewer = same & (self.count <= self.count[j])
+            fewer = slice(start, j + 1)
             self.most[fewer] = np.minimum(self.most[fewer], parts - 1)
         else:
             self.unclear[j] = min(self.unclear[j], parts)
             self.doubtful[j] = max(self.doubtful[j], parts)
+
+    def of_rows(self, rows: Ints) -> Groups:
+        """Some of the groups, as they are now."""
+        arrays = (getattr(self, item.name)[rows] for item in fields(self)[2:])
+        return Groups(self.games, self.unit_tokens, *arrays)
 
     @cached_property
     def roomy(self) -> Bools:
@@ -197,56 +203,59 @@ def tighten(
         second is a cover.
     """
     turn, way = -1, HALFWAY
+    # Groups that may be in the cover sought; as it gets cheaper, they become few.
+    rows = np.flatnonzero(np.isfinite(price))
     while True:
         turn += 1
-        bound, cost = groups.covers(groups.most, price), groups.covers(groups.least, price)
+        near, most = price[rows], groups.most[rows]
+        bound, cost = groups.covers(most, near), groups.covers(groups.least[rows], near)
         low, high = float(bound[PARTS]), float(cost[PARTS])
         ceiling = high * (1 - slack) if allowance is None else high * (1 + PRICE_TOLERANCE) + allowance
         if low >= ceiling or math.isinf(low) or (turn >= MOST_GAMES and not math.isinf(high)):
             return low, high
+        if progress is not None:
+            progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
         if allowance is None and turn % 2 and math.isfinite(high):
-            likely = _likely(groups, price, cost, low + way * (high - low))
+            likely = _likely(groups, rows, _first(cost, near, low + way * (high - low)))
             if likely is not None:
                 groups.find_out(*likely)
                 way = HALFWAY if groups.least[likely[0]] >= likely[1] else way + FARTHER * (1 - way)
                 continue
         # What any cover with the group costs at least, and the least share at which one with it is cheap enough.
-        with_group = price + bound[PARTS - groups.most]
-        first = _first(bound, price, ceiling)
+        with_group = near + bound[PARTS - most]
+        first = _first(bound, near, ceiling)
+        rest = groups.of_rows(rows)
         if allowance is None or math.isinf(high):
             # Where games do not tell of a share that would do, telling of larger ones changes nothing.
-            decided = groups.known | (groups.held & (first <= groups.doubtful))
+            decided = rest.known | (rest.held & (first <= rest.doubtful))
         else:
-            decided = groups.held | (groups.least >= first)
-        candidates = np.flatnonzero((with_group < ceiling) & ~decided)
-        if not len(candidates):
+            decided = rest.held | (rest.least >= first)
+        open_ = (with_group < ceiling) & ~decided
+        if not open_.any():
             return low, high
-        roomy = candidates[groups.roomy[candidates] & (groups.most[candidates] == PARTS)]
-        if math.isinf(high) and len(roomy):
+        roomy = open_ & groups.roomy[rows] & (most == PARTS)
+        if math.isinf(high) and roomy.any():
             # Any cover makes one game of most others enough; a group with much room is likely one.
-            candidates = roomy
-        j = int(candidates[np.argmin(with_group[candidates])])
-        groups.find_out(j, _parts(groups, j, int(first[j]), math.isinf(high)))
-        if progress is not None:
-            progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
+            open_ = roomy
+        k = int(np.argmin(np.where(open_, with_group, np.inf)))
+        groups.find_out(j := int(rows[k]), _parts(groups, j, int(first[k]), math.isinf(high)))
+        rows = rows[with_group <= max(ceiling, high * (1 + PRICE_TOLERANCE))]
 
 
 def _first(covers: Floats, price: Floats, ceiling: float) -> Ints:
-    """int64 (J,): least share at which a group and the cheapest cover of the rest cost less than the ceiling."""
-    spare = ceiling - np.where(np.isfinite(price), price, 0.0)
-    parts = PARTS + 1 - np.searchsorted(covers, spare, side="left")
-    return np.where(np.isfinite(price), parts, PARTS + 1)
+    """int64: least share at which a group and the cheapest cover of the rest cost less than the ceiling."""
+    return np.asarray(PARTS + 1 - np.searchsorted(covers, ceiling - price, side="left"))
 
 
-def _likely(groups: Groups, price: Floats, cost: Floats, ceiling: float) -> tuple[int, int] | None:
-    """The group that has most room at the share at which it makes a cover below the ceiling, and that share."""
-    first = np.maximum(_first(cost, price, ceiling), 1)
-    open_ = (first <= groups.most) & (first > groups.least) & (first < groups.unclear)
+def _likely(groups: Groups, rows: Ints, first: Ints) -> tuple[int, int] | None:
+    """Of these groups the one that has most room at the share at which it makes a cheap cover, and that share."""
+    first = np.maximum(first, 1)
+    open_ = (first <= groups.most[rows]) & (first > groups.least[rows]) & (first < groups.unclear[rows])
     if not open_.any():
         return None
-    room = np.where(open_, groups.games.templates.throughput[groups.template] * groups.count / first, 0.0)
-    j = int(np.argmax(room))
-    return j, int(first[j])
+    throughput = groups.games.templates.throughput[groups.template[rows]]
+    k = int(np.argmax(np.where(open_, throughput * groups.count[rows] / first, 0.0)))
+    return int(rows[k]), int(first[k])
 
 
 def _parts(groups: Groups, j: int, first: int, no_cover: bool) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
 from coralopt.plan.certificate import LOOKS
 from coralopt.plan.document import share_of
 from coralopt.plan.verify.certified import certified
+from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.simulation.variants import by_variant
@@ -50,6 +52,7 @@ class Replications:
         self.scenario, self.first_seed, self.window_s = scenario, first_seed, window_s
         self.player = player or GroupPlayer(scenario)
         self._windows: dict[int, Trace] = {}
+        self._making = threading.Lock()
 
     def shares(
         self, instances: Sequence[PlannedInstance], trace: Trace, most_missed: float = 1.0, mixed_share: float = 1.0
@@ -65,25 +68,29 @@ class Replications:
         met = {"prefill": outcome.met_ttft, "decode": outcome.met_tpot}
         return {kind: float(met[kind].mean()) for kind in met if kind in phases or "mixed" in phases}
 
-    def add(self, plan: Plan, number: int, shares: Shares, models: Collection[str] | None = None) -> None:
-        """Play the models of a plan in one window, or some of them."""
-        trace = by_variant(self.window(number), [(0.0, plan)])
-        for model in dict.fromkeys(item.model for item in plan.instances):
-            if models is not None and model not in models:
-                continue
-            instances = [item for item in plan.instances if item.model == model]
+    def add(self, plan: Plan, windows: Sequence[tuple[int, str]], shares: Shares, workers: Workers, what: str) -> None:
+        """Play windows by number, each with one model of a plan; ``what`` is how progress calls them."""
+        instances = {model: [item for item in plan.instances if item.model == model] for _, model in windows}
+
+        def play(window: tuple[int, str]) -> dict[str, float]:
+            number, model = window
+            workers.tell(what, number, windows[-1][0] + 1)
             mixed, whole = (share_of(plan.modes, f"{model}/{phase}") for phase in ("mixed", "prefill"))
             # Of a variant's requests, that share of the model's.
             mixed /= mixed + whole if mixed + whole > 0 else 1.0
-            for kind, share in self.shares(instances, trace, mixed_share=mixed).items():
+            return self.shares(instances[model], by_variant(self.window(number), [(0.0, plan)]), mixed_share=mixed)
+
+        for (_, model), played in zip(windows, workers.map(play, windows), strict=True):
+            for kind, share in played.items():
                 shares.setdefault((model, kind), []).append(share)
 
     def window(self, number: int) -> Trace:
         """The requests of one window."""
-        if number not in self._windows:
-            seed = self.first_seed + number
-            self._windows[number] = poisson_for_scenario(self.scenario, None, self.window_s, seed)
-        return self._windows[number]
+        with self._making:
+            if number not in self._windows:
+                seed = self.first_seed + number
+                self._windows[number] = poisson_for_scenario(self.scenario, None, self.window_s, seed)
+            return self._windows[number]
 
 
 def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None = None) -> Certificate:
@@ -98,17 +105,15 @@ def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None 
         first_seed: Seed of the first window.
         progress: Told how many windows are played.
     """
-    windows = Replications(plan.resolved, first_seed)
+    windows, workers = Replications(plan.resolved, first_seed), Workers(progress)
     shares: Shares = {}
     phases: tuple[CertifiedPhase, ...] = ()
-    models = {item.model for item in plan.instances}
-    for start, count in itertools.pairwise((0, *LOOKS)):
-        for number in range(start, count):
-            if progress is not None:
-                progress("windows of fresh requests", number, count)
-            windows.add(plan, number, shares, models)
+    models = _models(plan)
+    for looks in itertools.pairwise((0, *LOOKS)):
+        wanted = [(number, model) for number in range(*looks) for model in models]
+        windows.add(plan, wanted, shares, workers, "windows of fresh requests")
         phases = certified(plan, shares, CONFIDENCE, LOOKS)
-        models = {phase.model for phase in phases if phase.verdict == "open"}
+        models = tuple(dict.fromkeys(phase.model for phase in phases if phase.verdict == "open"))
         if not models or any(phase.verdict == "refuted" for phase in phases):
             break
     return Certificate(
@@ -127,11 +132,9 @@ def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ..
         return ()
     windows = Replications(plan.resolved, mark.first_seed, mark.window_s)
     shares: Shares = {}
-    count = max((len(phase.shares) for phase in mark.phases), default=0)
-    for number in range(count):
-        if progress is not None:
-            progress("windows played again", number, count)
-        windows.add(plan, number, shares, {phase.model for phase in mark.phases if number < len(phase.shares)})
+    counts = {phase.model: len(phase.shares) for phase in mark.phases}
+    wanted = [(number, model) for model, count in counts.items() for number in range(count)]
+    windows.add(plan, wanted, shares, Workers(progress), "windows played again")
     return tuple(
         f"certificate: {phase.model}, {phase.kind}: {phase.mean:.4%} met in the plan, "
         f"{np.mean(shares.get((phase.model, phase.kind), [math.nan])):.4%} when played again"
@@ -150,7 +153,8 @@ def expected_shares(plan: Plan) -> dict[str, float]:
     if plan.certificate is not None:
         shares = {(phase.model, phase.kind): list(phase.shares) for phase in plan.certificate.phases}
     else:
-        Replications(plan.resolved, GLANCE_SEED, GLANCE_S).add(plan, 0, shares)
+        wanted = [(0, model) for model in _models(plan)]
+        Replications(plan.resolved, GLANCE_SEED, GLANCE_S).add(plan, wanted, shares, Workers(), "one window")
     phases = {phase.key for phase in plan.resolved.model_phases}
     expected: dict[str, float] = {}
     for (model, kind), values in shares.items():
@@ -158,3 +162,7 @@ def expected_shares(plan: Plan) -> dict[str, float]:
         key = f"{model}/{kind if f'{model}/{kind}' in phases else 'mixed'}"
         expected[key] = min(expected.get(key, 1.0), float(np.mean(values)))
     return expected
+
+
+def _models(plan: Plan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.model for item in plan.instances))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -21,14 +22,14 @@ from coralopt.planning.promise.games import planned_placement
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput import ThroughputTables, stage_role
-from coralopt.types import Floats, Progress
+from coralopt.types import Floats
 
 #: Designs are looked at that cost at most so much more than the cheapest groups, as shares; then wider.
 ALLOWANCES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 #: Covers of one phase looked at at once, and designs of one model played, at most.
 MOST_COVERS, MOST_DESIGNS = 200, 60
 #: Designs with different groups of the other phases, after which groups that failed in all of them are left out.
-FAILURES = {"prefill": 2, "decode": 4}
+FAILURES = {"prefill": 2, "decode": 4, "mixed": 1}
 #: Stages of the pipelines that are tried.
 WIDTHS = (2, 3)
 
@@ -57,10 +58,12 @@ class Design:
     """Groups that hold a model's SLOs together.
 
     Attributes:
+        model: Its name.
         groups: Model phase and group of each.
         parts: How the nodes of some of them are cut.
     """
 
+    model: str
     groups: tuple[Place, ...]
     parts: Mapping[Place, tuple[Cutting, ...]]
 
@@ -75,7 +78,6 @@ class Designs:
         price: float64 (J,) each, USD/h of a group.
         races: Plays instances of a model together.
         tables: Throughput tables of stages.
-        progress: Told what is played.
     """
 
     scenario: ResolvedScenario
@@ -83,42 +85,63 @@ class Designs:
     price: Sequence[Floats]
     races: TogetherRaces
     tables: StageTables
-    progress: Progress | None = None
+    _cut: dict[tuple[int, Cutting], PlannedInstance] = field(default_factory=dict)
+
+    @cached_property
+    def ways(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+        """Model with demand -> ways in which its requests may be served, each the phases it takes; in mode auto two."""
+        ways: dict[str, tuple[list[int], list[int]]] = {}
+        for p, phase in enumerate(self.scenario.model_phases):
+            if self.groups[p].unit_tokens > 0:
+                ways.setdefault(phase.model.name, ([], []))[phase.phase == "mixed"].append(p)
+        return {model: tuple(tuple(way) for way in both if way) for model, both in ways.items()}
+
+    def least(self, costs: Sequence[float]) -> tuple[float, list[float]]:
+        """What all models cost at least, and beside each phase everything else, where each phase costs so much, USD/h."""
+        of_way = {way: sum(costs[p] for p in way) for ways in self.ways.values() for way in ways}
+        cheapest = {model: min(of_way[way] for way in ways) for model, ways in self.ways.items()}
+        beside = [0.0] * len(costs)
+        for model, ways in self.ways.items():
+            rest = sum(cost for other, cost in cheapest.items() if other != model)
+            for way in ways:
+                for p in way:
+                    beside[p] = rest + sum(costs[q] for q in way if q != p)
+        return sum(cheapest.values()), beside
 
     def cheapest(self, model: str) -> Design | None:
         """The cheapest design that was seen to hold; ``None`` where none was, or for a model of mean requests."""
-        phases = [p for p, phase in enumerate(self.scenario.model_phases) if phase.model.name == model]
-        phases = [p for p in phases if self.groups[p].unit_tokens > 0]
-        if not phases or self.groups[phases[0]].games.target is None:
+        ways = [way for way in self.ways[model] if self.groups[way[0]].games.target is not None]
+        least = min((sum(self._least(p) for p in way) for way in ways), default=math.inf)
+        if not 0 < least < math.inf:
             return None
-        least = [float(self.groups[p].covers(self.groups[p].least, self.price[p])[PARTS]) for p in phases]
         played: set[tuple[PlannedInstance, ...]] = set()
-        failures: dict[tuple[int, tuple[int, ...]], int] = {}
-        for allowance in (share * sum(least) for share in ALLOWANCES):
-            if not math.isfinite(allowance):
-                return None
-            for covers in self._combinations(phases, least, allowance):
-                kinds = [self.scenario.model_phases[p].phase for p in phases]
-                worn = any(
-                    failures.get((p, cover), 0) >= FAILURES.get(kind, 1)
-                    for p, kind, cover in zip(phases, kinds, covers, strict=True)
-                )
-                groups = tuple((p, j) for p, cover in zip(phases, covers, strict=True) for j in cover)
+        failures: dict[tuple[Place, ...], int] = {}
+        for share in ALLOWANCES:
+            for covers in self._combinations(ways, least * (1 + PRICE_TOLERANCE + share)):
+                if any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers):
+                    continue
+                groups = tuple(itertools.chain(*covers))
                 instances = self.instances(groups, {})
-                if worn or instances in played:
+                if instances in played:
                     continue
                 played.add(instances)
-                if self.progress is not None:
-                    self.progress(f"designs of {model}", len(played), MOST_DESIGNS)
-                design, failed = self._hold(groups)
-                if design is not None:
-                    return design
-                for p, kind, cover in zip(phases, kinds, covers, strict=True):
-                    if kind in failed or kind == "mixed":
-                        failures[p, cover] = failures.get((p, cover), 0) + 1
+                self.races.workers.tell(f"designs of {model}", len(played), MOST_DESIGNS)
+                parts, failed = self._hold(groups)
+                if not failed:
+                    return Design(model, groups, parts)
+                for cover in covers:
+                    if self._kind(cover) in {*failed, "mixed"}:
+                        failures[cover] = failures.get(cover, 0) + 1
                 if len(played) >= MOST_DESIGNS:
                     return None
         return None
+
+    def _least(self, p: int) -> float:
+        """Price of the cheapest groups that were seen to hold all of a phase, USD/h."""
+        return float(self.groups[p].covers(self.groups[p].least, self.price[p])[PARTS])
+
+    def _kind(self, cover: Sequence[Place]) -> str:
+        return self.scenario.model_phases[cover[0][0]].phase
 
     def instances(
         self, groups: Sequence[Place], parts: Mapping[Place, tuple[Cutting, ...]]
@@ -138,35 +161,42 @@ class Designs:
         games = self.groups[p].games
         if part.placement is None:
             return games.instance(part.template)
-        return planned_placement(self.scenario, games.phase, self.tables, part.placement)
+        if (p, part) not in self._cut:
+            self._cut[p, part] = planned_placement(self.scenario, games.phase, self.tables, part.placement)
+        return self._cut[p, part]
 
-    def _combinations(
-        self, phases: Sequence[int], least: Sequence[float], allowance: float
-    ) -> list[tuple[tuple[int, ...], ...]]:
-        """Groups of each phase that cover it, at most so much dearer together than the cheapest, cheapest first."""
-        covers = []
-        for p, cost in zip(phases, least, strict=True):
-            tighten(self.groups[p], self.price[p], 0.0, self.progress, allowance)
-            ceiling = cost * (1 + PRICE_TOLERANCE) + allowance
-            covers.append(self.groups[p].cheapest_covers(self.price[p], ceiling, MOST_COVERS))
-        most = sum(least) * (1 + PRICE_TOLERANCE) + allowance
-        priced = [
-            (sum(c for c, _ in chosen), tuple(cover for _, cover in chosen)) for chosen in itertools.product(*covers)
-        ]
-        return [chosen for cost, chosen in sorted(priced) if cost <= most]
+    def _combinations(self, ways: Sequence[tuple[int, ...]], most_usd_h: float) -> list[tuple[tuple[Place, ...], ...]]:
+        """Groups of each phase of a way that cover it, of all ways those of at most some price, cheapest first."""
 
-    def _hold(self, groups: tuple[Place, ...]) -> tuple[Design | None, set[str]]:
-        """The groups as a design, cut so that it holds, or the kinds of SLO that it misses."""
+        def covers_of(at: tuple[int, float]) -> list[tuple[float, tuple[Place, ...]]]:
+            p, ceiling = at
+            tighten(self.groups[p], self.price[p], 0.0, self.races.workers.tell, ceiling - self._least(p))
+            covers = self.groups[p].cheapest_covers(self.price[p], ceiling, MOST_COVERS)
+            return [(cost, tuple((p, j) for j in cover)) for cost, cover in covers]
+
+        priced: list[tuple[float, tuple[tuple[Place, ...], ...]]] = []
+        for way in ways:
+            spare = most_usd_h - sum(self._least(p) for p in way)
+            if spare >= 0:
+                covers = self.races.workers.map(covers_of, [(p, self._least(p) + spare) for p in way])
+                priced += [
+                    (sum(cost for cost, _ in chosen), tuple(cover for _, cover in chosen))
+                    for chosen in itertools.product(*covers)
+                ]
+        return [chosen for cost, chosen in sorted(priced) if cost <= most_usd_h]
+
+    def _hold(self, groups: tuple[Place, ...]) -> tuple[Mapping[Place, tuple[Cutting, ...]], set[str]]:
+        """How groups are cut so that they hold together, and the kinds of SLO that they miss however they are cut."""
         outcome = self.races.race(self.instances(groups, {}))
         if outcome.holds:
-            return Design(groups, {}), set()
+            return {}, set()
         failed = self._failed(groups, outcome)
         if failed == {"decode"}:
             for p, j in groups:
                 for parts in self._pipelines(p, j):
                     if self.races.race(self.instances(groups, {(p, j): parts})).holds:
-                        return Design(groups, {(p, j): parts}), set()
-        return None, failed
+                        return {(p, j): parts}, set()
+        return {}, failed
 
     def _failed(self, groups: Sequence[Place], outcome: Together) -> set[str]:
         target = self.groups[groups[0][0]].games.target

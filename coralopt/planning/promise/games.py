@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from coralopt._version import __version__
 from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables, instance_name, planned_stages
-from coralopt.replacing import cache_folder, replacing
+from coralopt.planning.promise.memory import keep, recalled
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import PhaseTemplates
@@ -55,6 +54,11 @@ class Evidence:
     """
 
     verdicts: list[tuple[float, Verdict, float]] = field(default_factory=list)
+
+    @staticmethod
+    def read(rows: Sequence[tuple[float, Verdict, float]]) -> Evidence:
+        """Evidence as it was kept."""
+        return Evidence([(float(rate), verdict, float(missed)) for rate, verdict, missed in rows])
 
     def at(self, rate: float) -> Verdict | None:
         """What follows for a rate: what holds at a rate holds below it, what fails fails above."""
@@ -94,8 +98,8 @@ class PhaseGames:
         self._traces: dict[int, Trace] = {}
         self._instances: dict[int, PlannedInstance] = {}
         self.digest = self._digest()
-        self._path = cache_folder() / "capacities" / f"{phase.key.replace('/', '-')}-{self.digest[:16]}.json"
-        self.evidence = self._load() if remember else {}
+        self._name = f"{phase.key.replace('/', '-')}-{self.digest[:16]}"
+        self.evidence = recalled(self._name, Evidence.read) if remember else {}
 
     def rate(self, tokens_s: float) -> float:
         """Requests/s of so many tokens/s of the phase."""
@@ -169,13 +173,7 @@ class PhaseGames:
 
     def save(self) -> None:
         """Keep what is known for other demands and prices."""
-        text = json.dumps({key: item.verdicts for key, item in self.evidence.items()})
-        try:
-            with replacing(self._path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-        except OSError:
-            # A cache that cannot be written only costs time.
-            return
+        keep(self._name, {key: item.verdicts for key, item in self.evidence.items()})
 
     def _race(self, template: int, count: int, rate: float) -> tuple[Verdict, float]:
         group = [self.instance(template).model_copy(update={"count": count})]
@@ -214,14 +212,6 @@ class PhaseGames:
         for array in (table.values, table.batch, table.stage_ms):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
-
-    def _load(self) -> dict[str, Evidence]:
-        try:
-            stored = json.loads(self._path.read_text(encoding="utf-8"))
-            return {key: Evidence([(float(r), v, float(m)) for r, v, m in rows]) for key, rows in stored.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            # Nothing there, or nothing that can be read: it is found out again.
-            return {}
 
 
 def judge(shares: Sequence[float], allowed: float) -> Verdict:

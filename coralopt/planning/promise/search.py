@@ -8,6 +8,7 @@ groups is next.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,10 +27,11 @@ from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioE
 from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables
-from coralopt.planning.promise.capacities import PARTS, Groups, tighten
+from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, tighten
 from coralopt.planning.promise.designs import Cutting, Design, Designs
 from coralopt.planning.promise.games import PhaseGames
-from coralopt.planning.promise.together import TogetherRaces
+from coralopt.planning.promise.together import Together, TogetherRaces
+from coralopt.planning.promise.workers import Workers
 from coralopt.planning.request import PlanRequest
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
@@ -39,8 +41,8 @@ from coralopt.types import Floats, Ints
 
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
-#: Allocations at what groups hold at most, at most.
-MOST_BOUNDS = 50
+#: Allocations at what groups hold at most, at most, and columns of one.
+MOST_BOUNDS, MOST_COLUMNS = 5, 20_000
 #: A group that may not be used: model phase, template of it, instances.
 Cut = tuple[int, int, int]
 
@@ -87,18 +89,19 @@ class PromiseSearch:
         self.gap = request.solve_options.rel_gap or 0.0
         player = GroupPlayer(scenario)
         of_stages = StageTables(scenario, tables)
+        # A group stands in one region.
+        room = base.most_instances().max(axis=1)
         self.groups: list[Groups] = []
         self.price: list[Floats] = []
         for p, phase in enumerate(scenario.model_phases):
             games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
-            room = self.base.availability.sum(axis=0) // np.maximum(library.phases[p].usage, 1)
-            room = np.where(library.phases[p].usage > 0, room, np.iinfo(np.int64).max).min(axis=1)
-            groups = Groups.of(games, self.base.demand[p], room)
+            groups = Groups.of(games, base.demand[p], room[library.offsets[p] :][: len(library.phases[p])])
             self.groups.append(groups)
             self.price.append(self._least_price(p, groups))
         digests = [groups.games.digest for groups in self.groups]
-        self.races = TogetherRaces(scenario, player, digests, remember)
-        self.designs = Designs(scenario, self.groups, self.price, self.races, of_stages, request.progress)
+        self.workers = Workers(request.progress)
+        self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
+        self.designs = Designs(scenario, self.groups, self.price, self.races, of_stages)
         self.chosen: list[Design] = []
         self.bound = 0.0
 
@@ -121,8 +124,8 @@ class PromiseSearch:
     def _run(self) -> tuple[Served, Mapping[int, Placement]]:
         served, columns = self._cheapest(frozenset())
         self.bound = self._bound(served.result.cost_usd_h)
-        models = dict.fromkeys(phase.model.name for phase in self.scenario.model_phases)
-        self.chosen = [design for model in models if (design := self.designs.cheapest(model)) is not None]
+        designs = self.workers.map(self.designs.cheapest, self.designs.ways)
+        self.chosen = [design for design in designs if design is not None]
         of_designs = self._without(frozenset()) if self.chosen else None
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
@@ -165,20 +168,54 @@ class PromiseSearch:
     def _cheapest(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns]:
         """The cheapest plan at what groups were seen to hold, without those that were cut."""
         prices = [self._open_price(p, cuts) for p in range(len(self.groups))]
-        for p, (groups, price) in enumerate(zip(self.groups, prices, strict=True)):
-            low, _ = tighten(groups, price, self.gap, self.request.progress)
-            if not cuts and math.isinf(low):
-                self._refuse(p)
-        keep = [price < math.inf for price in prices]
+        found_out = self.workers.map(
+            lambda p: tighten(self.groups[p], prices[p], self.gap, self.workers.tell), range(len(prices))
+        )
+        for ways in () if cuts else self.designs.ways.values():
+            hopeless = [[p for p in way if math.isinf(found_out[p][0])] for way in ways]
+            if all(hopeless):
+                self._refuse(hopeless[0][0])
         while True:
-            columns = self._columns("least", keep)
             try:
-                return self._solve(columns), columns
+                return self._cheapest_by_ways(prices)
             except (InfeasibleError, NoSolutionError):
                 # What was looked at finds no room: look at what the best of all would take.
-                best = self._columns("most", keep)
+                best = self._columns("most", [price < math.inf for price in prices])
                 if not self._find_out(self._solve(best), best):
                     raise
+
+    def _cheapest_by_ways(self, prices: Sequence[Floats]) -> tuple[Served, GroupColumns]:
+        """The cheapest plan at what groups were seen to hold, every model served in one way.
+
+        Raises:
+            InfeasibleError, NoSolutionError: There is none.
+        """
+        least = [
+            float(groups.covers(groups.least, price)[PARTS]) for groups, price in zip(self.groups, prices, strict=True)
+        ]
+        choices = [[(sum(least[p] for p in way), way) for way in ways] for ways in self.designs.ways.values()]
+        combined = sorted(
+            (sum(cost for cost, _ in choice), [p for _, way in choice for p in way])
+            for choice in itertools.product(*choices)
+        )
+        best: tuple[Served, GroupColumns] | None = None
+        failure: InfeasibleError | NoSolutionError | None = None
+        for cost, phases in combined[:MOST_PLANS]:
+            # Without scarce nodes the first is the best; its reasons are given where nothing can be met.
+            if (best is not None and cost >= best[0].result.cost_usd_h) or (failure is not None and math.isinf(cost)):
+                break
+            columns = self._columns("least", [(price < math.inf) & (p in phases) for p, price in enumerate(prices)])
+            try:
+                served = self._solve(columns)
+            except (InfeasibleError, NoSolutionError) as error:
+                failure = failure or error
+            else:
+                if best is None or served.result.cost_usd_h < best[0].result.cost_usd_h:
+                    best = served, columns
+        if best is None:
+            assert failure is not None
+            raise failure
+        return best
 
     def _refuse(self, p: int) -> None:
         """No group of this model phase holds anything: is it the SLO?
@@ -202,23 +239,29 @@ class PromiseSearch:
 
     def _bound(self, cost: float) -> float:
         """A lower bound on every plan of the family, USD/h; groups that decide it are played."""
+        bound_usd_h = 0.0
         for _ in range(MOST_BOUNDS):
-            least = [groups.covers(groups.most, price) for groups, price in zip(self.groups, self.price, strict=True)]
-            floor = float(sum(bound[PARTS] for bound in least))
-            if floor >= cost * (1 - self.gap):
-                return min(floor, cost)
-            keep = [
-                price + bound[PARTS - groups.most] - bound[PARTS] + floor <= cost
-                for groups, price, bound in zip(self.groups, self.price, least, strict=True)
+            pairs = list(zip(self.groups, self.price, strict=True))
+            least = [groups.covers(groups.most, price) for groups, price in pairs]
+            floor, others = self.designs.least([float(bound[PARTS]) for bound in least])
+            bound_usd_h = min(cost, max(floor, bound_usd_h))
+            held, _ = self.designs.least([float(groups.covers(groups.least, price)[PARTS]) for groups, price in pairs])
+            if bound_usd_h >= cost * (1 - self.gap) or cost <= held * (1 + self.gap + PRICE_TOLERANCE):
+                # Phases do not want each other's nodes, so an allocation would say the same.
+                return bound_usd_h
+            # What a plan with each group costs at least.
+            with_group = [
+                price + bound[PARTS - groups.most] + rest
+                for (groups, price), bound, rest in zip(pairs, least, others, strict=True)
             ]
-            columns = self._columns("most", keep)
+            ceiling = min(cost, _smallest(np.concatenate(with_group), MOST_COLUMNS))
+            columns = self._columns("most", [prices <= ceiling for prices in with_group])
             try:
                 served = self._solve(columns)
             except (InfeasibleError, NoSolutionError):
-                # Nothing cheaper than the plan there is.
-                return cost
-            bound_usd_h = min(cost, served.result.bound_usd_h)
-            bound_usd_h = max(floor, bound_usd_h)
+                # Nothing cheaper than the plan there is, or than what was left out.
+                return max(bound_usd_h, ceiling)
+            bound_usd_h = max(bound_usd_h, min(ceiling, served.result.bound_usd_h))
             if bound_usd_h >= cost * (1 - self.gap) or not self._find_out(served, columns):
                 break
         return bound_usd_h
@@ -230,30 +273,26 @@ class PromiseSearch:
             groups = self.groups[p := int(columns.phase[row])]
             j = self._group(p, int(columns.template[row]), int(columns.count[row]))
             if not groups.known[j]:
+                self.workers.tell(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
                 groups.settle(j)
                 some = True
         return some
 
     def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Cut], float]:
         """Groups of which one must go, since the instances of a model do not hold together; least share that met."""
-        cuts: list[Cut] = []
-        least = 1.0
-        for model in dict.fromkeys(phase.model.name for phase in self.scenario.model_phases):
-            rows = [
-                k
-                for k, row in enumerate(served.result.allocation.template.tolist())
-                if self.scenario.model_phases[int(columns.phase[row])].model.name == model
-            ]
-            if not rows:
-                continue
-            outcome = self.races.race(
-                tuple(instance for k in rows for _, instance in self._instances(served, columns, k))
-            )
-            least = min(least, outcome.least)
-            if not outcome.holds and not cuts:
-                chosen = served.result.allocation.template[rows].tolist()
-                cuts = [(int(columns.phase[r]), int(columns.template[r]), int(columns.count[r])) for r in chosen]
-        return cuts, least
+        chosen = served.result.allocation.template
+        of_model: dict[str, list[int]] = {}
+        for k, p in enumerate(columns.phase[chosen].tolist()):
+            of_model.setdefault(self.scenario.model_phases[p].model.name, []).append(k)
+
+        def race(rows: Sequence[int]) -> Together:
+            return self.races.race(tuple(instance for k in rows for _, instance in self._instances(served, columns, k)))
+
+        outcomes = self.workers.map(race, of_model.values())
+        failing = (k for k, outcome in zip(of_model.values(), outcomes, strict=True) if not outcome.holds)
+        rows = chosen[next(failing, [])].tolist()
+        cuts = [(int(columns.phase[r]), int(columns.template[r]), int(columns.count[r])) for r in rows]
+        return cuts, min((outcome.least for outcome in outcomes), default=1.0)
 
     def _instances(self, served: Served, columns: GroupColumns, k: int) -> list[tuple[int, PlannedInstance]]:
         """Row in the library and instances of the k-th column of an allocation, in their region."""
@@ -296,7 +335,9 @@ class PromiseSearch:
         # Requests go where the groups hold them; single templates have room for more at their mean throughput.
         items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
         flows = request_flows(served.problem, items)
-        problem = replace(self.base, demand=np.minimum(self.base.demand, served.problem.demand), routes=())
+        phases = np.isin(np.arange(len(self.groups)), columns.phase[allocation.template])
+        demand = np.where(phases, np.minimum(self.base.demand, served.problem.demand), 0.0)
+        problem = replace(self.base, demand=demand, routes=())
         cost = float(problem.check(single).objective) + float(sum(flow.usd_h for flow in flows))
         bound = min(self.bound, cost)
         result = replace(
@@ -325,7 +366,9 @@ class PromiseSearch:
         for p, groups in enumerate(self.groups):
             capacity = groups.most if kind == "most" else groups.least
             rows = np.flatnonzero((capacity > 0) & keep[p])
-            unit = groups.unit_tokens
+            # More instances that hold no more are of no use; groups are ordered by template and count.
+            fewer = (np.diff(groups.template[rows], prepend=-1) == 0) & (np.diff(capacity[rows], prepend=-1) <= 0)
+            rows, unit = rows[~fewer], groups.unit_tokens
             phases.append(np.full(len(rows), p, dtype=np.int64))
             templates.append(groups.template[rows])
             counts.append(groups.count[rows])
@@ -346,9 +389,10 @@ class PromiseSearch:
 
     def _open_price(self, p: int, cuts: frozenset[Cut]) -> Floats:
         price = self.price[p]
-        chosen = [j for design in self.chosen for phase, j in design.groups if phase == p]
-        if chosen:
-            price = np.where(np.isin(np.arange(len(price)), chosen), price, math.inf)
+        for design in self.chosen:
+            if p in itertools.chain(*self.designs.ways[design.model]):
+                chosen = [j for phase, j in design.groups if phase == p]
+                price = np.where(np.isin(np.arange(len(price)), chosen), price, math.inf)
         for phase, template, count in cuts:
             if phase == p:
                 gone = (self.groups[p].template == template) & (self.groups[p].count == count)
@@ -363,13 +407,20 @@ class PromiseSearch:
         for item in base.supply:
             rent = np.where(item.nodes > 0, np.minimum(rent, item.price), rent)
         usage = self.library.phases[p].usage.astype(np.float64)
-        cheapest, new = (_priced(usage, prices.min(axis=0)) for prices in (rent, base.penalty * listed))
-        running = np.zeros(len(usage), dtype=np.int64)
-        if base.running is not None:
-            start = self.library.offsets[p]
-            running = base.running[start : start + len(usage)].sum(axis=1)
-        added = np.maximum(groups.count - running[groups.template], 0)
-        return np.asarray(cheapest[groups.template] * groups.count + new[groups.template] * added)
+        least = np.full(len(groups.template), np.inf)
+        for r in range(len(base.region_names)):
+            cheapest, new = (_priced(usage, prices[r])[groups.template] for prices in (rent, base.penalty * listed))
+            added = groups.count
+            if base.running is not None:
+                rows = self.library.offsets[p] + groups.template
+                added = np.maximum(added - base.running[rows, r], 0)
+            least = np.minimum(least, cheapest * groups.count + np.where(added > 0, new, 0.0) * added)
+        return least
+
+
+def _smallest(values: Floats, count: int) -> float:
+    """The largest of so many smallest values, infinite where there are no more."""
+    return float(np.partition(values, count)[count]) if len(values) > count else math.inf
 
 
 def _priced(usage: Floats, price: Floats) -> Floats:

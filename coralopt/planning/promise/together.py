@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,8 @@ from coralopt.plan import PlannedInstance
 from coralopt.plan.certificate import LOOKS as CERTIFICATE_LOOKS
 from coralopt.plan.certificate import quantile
 from coralopt.planning.promise.certificate import CONFIDENCE, WINDOW_S, Replications
-from coralopt.replacing import cache_folder, replacing
+from coralopt.planning.promise.memory import keep, recalled
+from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 
@@ -22,6 +24,8 @@ from coralopt.simulation.groups import GroupPlayer
 TOGETHER_SEED = 1_500_007
 #: Windows after which a plan may be refused, and may pass; and those after which it is decided.
 FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 96
+#: Windows of one race played side by side: some may be played for nothing.
+AT_ONCE = 2
 #: A plan is to be confirmed by a certificate of so many windows. It passes sooner where that is so many standard errors of
 #: the mean from doubt, and fails sooner where that is unlikely.
 CERTIFIED_BY, SURE, UNLIKELY = 40, 2.0, 0.5
@@ -46,6 +50,12 @@ class Together:
         """The smallest mean share."""
         return min(self.shares.values(), default=1.0)
 
+    @staticmethod
+    def read(entry: tuple[bool, Mapping[str, float]]) -> Together:
+        """An outcome as it was kept."""
+        holds, shares = entry
+        return Together(bool(holds), {kind: float(share) for kind, share in shares.items()})
+
 
 class TogetherRaces:
     """Races of the instances of one model, each run once.
@@ -54,13 +64,19 @@ class TogetherRaces:
         scenario: Demand, lengths, serving.
         player: Plays the instances.
         digests: What decides the games of each model phase.
+        workers: Play windows side by side.
         remember: Whether what earlier searches found out is read.
     """
 
     def __init__(
-        self, scenario: ResolvedScenario, player: GroupPlayer, digests: Sequence[str], remember: bool = True
+        self,
+        scenario: ResolvedScenario,
+        player: GroupPlayer,
+        digests: Sequence[str],
+        workers: Workers,
+        remember: bool = True,
     ) -> None:
-        self.scenario = scenario
+        self.scenario, self.workers = scenario, workers
         self.windows = Replications(scenario, TOGETHER_SEED, player=player)
         facts = (
             tuple(digests),
@@ -80,8 +96,8 @@ class TogetherRaces:
             ),
         )
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()
-        self._path = cache_folder() / "capacities" / f"together-{digest[:16]}.json"
-        self._outcomes = self._load() if remember else {}
+        self._name = f"together-{digest[:16]}"
+        self._outcomes = recalled(self._name, Together.read) if remember else {}
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
@@ -96,13 +112,7 @@ class TogetherRaces:
 
     def save(self) -> None:
         """Keep what is known for the next search."""
-        text = json.dumps({key: [item.holds, dict(item.shares)] for key, item in self._outcomes.items()})
-        try:
-            with replacing(self._path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-        except OSError:
-            # A cache that cannot be written only costs time.
-            return
+        keep(self._name, {key: (item.holds, dict(item.shares)) for key, item in self._outcomes.items()})
 
     def _raced(self, instances: tuple[PlannedInstance, ...]) -> Together:
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
@@ -111,8 +121,8 @@ class TogetherRaces:
         allowed = 1 - target
         shares: dict[str, list[float]] = {}
         outcome, limits = Together(False, {}), list[tuple[float, float]]()
-        for number in range(1, MOST_WINDOWS + 1):
-            for kind, share in self.windows.shares(instances, self.windows.window(number - 1), 5 * allowed).items():
+        for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
+            for kind, share in window.items():
                 shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
             outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()})
             if any(number >= windows and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
@@ -126,21 +136,18 @@ class TogetherRaces:
                 return outcome
         return replace(outcome, holds=all(low >= target for low, _ in limits))
 
+    def _windows(self, instances: Sequence[PlannedInstance], most_missed: float) -> Iterator[dict[str, float]]:
+        """Shares of one window after the other; those after which a race may not end are played side by side."""
+        ends = (0, 1, 2, FEWEST_WINDOWS, *range(FEWEST_WINDOWS + AT_ONCE, MOST_WINDOWS + 1, AT_ONCE), MOST_WINDOWS)
+        for start, end in itertools.pairwise(ends):
+            yield from self.workers.map(
+                lambda number: self.windows.shares(instances, self.windows.window(number), most_missed), range(start, end)
+            )
+
     def _limit(self, values: Sequence[float]) -> float:
         """Where a certificate of :data:`CERTIFIED_BY` windows like these would place its lower limit."""
         reach = quantile(CERTIFIED_BY - 1, CONFIDENCE, len(self.scenario.model_phases) * len(CERTIFICATE_LOOKS))
         return float(np.mean(values) - reach * np.std(values, ddof=1) / math.sqrt(CERTIFIED_BY))
-
-    def _load(self) -> dict[str, Together]:
-        try:
-            stored = json.loads(self._path.read_text(encoding="utf-8"))
-            return {
-                key: Together(bool(holds), {kind: float(share) for kind, share in shares.items()})
-                for key, (holds, shares) in stored.items()
-            }
-        except (OSError, ValueError, TypeError, AttributeError):
-            # Nothing there, or nothing that can be read: it is found out again.
-            return {}
 
 
 def _standard_error(values: Sequence[float]) -> float:

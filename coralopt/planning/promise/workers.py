@@ -1,0 +1,46 @@
+"""Threads for what does not depend on each other; compiled games run side by side, and results are those of one thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from coralopt.types import Progress
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _StoppedError(Exception):
+    """Somebody else failed, or Ctrl-C: nobody waits for this result."""
+
+
+class Workers:
+    """One thread a core.
+
+    Args:
+        progress: Told what is done, by one thread at a time.
+    """
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress, self._lock, self._stopped = progress, threading.Lock(), threading.Event()
+
+    def tell(self, what: str, number: int, total: int) -> None:
+        """Pass progress on; work that tells of itself ends here as soon as other work has failed."""
+        if self._stopped.is_set():
+            raise _StoppedError
+        if self._progress is not None:
+            with self._lock:
+                self._progress(what, number, total)
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """What a function gives for each item, in their order; the function may be at work on several at once."""
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            try:
+                return list(pool.map(function, items))
+            except BaseException:
+                self._stopped.set()
+                raise
