@@ -190,10 +190,10 @@ class PromiseSearch:
         Raises:
             InfeasibleError, NoSolutionError: There is none.
         """
-        least = [
-            float(groups.covers(groups.least, price)[PARTS]) for groups, price in zip(self.groups, prices, strict=True)
+        covers = [groups.covers(groups.least, price) for groups, price in zip(self.groups, prices, strict=True)]
+        choices = [
+            [(sum(float(covers[p][PARTS]) for p in way), way) for way in ways] for ways in self.designs.ways.values()
         ]
-        choices = [[(sum(least[p] for p in way), way) for way in ways] for ways in self.designs.ways.values()]
         combined = sorted(
             (sum(cost for cost, _ in choice), [p for _, way in choice for p in way])
             for choice in itertools.product(*choices)
@@ -204,14 +204,28 @@ class PromiseSearch:
             # Without scarce nodes the first is the best; its reasons are given where nothing can be met.
             if (best is not None and cost >= best[0].result.cost_usd_h) or (failure is not None and math.isinf(cost)):
                 break
-            columns = self._columns("least", [(price < math.inf) & (p in phases) for p, price in enumerate(prices)])
-            try:
-                served = self._solve(columns)
-            except (InfeasibleError, NoSolutionError) as error:
-                failure = failure or error
-            else:
+            enough = cost * (1 + self.gap + PRICE_TOLERANCE)
+            # Mostly there is room for groups of which each phase has its cheapest cover.
+            for dearer in (enough - cost, math.inf) if math.isfinite(cost) else (math.inf,):
+                columns = self._columns(
+                    "least",
+                    [
+                        (price + cover[PARTS - groups.least] <= cover[PARTS] + dearer)
+                        & (price < math.inf)
+                        & (p in phases)
+                        for p, (groups, price, cover) in enumerate(zip(self.groups, prices, covers, strict=True))
+                    ],
+                )
+                try:
+                    served = self._solve(columns)
+                except (InfeasibleError, NoSolutionError) as error:
+                    if math.isinf(dearer):
+                        failure = failure or error
+                    continue
                 if best is None or served.result.cost_usd_h < best[0].result.cost_usd_h:
                     best = served, columns
+                if served.result.cost_usd_h <= enough:
+                    break
         if best is None:
             assert failure is not None
             raise failure
