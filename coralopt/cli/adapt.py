@@ -44,7 +44,21 @@ def adapt(
     cases = list(epochs.cases(resolved))
     request = solver.request(resolved, library.library, limits.on_infeasible)
     runs = EpochPlanning(request, forecast, files).runs(cases)
-    present_runs(resolved, epochs, files, list(zip(cases, map(list, runs), strict=True)))
+    done = list(zip(cases, map(list, runs), strict=True))
+    with progress_bar(quiet=files.json_output) as progress:
+        perfect = _perfect(replace(request, progress=progress), cases)
+    present_runs(resolved, epochs, files, done, perfect)
+
+
+def _perfect(request: PlanRequest, cases: Sequence[EpochCase]) -> list[float | None]:
+    """What the perfect system costs in every case, USD/h; cases that differ by K only share it."""
+    from coralopt.planning import perfect_cost
+
+    costs: dict[int, float] = {}
+    for case in cases:
+        if case.windows is not None and id(case.windows) not in costs:
+            costs[id(case.windows)] = perfect_cost(request, case.windows)
+    return [costs.get(id(case.windows)) for case in cases]
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,7 @@ def _told(epochs: Iterable[Epoch], total: int) -> Iterator[Epoch]:
             say(
                 f"epoch {item.epoch} of {total}: {item.cost_usd_h:,.4f} USD/h, gap {item.gap * 100:.3f} %, "
                 f"+{item.start} -{item.stop} ={item.keep}, {item.seconds:.2f} s"
+                + ("" if epoch.plan.certificate is None or epoch.plan.certificate.holds else ", NOT CERTIFIED")
                 + (f"; about {left_s:.0f} s left" if left_s else "")
             )
         yield epoch
@@ -102,13 +117,19 @@ def present_runs(
     epochs: EpochOptions,
     files: FolderOptions,
     runs: Sequence[tuple[EpochCase, Sequence[Epoch]]],
+    perfect: Sequence[float | None] = (),
 ) -> None:
-    """Print what came of every run."""
-    from coralopt.report.epochs import Horizon, churn_table, epochs_table, mean_figures
+    """Print what came of every run, beside what the perfect system costs where that is known."""
+    from coralopt.report.epochs import Horizon, churn_table, epochs_table, mean_figures, perfect_line
 
     horizons = [
-        Horizon(case.epoch_s, scenario.initialization_penalty if case.penalty is None else case.penalty, planned)
-        for case, planned in runs
+        Horizon(
+            case.epoch_s,
+            scenario.initialization_penalty if case.penalty is None else case.penalty,
+            planned,
+            perfect[k] if perfect else None,
+        )
+        for k, (case, planned) in enumerate(runs)
     ]
     document = {
         "walks": [
@@ -116,6 +137,7 @@ def present_runs(
                 "penalty": horizon.penalty,
                 "epoch_s": horizon.epoch_s if epochs.is_trace else None,
                 "mean": mean_figures(horizon.epochs),
+                "perfect_usd_h": horizon.perfect_usd_h,
                 "epochs": [asdict(item.summary) | {"resumed": item.resumed} for item in horizon.epochs],
             }
             for horizon in horizons
@@ -123,4 +145,9 @@ def present_runs(
     }
     table = churn_table(horizons, len(epochs.lengths_s) > 1) if len(horizons) > 1 else epochs_table(horizons[0])
     written = [] if files.output is None else [f"plans and changes written to {files.output}"]
-    present(CommandOutput(document, [table], written), files.json_output)
+    lines = [
+        perfect_line(mean_figures(horizon.epochs)["provisioning_usd_h"], horizon.perfect_usd_h)
+        for horizon in horizons
+        if horizon.perfect_usd_h is not None
+    ]
+    present(CommandOutput(document, [table], [*lines, *written]), files.json_output)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coralopt.cli.console import JsonFlag, folder_to_write, parse_numbers
 from coralopt.cli.option_groups import OptionGroup, option
+from coralopt.cli.shared_options import PeakOptions
 from coralopt.errors import OptionError
 
 if TYPE_CHECKING:
@@ -30,16 +31,18 @@ class EpochCase:
         inputs: Demand, availability and prices of every epoch.
         penalty: The initialization penalty K; the scenario's own when ``None``.
         remarks: What is worth knowing of the inputs.
+        windows: Short windows of the trace, where the perfect system's cost is asked for.
     """
 
     epoch_s: float
     inputs: EpochInputs
     penalty: float | None
     remarks: tuple[str, ...]
+    windows: EpochInputs | None = None
 
 
 @dataclass(frozen=True)
-class EpochOptions(OptionGroup):
+class EpochOptions(PeakOptions):
     """What is known of every epoch."""
 
     panel = "Epochs"
@@ -103,18 +106,21 @@ class EpochOptions(OptionGroup):
             raise OptionError(
                 "--epoch, --initialization and --trace-model are for a trace in --demand; tables have epochs"
             )
+        if not self.is_trace and (self.peak is not None or self.perfect):
+            raise OptionError("--peak and --perfect look at short windows of a trace in --demand; tables have none")
         if self.penalty is not None and self.initialization is not None:
             raise OptionError("--initialization gives K, and so does --penalty; choose one")
 
     def cases(self, scenario: ResolvedScenario) -> Iterator[EpochCase]:
         """Every run asked for."""
-        from coralopt.planning import epoch_inputs, read_demand_or_trace
+        from coralopt.planning import epoch_inputs, read_demand_or_trace, windows_of
 
         offered, priced = self.supply()
         for length_s in self.lengths_s:
             needed = None
             if self.demand is not None:
-                needed = read_demand_or_trace(self.demand, scenario, length_s, self.trace_model, self.sort)
+                read = partial(read_demand_or_trace, self.demand, scenario, model=self.trace_model, sort=self.sort)
+                needed = read(length_s, peak=self.of_windows)
             count = self.epochs
             if self.is_trace and needed is not None and count is None:
                 # A trace is as long as it is; the tables beside it may end earlier.
@@ -124,8 +130,11 @@ class EpochOptions(OptionGroup):
             if start_s is None and len(self.lengths_s) > 1:
                 start_s = INITIALIZATION_S
             remarks = () if needed is None else needed.remarks
+            windows = None
+            if self.perfect:
+                windows = windows_of(inputs, length_s, read(self.window).demand.tokens_s, self.window)
             for k in self.penalties:
-                yield EpochCase(length_s, inputs, k if start_s is None else start_s / length_s, remarks)
+                yield EpochCase(length_s, inputs, k if start_s is None else start_s / length_s, remarks, windows)
 
 
 @dataclass(frozen=True)

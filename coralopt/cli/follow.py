@@ -52,6 +52,8 @@ def follow(
         raise OptionError(
             "--restart is for plans of --demand; measured demand goes on in its folder, or in another one"
         )
+    if epochs.perfect:
+        raise OptionError("--perfect compares plans with a yardstick; leave it to coralopt adapt")
     epochs.check()
     resolved = epochs.on(limits.on(library.load(scenario)))
     servers = _servers(router.router)

@@ -12,10 +12,10 @@ from coralopt.cli.console import ScenarioArgument, parse_options, progress_bar, 
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, PlanOutput, present_plan
-from coralopt.cli.shared_options import AllocationOptions, LibraryOptions, OperatorOptions, TrafficOptions
+from coralopt.cli.shared_options import AllocationOptions, LibraryOptions, OperatorOptions, PlannedTrafficOptions
 
 if TYPE_CHECKING:
-    from coralopt.planning import PlanRequest, Round, VerifiedPlanning
+    from coralopt.planning import EpochInputs, PlanRequest, Round, VerifiedPlanning
     from coralopt.workload import Traffic
 
 #: A plan that serves a smaller share of its requests within SLO gets a line that says how to plan for more.
@@ -70,13 +70,19 @@ def plan(
     operator: OperatorOptions,
     templates: LibraryOptions,
     simulation: SimulateOptions,
-    traffic: TrafficOptions,
+    traffic: PlannedTrafficOptions,
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
     from coralopt.planning import asks_for_shares
 
-    request = solver.request(operator.on(templates.load(scenario)), templates.library, operator.on_infeasible)
+    wanted, windows = operator.on(templates.load(scenario)), None
+    if traffic.peak is not None or traffic.perfect:
+        if traffic.trace is None or simulation.simulate:
+            raise OptionError("--peak and --perfect look at short windows of a --trace; they do not go with --simulate")
+        wanted, windows = traffic.planned_for(wanted)
+        windows = windows if traffic.perfect else None
+    request = solver.request(wanted, templates.library, operator.on_infeasible)
     if simulation.simulate:
         if solver.settings != AllocationOptions().settings or operator.on_infeasible != "explain":
             raise OptionError(
@@ -91,31 +97,42 @@ def plan(
                 "plan holds and certifies by itself. Leave --simulate out, or say `attainment: mean`"
             )
         _plan_verified(request, simulation, traffic.source(), output)
-    elif traffic.trace is not None:
-        raise OptionError("a --trace is played with --simulate only")
+    elif traffic.trace is not None and traffic.peak is None and not traffic.perfect:
+        raise OptionError("a --trace is played with --simulate, or planned for with --peak")
     elif planner.planner != "coral":
         if operator.on_infeasible != "explain":
             raise OptionError("--on-infeasible is for the planner coral; others tell what share they cannot serve")
         settings = parse_options(planner.planner_option)
-        _plan_by(planner, replace(request, settings=settings, seed=traffic.seed), output)
+        _plan_by(planner, replace(request, settings=settings, seed=traffic.seed), output, windows)
     elif planner.planner_option:
         raise OptionError("--planner-option is for other planners than coral; give --planner")
     else:
-        _plan_by(planner, replace(request, settings=solver.settings), output)
+        settings = {**solver.settings, "certify": planner.play}
+        _plan_by(planner, replace(request, settings=settings), output, windows)
 
 
-def _plan_by(options: PlannerOptions, request: PlanRequest, output: PlanOutput) -> None:
-    """The plan of one planner; coral says what its library is, another planner who it is."""
-    from coralopt.planning import asks_for_shares, certify, cheapest_of_one_gpu, expected_shares, get_planner
+def _plan_by(
+    options: PlannerOptions, request: PlanRequest, output: PlanOutput, windows: EpochInputs | None = None
+) -> None:
+    """The plan of one planner; coral says what its library is, another planner who it is.
 
-    planner, expected, one_gpu, code = get_planner(options.planner), None, None, OK
+    With windows of a trace the rent is held against what a system costs that rents for each of them alone.
+    """
+    from coralopt.planning import (
+        asks_for_shares,
+        cheapest_of_one_gpu,
+        expected_shares,
+        get_planner,
+        perfect_cost,
+    )
+    from coralopt.report.epochs import perfect_line
+
+    planner, expected, one_gpu, perfect, code = get_planner(options.planner), None, None, None, OK
     with progress_bar(quiet=output.json_output) as progress:
         outcome = planner.plan(replace(request, progress=progress))
         plan, seconds = outcome.plan, dict(outcome.steps)
         if options.play:
             started = time.perf_counter()
-            if asks_for_shares(plan.resolved) and planner.name == "coral":
-                plan = plan.model_copy(update={"certificate": certify(plan, progress=progress)})
             expected = expected_shares(plan)
             seconds["play"] = time.perf_counter() - started
         wanted = not asks_for_shares(plan.resolved) if options.one_gpu is None else options.one_gpu
@@ -123,7 +140,9 @@ def _plan_by(options: PlannerOptions, request: PlanRequest, output: PlanOutput) 
             started = time.perf_counter()
             one_gpu = cheapest_of_one_gpu(request, outcome)
             seconds["one gpu"] = time.perf_counter() - started
-    facts: dict[str, object] = {"seconds": seconds}
+        if windows is not None:
+            perfect = perfect_cost(replace(request, progress=progress), windows)
+    facts: dict[str, object] = {"seconds": seconds} | ({} if perfect is None else {"perfect_usd_h": perfect})
     took = "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in seconds.items())
     used = outcome.library
     if planner.name == "coral" and used is not None:
@@ -134,6 +153,8 @@ def _plan_by(options: PlannerOptions, request: PlanRequest, output: PlanOutput) 
         facts |= {"own_gap": outcome.own_gap, "notes": outcome.notes}
         notes = (f"note: {note}" for note in outcome.notes)
         lines = [f"planner {planner.name}: {planner.summary} ({planner.source})", took, *notes]
+    if perfect is not None:
+        lines.append(perfect_line(plan.provisioning_usd_h, perfect))
     if plan.certificate is not None and not plan.certificate.holds:
         lines.append("NOT CERTIFIED: the share of requests asked for is not confirmed for every SLO, see the table")
         code = CHECK_FAILED

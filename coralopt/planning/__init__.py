@@ -12,6 +12,7 @@ from coralopt.planning.rolling.adapt import Epoch, EpochSummary, RollingSettings
 from coralopt.planning.rolling.demand_file import TraceDemand, demand_of_trace, is_demand_table, read_demand_or_trace
 from coralopt.planning.rolling.epochs import EpochInputs, epoch_inputs, epoch_scenario
 from coralopt.planning.rolling.forecast import Forecast, LastValue, MovingAverage, Seasonal, forecast_named
+from coralopt.planning.rolling.perfect import perfect_cost, windows_of
 from coralopt.planning.verified import Round, VerifiedPlanning, VerifiedSettings, plan_verified, play_again
 from coralopt.planning.warm import WarmState
 
@@ -50,6 +51,7 @@ __all__ = [
     "is_demand_table",
     "operator_terms",
     "parse_forbidden",
+    "perfect_cost",
     "plan_scenario",
     "plan_verified",
     "planned_instances",
@@ -59,4 +61,5 @@ __all__ = [
     "queueing_headroom",
     "read_demand_or_trace",
     "unmet_prices",
+    "windows_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,11 +30,22 @@ class Horizon:
         epoch_s: Length of an epoch, s.
         penalty: The initialization penalty K.
         epochs: The epochs.
+        perfect_usd_h: What a perfect system costs, from :func:`coralopt.planning.perfect_cost`.
     """
 
     epoch_s: float
     penalty: float
     epochs: Sequence[Epoch]
+    perfect_usd_h: float | None = None
+
+
+def perfect_line(rent_usd_h: float, perfect_usd_h: float) -> str:
+    """A rent beside what the perfect system costs."""
+    times = rent_usd_h / perfect_usd_h if perfect_usd_h else math.inf
+    return (
+        f"perfect system, which rents for every short window alone: at least {perfect_usd_h:,.4f} USD/h; the rent here is "
+        f"{rent_usd_h:,.4f} USD/h, {times:.2f} times that"
+    )
 
     @property
     def rule(self) -> str:

@@ -71,3 +71,27 @@ def test_trace_intervals_and_budget(tmp_path: Path, adapt: RunCli) -> None:
     assert "Traceback" not in poor.stderr
     priced = adapt(*trace, "--epoch", "100", "--budget", "1", "--on-infeasible", "shortfall", "--unmet-price", "1")
     assert priced.returncode == 0, priced.stderr
+
+
+def test_bursts_and_the_perfect_system(tmp_path: Path, adapt: RunCli, run_cli: RunCli) -> None:
+    """Plans for the busiest windows rent more than those for the mean, and no less than the perfect system."""
+    rows = "".join(f"{k / 10},{400 if k < 950 else 3000},20\n" for k in range(0, 1000, 5))
+    (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    trace = ("tiny", "--demand", "trace.csv", "--trace-model", "phi4-14b", "--epoch", "100", "--penalty", "0", "--json")
+    mean, peak = (json.loads(adapt(*trace, "--perfect", *more).stdout)["walks"][0] for more in ((), ("--peak", "1")))
+    assert mean["perfect_usd_h"] == peak["perfect_usd_h"]
+    costs = [walk["mean"]["provisioning_usd_h"] for walk in (mean, peak)]
+    assert costs[0] < costs[1]
+    assert peak["perfect_usd_h"] <= costs[1] * (1 + 1e-4)
+    planned = run_cli("plan", "tiny", "--trace", "trace.csv", "--model", "phi4-14b", "--peak", "1", "--perfect")
+    assert planned.returncode == 0, planned.stderr
+    said = " ".join(planned.stdout.split())
+    assert f"at least {peak['perfect_usd_h']:.4f} USD/h; the rent here is" in said
+    for command in (
+        ("plan", "tiny", "--peak", "0.9"),
+        ("plan", "tiny", "--trace", "trace.csv"),
+        ("adapt", *trace[:5], "--peak", "2"),
+    ):
+        refused = run_cli(*command)
+        assert refused.returncode == 2, refused.stdout
+        assert refused.stderr.startswith("error: ")

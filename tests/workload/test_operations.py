@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from coralopt.errors import WorkloadError
 from coralopt.workload import (
+    Peak,
     Trace,
     assign_models,
     cut,
@@ -64,6 +67,30 @@ def test_demand_counts_every_token(values: list[tuple[float, int, int, int]], ep
                 int(length) for length, model in zip(lengths, epoch.model, strict=True) if epoch.models[model] == name
             )
             assert demand.tokens_s[number, column] * epoch_s == pytest.approx(tokens)
+
+
+@given(rows, st.integers(1, 30), st.floats(1, 60), st.floats(0.05, 1))
+@settings(max_examples=50, deadline=None)
+def test_demand_of_the_busiest_windows(
+    values: list[tuple[float, int, int, int]], windows: int, window_s: float, quantile: float
+) -> None:
+    """So many of an epoch's windows need no more than its peak, and one fewer would be too few; counted with plain loops."""
+    trace = make(values)
+    demand = epoch_demand(trace, windows * window_s, peak=Peak(quantile, window_s))
+    short = epoch_demand(trace, window_s)
+    assert demand.keys == short.keys
+    for number, needed in enumerate(demand.tokens_s):
+        own = short.tokens_s[number * windows : (number + 1) * windows]
+        for column, value in enumerate(needed):
+            figures = sorted(own[:, column]) or [0.0]
+            assert value in figures
+            assert sum(figure <= value for figure in figures) >= quantile * (len(figures) - 1)
+            # numpy counts the places between the smallest and the largest.
+            assert figures.index(value) <= math.ceil(quantile * (len(figures) - 1))
+    with pytest.raises(WorkloadError, match="longer than epochs"):
+        epoch_demand(trace, 5.0, peak=Peak(window_s=6.0))
+    with pytest.raises(WorkloadError, match="above 0 and at most 1"):
+        Peak(1.5)
 
 
 @given(rows, st.floats(0.01, 1000))

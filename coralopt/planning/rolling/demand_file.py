@@ -9,7 +9,7 @@ import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.workload import EpochDemand, Trace, epoch_demand, read_demand, read_trace
+from coralopt.workload import EpochDemand, Peak, Trace, epoch_demand, read_demand, read_trace
 from coralopt.workload.files.tables import open_text
 from coralopt.workload.series.epochs import DEMAND
 
@@ -48,7 +48,12 @@ def is_demand_table(path: str | Path) -> bool:
 
 
 def demand_of_trace(
-    trace: Trace, scenario: ResolvedScenario, epoch_s: float, model: str | None = None, name: str = "the trace"
+    trace: Trace,
+    scenario: ResolvedScenario,
+    epoch_s: float,
+    model: str | None = None,
+    name: str = "the trace",
+    peak: Peak | None = None,
 ) -> TraceDemand:
     """Cut a trace into epochs of the scenario's model phases; models without requests need nothing.
 
@@ -58,6 +63,7 @@ def demand_of_trace(
         epoch_s: Length of an epoch, s.
         model: Which model a trace is for that names none; needless where the scenario has one only.
         name: What messages call the trace.
+        peak: Plan for the busiest short windows of an epoch rather than for its mean.
 
     Raises:
         WorkloadError: The trace has no requests or models that do not fit, or the epoch length makes no sense.
@@ -78,7 +84,7 @@ def demand_of_trace(
     foreign = [own for own in trace.models if own not in models]
     if foreign:
         raise WorkloadError(f"{name}: the scenario has no model {', '.join(foreign)}; it has {', '.join(models)}")
-    tables = [epoch_demand(trace, epoch_s, mixed=mixed, models=models) for mixed in (False, True)]
+    tables = [epoch_demand(trace, epoch_s, mixed=mixed, models=models, peak=peak) for mixed in (False, True)]
     tokens_s = {key: column for table in tables for key, column in zip(table.keys, table.tokens_s.T, strict=True)}
     keys = tuple(phase.key for phase in scenario.model_phases)
     demand = EpochDemand(
@@ -98,7 +104,12 @@ def demand_of_trace(
 
 
 def read_demand_or_trace(
-    path: str | Path, scenario: ResolvedScenario, epoch_s: float, model: str | None = None, sort: bool = False
+    path: str | Path,
+    scenario: ResolvedScenario,
+    epoch_s: float,
+    model: str | None = None,
+    sort: bool = False,
+    peak: Peak | None = None,
 ) -> TraceDemand:
     """Demand from a table ``epoch,model,phase,tokens_s`` or from a request trace; see :func:`demand_of_trace`.
 
@@ -107,4 +118,4 @@ def read_demand_or_trace(
     """
     if is_demand_table(path):
         return TraceDemand(read_demand(path), ())
-    return demand_of_trace(read_trace(path, sort=sort or None), scenario, epoch_s, model, str(path))
+    return demand_of_trace(read_trace(path, sort=sort or None), scenario, epoch_s, model, str(path), peak)

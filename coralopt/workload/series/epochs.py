@@ -19,6 +19,7 @@ import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.types import Floats, Ints
+from coralopt.workload.files.checks import positive
 from coralopt.workload.files.tables import name_cell, number_cell, shown
 from coralopt.workload.series.table import SeriesTable, key_cells
 
@@ -68,6 +69,24 @@ class EpochDemand:
 
     def __post_init__(self) -> None:
         _check("demand", self.tokens_s, (len(self.keys),))
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Demand of the busiest short windows of an epoch in the place of its mean: bursts are shorter than epochs.
+
+    Attributes:
+        quantile: Share of an epoch's windows that need no more, above 0 and at most 1; of each model phase by itself.
+        window_s: Length of a window, s.
+    """
+
+    quantile: float = 0.99
+    window_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile <= 1:
+            raise WorkloadError(f"the quantile of windows is {self.quantile:g}; it must be above 0 and at most 1")
+        positive("window length", self.window_s)
 
 
 @dataclass(frozen=True, eq=False)

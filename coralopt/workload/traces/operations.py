@@ -14,7 +14,7 @@ import numpy as np
 
 from coralopt.errors import WorkloadError
 from coralopt.workload.files.checks import positive
-from coralopt.workload.series.epochs import EpochDemand
+from coralopt.workload.series.epochs import EpochDemand, Peak
 from coralopt.workload.traces.trace import Trace
 
 #: Length of one epoch in the paper's experiments, s (section 5.1).
@@ -203,6 +203,7 @@ def epoch_demand(
     epochs: int | None = None,
     mixed: bool = False,
     models: Sequence[str] | None = None,
+    peak: Peak | None = None,
 ) -> EpochDemand:
     """Tokens/s that arrive for each model phase in each epoch, the paper's T_m.
 
@@ -213,11 +214,21 @@ def epoch_demand(
         mixed: Whether instances serve both phases: one demand of output tokens instead of prefill (input tokens) and
             decode (output tokens).
         models: Models of the table, in order; by default those of the trace. Without requests their demand is 0.
+        peak: Take the demand of short windows that begin in the epoch, up to the last arrival, and of these a quantile.
 
     Raises:
-        WorkloadError: The trace names no model, or one that ``models`` lacks.
+        WorkloadError: The trace names no model, or one that ``models`` lacks; windows are longer than epochs.
     """
     count = _epoch_count(trace, epoch_s, epochs)
+    if peak is not None:
+        if peak.window_s > epoch_s:
+            raise WorkloadError(f"windows of {peak.window_s:g} s are longer than epochs of {epoch_s:g} s")
+        windows = epoch_demand(trace, peak.window_s, mixed=mixed, models=models)
+        first = np.ceil(np.arange(count + 1) * epoch_s / peak.window_s - 1e-9).astype(np.int64)
+        none = np.zeros((1, len(windows.keys)))
+        of_epoch = [windows.tokens_s[start:end] for start, end in pairwise(first.tolist())]
+        tokens_s = [np.quantile(own if len(own) else none, peak.quantile, axis=0, method="higher") for own in of_epoch]
+        return EpochDemand(windows.keys, np.stack(tokens_s))
     names = tuple(models) if models is not None else trace.models
     own = names if not trace.is_named and len(names) == 1 else trace.models
     if own == ("",):
