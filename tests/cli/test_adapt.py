@@ -85,7 +85,7 @@ def test_bursts_and_the_perfect_system(tmp_path: Path, adapt: RunCli, run_cli: R
     assert peak["perfect_usd_h"] <= costs[1] * (1 + 1e-4)
     planned = run_cli("plan", "tiny", "--trace", "trace.csv", "--model", "phi4-14b", "--peak", "1", "--perfect")
     assert planned.returncode == 0, planned.stderr
-    said = " ".join(planned.stdout.split())
+    said = " ".join((planned.stdout + planned.stderr).split())
     assert f"at least {peak['perfect_usd_h']:.4f} USD/h; the rent here is" in said
     for command in (
         ("plan", "tiny", "--peak", "0.9"),

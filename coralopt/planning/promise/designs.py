@@ -16,6 +16,7 @@ import numpy as np
 
 from coralopt.placement import Placement, Stage
 from coralopt.plan import PlannedInstance
+from coralopt.plan.flows import ways_of
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, tighten
 from coralopt.planning.promise.games import planned_placement
@@ -90,11 +91,12 @@ class Designs:
     @cached_property
     def ways(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
         """Model with demand -> ways in which its requests may be served, each the phases it takes; in mode auto two."""
-        ways: dict[str, tuple[list[int], list[int]]] = {}
+        ways = {model: tuple(several) for model, several in ways_of(self.scenario).items()}
         for p, phase in enumerate(self.scenario.model_phases):
-            if self.groups[p].unit_tokens > 0:
-                ways.setdefault(phase.model.name, ([], []))[phase.phase == "mixed"].append(p)
-        return {model: tuple(tuple(way) for way in both if way) for model, both in ways.items()}
+            # Of some only one phase is asked for.
+            if self.groups[p].unit_tokens > 0 and phase.served not in ways:
+                ways[phase.served] = ((p,),)
+        return ways
 
     def least(self, costs: Sequence[float]) -> tuple[float, list[float]]:
         """What all models cost at least, and beside each phase everything else, where each phase costs so much, USD/h."""

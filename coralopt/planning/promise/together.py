@@ -141,7 +141,8 @@ class TogetherRaces:
         ends = (0, 1, 2, FEWEST_WINDOWS, *range(FEWEST_WINDOWS + AT_ONCE, MOST_WINDOWS + 1, AT_ONCE), MOST_WINDOWS)
         for start, end in itertools.pairwise(ends):
             yield from self.workers.map(
-                lambda number: self.windows.shares(instances, self.windows.window(number), most_missed), range(start, end)
+                lambda number: self.windows.shares(instances, self.windows.window(number), most_missed),
+                range(start, end),
             )
 
     def _limit(self, values: Sequence[float]) -> float:
