@@ -398,6 +398,9 @@ class PromiseSearch:
             phase=phase.astype(np.int32),
             demand=demand,
             running=running,
+            start_penalty=None if self.base.start_penalty is None else self.base.start_penalty[row],
+            # The loss of one instance takes a whole group here: too much for a bound.
+            side_constraints=tuple(item for item in self.base.side_constraints if kind == "least" or not item.one_lost),
         )
         return GroupColumns(phase, template, count, problem)
 
@@ -422,13 +425,12 @@ class PromiseSearch:
             rent = np.where(item.nodes > 0, np.minimum(rent, item.price), rent)
         usage = self.library.phases[p].usage.astype(np.float64)
         least = np.full(len(groups.template), np.inf)
+        rows = self.library.offsets[p] + groups.template
         for r in range(len(base.region_names)):
-            cheapest, new = (_priced(usage, prices[r])[groups.template] for prices in (rent, base.penalty * listed))
-            added = groups.count
-            if base.running is not None:
-                rows = self.library.offsets[p] + groups.template
-                added = np.maximum(added - base.running[rows, r], 0)
-            least = np.minimum(least, cheapest * groups.count + np.where(added > 0, new, 0.0) * added)
+            cheapest, new = (_priced(usage, prices[r])[groups.template] for prices in (rent, listed))
+            added = groups.count if base.running is None else np.maximum(groups.count - base.running[rows, r], 0)
+            starts = base.penalties[rows] * added
+            least = np.minimum(least, cheapest * groups.count + np.where(starts > 0, new, 0.0) * starts)
         return least
 
 

@@ -38,7 +38,8 @@ def perfect_cost(request: PlanRequest, windows: EpochInputs) -> float:
     models = {
         key: {**model, "slo": {**model["slo"], "attainment": "mean"}} for key, model in document["models"].items()
     }
-    scenario = scenario_from_mapping({**document, "models": models, "running": []})
+    kept = {name: value for name, value in document.items() if name not in ("start", "transition")}
+    scenario = scenario_from_mapping({**kept, "models": models, "running": []})
     mean = replace(request, scenario=scenario, on_infeasible="scale", library=None, warm=WarmState(), settings={})
     bounds = []
     for epoch in adapt(mean, windows, RollingSettings(penalty=0.0)):
