@@ -38,6 +38,12 @@ class Horizon:
     epochs: Sequence[Epoch]
     perfect_usd_h: float | None = None
 
+    @property
+    def rule(self) -> str:
+        """What an added instance costs once more."""
+        by_template = bool(self.epochs) and "start" in self.epochs[0].plan.scenario
+        return "start costs by template" if by_template else f"K = {self.penalty:g}"
+
 
 def perfect_line(rent_usd_h: float, perfect_usd_h: float) -> str:
     """A rent beside what the perfect system costs."""
@@ -46,12 +52,6 @@ def perfect_line(rent_usd_h: float, perfect_usd_h: float) -> str:
         f"perfect system, which rents for every short window alone: at least {perfect_usd_h:,.4f} USD/h; the rent here is "
         f"{rent_usd_h:,.4f} USD/h, {times:.2f} times that"
     )
-
-    @property
-    def rule(self) -> str:
-        """What an added instance costs once more."""
-        by_template = bool(self.epochs) and "start" in self.epochs[0].plan.scenario
-        return "start costs by template" if by_template else f"K = {self.penalty:g}"
 
 
 def mean_figures(epochs: Sequence[Epoch]) -> dict[str, float]:
