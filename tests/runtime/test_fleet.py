@@ -5,20 +5,26 @@ from __future__ import annotations
 import html
 import json
 import math
+import os
 import re
+import signal
 import time
+import urllib.request
 from base64 import b64encode
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from launched import L4, TWO, Launched, admin
 from runtime_backends import ADMIN, AS_ADMIN, Client, FakeBackend, with_router
-from runtime_plans import golden_plan
+from runtime_plans import golden_plan, instance, plan
 
 from coralopt.errors import LaunchError
 from coralopt.plan.reasons import reasons
 from coralopt.report.pages.fleet import draw_fleet
+from coralopt.runtime.local import RemoteController
 from coralopt.runtime.router.admin import PlanHooks
 from coralopt.runtime.router.doors import Doors, Keys
 from coralopt.runtime.router.status import Latencies, PlanHistory
@@ -170,6 +176,17 @@ def test_a_plan_gives_slos_cost_and_reasons() -> None:
     _with_fleet(test, [FakeBackend("a", model=model)], history)
 
 
+def test_a_plan_whose_scenario_cannot_be_read_is_followed_all_the_same() -> None:
+    """Whoever launches with --no-verify may have one; the servers run already."""
+    history = PlanHistory()
+    history.follow(golden_plan().model_copy(update={"scenario": {}}))
+    assert history.entries[-1].usd_h == golden_plan().provisioning_usd_h
+    assert history.slo("tiny") is None
+    history.follow(golden_plan())
+    assert history.entries[-1].why == ("The scenario of this plan, or of the one before, cannot be read.",)
+    assert history.slo(golden_plan().demands[0].model) is not None
+
+
 def test_latencies_are_forgotten_and_their_quantiles_hold() -> None:
     now = [0.0]
     latencies = Latencies(clock=lambda: now[0])
@@ -241,3 +258,32 @@ def test_the_dashboard_asks_for_series_and_labels_that_exist() -> None:
         assert (await client.get("/fleet/grafana.json", headers=AS_ADMIN))[1] == json.dumps(dashboard, indent=1) + "\n"
 
     _with_fleet(test, [FakeBackend("a", model=model)], history)
+
+
+def test_the_page_of_a_launch_tells_its_plans_and_what_is_missing(
+    tmp_path: Path, vllm: Path, launched: list[Launched]
+) -> None:
+    """Another plan is followed: which pipelines were started, stopped and kept; a server that died for good is missing."""
+
+    def status() -> Any:
+        with urllib.request.urlopen(admin(f"{run.url}/fleet/status"), timeout=20) as answer:
+            return json.load(answer)
+
+    run = Launched(TWO, tmp_path, "--fleet", "--restarts", "0").ready()
+    launched.append(run)
+    first = status()
+    assert len(first["plans"][0]["started"]) == 2
+    assert first["short"] == {}
+    changes = RemoteController(run.url, os.environ["CORALOPT_ADMIN_KEY"]).apply(
+        plan(instance("mixed", (8, L4)), TWO.instances[1])
+    )
+    newest = status()["plans"][0]
+    assert {name: newest[name] for name in changes} == changes
+    victim = json.loads((tmp_path / "run" / "state.json").read_text())["pipelines"][0]
+    os.kill(victim["processes"][0]["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while not (after := status())["given_up"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert list(after["given_up"])
+    assert list(after["short"].values()) == [[0, 1]]
+    assert run.interrupt()[0] == 0

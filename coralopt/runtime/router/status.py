@@ -8,8 +8,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coralopt.errors import ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.reasons import reasons
+from coralopt.scenario.parts import ModelPhase
 
 #: Seconds of answers that latencies are told of, and the most answers of a model that are kept for that.
 WINDOW_S, MOST_ANSWERS = 600.0, 5000
@@ -132,24 +134,33 @@ class PlanHistory:
         self.plan: Plan | None = None
         self.entries: deque[FollowedPlan] = deque(maxlen=MOST_PLANS)
         self._clock, self._spent_usd = clock, 0.0
+        self._slos: dict[str, tuple[float, float, float]] = {}
 
     def follow(
         self, plan: Plan, started: Sequence[str] = (), stopped: Sequence[str] = (), kept: Sequence[str] = ()
     ) -> None:
         """``plan`` is followed from now on; the names are those of pipelines."""
         self._spent_usd = self.spent_usd if self.entries else 0.0
-        why = reasons(self.plan, plan)
+        phases = _phases(plan)
+        if phases is None or (self.plan is not None and _phases(self.plan) is None):
+            why: tuple[str, ...] = ("The scenario of this plan, or of the one before, cannot be read.",)
+        else:
+            why = reasons(self.plan, plan)
+        self._slos = {
+            phase.model.name: (
+                phase.prefill_ms,
+                phase.decode_ms,
+                math.nan if phase.attainment is None else phase.attainment,
+            )
+            for phase in phases or ()
+        }
         names = tuple(started), tuple(stopped), tuple(kept)
         self.entries.append(FollowedPlan(self._clock(), plan.provisioning_usd_h, why, *names))
         self.plan = plan
 
     def slo(self, model: str) -> tuple[float, float, float] | None:
         """Time to first token, time per output token, ms, and the share of requests asked for, of the plan's model."""
-        phases = () if self.plan is None else self.plan.resolved.model_phases
-        for phase in phases:
-            if phase.model.name == model:
-                return phase.prefill_ms, phase.decode_ms, math.nan if phase.attainment is None else phase.attainment
-        return None
+        return self._slos.get(model)
 
     @property
     def spent_usd(self) -> float:
@@ -158,6 +169,14 @@ class PlanHistory:
             return math.nan
         newest = self.entries[-1]
         return self._spent_usd + newest.usd_h * (self._clock() - newest.at) / 3600
+
+
+def _phases(plan: Plan) -> Sequence[ModelPhase] | None:
+    """``None`` where the scenario cannot be read: a plan launched unseen (--no-verify) is followed all the same."""
+    try:
+        return plan.resolved.model_phases
+    except ScenarioError:
+        return None
 
 
 class Latencies:
