@@ -87,9 +87,14 @@ def request(body: dict[str, object], path: str = "/v1/completions") -> bytes:
     return head.encode() + data
 
 
-async def short_answers(port: int, clients: int, seconds: float) -> float:
-    """Requests/s that ``clients`` connections get answered, each asking again as soon as it has an answer."""
-    sent, done, end = request(dict(BODY)), 0, time.monotonic() + seconds
+async def short_answers(
+    port: int, clients: int, seconds: float, cpu_s: Callable[[], float] = lambda: 0.0, warm_s: float = 0.0
+) -> tuple[float, float]:
+    """Answers/s that ``clients`` connections get, each asking again as soon as it has one, and CPU seconds an answer.
+
+    Both once ``warm_s`` seconds have passed, when all are connected and whoever has to wait does.
+    """
+    sent, done, end = request(dict(BODY)), 0, time.monotonic() + warm_s + seconds
 
     async def one() -> None:
         nonlocal done
@@ -102,8 +107,13 @@ async def short_answers(port: int, clients: int, seconds: float) -> float:
             done += 1
         writer.close()
 
-    await asyncio.gather(*(one() for _ in range(clients)))
-    return done / seconds
+    asking = asyncio.gather(*(one() for _ in range(clients)))
+    await asyncio.sleep(warm_s)
+    begun, first, cpu = time.monotonic(), done, cpu_s()
+    await asyncio.sleep(seconds)
+    answered, took, cpu = done - first, time.monotonic() - begun, cpu_s() - cpu
+    await asking
+    return answered / took, cpu / max(1, answered)
 
 
 async def streams(port: int, count: int) -> None:
@@ -226,18 +236,18 @@ def ways(server_port: int, seconds: float, rounds: int = 3) -> None:
     for _ in range(rounds):
         for name in names:
             router = RouterUnderTest(4096, server_port, name)
-            before = router.cpu_s()
-            rate = float(str(router.run(lambda p: short_answers(p, 32, seconds))))
+            rate, cpu = asyncio.run(short_answers(router.port, 32, seconds, router.cpu_s, 1.0))
             rates[name].append(rate)
-            requests[name].append((router.cpu_s() - before) / (rate * seconds) * 1e6)
+            requests[name].append(cpu * 1e6)
             before = router.cpu_s()
             router.run(lambda p: streams(p, STREAMS))
             tokens[name].append((router.cpu_s() - before) / (STREAMS * TOKENS) * 1e6)
             router.stop()
     for name in names:
-        cpu = min(requests[name])
+        least = min(requests[name])
         print(
-            f"{name}: {max(rates[name]):.0f} requests/s here, {cpu:.0f} us CPU a request ({2e6 / cpu:.0f}/s on two cores), "
+            f"{name}: {max(rates[name]):.0f} requests/s here, {least:.0f} us CPU a request "
+            f"({2e6 / least:.0f}/s on two cores), "
             f"{min(tokens[name]):.1f} us a token"
         )
 
@@ -263,9 +273,7 @@ def main() -> None:
 
     router = RouterUnderTest(32, port)
     for name, clients in (("no queue, 32 clients", 32), ("standing queue of 500", 532)):
-        before = router.cpu_s()
-        rate = float(str(router.run(lambda p, c=clients: short_answers(p, c, seconds))))  # type: ignore[misc]
-        cpu = (router.cpu_s() - before) / (rate * seconds)
+        rate, cpu = asyncio.run(short_answers(router.port, clients, seconds, router.cpu_s, 2.0))
         print(f"{name}: {rate:.0f} requests/s, {cpu * 1e6:.0f} us CPU a request")
     router.stop()
 

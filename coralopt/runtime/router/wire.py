@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 LONGEST_HEAD, LONGEST_LINE = 2**16, 2**12
 #: Seconds after which a connection is not used again: servers close theirs after 5 (uvicorn) and cannot say so in time.
 REUSE_S = 3.0
+#: Bytes that are taken from a socket at once.
+ROOM = 2**18
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(;.*)?")
 
 
@@ -90,10 +92,15 @@ class ServerAnswer:
         return b"".join(self._pieces)
 
 
-class _Connection(asyncio.Protocol):
-    """One connection: one question at a time."""
+class _Connection(asyncio.BufferedProtocol):
+    """One connection: one question at a time.
 
-    def __init__(self) -> None:
+    Args:
+        room: Where what arrives is put; it is read before anything else can arrive, so all connections share it.
+    """
+
+    def __init__(self, room: bytearray) -> None:
+        self._room, self._seen = room, memoryview(room)
         self.idle_since = 0.0
         #: Those that wait beside it for a question.
         self.idle: list[_Connection] = []
@@ -129,7 +136,11 @@ class _Connection(asyncio.Protocol):
         self.transport.write(request)
         return await self._head
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._seen[:nbytes])
         if self._head is None:
             self._fail("the server said something that nobody asked")
             return
@@ -217,6 +228,13 @@ class _Connection(asyncio.Protocol):
         assert self._answer is not None
         if self._rest:
             data, self._rest = self._rest + data, b""
+        elif self._expected == "size" and (match := _SIZE.match(data)) is not None:
+            # One whole chunk, as a token comes.
+            begin, length = match.end() + 2, int(match[1], 16)
+            whole = begin + length + 2 == len(data) and data.startswith(b"\r\n", begin - 2) and data.endswith(b"\r\n")
+            if length and whole:
+                self._answer.feed(data[begin:-2])
+                return
         pieces, start, size = [], 0, len(data)
         while start < size:
             if self._left:
@@ -261,6 +279,7 @@ class Wire:
     def __init__(self, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
         self._idle: dict[Place, list[_Connection]] = {}
+        self._room = bytearray(ROOM)
         self._tls: ssl.SSLContext | None = None
 
     @asynccontextmanager
@@ -311,7 +330,7 @@ class Wire:
             for address in await _addresses(root):
                 try:
                     _, connection = await loop.create_connection(
-                        _Connection,
+                        lambda: _Connection(self._room),
                         address,
                         root.port,
                         ssl=self._tls if root.tls else None,
