@@ -22,7 +22,11 @@ from fake_vllm import tokens
 from launched import L4, TWO, Launched, ask, gone, strays
 from runtime_plans import instance, plan
 
+from coralopt.cli.launch_options import LocalRouterOptions
+from coralopt.errors import LaunchError
 from coralopt.plan import Plan
+
+BACKEND = {"name": "a", "model": "m", "phase": "mixed", "url": "http://h", "weight": 1, "max_in_flight": 1}
 
 
 def test_from_plan_to_answers_and_away(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
@@ -48,6 +52,23 @@ def test_from_plan_to_answers_and_away(tmp_path: Path, vllm: Path, launched: lis
     assert gone(pids)
     assert run.pids() == []
     assert "draining" in said
+
+
+def test_the_router_of_a_launch_is_told_more(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+    """Its settings come from a file without backends, and it writes an access log."""
+    (tmp_path / "router.json").write_text('{"aliases": {"other": "tiny"}, "affinity": "prefix"}')
+    run = Launched(TWO, tmp_path, "--router", "router.json", "--access-log", "access.log").ready()
+    launched.append(run)
+    body = {"model": "other", "prompt": "a secret", "max_tokens": 2}
+    request = urllib.request.Request(f"{run.url}/v1/completions", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert json.loads(answer.read())["choices"]
+    (line,) = (tmp_path / "access.log").read_text().splitlines()
+    assert (json.loads(line)["model"], "secret" in line) == ("tiny", False)
+    assert run.interrupt()[0] == 0
+    (tmp_path / "router.json").write_text(json.dumps({"backends": [dict(BACKEND)]}))
+    with pytest.raises(LaunchError, match="leave `backends` out"):
+        LocalRouterOptions(router=tmp_path / "router.json").settings()
 
 
 def test_disaggregated_through_the_launcher(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
