@@ -28,7 +28,7 @@ from coralopt.types import Floats
 from coralopt.workload import Trace
 
 LOADS, SPEED_LOAD = (0.4, 0.7, 0.9), 0.7
-REQUESTS, MANY_REQUESTS = 4000, 20_000
+REQUESTS, MANY_REQUESTS = 3000, 20_000
 BAR = (0.05, 0.08)
 FASTER = 20.0
 INPUT, OUTPUT, CV = 600.0, 200.0, 0.8
