@@ -18,7 +18,7 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.coverings import all_near, choose
 from coralopt.solving import SolveOptions
@@ -136,3 +136,23 @@ def test_scarce_supply_is_proven() -> None:
     assert result.gap <= 1e-3
     assert "coverings" in result.seconds
     assert result.bound_usd_h > result.lagrangian_usd_h
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    items=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 40)), min_size=1, max_size=8),
+    grid=st.integers(12, 80),
+)
+def test_covering_table_against_the_plain_recursion(items: list[tuple[int, int]], grid: int) -> None:
+    """Items that fall out on the way change nothing, and what is taken last leads to a covering of that weight."""
+    steps, weight = np.array([size for size, _ in items]), np.array([float(cost) / 4 for _, cost in items])
+    table, choice = covering_table(steps, weight, grid)
+    plain = [0.0]
+    for amount in range(1, grid + 1):
+        plain.append(min(cost + plain[max(0, amount - size)] for size, cost in zip(steps, weight, strict=True)))
+    assert table.tolist() == plain
+    amount, paid = grid, 0.0
+    while amount > 0:
+        paid += weight[choice[amount]]
+        amount -= int(steps[choice[amount]])
+    assert paid == plain[grid]

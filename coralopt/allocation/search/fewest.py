@@ -62,8 +62,8 @@ def fewest_gpus(
 
 def _free(problem: AllocationProblem) -> Bools:
     """bool (R, C): nodes that cost nothing, whatever runs on them."""
-    listed = np.nan_to_num(problem.price)
-    free: Bools = (problem.availability > 0) & (problem.segments.base == 0) & (problem.penalty * listed == 0)
+    listed, penalty = np.nan_to_num(problem.price), float(problem.penalties.max(initial=problem.penalty))
+    free: Bools = (problem.availability > 0) & (problem.segments.base == 0) & (penalty * listed == 0)
     return free
 
 
@@ -87,6 +87,7 @@ def _by_gpus(problem: AllocationProblem, first: Allocation, nodes: Ints, gpus: I
         price=price,
         running=None,
         penalty=0.0,
+        start_penalty=None,
         supply=(),
         side_constraints=tuple(item for item in problem.side_constraints if item.measure != "usd_h"),
         unmet_price=None,

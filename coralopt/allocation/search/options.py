@@ -59,7 +59,7 @@ class SearchLimits:
     doublings: int = 14
     many_instances: int = 60
     most_instances: int = 600
-    rests: int = 5
+    rests: int = 4
     first_columns: int = 600
     most_columns: int = 6_000
 

@@ -28,7 +28,8 @@ class AllocationResult:
         solver: Back end.
         reductions: What each exact reduction did.
         seconds: Seconds by step: ``reductions``, ``relaxation``, ``lagrangian``, ``rounding``, ``decomposition``,
-            ``coverings``, ``branching``, ``neighbourhood``, ``fixing``, ``check``; ``full model`` without reductions.
+            ``rest``, ``coverings``, ``branching``, ``neighbourhood``, ``fixing``, ``check``; ``full model`` without
+            reductions.
         columns: All columns after the reductions.
         survivors: Columns left after fixing when the last integer programme was made.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.

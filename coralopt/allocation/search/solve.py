@@ -253,7 +253,7 @@ def _settle_most(search: SearchContext, values: Floats) -> None:
         paid = float(columns.cost @ counts)
         # Half of the gap is the rest's.
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
-        limit = search.share_of_left() / 2
+        limit = search.share_of_left() / (search.limits.rests - spare)
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
         inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
