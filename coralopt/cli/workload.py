@@ -162,6 +162,27 @@ def describe_trace(trace: TraceArgument, sort: SortFlag = False, json_output: Js
     present(CommandOutput({**facts, **document}, tables), json_output)
 
 
+@app.command("prefix-hits")
+def measure_prefix_hits(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="Mooncake trace with block hashes; JSON lines, .gz.")],
+    cache: Annotated[
+        list[int] | None,
+        typer.Option("--cache", min=1, help="Tokens that the caches hold; may be repeated. Any number by default."),
+    ] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Measure which share of prompt tokens a prefix cache holds: `prefix_hit` of a scenario's demand."""
+    from dataclasses import asdict
+
+    from coralopt.report.workload import prefix_hits_table
+    from coralopt.workload import prefix_hits
+
+    found = [prefix_hits(trace, tokens) for tokens in (*(cache or ()), None)]
+    title = f"{found[0].requests:,} requests, {found[0].input_tokens:,} prompt tokens"
+    document = [{**asdict(item), "prefix_hit": item.prefix_hit} for item in found]
+    present(CommandOutput(document, [prefix_hits_table(found, title)]), json_output)
+
+
 @app.command("fit")
 @takes_groups
 def fit(

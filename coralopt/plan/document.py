@@ -111,6 +111,9 @@ class PlannedDemand(_Part):
     cost_usd_h: Figure
     throughput_sources: dict[str, str] = Field(description="Configuration used -> where its figures come from.")
     unmet_tokens_s: Figure = Field(default=0.0, ge=0, description="Demand that the plan does not promise to serve.")
+    prefix_hit: Figure = Field(
+        default=0.0, ge=0, description="Share of the prompt tokens that the plan counts on finding in KV caches."
+    )
 
     @property
     def key(self) -> str:
@@ -306,6 +309,9 @@ class Plan(_Part, Tabular):
             del data["flows"], data["egress_usd_h"]
         if not self.modes:
             del data["modes"]
+        for demand in data["demands"]:
+            if not demand["prefix_hit"]:
+                del demand["prefix_hit"]
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path) -> None:

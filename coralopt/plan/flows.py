@@ -16,8 +16,9 @@ MEAN_ROOM = 1e-6
 
 
 def cache_gb_s(prefill: ModelPhase) -> float:
-    """1e9 bytes/s of KV cache that all requests of a model make."""
-    return prefill.model.kv_bytes(prefill.mean_input_tokens) * requests_s(prefill) / 1e9
+    """1e9 bytes/s of KV cache that all requests of a model make and send."""
+    sent = prefill.model.kv_bytes(prefill.mean_input_tokens) * (1.0 - prefill.prefix_hit)
+    return sent * requests_s(prefill) / 1e9
 
 
 def requests_s(phase: ModelPhase) -> float:

@@ -199,6 +199,7 @@ def make_plan(
                 if any(name in item.nodes() for item in instances if item.key == key)
             },
             unmet_tokens_s=max(0.0, taken[key] * float(lack)),
+            prefix_hit=phase.prefix_hit,
         )
         for (key, phase), lack in zip(phases.items(), unmet, strict=True)
     )

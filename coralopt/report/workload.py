@@ -10,7 +10,7 @@ from rich.table import Table
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.report.table import Column, make_table, numbers
 from coralopt.types import Floats
-from coralopt.workload import EpochAvailability, EpochDemand, Generator, TraceStatistics
+from coralopt.workload import EpochAvailability, EpochDemand, Generator, PrefixHits, TraceStatistics
 
 #: Most epochs that a table shows.
 SHOWN_EPOCHS = 24
@@ -98,6 +98,24 @@ def _figures(statistics: TraceStatistics) -> dict[str, str]:
     if statistics.tick_s is not None:
         lines["clock of the log, s"] = f"{statistics.tick_s:g}"
     return lines
+
+
+def prefix_hits_table(found: Sequence[PrefixHits], title: str) -> Table:
+    """What prompts find in caches of several sizes."""
+    columns: tuple[Column | str, ...] = (
+        "cache, tokens",
+        Column("prefix_hit", "{:.4f}"),
+        Column("requests that find some", "{:.1%}"),
+    )
+    rows = [
+        (
+            "any number" if item.cache_tokens is None else f"{item.cache_tokens:,}",
+            item.prefix_hit,
+            item.hit_requests / item.requests,
+        )
+        for item in found
+    ]
+    return make_table(title, columns, rows)
 
 
 def models_table(demand: Mapping[str, Mapping[str, float]]) -> Table:

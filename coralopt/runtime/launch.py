@@ -213,6 +213,7 @@ class Launch:
         routing: How the router chooses an instance.
         mixed_share: Model or variant in mode auto -> share of its requests that goes to its mixed instances.
         variants: Model, as requests say it -> model of its pipelines -> share of the requests.
+        prefix_hits: Whether the plan counts on prompts found in KV caches, so that those that begin alike go together.
     """
 
     engine: str
@@ -221,6 +222,7 @@ class Launch:
     routing: Routing = "weighted-round-robin"
     mixed_share: Mapping[str, float] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    prefix_hits: bool = False
 
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:

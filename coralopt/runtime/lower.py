@@ -116,7 +116,8 @@ def lower(
         # Of the requests of a variant, not of all.
         whole = sum(shares.get(name, 0.0) for shares in variants.values())
         mixed[name] /= whole or 1.0
-    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed, variants)
+    hits = any(phase.prefix_hit for phase in scenario.model_phases)
+    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed, variants, hits)
 
 
 def _decode_regions(plan: Plan, instance: PlannedInstance) -> tuple[str, ...] | None:

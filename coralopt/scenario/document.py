@@ -166,6 +166,9 @@ class Demand(Section):
         default=None, description="coefficient of variation of answer lengths (lognormal); default: 1"
     )
     lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
+    prefix_hit: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="share of the prompt tokens whose KV cache is there already, 0 to below 1"
+    )
     min_quality: Share | None = Field(
         default=None, description="least mean quality of the requests over the model's variants, above 0 to 1"
     )

@@ -97,6 +97,7 @@ class ModelPhase:
         output_spread: How answer lengths vary around theirs.
         serving: How engines and the router work.
         variant: Which of the model's variants it is of; ``None`` where the model has none.
+        prefix_hit: Share of every prompt whose KV cache is there already, inside [0, 1).
     """
 
     model: ModelArchitecture
@@ -113,6 +114,12 @@ class ModelPhase:
     output_spread: LengthSpread = USUAL_SPREAD
     serving: Serving = PAPER_SERVING
     variant: Variant | None = None
+    prefix_hit: float = 0.0
+
+    @property
+    def computed_tokens(self) -> float:
+        """Tokens of a mean prompt that are computed, and whose KV cache is sent."""
+        return self.mean_input_tokens * (1.0 - self.prefix_hit)
 
     @property
     def served(self) -> str:

@@ -323,6 +323,7 @@ def _phases_of(
             output_spread=lengths.output.spread,
             serving=_serving(document),
             variant=variant,
+            prefix_hit=demand.prefix_hit,
         )
 
 

@@ -335,7 +335,7 @@ def _plain(document: Document, name: str) -> dict[str, Any]:
             if holder.get(key) == nothing:
                 del holder[key]
     for model in plain["models"].values():
-        for holder, key in ((model, "variants"), (model["demand"], "min_shares")):
+        for holder, key in ((model, "variants"), (model["demand"], "min_shares"), (model["demand"], "prefix_hit")):
             if not holder[key]:
                 del holder[key]
     if not document.egress:
@@ -405,7 +405,7 @@ def _digest(scenario: Facts) -> str:
         del entry["serving"]
         # What asks for nothing new leaves the digest as it was before there was any.
         nothing: dict[str, object] = {"throughput_headroom": 0.0, "latency_headroom": 0.0, "attainment": None}
-        nothing["variant"] = None
+        nothing |= {"variant": None, "prefix_hit": 0.0}
         nothing |= dict.fromkeys(("input_spread", "output_spread"), asdict(USUAL_SPREAD))
         for name, value in nothing.items():
             if entry[name] == value:

@@ -16,7 +16,7 @@ from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Schedule, common_models, lay_out
-from coralopt.simulation.outcomes import slos
+from coralopt.simulation.outcomes import of_phases, slos
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
@@ -73,7 +73,9 @@ def simulate(
     layouts = tuple(lay_out(plan, tables, config, source) for _, plan in timed)
     models = common_models(layouts)
     schedule = Schedule(np.array(starts), layouts, models, window, _epoch_starts(starts, window, epoch_s))
-    requests = requests_of(arrival, inputs, outputs, _model_numbers(trace, model, models))
+    numbers = _model_numbers(trace, model, models)
+    hits = of_phases(arrival, numbers, schedule, lambda phase: phase.prefix_hit)
+    requests = requests_of(arrival, inputs, outputs, numbers, hits)
     stages = max((len(blueprint.stage_sizes) for layout in layouts for blueprint, _ in layout.wanted), default=1)
     requests["latest"] = arrival + slos(arrival, requests["model"].astype(np.int64), schedule)[0] / 1e3
     fleet = Fleet(empty_state(requests, len(models), stages, tables, config, serving), models, config)

@@ -45,13 +45,16 @@ def try_start(state: State, k: int) -> None:
     if instance.phase == PREFILL:
         while state.prompt_list[k, 2] > 0 and prompts < node.batch:
             record = state.requests[state.prompt_list[k, 0]]
-            more = stage_ms(state, k, 0, 0, prompts + 1, prompt_tokens + record.input, 0.0)
+            own = record.input - record.cached
+            attending = pairs + own * record.cached
+            more = stage_ms(state, k, 0, 0, prompts + 1, prompt_tokens + own, attending)
             if prompts > 0 and more > node.budget_ms:
                 break
             ms = more
             prompts += 1
-            prompt_tokens += record.input
-            record.chunk = record.input
+            record.chunk = own
+            prompt_tokens += own
+            pairs = attending
             append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
     else:
         slot, most = NIL, node.batch

@@ -128,6 +128,7 @@ class GroupPlayer:
             requests.input_tokens[rows],
             outputs[rows],
             np.zeros(int(rows.sum()), dtype=np.int64),
+            self._draughtsman.phases[instances[0].key].prefix_hit,
         )
         with self._drawing:
             blueprints = [(self._blueprint(instance), instance.count) for instance in instances]

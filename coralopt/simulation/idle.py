@@ -33,11 +33,11 @@ def _transfer_ms(state: State, request: int) -> float:
     record = state.requests[request]
     source, target = state.instances[record.prefill_instance], state.instances[record.decode_instance]
     offset, path = route_offset(state, DECODE), path_bytes_s(state, request, record.decode_instance)
-    slowest = 0.0
+    slowest, sent = 0.0, record.input - record.cached
     for stage in range(source.stages):
-        slowest = max(slowest, link_seconds(state, state.routes[request, stage], record.input, path))
+        slowest = max(slowest, link_seconds(state, state.routes[request, stage], sent, path))
     for stage in range(target.stages):
-        slowest = max(slowest, link_seconds(state, state.routes[request, offset + stage], record.input, path))
+        slowest = max(slowest, link_seconds(state, state.routes[request, offset + stage], sent, path))
     slowest += float(clock.kv_latency)
     if source.region != target.region:
         slowest += float(clock.kv_region_latency)
@@ -63,16 +63,17 @@ def fill_idle_times(state: State, ttft_ms: Array, tpot_ms: Array) -> None:
             continue
         if state.instances[i].phase == MIXED:
             chunk = state.nodes[state.routes[request, 0]].chunk
-            whole, rest = record.input // chunk, record.input % chunk
+            computed = record.input - record.cached
+            whole, rest = computed // chunk, computed % chunk
             alone = 0.0
             if whole > 0:
                 # The mean of so many whole chunks, each of which attends to all before it.
-                alone += whole * _pass_ms(state, request, chunk, chunk * (whole - 1) / 2)
+                alone += whole * _pass_ms(state, request, chunk, record.cached + chunk * (whole - 1) / 2)
             if rest > 0:
-                alone += _pass_ms(state, request, rest, float(whole * chunk))
+                alone += _pass_ms(state, request, rest, float(record.cached + whole * chunk))
             ttft_ms[request] = host_ms + alone
         else:
-            ttft_ms[request] = host_ms + _pass_ms(state, request, record.input, 0.0)
+            ttft_ms[request] = host_ms + _pass_ms(state, request, record.input - record.cached, float(record.cached))
         if record.output < 2:
             continue
         d = record.decode_instance

@@ -223,7 +223,7 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
         record["chunk"] = max(sources.serving.step_tokens, planned.batch + 1)
     if phase.phase == "mixed":
         # Beside the decoding sequences of a micro-batch the prompts that arrive while one is computed, one at least.
-        passes = float(prompt_passes(phase.mean_input_tokens, np.array(planned.batch), phase.serving.step_tokens))
+        passes = float(prompt_passes(phase.computed_tokens, np.array(planned.batch), phase.serving.step_tokens))
         arriving = planned.batch / max(phase.mean_output_tokens, 1.0)
         record["limit"] = in_flight + stages * math.ceil(arriving * passes)
     else:

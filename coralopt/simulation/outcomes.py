@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from coralopt.plan.document import share_of
+from coralopt.scenario.resolved import ModelPhase
 from coralopt.simulation.causes import (
     CAUSES,
     bursts,
@@ -77,19 +79,24 @@ class PhaseOutcome:
         return f"{self.model}/{self.phase}"
 
 
-def slos(arrival_s: Floats, model: Ints, schedule: Schedule) -> tuple[Floats, Floats]:
-    """SLOs of every request on the time to first token and per output token, float64 (N,) each, ms."""
-    # The SLO of a request is that of the plan in force when it arrived.
+def of_phases(arrival_s: Floats, model: Ints, schedule: Schedule, figure: Callable[[ModelPhase], float]) -> Floats:
+    """float64 (N,): a figure of every request's model, the same for its phases, by the plan in force at its arrival."""
     in_force = schedule.in_force(arrival_s)
-    prefill_slo, decode_slo = np.zeros((2, len(schedule.layouts), len(schedule.models)))
+    figures = np.zeros((len(schedule.layouts), len(schedule.models)))
     for p, layout in enumerate(schedule.layouts):
         for phase in layout.scenario.model_phases:
-            m = schedule.models.index(phase.model.name)
-            prefill_slo[p, m], decode_slo[p, m] = phase.prefill_ms, phase.decode_ms
-    # A model that the plan in force leaves out keeps the SLO of any plan that knows it.
-    for slo in (prefill_slo, decode_slo):
-        slo[:] = np.where(slo > 0, slo, slo.max(axis=0, initial=0.0))
-    return prefill_slo[in_force, model], decode_slo[in_force, model]
+            figures[p, schedule.models.index(phase.model.name)] = figure(phase)
+    # A model that the plan in force leaves out keeps the figure of any plan that knows it.
+    figures[:] = np.where(figures > 0, figures, figures.max(axis=0, initial=0.0))
+    return np.asarray(figures[in_force, model])
+
+
+def slos(arrival_s: Floats, model: Ints, schedule: Schedule) -> tuple[Floats, Floats]:
+    """SLOs of every request on the time to first token and per output token, float64 (N,) each, ms."""
+    return (
+        of_phases(arrival_s, model, schedule, lambda phase: phase.prefill_ms),
+        of_phases(arrival_s, model, schedule, lambda phase: phase.decode_ms),
+    )
 
 
 def outcomes_of(requests: Columns, instances: Table, schedule: Schedule) -> tuple[PhaseOutcome, ...]:

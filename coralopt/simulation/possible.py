@@ -37,16 +37,17 @@ def possible_requests(
         if not trace.is_named:
             rows = np.ones(len(trace), dtype=np.bool_)
         inputs, outputs = trace.input_tokens[rows], trace.output_tokens[rows]
+        computed = np.maximum(inputs - np.floor(inputs * phase.prefix_hit).astype(np.int64), 1)
         nodes = [(c, source.times(phase.model, c)) for c in offered if source.covers(phase.model, c)]
         for kind in ("prefill", "decode") if phase.phase == "mixed" else (phase.phase,):
             if kind == "prefill":
-                quickest = _quickest(phase, nodes, inputs, kind)
+                quickest = _quickest(phase, nodes, computed, kind)
                 able = quickest <= phase.prefill_ms
                 possible[name, kind] = possible.get((name, kind), False) | able
                 continue
             step = _quickest(phase, nodes, inputs + outputs // 2, kind)
             if phase.phase != "mixed":
-                step = step + _transfer_ms(phase, scenario, offered, inputs, config) / np.maximum(outputs - 1, 1)
+                step = step + _transfer_ms(phase, scenario, offered, computed, config) / np.maximum(outputs - 1, 1)
             # In mode auto, or with variants, a request may go either way.
             possible[name, kind] = possible.get((name, kind), False) | (outputs < 2) | (step <= phase.decode_ms)
     return possible

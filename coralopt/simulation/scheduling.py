@@ -155,8 +155,8 @@ def send_back(state: State, request: int, instance: int) -> None:
             record.away -= state.clock[0].now
         if record.blocked_decode == NOT_BLOCKED:
             record.blocked_decode = NO_MEMORY
-    record.wasted += record.prefilled
-    record.prefilled = 0
+    record.wasted += record.prefilled - record.cached
+    record.prefilled = record.cached
     record.target = record.input + record.generated
     put_first(state.requests, state.returned_list, instance, request)
     touch_instance(state, instance)
@@ -254,7 +254,8 @@ def by_two_choices(state: State, request: int, pool: int) -> int:
 def alone_ms(state: State, request: int, instance: int) -> float:
     """The prompt alone through the first node of every stage, ms."""
     holder = state.instances[instance]
-    tokens = state.requests[request].input
+    cached = state.requests[request].cached
+    tokens = state.requests[request].input - cached
     chunk = state.nodes[state.stage_first[instance, 0]].chunk if holder.phase == MIXED else tokens
     total = 0.0
     for stage in range(holder.stages):
@@ -262,10 +263,10 @@ def alone_ms(state: State, request: int, instance: int) -> float:
         if tokens >= chunk:
             # The mean of so many whole chunks, each of which attends to all before it.
             whole = tokens // chunk
-            total += whole * stage_ms(state, k, 0, 0, 1, chunk, chunk * chunk * (whole - 1) / 2)
+            total += whole * stage_ms(state, k, 0, 0, 1, chunk, chunk * (cached + chunk * (whole - 1) / 2))
         if tokens % chunk > 0:
             rest = tokens % chunk
-            total += stage_ms(state, k, 0, 0, 1, rest, float(rest * (tokens - rest)))
+            total += stage_ms(state, k, 0, 0, 1, rest, float(rest * (cached + tokens - rest)))
     return total
 
 
@@ -371,7 +372,7 @@ def start_transfer(state: State, request: int) -> None:
     for stage in range(source.stages):
         k = state.routes[request, stage]
         node = state.nodes[k]
-        seconds = link_seconds(state, k, record.input, path)
+        seconds = link_seconds(state, k, record.input - record.cached, path)
         if clock.kv_contention:
             node.sent_at = max(now, node.sent_at) + seconds
             arrives = max(arrives, node.sent_at)
@@ -380,7 +381,7 @@ def start_transfer(state: State, request: int) -> None:
     for stage in range(target.stages):
         k = state.routes[request, offset + stage]
         node = state.nodes[k]
-        seconds = link_seconds(state, k, record.input, path)
+        seconds = link_seconds(state, k, record.input - record.cached, path)
         if clock.kv_contention:
             node.received_at = max(now, node.received_at) + seconds
             arrives = max(arrives, node.received_at)

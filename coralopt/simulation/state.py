@@ -53,6 +53,8 @@ REQUEST = np.dtype(
         # Tokens of passes that a preemption made worthless, and how often memory was taken away.
         ("wasted", "i4"),
         ("preempted", "i4"),
+        # Tokens at the beginning of the prompt whose KV cache is there already: neither computed nor sent.
+        ("cached", "i4"),
         # In a heap of waiting prompts: the other child. At work: who joined its instance before and after it.
         ("left", "i4"),
         ("older", "i4"),
@@ -201,8 +203,10 @@ Columns = dict[str, npt.NDArray[Any]]
 Table = dict[str, Any]
 
 
-def requests_of(arrival_s: Floats, input_tokens: Ints, output_tokens: Ints, model: Ints) -> Records:
-    """Request records of a trace, nothing of them done yet."""
+def requests_of(
+    arrival_s: Floats, input_tokens: Ints, output_tokens: Ints, model: Ints, prefix_hit: Floats | float = 0.0
+) -> Records:
+    """Request records of a trace, nothing of them done yet but what caches hold: that share of each prompt's tokens."""
     requests = np.zeros(len(arrival_s), dtype=REQUEST)
     for name in ("prefill_admitted", "first_token", "decode_admitted", "kv_arrived", "decode_start", "finish"):
         requests[name] = np.nan
@@ -210,6 +214,7 @@ def requests_of(arrival_s: Floats, input_tokens: Ints, output_tokens: Ints, mode
         requests[name] = NIL
     requests["arrival"], requests["model"] = arrival_s, model
     requests["input"], requests["output"], requests["target"] = input_tokens, output_tokens, input_tokens
+    requests["cached"] = requests["prefilled"] = np.floor(input_tokens * prefix_hit).astype(np.int64)
     requests["latest"] = np.inf
     return requests
 

@@ -43,8 +43,10 @@ class SlowRequest:
     times: dict[str, float] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)
 
+    cached: int = 0
+
     def __post_init__(self) -> None:
-        self.target = self.input
+        self.target, self.prefilled = self.input, self.cached
 
     def nodes_of(self, instance: SlowInstance) -> list[SlowNode]:
         return self.nodes["decode" if instance.phase == "decode" else "prefill"]
@@ -235,12 +237,16 @@ class Reference:
 
     def alone_s(self, request: SlowRequest, instance: SlowInstance) -> float:
         """The prompt alone through the first node of every stage, s."""
-        chunk = instance.stages[0][0].chunk if instance.phase == "mixed" else request.input
-        whole, rest = divmod(request.input, chunk)
+        there = request.cached
+        computed = request.input - there
+        chunk = instance.stages[0][0].chunk if instance.phase == "mixed" else computed
+        whole, rest = divmod(computed, chunk)
         total = 0.0
         for nodes in instance.stages:
-            total += whole * self.time(nodes[0], 0, 0, 1, chunk, chunk * chunk * (whole - 1) / 2) if whole else 0.0
-            total += self.time(nodes[0], 0, 0, 1, rest, float(rest * whole * chunk)) if rest else 0.0
+            total += (
+                whole * self.time(nodes[0], 0, 0, 1, chunk, chunk * (there + chunk * (whole - 1) / 2)) if whole else 0.0
+            )
+            total += self.time(nodes[0], 0, 0, 1, rest, float(rest * (there + whole * chunk))) if rest else 0.0
         return total / 1e3
 
     def settle(self) -> None:
@@ -350,8 +356,8 @@ class Reference:
             if request.prefilled == request.target:
                 request.away -= self.now
             request.blocked.setdefault("decode", "memory")
-        request.wasted += request.prefilled
-        request.prefilled, request.target = 0, request.input + request.generated
+        request.wasted += request.prefilled - request.cached
+        request.prefilled, request.target = request.cached, request.input + request.generated
         instance.returned.appendleft(request)
         self.touched_instances[instance] = None
 
@@ -411,7 +417,7 @@ class Reference:
             ("received_at", n) for n in request.nodes["decode"]
         ]
         for side, node in ends:
-            seconds = node.bytes(request.input) / node.kv[3] / min(node.link, path)
+            seconds = node.bytes(request.input - request.cached) / node.kv[3] / min(node.link, path)
             begins = max(self.now, getattr(node, side)) if self.contention else self.now
             if self.contention:
                 setattr(node, side, begins + seconds)
@@ -440,11 +446,13 @@ class Reference:
         ms, decodes, prompt_tokens, pairs = 0.0, 0, 0, 0.0
         if instance.phase == "prefill":
             while node.prompts and len(taken) < node.batch:
-                more = self.time(node, 0, 0, len(taken) + 1, prompt_tokens + node.prompts[0].input)
+                own = node.prompts[0].input - node.prompts[0].cached
+                attending = pairs + own * node.prompts[0].cached
+                more = self.time(node, 0, 0, len(taken) + 1, prompt_tokens + own, attending)
                 if taken and more > node.budget_ms:
                     break
-                ms, prompt_tokens = more, prompt_tokens + node.prompts[0].input
-                node.prompts[0].chunk = node.prompts[0].input
+                ms, prompt_tokens, pairs = more, prompt_tokens + own, attending
+                node.prompts[0].chunk = own
                 taken.append(node.prompts.popleft())
         else:
             most, context = node.batch, 0

@@ -36,6 +36,7 @@ class SimulationCase:
         serving: How engines and the router work.
         slo_s: SLO on the time to first token, s.
         paths: float64 (models, 2, 2), bytes/s between regions r0 and r1, 0 where KV caches may not go; or ``None``.
+        prefix_hit: Share of every prompt that caches hold.
     """
 
     models: int
@@ -52,10 +53,11 @@ class SimulationCase:
     serving: Serving = PAPER_SERVING
     slo_s: float = math.inf
     paths: Floats | None = None
+    prefix_hit: float = 0.0
 
     def play(self, events_a_call: int = 2**62) -> Fleet:
         """The compiled engine, run to the end, handing control back after about so many events."""
-        requests = requests_of(self.arrival_s, self.input_tokens, self.output_tokens, self.model)
+        requests = requests_of(self.arrival_s, self.input_tokens, self.output_tokens, self.model, self.prefix_hit)
         requests["latest"] = self.arrival_s + self.slo_s
         stages = max(len(b.stage_sizes) for b in self.blueprints)
         fleet = Fleet(
@@ -94,7 +96,9 @@ class SimulationCase:
                 instance.stages[record["stage"]].append(_node(instance, record))
             instances.append(instance)
         requests = [
-            SlowRequest(r, int(m), float(a), int(i), int(o), float(a) + self.slo_s)
+            SlowRequest(
+                r, int(m), float(a), int(i), int(o), float(a) + self.slo_s, cached=math.floor(int(i) * self.prefix_hit)
+            )
             for r, (m, a, i, o) in enumerate(
                 zip(self.model, self.arrival_s, self.input_tokens, self.output_tokens, strict=True)
             )
@@ -226,6 +230,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
         ),
         slo_s=float(rng.choice([0.05, 0.3])),
         paths=paths if rng.random() < 0.3 else None,
+        prefix_hit=float(rng.choice([0.0, 0.0, 0.3, 0.7])),
         tables=tables,
     )
 

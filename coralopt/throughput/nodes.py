@@ -196,8 +196,13 @@ def _most(phase: ModelPhase, times: LayerTimes) -> int:
 
 def _work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes, batch: Floats) -> _Work:
     lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
+    computed = max(phase.computed_tokens, 1.0)
+    cached = lengths_in - computed
     if phase.phase == "prefill":
-        step = _Step(*times.prefill_ms(batch, lengths_in), batch * lengths_in)
+        layer_ms, other_ms = times.prefill_ms(batch, computed)
+        if cached > 0:
+            layer_ms = layer_ms + pair_ms(phase.model, configuration) * batch * computed * cached
+        step = _Step(layer_ms, other_ms, batch * computed)
         return _Work(batch, step, Occupancy(lengths_in, lengths_in, 1.0, 0.0), lengths_in, phase.prefill_budget_ms)
     occupancy = occupancy_of(phase)
     step = _Step(*times.decode_ms(batch, occupancy.context), batch)
@@ -206,11 +211,12 @@ def _work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes
     # Mixed: b / n_out prompts arrive in a step. Steps that carry none only decode; the others carry whole prompts, or
     # equal parts of them where they exceed the budget; when every step carries, it carries all that arrives.
     budget = phase.serving.step_tokens
-    arriving, passes = batch / lengths_out, prompt_passes(lengths_in, batch, budget)
+    arriving, passes = batch / lengths_out, prompt_passes(computed, batch, budget)
     share = np.minimum(1.0, arriving * passes)
-    carried = arriving * lengths_in / share
-    # The k-th pass of a prompt attends to the k - 1 before it as well.
-    earlier_ms = pair_ms(phase.model, configuration) * carried * (lengths_in / passes) * (passes - 1) / 2
+    carried = arriving * computed / share
+    # The k-th pass of a prompt attends to what a cache holds of it and to the k - 1 before it as well.
+    before = cached + (computed / passes) * (passes - 1) / 2
+    earlier_ms = pair_ms(phase.model, configuration) * carried * before
     mixed = _Step(*mixed_ms(times, batch, occupancy.context, carried, earlier_ms), batch + carried)
     # A prompt waits for at most the step under way, a carrying one, before its own.
     limit = np.where(batch + carried <= budget, phase.prefill_budget_ms / (passes + 1), -1.0)

@@ -72,14 +72,16 @@ def transfer_tokens(phase: ModelPhase) -> float:
     """Tokens of KV cache, in one layer, whose transfer each later token of an answer must leave time for.
 
     A request's time per output token is a step and its share of the transfer, so it is in time where
-    transfer <= (SLO - step) (o - 1). This is the quantile of s / (o - 1) at the attainment, windows of layers respected;
-    0 with mean planning, which leaves transfers out.
+    transfer <= (SLO - step) (o - 1). This is the quantile of s / (o - 1) at the attainment, windows of layers respected and
+    what the receiver has in its cache left out; 0 with mean planning, which leaves transfers out.
     """
     if phase.phase != "decode" or phase.attainment is None:
         return 0.0
     model = phase.model
     sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
-    return _transfer_tokens(phase.lengths, sliding, float(model.sliding_window or 0), phase.attainment)
+    return (1.0 - phase.prefix_hit) * _transfer_tokens(
+        phase.lengths, sliding, float(model.sliding_window or 0), phase.attainment
+    )
 
 
 @lru_cache(maxsize=64)

@@ -53,6 +53,7 @@ from coralopt.workload.traces.operations import (
     scenario_demand,
     thin,
 )
+from coralopt.workload.traces.prefix_hits import PrefixHits, prefix_hits
 from coralopt.workload.traces.read import TraceFile, read_trace, read_trace_file
 from coralopt.workload.traces.statistics import TraceStatistics, describe
 from coralopt.workload.traces.trace import UNNAMED, Trace
@@ -74,6 +75,7 @@ __all__ = [
     "Peak",
     "PoolHours",
     "PoolScale",
+    "PrefixHits",
     "Trace",
     "TraceFile",
     "TraceStatistics",
@@ -94,6 +96,7 @@ __all__ = [
     "packaged_generators",
     "poisson_for_scenario",
     "pool_availability",
+    "prefix_hits",
     "read_availability",
     "read_demand",
     "read_hourly",

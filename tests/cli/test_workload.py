@@ -120,3 +120,14 @@ def test_bad_input(tmp_path: Path, workload: RunCli, arguments: list[str], words
     assert words in result.stderr
     assert "Traceback" not in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_prefix_hits_prints_the_share(workload: RunCli, tmp_path: Path) -> None:
+    """What goes into a scenario as ``prefix_hit``, for caches of several sizes."""
+    rows = [{"timestamp": 0, "input_length": 1024, "hash_ids": [0, 1]}] * 2
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    small, whole = json.loads(workload("prefix-hits", str(path), "--cache", "512", "--json").stdout)
+    assert (small["cache_tokens"], small["hit_tokens"]) == (512, 512)
+    assert (whole["cache_tokens"], whole["hit_tokens"]) == (None, 1023)
+    assert "0.4995" in workload("prefix-hits", str(path)).stdout

@@ -200,6 +200,8 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
             ),
         )
     ),
+    ((*MODEL, "demand", "prefix_hit"), 1, f"{P}.demand.prefix_hit", "below 1, not 1", "prompt tokens"),
+    ((*MODEL, "demand", "prefix_hit"), -0.1, f"{P}.demand.prefix_hit", "at least 0, not -0.1", "prompt tokens"),
     # how engines work
     (("serving",), {"preset": "vllm"}, "serving.preset", "no choice", "engine"),
     (("serving",), {"routing": "least-wrok"}, "serving.routing", "no choice", "'least-work'"),

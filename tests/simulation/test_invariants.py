@@ -37,12 +37,14 @@ def test_no_token_is_lost_or_made(case: SimulationCase) -> None:
     assert (requests["generated"][done] == requests["output"][done]).all()
     for i, instance in enumerate(state.instances):
         nodes = state.nodes[state.nodes["instance"] == i]
-        computed = requests["prefilled"] + requests["wasted"]
+        # What caches hold of a prompt is computed by nobody.
+        own = requests["input"] - requests["cached"]
+        computed = requests["prefilled"] + requests["wasted"] - requests["cached"]
         first, last = requests["prefill_instance"] == i, (requests["decode_instance"] == i) & done
         # A decode instance computes what it preempted itself; the pass makes a token, so that is no decode step.
         prompts = {
-            "prefill": requests["input"][first & ~np.isnan(requests["first_token"])].sum(),
-            "decode": (computed - requests["input"])[last].sum(),
+            "prefill": own[first & ~np.isnan(requests["first_token"])].sum(),
+            "decode": (computed - own)[last].sum(),
             "mixed": computed[first].sum(),
         }[PHASES[instance["phase"]]]
         steps, passes = (requests["output"] - 1)[last].sum(), requests["preempted"][last].sum()

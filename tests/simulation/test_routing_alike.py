@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from closed_cases import BY_LENGTH, case_of, instance_of
 
 from coralopt.routing import ROUTINGS, Routing
+from coralopt.runtime.launch import Launch
 from coralopt.runtime.router.config import BackendConfig, RouterConfig, router_document
 from coralopt.runtime.router.legs import prompt_tokens
 from coralopt.runtime.router.pool import Backend, BackendPool, Need
@@ -74,10 +74,8 @@ def test_the_router_is_told_how_to_choose() -> None:
     router.route_by("power-of-two", {})
     router.add(_backend(1, "decode").config)
     assert {pool.routing for pool in router.pools("m").values()} == {"power-of-two"}
-    launch = SimpleNamespace(pipelines=(), routing="least-work", mixed_share={})
-    assert router_document(launch)["routing"] == "least-work"  # type: ignore[arg-type]
-    launch.routing = "weighted-round-robin"
-    assert "routing" not in router_document(launch)  # type: ignore[arg-type]
+    assert router_document(Launch("vllm", (), routing="least-work"))["routing"] == "least-work"
+    assert "routing" not in router_document(Launch("vllm", ()))
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,9 @@ def _stated(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Ite
         yield off(f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed")
     if differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
         yield off(f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances")
+    if differs(item.prefix_hit, phase.prefix_hit):
+        text = f"prefix_hit in `demands` is {item.prefix_hit:g}, the scenario says {phase.prefix_hit:g}"
+        yield off(f"{phase.key}: {text}")
     if differs(item.slo_ms, phase.slo_ms):
         yield off(f"{phase.key}: slo_ms in `demands` is {item.slo_ms:g}, the scenario says {phase.slo_ms:g}")
     table = inspected.tables.plain(phase.key)

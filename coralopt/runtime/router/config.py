@@ -158,5 +158,7 @@ def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
     backends = [_backend(pipeline) for pipeline in launch.pipelines]
     routing = {} if launch.routing == ROUTINGS[0] else {"routing": launch.routing}
     splits = {"mixed_share": dict(launch.mixed_share), "variants": {m: dict(s) for m, s in launch.variants.items()}}
-    split = {name: shares for name, shares in splits.items() if shares}
+    split: dict[str, Any] = {name: shares for name, shares in splits.items() if shares}  # Any: as above
+    if launch.prefix_hits:
+        split["affinity"] = "prefix"
     return {"format": "coralopt-router", "version": 1, **routing, **split, "backends": backends}
