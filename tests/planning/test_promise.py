@@ -229,14 +229,6 @@ def test_a_plan_holds_what_it_promises(plan: Plan) -> None:
     assert mean.cost_usd_h < plan.cost_usd_h
 
 
-def test_start_costs_by_template_and_spare_instances() -> None:
-    """Groups pay what their instances' starts cost, and may be asked to lose an instance; the bound is below the cost."""
-    for change in ({"start": {"interval_s": 600.0}}, {"model": {"survive_instance_loss": 0.5}}):
-        plan = plan_scenario(small(**change), settings={"certify": False})
-        assert verify_plan(plan).ok
-        assert 0 < plan.lower_bound_usd_h <= plan.cost_usd_h
-
-
 def test_no_cheaper_plan_holds(plan: Plan) -> None:
     """Every cheaper choice of up to two instances a phase fails when its instances are played."""
     scenario = plan.resolved

@@ -398,7 +398,6 @@ class PromiseSearch:
             phase=phase.astype(np.int32),
             demand=demand,
             running=running,
-            start_penalty=None if self.base.start_penalty is None else self.base.start_penalty[row],
             # The loss of one instance takes a whole group here: too much for a bound.
             side_constraints=tuple(item for item in self.base.side_constraints if kind == "least" or not item.one_lost),
         )
@@ -429,7 +428,7 @@ class PromiseSearch:
         for r in range(len(base.region_names)):
             cheapest, new = (_priced(usage, prices[r])[groups.template] for prices in (rent, listed))
             added = groups.count if base.running is None else np.maximum(groups.count - base.running[rows, r], 0)
-            starts = base.penalties[rows] * added
+            starts = base.penalty * added
             least = np.minimum(least, cheapest * groups.count + np.where(starts > 0, new, 0.0) * starts)
         return least
 
