@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -113,8 +114,10 @@ class Soak:
     async def kill(self, number: int) -> None:
         """`kill -9` of a server that answers."""
         if number and (pids := self.run.pids()):
-            self.kills += 1
-            os.kill(random.Random(number).choice(pids), signal.SIGKILL)
+            # It may have ended by itself since it was written down.
+            with suppress(ProcessLookupError):
+                os.kill(random.Random(number).choice(pids), signal.SIGKILL)
+                self.kills += 1
 
     async def follow(self, number: int) -> None:
         """The other plan."""
