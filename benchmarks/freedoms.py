@@ -80,6 +80,7 @@ ROWS = (
     Row("starting before stopping, all 1xL40S in use", "core", BUSY, {**BUSY, "transition": "start-first"}),
     Row("start costs by template, not K = 0.1", "core", {}, {"start": {"load_gb_s": 0.31}}),
     Row("40 % of the prompt tokens found in caches", "core", {}, {"models": {"*": {"demand": {"prefix_hit": 0.4}}}}),
+    Row("shared nodes, not one model each", "longtail", {"sharing": None}, {}),
     Row("two replicas of each phase", "tiny", {}, {"models": {"*": {"min_replicas": 2}}}),
 )
 

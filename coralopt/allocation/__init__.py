@@ -2,6 +2,7 @@
 
 from coralopt.allocation.check import check_allocation, request_flows, unmet_demand
 from coralopt.allocation.explain import Explanation, MissedConstraint, Shortfall, explain
+from coralopt.allocation.joint import Joint
 from coralopt.allocation.largest_factor import FactorLimits, LargestFactor, largest_factor
 from coralopt.allocation.model import FORMULATIONS, matrix_from_arrays
 from coralopt.allocation.names import readable_names
@@ -31,6 +32,7 @@ __all__ = [
     "Explanation",
     "FactorLimits",
     "Flow",
+    "Joint",
     "LargestFactor",
     "MissedConstraint",
     "ModelRoutes",

@@ -188,9 +188,9 @@ def explain(
     for p in np.flatnonzero([lack > 0 for lack in unserved]).tolist():
         if problem.demand[p] <= 0 or np.isfinite(problem.unmet_prices()[p]):
             continue
-        able = (problem.phase == p) & (problem.throughput > 0)
+        able = problem.rates((p,)) > 0
         mine = problem.usage[able]
-        reason = "no template" if not len(mine) else "capacity" if (small.phase == p).any() else "does not fit"
+        reason = "no template" if not len(mine) else "capacity" if small.rates((p,)).any() else "does not fit"
         if len(mine) and banned(problem)[able].all():
             reason = "forbidden"
         binding = _binding(problem, mine, left, relaxation.capacity_prices) if reason == "capacity" else ()

@@ -58,7 +58,9 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
         if kind == "extra":
             return f"extra[{places[0][index[0]]},{places[1][index[1]]},{index[2]}]{rest}"
         t, r = index
-        return f"{kind}[{problem.phase_names[problem.phase[t]]},{places[0][r]},{nodes(t)}]{rest}"
+        further = problem.joint.phase[problem.joint.template == t]
+        served = "+".join(problem.phase_names[p] for p in (problem.phase[t], *further))
+        return f"{kind}[{served},{places[0][r]},{nodes(t)}]{rest}"
 
     def unique(plain: Sequence[str]) -> list[str]:
         names = [named(name) for name in plain]

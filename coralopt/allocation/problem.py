@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.joint import Joint, refuse_bad_joint
 from coralopt.allocation.routes import ModelRoutes, Pools, pools_of, refuse_bad_routes
 from coralopt.allocation.side_constraints import SideConstraint, banned, refuse_bad_constraints
 from coralopt.allocation.supply import Segments, SupplyClass, refuse_bad_supply, segments_of
@@ -86,6 +87,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
         unmet_together: Groups of model phases whose demand goes unmet in equal shares; others go alone.
         routes: Models whose requests may not go from any instance to any other for nothing.
         start_penalty: float64 (T,), K of each template, in place of ``penalty``; or ``None``.
+        joint: What templates serve beside their ``phase`` (:mod:`coralopt.allocation.joint`).
 
     Raises:
         SolverError: The parts do not fit together; says which value, where.
@@ -108,6 +110,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
     unmet_together: tuple[tuple[int, ...], ...] = ()
     routes: tuple[ModelRoutes, ...] = ()
     start_penalty: Floats | None = None
+    joint: Joint = field(default_factory=Joint)
 
     kind: ClassVar[str] = "allocation"
     sense: ClassVar[Literal["min", "max"]] = "min"
@@ -162,6 +165,11 @@ class AllocationProblem(AttachedProblem[Allocation]):
         if templates and (self.phase.min() < 0 or self.phase.max() >= phases):
             t = int(np.argmax((self.phase < 0) | (self.phase >= phases)))
             raise SolverError(f"phase of template {t} is {self.phase[t]}; it must lie in 0..{phases - 1}")
+        refuse_bad_joint(self.joint, self.phase, phases)
+        if len(self.joint) and (self.start_penalty is not None or any(row.one_lost for row in self.side_constraints)):
+            raise SolverError(
+                "templates of several phases know neither start costs of their own nor the loss of an instance"
+            )
         if (self.availability < 0).any():
             r, c = np.argwhere(self.availability < 0)[0]
             raise SolverError(
@@ -218,13 +226,13 @@ class AllocationProblem(AttachedProblem[Allocation]):
     def plain(self) -> bool:
         """Whether coverings of its phases, and the nodes that they take, say all of it, but for routes without choice.
 
-        One class of nodes, all demand met, no side constraints but bans, and the loss of an instance of phases without
-        routes.
+        One class of nodes, one phase a template, all demand met, no side constraints but bans, and the loss of an instance
+        of phases without routes.
         """
         choice = any(model.has_choice for model in self.routes)
         routed = {p for model in self.routes for p in model.phases}
         simple = (row.is_ban or (row.one_lost and not routed & set(row.phases or ())) for row in self.side_constraints)
-        return not (self.supply or choice or self.unmet_price is not None) and all(simple)
+        return not (self.supply or choice or self.unmet_price is not None or len(self.joint)) and all(simple)
 
     @cached_property
     def penalties(self) -> Floats:
@@ -252,6 +260,18 @@ class AllocationProblem(AttachedProblem[Allocation]):
         known = (row.sense == "most" or row.one_lost for row in self.side_constraints)
         spared = {p for row in self.side_constraints if row.one_lost for p in row.phases or ()}
         return not self.supply and self.unmet_price is None and all(known) and not spared & routed
+
+    def rates(self, phases: Sequence[int]) -> Floats:
+        """float64 (T,): tokens/s of a template in any of these model phases."""
+        rates = np.where(np.isin(self.phase, phases), self.throughput, 0.0)
+        inside = np.isin(self.joint.phase, phases)
+        np.add.at(rates, self.joint.template[inside], self.joint.throughput[inside])
+        return rates
+
+    def with_throughputs(self, change: Callable[[Floats, npt.NDArray[np.int32]], Floats]) -> AllocationProblem:
+        """With other throughputs: ``change`` makes them of tokens/s and model phases, entry by entry."""
+        joint = replace(self.joint, throughput=change(self.joint.throughput, self.joint.phase))
+        return replace(self, throughput=change(self.throughput, self.phase), joint=joint)
 
     @cached_property
     def pools(self) -> Pools:

@@ -47,12 +47,14 @@ T_m - s_m must survive, x (T_m - s_m) <= sum T nu over the other regions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.allocation.joint import Joint
 from coralopt.allocation.supply import Segments
 from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats, Ints
@@ -123,7 +125,9 @@ class SideConstraint:
         """bool (n,): which pairs are in scope."""
         inside = np.ones(len(template), dtype=np.bool_)
         if self.phases is not None:
-            inside &= np.isin(np.arange(len(problem.demand)), self.phases)[problem.phase[template]]
+            mine = np.isin(problem.phase, self.phases)
+            mine[problem.joint.template[np.isin(problem.joint.phase, self.phases)]] = True
+            inside &= mine[template]
         if self.regions is not None:
             inside &= np.isin(np.arange(len(problem.price)), self.regions)[region]
         if self.configurations is not None:
@@ -144,10 +148,15 @@ class SideConstraint:
             inside &= ~kept
         if self.measure == "instances":
             # A replica that serves nothing is none.
-            counts = inside if self.sense == "most" else inside & (problem.throughput[template] > 0)
+            counts = inside
+            if self.sense == "least":
+                counts = (
+                    inside
+                    & (problem.rates(range(len(problem.demand)) if self.phases is None else self.phases) > 0)[template]
+                )
             return counts.astype(np.float64)
         if self.measure == "tokens_s":
-            return np.where(inside, problem.throughput[template], 0.0)
+            return np.where(inside, problem.rates(self.phases or ())[template], 0.0)
         if self.measure == "gpus":
             counted = problem.usage[:, list(self.configurations or ())] @ np.array(self.gpus, dtype=np.float64)
             return np.where(inside, counted[template], 0.0)
@@ -172,7 +181,14 @@ class Measured(Protocol):
 
     @property
     def phase(self) -> npt.NDArray[np.int32]:
-        """int32 (T,), model phase of a template."""
+        """int32 (T,), first model phase of a template."""
+
+    @property
+    def joint(self) -> Joint:
+        """What templates serve beside it."""
+
+    def rates(self, phases: Sequence[int]) -> Floats:
+        """float64 (T,), tokens/s of a template in any of these model phases."""
 
     @property
     def demand(self) -> Floats:

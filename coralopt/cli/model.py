@@ -46,12 +46,12 @@ def export(
     from coralopt.planning import allocation_problem
     from coralopt.scenario import load_scenario
     from coralopt.solving import compile_problem, write_model
-    from coralopt.templates import obtain_library
+    from coralopt.templates import obtain_library, scenario_tables, shared_patterns
 
     resolved = load_scenario(scenario)
     with progress_bar(quiet=json_output) as progress:
         templates, _ = obtain_library(resolved, library, progress=progress)
-    problem = allocation_problem(resolved, templates)
+    problem = allocation_problem(resolved, templates, shared_patterns(resolved, scenario_tables(resolved)))
     if reductions:
         problem = reduce_problem(problem).problem
     route = "arrays" if formulation == "split" else "pyomo"

@@ -135,7 +135,8 @@ def _plan_by(
             started = time.perf_counter()
             expected = expected_shares(plan)
             seconds["play"] = time.perf_counter() - started
-        wanted = not asks_for_shares(plan.resolved) if options.one_gpu is None else options.one_gpu
+        quick = not asks_for_shares(plan.resolved) and plan.resolved.sharing.models == 1
+        wanted = quick if options.one_gpu is None else options.one_gpu
         if planner.name == "coral" and wanted:
             started = time.perf_counter()
             one_gpu = cheapest_of_one_gpu(request, outcome)

@@ -131,7 +131,7 @@ def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:
         for stage in instance.stages:
             for node in stage.nodes:
                 types[instance.region, node.configuration] = node.instance_type
-                counts[instance.region, node.configuration] += instance.count * node.count
+                counts[instance.region, node.configuration] += instance.count * node.count * instance.rents
     price = {
         (region, configuration.name): float(scenario.price_usd_h[r, c])
         for r, region in enumerate(scenario.regions)
@@ -194,7 +194,8 @@ def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
 
 def _rent(instance: PlannedInstance, paid: dict[tuple[str, str], float], nodes: Counter[tuple[str, str]]) -> float:
     places = ((instance.region, name, count) for name, count in instance.nodes().items())
-    return sum(count * paid[region, name] / nodes[region, name] for region, name, count in places)
+    whole = sum(count * paid[region, name] / nodes[region, name] for region, name, count in places)
+    return whole if instance.shared is None else whole * instance.shared.step_ms / instance.shared.cycle_ms
 
 
 def _transfers(plan: Plan) -> Iterator[str]:

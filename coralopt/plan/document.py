@@ -24,6 +24,8 @@ VERSION: Literal[1] = 1
 InstanceName = Annotated[str, Field(pattern=NAME_FORM, max_length=1000)]
 #: Sizes no honest plan comes near; a document beyond them would cost whoever reads it hours and gigabytes.
 MOST_INSTANCES, MOST_NODES, MOST_LAYERS = 1_000_000, 1000, 100_000
+#: Instances that share a node, at most.
+MOST_SHARING = 100
 
 
 def _sized(value: float) -> float:
@@ -73,6 +75,16 @@ class PlannedStage(_Part):
         return self.last_layer - self.first_layer + 1
 
 
+class PlannedShare(_Part):
+    """A node that several instances share, each of a model of its own; their steps take turns."""
+
+    group: InstanceName = Field(description="Name of the shared node: equal for all instances on it.")
+    position: Count = Field(ge=0, lt=MOST_SHARING, description="Position of the instance on its node, from 0.")
+    step_ms: Figure = Field(gt=0, description="Mean time of a step of this instance, ms.")
+    cycle_ms: Figure = Field(gt=0, description="Mean time until its next step begins: the steps of all, ms.")
+    memory_share: Figure = Field(gt=0, le=1, description="Share of the GPUs' memory that its engine takes.")
+
+
 class PlannedInstance(_Part):
     """Equal serving instances: one serving template deployed ``count`` times in one region."""
 
@@ -84,7 +96,18 @@ class PlannedInstance(_Part):
     kept: Count = Field(ge=0, le=MOST_INSTANCES, description="How many of them run already.")
     stages: tuple[PlannedStage, ...] = Field(min_length=1, max_length=MOST_NODES)
     tokens_s: Figure = Field(gt=0, description="Throughput of one instance: that of its slowest stage, tokens/s.")
-    price_usd_h: Figure = Field(ge=0, description="List price of one instance, USD/h.")
+    price_usd_h: Figure = Field(
+        ge=0, description="List price of one instance, USD/h; on a shared node its share of a cycle times the node's."
+    )
+    shared: PlannedShare | None = Field(
+        default=None,
+        description="Replica i shares its node with replica i of the others of this group; null: with none.",
+    )
+
+    @property
+    def rents(self) -> bool:
+        """Whether its nodes count: of those that share a node only the first."""
+        return self.shared is None or self.shared.position == 0
 
     @property
     def key(self) -> str:
@@ -289,7 +312,7 @@ class Plan(_Part, Tabular):
 
     def __repr__(self) -> str:
         count = sum(item.count for item in self.instances)
-        nodes = sum(item.count * sum(item.nodes().values()) for item in self.instances)
+        nodes = sum(item.count * sum(item.nodes().values()) for item in self.instances if item.rents)
         return (
             f"<Plan {self.scenario.get('name', '')}: {self.cost_usd_h:,.4f} USD/h, proven gap {self.gap * 100:.4f} %, "
             f"{count:,} instances on {nodes:,} nodes>"
@@ -312,6 +335,9 @@ class Plan(_Part, Tabular):
         for demand in data["demands"]:
             if not demand["prefix_hit"]:
                 del demand["prefix_hit"]
+        for item in data["instances"]:
+            if item["shared"] is None:
+                del item["shared"]
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path) -> None:

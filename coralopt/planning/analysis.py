@@ -143,7 +143,9 @@ class _Again:
         used = np.zeros_like(scenario.availability)
         for instance in self.plan.instances:
             for name, count in instance.nodes().items():
-                used[scenario.regions.index(instance.region), names.index(name)] += instance.count * count
+                used[scenario.regions.index(instance.region), names.index(name)] += (
+                    instance.count * count * instance.rents
+                )
         full = np.argwhere((used >= scenario.availability) & (used > 0)).tolist()
         for r, c in sorted(full, key=lambda place: -scenario.price_usd_h[place[0], place[1]])[:MOST_NODES]:
             availability = scenario.availability.copy()
@@ -154,9 +156,10 @@ class _Again:
                 yield MoreNodes(scenario.regions[r], names[c], max(0.0, self.cost_usd_h - plan.cost_usd_h))
 
     def alternatives(self) -> Iterator[CloseAlternative]:
-        """The plan without each of its templates, wherever that stands."""
+        """The plan without each of its templates of one model, wherever that stands."""
         library = self.request.templates()[0]
-        dearest = sorted(self.plan.instances, key=lambda item: -item.count * item.price_usd_h)
+        alone = [item for item in self.plan.instances if item.shared is None]
+        dearest = sorted(alone, key=lambda item: -item.count * item.price_usd_h)
         templates: dict[object, PlannedInstance] = {}
         for item in dearest:
             templates.setdefault((item.key, frozenset(item.nodes().items())), item)

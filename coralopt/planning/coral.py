@@ -13,6 +13,7 @@ import numpy as np
 from coralopt.allocation import (
     AllocationProblem,
     AllocationSearchOptions,
+    Joint,
     OnInfeasible,
     fewest_gpus,
     largest_factor,
@@ -31,7 +32,14 @@ from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, SolveOptions
-from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_tables
+from coralopt.templates import (
+    Patterns,
+    TemplateLibrary,
+    build_library,
+    library_digest,
+    scenario_tables,
+    shared_patterns,
+)
 from coralopt.types import Progress
 
 
@@ -64,7 +72,12 @@ class CoralPlanner:
             raise OptionError(f"unknown formulation {formulation!r}; choose from: {', '.join(sorted(FORMULATIONS))}")
         library, reused, warm = request.templates()
         steps.end("library")
-        problem = replace(allocation_problem(scenario, library), unmet_price=unmet_prices(scenario))
+        patterns = shared_patterns(scenario, warm.tables_of(scenario))
+        if len(patterns) and request.on_infeasible == "scale":
+            raise OptionError(
+                "on_infeasible is 'scale', which does not know shared nodes; leave sharing out of the scenario"
+            )
+        problem = replace(allocation_problem(scenario, library, patterns), unmet_price=unmet_prices(scenario))
         placements: Mapping[int, Placement] = {}
         if asks_for_shares(scenario):
             try:
@@ -88,7 +101,7 @@ class CoralPlanner:
             served = replace(served, result=fewest)
         steps.end("allocation")
         tables, gap = warm.tables_of(scenario), request.solve_options.rel_gap
-        plan = make_plan(scenario, library, tables, served, request.backend, gap, placements)
+        plan = make_plan(scenario, library, tables, served, request.backend, gap, placements, patterns)
         if not (scenario.availability > 0).any(axis=0).all():
             # Read anywhere else, the plan's scenario has fewer configurations, so its library is a part of this one.
             plan = plan.model_copy(
@@ -141,13 +154,16 @@ def plan_scenario(
     return CoralPlanner().plan(request).plan
 
 
-def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> AllocationProblem:
-    """The allocation problem of the scenario over its library; template t is row t of the stacked library.
+def allocation_problem(
+    scenario: ResolvedScenario, library: TemplateLibrary, patterns: Patterns | None = None
+) -> AllocationProblem:
+    """The allocation problem of the scenario; template t is row t of the stacked library, patterns come behind.
 
     Raises:
         ScenarioError: A running instance whose template the library does not hold.
     """
-    rows = len(library)
+    patterns = Patterns.none() if patterns is None else patterns
+    rows = len(library) + len(patterns)
     running = np.zeros((rows, len(scenario.regions)), dtype=np.int64) if scenario.running else None
     mistakes = []
     for index, entry in enumerate(scenario.running):
@@ -170,9 +186,11 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
     if mistakes:
         raise ScenarioError(scenario.name, mistakes)
     return AllocationProblem(
-        usage=library.usage,
-        throughput=library.throughput,
-        phase=library.phase,
+        usage=np.concatenate(
+            [library.usage, np.eye(len(library.configurations), dtype=np.int16)[patterns.configuration]]
+        ),
+        throughput=np.concatenate([library.throughput, patterns.tokens_s[:, 0]]),
+        phase=np.concatenate([library.phase, patterns.phase[:, 0].astype(np.int32)]),
         demand=np.array([phase.needed_tokens_s for phase in scenario.model_phases]),
         availability=scenario.availability,
         price=scenario.price_usd_h,
@@ -183,8 +201,16 @@ def allocation_problem(scenario: ResolvedScenario, library: TemplateLibrary) -> 
         configuration_names=library.configurations,
         routes=allowed_routes(scenario),
         start_penalty=start_penalties(scenario, library),
+        joint=_joint(patterns, len(library)),
         **operator_terms(scenario, library.configurations),
     )
+
+
+def _joint(patterns: Patterns, first: int) -> Joint:
+    """What shared nodes serve beside their first phases, as templates from ``first`` on."""
+    row, column = np.nonzero(patterns.phase[:, 1:] >= 0)
+    place = row, column + 1
+    return Joint(first + row, patterns.phase[place].astype(np.int32), patterns.tokens_s[place])
 
 
 def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, ...]:
@@ -199,10 +225,11 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if library.digest != plan.library_digest:
         violations.append(f"library_digest is {plan.library_digest[:12]}, rebuilt {library.digest[:12]}")
     options = PlanRequest(scenario, options={"rel_gap": plan.requested_gap}).solve_options
-    problem = allocation_problem(scenario, library)
+    tables = scenario_tables(scenario)
+    problem = allocation_problem(scenario, library, shared_patterns(scenario, tables))
     if asks_for_shares(scenario):
         request = PlanRequest(scenario, options={"rel_gap": plan.requested_gap}, progress=progress)
-        search = PromiseSearch(request, library, scenario_tables(scenario), problem, remember=False)
+        search = PromiseSearch(request, library, tables, problem, remember=False)
         return (*violations, *_outside(plan, *search.interval()))
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, problem, scenario.solver, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -11,14 +12,15 @@ import numpy as np
 from coralopt._version import __version__
 from coralopt.allocation import Served, request_flows, unmet_demand
 from coralopt.placement import Budgets, Links, Placement, best_cells
-from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedStage
+from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedShare, PlannedStage
 from coralopt.plan.document import headline_gap, share_of
 from coralopt.plan.flows import allowed_routes, planned_flows, planned_means, planned_modes
 from coralopt.planning.operators import planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend
-from coralopt.templates import TemplateLibrary, placement_tables
+from coralopt.templates import Patterns, TemplateLibrary, placement_tables
 from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
+from coralopt.throughput.steps import memory_shares, node_steps
 
 
 class StageTables:
@@ -113,6 +115,61 @@ def instance_name(phase: ModelPhase, region: str, usage: Mapping[str, int]) -> s
     return f"{phase.model.name}-{phase.phase}-{region}-{nodes}"
 
 
+def shared_instances(
+    scenario: ResolvedScenario, patterns: Patterns, row: int, region: int, groups: Counter[str]
+) -> list[PlannedInstance]:
+    """The instances of one shared node, one of each model on it.
+
+    Args:
+        scenario: What was planned.
+        patterns: The shared nodes.
+        row: Which of them.
+        region: Position of the region.
+        groups: Shared nodes of a kind so far, counted up.
+    """
+    c = int(patterns.configuration[row])
+    configuration, place = scenario.configurations[c], scenario.regions[region]
+    source = throughput_source(scenario.throughput_source)
+    columns = np.flatnonzero(patterns.phase[row] >= 0).tolist()
+    phases = [scenario.model_phases[p] for p in patterns.phase[row, columns].tolist()]
+    members = [
+        (node_steps(phase, configuration, source.times(phase.model, configuration)), int(batch))
+        for phase, batch in zip(phases, patterns.batch[row, columns], strict=True)
+    ]
+    steps_ms = [steps.ms_of(batch) for steps, batch in members]
+    groups[f"{place}-{configuration.name}"] += 1
+    group = f"{place}-{configuration.name}-shared{groups[f'{place}-{configuration.name}']}"
+    instances = []
+    for k, (phase, share) in enumerate(zip(phases, memory_shares(members, configuration), strict=True)):
+        tokens_s = float(patterns.tokens_s[row, columns[k]])
+        node = PlannedNode(
+            configuration=configuration.name,
+            instance_type=scenario.instance_types[region][c],
+            count=1,
+            tokens_s=tokens_s,
+            traffic_share=1.0,
+            batch=members[k][1],
+        )
+        shared = PlannedShare(group=group, position=k, step_ms=steps_ms[k], cycle_ms=sum(steps_ms), memory_share=share)
+        instances.append(
+            PlannedInstance(
+                name=f"{phase.model.name}-{phase.phase}-{group}",
+                model=phase.model.name,
+                phase=phase.phase,
+                region=place,
+                count=1,
+                kept=0,
+                stages=(
+                    PlannedStage(first_layer=0, last_layer=phase.model.layers - 1, nodes=(node,), tokens_s=tokens_s),
+                ),
+                tokens_s=tokens_s,
+                price_usd_h=float(scenario.price_usd_h[region, c]) * steps_ms[k] / sum(steps_ms),
+                shared=shared,
+            )
+        )
+    return instances
+
+
 def make_plan(
     scenario: ResolvedScenario,
     library: TemplateLibrary,
@@ -121,6 +178,7 @@ def make_plan(
     solver: str | Backend,
     requested_gap: float,
     placements: Mapping[int, Placement] | None = None,
+    patterns: Patterns | None = None,
 ) -> Plan:
     """The plan that an allocation is.
 
@@ -133,6 +191,7 @@ def make_plan(
         solver: The MILP back end that found it.
         requested_gap: The relative gap asked for.
         placements: Row of the library -> its placement where that is not the template's.
+        patterns: Shared nodes, the problem's templates behind those of the library.
     """
     of_stages = StageTables(scenario, tables)
     by_key = of_stages.plain
@@ -151,7 +210,12 @@ def make_plan(
         missing = unmet_demand(problem, items)
         unmet = np.array([float(lack) for lack in missing])
         unmet_usd_h = float(sum(Fraction(float(c)) * m for c, m in zip(problem.unmet_price, missing, strict=True) if m))
+    groups: Counter[str] = Counter()
     for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
+        if patterns is not None and row >= len(library):
+            shared = shared_instances(scenario, patterns, int(row) - len(library), int(region), groups)
+            instances += [item.model_copy(update={"count": int(count)}) for item in shared]
+            continue
         templates, local = library.locate(int(row))
         phase = phases[templates.key]
         usage = problem.usage[row].astype(np.int64)
@@ -178,9 +242,11 @@ def make_plan(
                 price_usd_h=price,
             )
         )
-        planned[phase.key] += int(count) * tokens_s
-        spent[phase.key] += int(count) * price
         provisioning += int(count) * price
+    for item in instances:
+        planned[item.key] += item.count * item.tokens_s
+        spent[item.key] += item.count * item.price_usd_h
+        provisioning += item.count * item.price_usd_h if item.shared else 0.0
     items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
     chosen = request_flows(problem, items) if served.flows is None else served.flows
     modes = planned_modes(scenario, chosen, list(planned.values()))

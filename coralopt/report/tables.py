@@ -43,7 +43,7 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         paid = f"{usd_h:,.2f} USD/h" + ("" if priced else " at list prices, not in the cost")
         facts.append((f"KV cache {source} to {target}", f"{gb_s:,.2f} GB/s, {paid}"))
     count = sum(instance.count for instance in plan.instances)
-    nodes = sum(instance.count * sum(instance.nodes().values()) for instance in plan.instances)
+    nodes = sum(instance.count * sum(instance.nodes().values()) for instance in plan.instances if instance.rents)
     facts += [
         ("proven lower bound", f"{plan.lower_bound_usd_h:,.4f} USD/h"),
         ("gap", f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)"),
@@ -127,7 +127,7 @@ def instance_table(plan: Plan) -> Table:
             instance.key,
             instance.region,
             f"{instance.count} ({instance.kept} kept)" if instance.kept else instance.count,
-            " + ".join(_nodes(name, count) for name, count in instance.nodes().items()),
+            _nodes_of(instance),
             "+".join(str(stage.layers) for stage in instance.stages),
             instance.tokens_s,
             instance.price_usd_h,
@@ -135,6 +135,15 @@ def instance_table(plan: Plan) -> Table:
         for instance in plan.instances
     ]
     return make_table("Serving instances", columns, rows)
+
+
+def _nodes_of(instance: PlannedInstance) -> str:
+    """Its nodes; of a shared one which it is, and which share of its time the instance takes."""
+    text = " + ".join(_nodes(name, count) for name, count in instance.nodes().items())
+    if instance.shared is None:
+        return text
+    share = instance.shared.step_ms / instance.shared.cycle_ms
+    return f"{share:.0%} of {text} ({instance.shared.group.rpartition('-')[2]})"
 
 
 def pipeline_drawing(instance: PlannedInstance) -> Text:

@@ -62,6 +62,7 @@ class Pipeline:
         resident: Requests that are inside it at once when it runs at that throughput.
         batched_tokens: Tokens of one micro-batch behind that throughput.
         connector: How KV caches move from prefill to decode; ``None`` for mixed serving.
+        memory_share: Share of the GPUs' memory for this engine where others run on them, too; else ``None``.
     """
 
     slices: tuple[Slice, ...]
@@ -69,6 +70,7 @@ class Pipeline:
     resident: int
     batched_tokens: int
     connector: str | None = None
+    memory_share: float | None = None
 
     @property
     def machines(self) -> int:
@@ -227,6 +229,35 @@ class Launch:
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:
         return tuple(node for pipeline in self.pipelines for node in pipeline.nodes)
+
+    @property
+    def machines(self) -> dict[str, list[PipelineLaunch]]:
+        """The pipelines by the name of a machine that they run on."""
+        found: dict[str, list[PipelineLaunch]] = {}
+        for pipeline in self.pipelines:
+            for name in pipeline.machines:
+                found.setdefault(name, []).append(pipeline)
+        return found
+
+    def require_own_machines(self, what: str) -> None:
+        """Stop where servers of several models share a machine.
+
+        Args:
+            what: Why that cannot be: the end of a sentence about each.
+
+        Raises:
+            LaunchError: Names each server that does, and those it shares with.
+        """
+        lines = [
+            f"  - {pipeline.name}: shares {name} with {', '.join(other.name for other in sharing if other is not pipeline)}"
+            for name, sharing in self.machines.items()
+            for pipeline in sharing
+            if len(sharing) > 1
+        ]
+        if lines:
+            raise LaunchError(
+                "\n".join([f"{len(lines)} servers share their GPUs, but {what}; use target shell:", *lines])
+            )
 
     @property
     def refused(self) -> tuple[EngineVerdict, ...]:

@@ -104,7 +104,10 @@ def lower(
                 names[name] += 1
                 if only(name):
                     phase = phases[instance.key]
-                    lowered = _lower_pipeline(name, instance, pipeline, phase, engine, places, kinds)
+                    shared = instance.shared
+                    # Replica i of an instance stands where replica i of the others of its group does.
+                    base = name if shared is None else dns_label(shared.group, str(replica))
+                    lowered = _lower_pipeline((name, base), instance, pipeline, phase, engine, places, kinds)
                     pipelines.append(replace(lowered, decode_regions=_decode_regions(plan, instance)))
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
@@ -143,7 +146,7 @@ def _require_sound(plan: Plan) -> None:
 
 
 def _lower_pipeline(
-    name: str,
+    names: tuple[str, str],
     instance: PlannedInstance,
     pipeline: Pipeline,
     phase: ModelPhase,
@@ -151,11 +154,13 @@ def _lower_pipeline(
     places: OneNodeEach,
     kinds: dict[str, Gpu],
 ) -> PipelineLaunch:
+    """The processes of one pipeline; ``names`` are its own and that which names of its machines begin with."""
+    name, base = names
     parts_of = [[part for part in pipeline.slices if part.machine == m] for m in range(pipeline.machines)]
-    machines = [f"{name}-s{m}" for m in range(pipeline.machines)]
+    machines = [f"{base}-s{m}" for m in range(pipeline.machines)]
     labels: list[str] = []
     for m, parts in enumerate(parts_of):
-        labels += [machines[m]] if len(parts) == 1 else [f"{machines[m]}-v{v}" for v in range(len(parts))]
+        labels += [f"{name}-s{m}"] if len(parts) == 1 else [f"{name}-s{m}-v{v}" for v in range(len(parts))]
     hosts = [places.host(name, labels[r], machines[part.machine]) for r, part in enumerate(pipeline.slices)]
     uses = ["http", *["rendezvous"] * (len(labels) > 1), *["kv"] * (pipeline.connector is not None)]
     ports = {use: places.port(machines[0], use) for use in uses}

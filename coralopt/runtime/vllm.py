@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -102,7 +103,11 @@ class VllmEngine:
         if self.kv_cache_bytes:
             argv += ["--kv-cache-memory-bytes", self.kv_cache_bytes]
         elif not self.cpu:
-            argv += ["--gpu-memory-utilization", f"{self.memory_share:g}"]
+            # Rounded down: what several engines take must not add up to more than there is.
+            share = (
+                self.memory_share if pipeline.memory_share is None else math.floor(1e4 * pipeline.memory_share) / 1e4
+            )
+            argv += ["--gpu-memory-utilization", f"{share:g}"]
         if pipeline.connector is not None:
             argv += ["--kv-transfer-config", self._transfer(pipeline.connector, job.phase)]
         if self.cpu:

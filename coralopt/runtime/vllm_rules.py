@@ -137,6 +137,12 @@ def _judge_alone(
             text += "in the pipeline; the plan's tokens/s are for tensor parallelism over whole nodes"
             remarks.append(EngineReason("virtual-nodes", text))
         pipeline = _pipeline(slices, nodes, phase)
+        if instance.shared is not None:
+            share = instance.shared.memory_share * rules.memory_share / MEMORY_SHARE
+            pipeline = replace(pipeline, memory_share=share)
+            text = f"shares its GPUs with other engines and takes {share:.1%} of their memory; "
+            text += "such servers start one after the other, and the driver, not vLLM, lets their steps take turns"
+            remarks.append(EngineReason("shared-gpu", text))
         reasons += _heads(degree, phase)
         reasons += _memory(pipeline, phase, configurations, rules)
         if len(slices) > 1 and len({node.batch for node in nodes}) > 1:
@@ -244,7 +250,8 @@ def _memory(
         whole = configurations[part.configuration]
         node = replace(whole, name=f"{len(part.gpus)}x{whole.gpu.name}", count=len(part.gpus))
         room = float(free_bytes(phase, node, stage_role(position, count), count)[part.layers])
-        room += (rules.memory_share - MEMORY_SHARE) * node.memory_gib * GIB
+        share = rules.memory_share if pipeline.memory_share is None else pipeline.memory_share
+        room += (share - MEMORY_SHARE) * node.memory_gib * GIB
         rooms.append(room / (cache_bytes(model, node, context) * part.layers))
     fewest = min(rooms)
     if fewest < needed * (1 - 1e-6) and math.floor(fewest + 1e-6) < needed:

@@ -560,6 +560,12 @@ class ServingPolicy(Section):
     )
 
 
+class SharingPolicy(Section):
+    """Small models side by side on one node, their steps taking turns."""
+
+    models: Annotated[int, Field(ge=2, le=4)] = Field(default=4, description="most models on one node, 2 to 4")
+
+
 class MeasuredTimes(Section):
     """Times of one phase on a grid of token counts and batches; ``coralopt profile`` writes them."""
 
@@ -698,6 +704,9 @@ class Document(Section):
     pruning: Pruning = Field(default_factory=Pruning, description="which node sets become templates")
     placement: Placing = Field(default_factory=Placing, description="what placements may look like")
     serving: ServingPolicy = Field(default_factory=ServingPolicy, description="how engines and the router work")
+    sharing: SharingPolicy | None = Field(
+        default=None, description="models that may share a node; default: every instance has nodes of its own"
+    )
     throughput: Throughput = Field(default_factory=Throughput, description="source of the throughput tables")
     headroom: dict[Annotated[str, Field(min_length=1, max_length=300)], Headroom] | None = Field(
         default=None,

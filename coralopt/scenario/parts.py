@@ -366,6 +366,17 @@ class KvTransfer:
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """Whether models may share nodes, and how.
+
+    Attributes:
+        models: Most models on one node; 1 shares nothing.
+    """
+
+    models: int = 1
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything the planner needs, with names replaced by facts.
 
@@ -391,6 +402,7 @@ class Facts:
         operations: Limits, replicas, supply classes and prices of unmet demand. Spot nodes are part of ``availability``.
         serving: How engines and the router work; every model phase has it, too.
         kv_transfer: Where KV caches may go.
+        sharing: Whether models may share nodes.
     """
 
     name: str
@@ -412,3 +424,4 @@ class Facts:
     operations: Operations
     serving: Serving
     kv_transfer: KvTransfer
+    sharing: Sharing

@@ -43,6 +43,7 @@ from coralopt.scenario.parts import (
     RentLimits,
     RunningInstances,
     Serving,
+    Sharing,
     StartCost,
     Variant,
 )
@@ -85,6 +86,7 @@ def look_up(
                 )
     operations = _operations(document, nodes, used, phases, supply, mistakes)
     kv_transfer = _kv_transfer(document, tuple(supply), mistakes)
+    sharing = _sharing(document, mistakes)
     if len(mistakes):
         return None
     configurations = tuple(node for node in nodes.values() if node.name in used or node.name in keep)
@@ -116,6 +118,7 @@ def look_up(
         operations=operations,
         serving=_serving(document),
         kv_transfer=kv_transfer,
+        sharing=sharing,
     )
     facts.availability.setflags(write=False)
     facts.price_usd_h.setflags(write=False)
@@ -165,6 +168,34 @@ def _kv_transfer(document: Document, regions: tuple[str, ...], mistakes: Mistake
             place = ("egress", source, target)
             mistakes.add(place, "has no price, and the catalog knows none", "give usd_gb, or allowed: false")
     return KvTransfer(mode, tuple(links))
+
+
+def _sharing(document: Document, mistakes: MistakeList) -> Sharing:
+    if document.sharing is None:
+        return Sharing()
+    if len(document.models) == 1:
+        mistakes.add(("sharing",), "there is one model only, so none to share a node with", "leave sharing out")
+    for key, entry in document.models.items():
+        if entry.slo.attainment != "mean":
+            problem = (
+                f"models that share nodes are planned for mean requests, not for {entry.slo.attainment:.6g} of them"
+            )
+            hint = "give attainment: mean and headroom, or leave sharing out"
+            mistakes.add(("models", key, "slo", "attainment"), problem, hint)
+        if entry.variants:
+            problem = "variants of a model do not share nodes with other models"
+            mistakes.add(("models", key, "variants"), problem, "leave them or sharing out")
+        if entry.survive_instance_loss > 0:
+            problem = "what survives the loss of an instance is not planned for models that share nodes"
+            mistakes.add(
+                ("models", key, "survive_instance_loss"), problem, "ask for min_replicas, or leave sharing out"
+            )
+    for name, stated in (("start", document.start is not None), ("transition", document.transition != "free")):
+        if stated:
+            mistakes.add(
+                (name,), "shared nodes know one penalty K and free transitions", f"leave {name} or sharing out"
+            )
+    return Sharing(document.sharing.models)
 
 
 def _throughput(document: Document) -> str | MeasuredSourceChoice:

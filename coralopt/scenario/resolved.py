@@ -38,6 +38,7 @@ from coralopt.scenario.parts import (
     RentLimits,
     RunningInstances,
     Serving,
+    Sharing,
     Variant,
 )
 from coralopt.scenario.resolve import look_up
@@ -398,6 +399,8 @@ def _digest(scenario: Facts) -> str:
                 del holder[name]
     if scenario.kv_transfer.mode != "free" and any(phase.phase == "prefill" for phase in scenario.model_phases):
         facts["kv_transfer"] = asdict(scenario.kv_transfer)
+    if scenario.sharing != Sharing():
+        facts["sharing"] = asdict(scenario.sharing)
     if scenario.serving != PAPER_SERVING:
         facts["serving"] = asdict(scenario.serving)
     for entry in facts["model_phases"]:

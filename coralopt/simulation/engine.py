@@ -61,6 +61,8 @@ def simulate(
     """
     config = config or SimulationConfig()
     timed = [(0.0, plans)] if isinstance(plans, Plan) else list(plans)
+    if len(timed) > 1 and any(instance.shared for _, plan in timed for instance in plan.instances):
+        raise CoraloptError("plans whose instances share nodes cannot follow one another here; simulate each by itself")
     starts = [start for start, _ in timed]
     _check_starts(starts)
     trace = by_variant(trace, timed)

@@ -35,10 +35,15 @@ def free_slot(state: State, k: int, stages: int) -> int:
 
 @compiled
 def try_start(state: State, k: int) -> None:
-    """Start a micro-batch on an idle node if enough waits."""
+    """Start a micro-batch on an idle node if enough waits and none that shares its GPUs is busy."""
     node = state.nodes[k]
     if node.busy:
         return
+    peer = k + node.peer
+    while peer != k:
+        if state.nodes[peer].busy:
+            return
+        peer += state.nodes[peer].peer
     clock = state.clock[0]
     instance = state.instances[node.instance]
     decodes, context, prompts, prompt_tokens, pairs, ms = 0, 0, 0, 0, 0.0, 0.0
@@ -113,6 +118,11 @@ def finish_batch(state: State, k: int) -> None:
     """Hand every request of the micro-batch to its next stage, its next round, or its next phase."""
     node = state.nodes[k]
     node.busy = 0
+    # Those that share its GPUs have their turn before it.
+    peer = k + node.peer
+    while peer != k:
+        touch_node(state, peer)
+        peer += state.nodes[peer].peer
     holder = state.instances[node.instance]
     offset = route_offset(state, holder.phase)
     now = state.clock[0].now

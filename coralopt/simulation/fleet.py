@@ -152,13 +152,20 @@ class Fleet:
             else:
                 surplus.append(i)
         latest = dict.fromkeys(range(len(self.models)), now)
+        groups: dict[str, list[list[int]]] = {}
         for blueprint, _ in layout.wanted:
             model = self.models.index(blueprint.model)
             start = self.config.node_start_s + blueprint.load_s + self.config.warm_up_s
             ready = now if at_once else now + start
-            for _ in range(left[blueprint.key]):
-                self.ready.append((ready, self.add(blueprint, now)))
+            added = [self.add(blueprint, now) for _ in range(left[blueprint.key])]
+            self.ready += [(ready, i) for i in added]
+            if added:
                 latest[model] = max(latest[model], ready)
+            if blueprint.group:
+                groups.setdefault(blueprint.group, []).append(added)
+        for members in groups.values():
+            for sharing in zip(*members, strict=True):
+                self.share([int(self.state.stage_first[i, 0]) for i in sharing])
         for time, i in self.ready:
             if i in surplus:
                 continue
@@ -216,6 +223,11 @@ class Fleet:
         serving = np.flatnonzero((instances["pool"] == pool) & (instances["state"] == READY))
         self.state.members[pool, : len(serving)] = serving
         self.state.member_count[pool] = len(serving)
+
+    def share(self, nodes: Sequence[int]) -> None:
+        """Let nodes take turns on the same GPUs, in this order."""
+        following = [*nodes[1:], *nodes[:1]]
+        self.state.nodes["peer"][list(nodes)] = np.array(following) - np.array(nodes)
 
     def add(self, blueprint: Blueprint, now: float) -> int:
         """One more instance, still starting."""

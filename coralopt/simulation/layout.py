@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
 from coralopt.scenario.parts import Serving
@@ -16,7 +17,7 @@ from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
 from coralopt.simulation.times import TimesOf, TimeTables
 from coralopt.throughput import stage_role, throughput_source
-from coralopt.throughput.nodes import HOP_MS, cache_bytes, free_bytes, prompt_passes
+from coralopt.throughput.nodes import HOP_MS, MEMORY_SHARE, cache_bytes, free_bytes, prompt_passes
 from coralopt.throughput.roofline import pair_ms
 from coralopt.throughput.tables import FIRST, LAST
 from coralopt.types import Floats, Ints
@@ -35,6 +36,7 @@ class Blueprint:
         labels: ``"1xL40S layers 0-10"``, one a node.
         weight: Expected throughput of the instance, tokens/s.
         load_s: Time to load the weights of the slowest node, s.
+        group: Name of the shared node that it stands on; empty where it has nodes of its own.
     """
 
     key: tuple[object, ...]
@@ -49,6 +51,7 @@ class Blueprint:
     weight: float
     price_usd_h: float
     load_s: float
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,8 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
     # Time of the slowest planned micro-batch of any stage.
     slowest_s = max(n.batch * each / n.tokens_s for stage in instance.stages for n in stage.nodes)
     for s, stage in enumerate(instance.stages):
-        place = _Place(s, len(instance.stages), stage.layers, slowest_s)
+        share = None if instance.shared is None else instance.shared.memory_share
+        place = _Place(s, len(instance.stages), stage.layers, slowest_s, share)
         for planned in stage.nodes:
             record = _node(phase, planned, place, sources)
             most = sources.tables.most(int(record["decode_table"][0]))
@@ -174,8 +178,9 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
         (stage.first_layer, stage.last_layer, tuple((n.configuration, n.count, n.batch) for n in stage.nodes))
         for stage in instance.stages
     )
+    group = "" if instance.shared is None else instance.shared.group
     return Blueprint(
-        key=(instance.model, instance.phase, instance.region, shape),
+        key=(instance.model, instance.phase, instance.region, shape, group),
         name=instance.name,
         model=instance.model,
         phase=PHASES.index(instance.phase),
@@ -187,17 +192,26 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
         weight=instance.tokens_s,
         price_usd_h=instance.price_usd_h,
         load_s=load_s,
+        group=group,
     )
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a node stands in its instance: its stage, of how many, the layers held, and the slowest micro-batch, s."""
+    """Where a node stands in its instance.
+
+    Attributes:
+        stage, stages: Its stage, of how many.
+        layers: Layers that it holds.
+        slowest_s: Time of the slowest micro-batch of any stage, s.
+        memory_share: Share of the GPUs' memory that its engine takes; ``None``: all that engines may.
+    """
 
     stage: int
     stages: int
     layers: int
     slowest_s: float
+    memory_share: float | None
 
 
 def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draughtsman) -> Records:
@@ -206,7 +220,10 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
     model, role = phase.model, stage_role(place.stage, stages)
     record = np.zeros(1, dtype=NODE)
     record["stage"], record["layers"], record["weight"] = place.stage, layers, planned.tokens_s
-    record["capacity"] = max(0, math.floor(free_bytes(phase, configuration, role, stages)[layers]))
+    room = float(free_bytes(phase, configuration, role, stages)[layers])
+    if place.memory_share is not None:
+        room -= (MEMORY_SHARE - place.memory_share) * configuration.memory_gib * GIB
+    record["capacity"] = max(0, math.floor(room))
     # cache_bytes is linear up to the window and beyond it: two differences give both slopes.
     window = float(model.sliding_window or 0)
     full = cache_bytes(model, configuration, window + 1) - cache_bytes(model, configuration, window)

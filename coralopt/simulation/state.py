@@ -158,6 +158,8 @@ NODE = np.dtype(
         ("free_at", "f8"),
         # Link for KV transfers: bytes/s, and when it has sent and received all it must.
         ("link", "f8"),
+        # How many nodes further the next one of those stands that share its GPUs, around in a ring; 0: alone.
+        ("peer", "i8"),
         ("sent_at", "f8"),
         ("received_at", "f8"),
         # Totals.

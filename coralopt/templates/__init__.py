@@ -31,6 +31,7 @@ from coralopt.templates.check import LibraryCheck, check_library, library_scenar
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
+from coralopt.templates.patterns import Patterns, shared_patterns
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "BuildMethod",
     "CheapestToken",
     "LibraryCheck",
+    "Patterns",
     "PhaseDifference",
     "PhaseTemplates",
     "RankedTemplate",
@@ -65,6 +67,7 @@ __all__ = [
     "save_library",
     "scenario_node_sets",
     "scenario_tables",
+    "shared_patterns",
     "template_prices",
     "throughput_spread",
     "unlimited_tables",

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from coralopt.allocation import Allocation, AllocationProblem
+from coralopt.allocation import Allocation, AllocationProblem, Joint
 from coralopt.testing.instances import random_routes, random_variants, with_random_means
 from coralopt.types import Ints
 
@@ -77,6 +77,26 @@ def allocation_problems(
         region_names=tuple(f"region{r}" for r in range(regions)),
         configuration_names=tuple(f"{c + 1}xGPU" for c in range(configurations)),
     )
+
+
+@st.composite
+def joint_problems(draw: st.DrawFn) -> AllocationProblem:
+    """Small problems some of whose templates serve several model phases at once."""
+    problem = draw(allocation_problems(max_templates=4, max_phases=3, max_available=3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    entries = [
+        (t, p, rng.integers(0, 9) / 4.0)
+        for t, own in enumerate(problem.phase.tolist())
+        for p in range(len(problem.demand))
+        if p != own and rng.random() < 0.6
+    ]
+    template, phase, throughput = (np.array(part) for part in zip(*entries, strict=True)) if entries else ((), (), ())
+    joint = Joint(
+        np.asarray(template, dtype=np.int64),
+        np.asarray(phase, dtype=np.int32),
+        np.asarray(throughput, dtype=np.float64),
+    )
+    return replace(problem, joint=joint)
 
 
 @st.composite
@@ -172,14 +192,19 @@ def best_by_enumeration(problem: AllocationProblem) -> Fraction | None:
     """Least cost in USD/h over all allocations, exactly; ``None`` when none meets the demand. Tiny problems only."""
     templates, regions, _, _ = problem.shape
     penalty = Fraction(float(problem.penalty))
-    pairs: list[tuple[int, int, list[int], Fraction, Fraction, int]] = []
+    pairs: list[tuple[dict[int, Fraction], int, list[int], Fraction, int]] = []
+    gives: list[dict[int, Fraction]] = [
+        {p: Fraction(rate)} for p, rate in zip(problem.phase.tolist(), problem.throughput.tolist(), strict=True)
+    ]
+    for t, p, rate in zip(*(part.tolist() for part in vars(problem.joint).values()), strict=True):
+        gives[t][p] = Fraction(rate)
     for t in range(templates):
         for r in range(regions):
             usage = problem.usage[t].tolist()
             if all(n <= problem.availability[r, c] for c, n in enumerate(usage)):
                 price = sum((n * Fraction(float(problem.price[r, c])) for c, n in enumerate(usage) if n), Fraction(0))
                 now = 0 if problem.running is None else int(problem.running[t, r])
-                pairs.append((int(problem.phase[t]), r, usage, price, Fraction(float(problem.throughput[t])), now))
+                pairs.append((gives[t], r, usage, price, now))
     left = problem.availability.tolist()
     missing = [Fraction(float(d)) for d in problem.demand]
     best: list[Fraction | None] = [None]
@@ -192,17 +217,20 @@ def best_by_enumeration(problem: AllocationProblem) -> Fraction | None:
             return
         if position == len(pairs):
             return
-        p, r, usage, price, speed, now = pairs[position]
+        rates, r, usage, price, now = pairs[position]
         count = 0
         while True:
             visit(position + 1, cost + price * (count + max(0, count - now) * penalty))
-            if missing[p] <= 0 or speed <= 0 or any(n > left[r][c] for c, n in enumerate(usage)):
+            useful = any(missing[p] > 0 and speed > 0 for p, speed in rates.items())
+            if not useful or any(n > left[r][c] for c, n in enumerate(usage)):
                 break
             count += 1
-            missing[p] -= speed
+            for p, speed in rates.items():
+                missing[p] -= speed
             for c, n in enumerate(usage):
                 left[r][c] -= n
-        missing[p] += count * speed
+        for p, speed in rates.items():
+            missing[p] += count * speed
         for c, n in enumerate(usage):
             left[r][c] += count * n
 

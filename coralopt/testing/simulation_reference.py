@@ -80,6 +80,8 @@ class SlowNode:
     mixed_factor: float
     pair_ms: float
     link: float
+    #: Nodes on the same GPUs, in the order of their turns after this one's.
+    peers: list[SlowNode] = field(default_factory=list)
     credit: float = 0.0
     used: int = 0
     peak: int = 0
@@ -439,7 +441,7 @@ class Reference:
     # Nodes
 
     def start(self, node: SlowNode) -> None:
-        if node.running is not None:
+        if any(other.running is not None for other in (node, *node.peers)):
             return
         instance, stages = node.owner, len(node.owner.stages)
         taken: list[SlowRequest] = []
@@ -504,6 +506,7 @@ class Reference:
     def batch_ends(self, node: SlowNode) -> None:
         instance, taken = node.owner, node.running or []
         node.running = None
+        self.touched_nodes |= dict.fromkeys(node.peers)
         growing = []
         for request in taken:
             route = request.nodes_of(instance)

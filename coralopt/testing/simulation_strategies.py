@@ -37,6 +37,7 @@ class SimulationCase:
         slo_s: SLO on the time to first token, s.
         paths: float64 (models, 2, 2), bytes/s between regions r0 and r1, 0 where KV caches may not go; or ``None``.
         prefix_hit: Share of every prompt that caches hold.
+        shares: Numbers of nodes, counted over all instances, that share the same GPUs; each at most once.
     """
 
     models: int
@@ -54,6 +55,7 @@ class SimulationCase:
     slo_s: float = math.inf
     paths: Floats | None = None
     prefix_hit: float = 0.0
+    shares: tuple[tuple[int, ...], ...] = ()
 
     def play(self, events_a_call: int = 2**62) -> Fleet:
         """The compiled engine, run to the end, handing control back after about so many events."""
@@ -76,6 +78,8 @@ class SimulationCase:
             if drain < math.inf:
                 m = int(fleet.state.instances["pool"][i]) // 3
                 fleet.drains.append((drain, m, (i,), fleet.state.entry[m].copy()))
+        for nodes in self.shares:
+            fleet.share(nodes)
         while True:
             until = fleet.next_time()
             while not run(fleet.state, until, events_a_call):
@@ -95,6 +99,10 @@ class SimulationCase:
             for record in blueprint.nodes:
                 instance.stages[record["stage"]].append(_node(instance, record))
             instances.append(instance)
+        all_nodes = [node for instance in instances for stage in instance.stages for node in stage]
+        for numbers in self.shares:
+            for k, number in enumerate(numbers):
+                all_nodes[number].peers = [all_nodes[n] for n in (*numbers[k + 1 :], *numbers[:k])]
         requests = [
             SlowRequest(
                 r, int(m), float(a), int(i), int(o), float(a) + self.slo_s, cached=math.floor(int(i) * self.prefix_hit)
@@ -200,6 +208,8 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
         # Bursts: many requests at one moment.
         arrival = np.repeat(arrival[::4], 4)[:n] if n else arrival
     count = len(blueprints)
+    order = rng.permutation(sum(len(blueprint.nodes) for blueprint in blueprints)).tolist()
+    shares = (tuple(order[:3]), tuple(order[3:5])) if draw(st.booleans()) else ()
     paths = rng.choice([0.0, 2_000.0, np.inf], (models, 2, 2), p=[0.2, 0.4, 0.4])
     paths[:, [0, 1], [0, 1]] = np.inf
     return SimulationCase(
@@ -231,6 +241,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
         slo_s=float(rng.choice([0.05, 0.3])),
         paths=paths if rng.random() < 0.3 else None,
         prefix_hit=float(rng.choice([0.0, 0.0, 0.3, 0.7])),
+        shares=tuple(nodes for nodes in shares if len(nodes) > 1),
         tables=tables,
     )
 

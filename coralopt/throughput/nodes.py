@@ -82,7 +82,7 @@ def node_throughput(
         float64 (S, 3, L + 1) tokens/s, int32 (S, 3, L + 1) batch, float64 (S, 3, L + 1) ms.
     """
     model = phase.model
-    work = _work(phase, configuration, times, batch_grid(1 if smallest else _most(phase, times)))
+    work = step_work(phase, configuration, times, batch_grid(1 if smallest else most_at_once(phase, times)))
     layers = np.arange(model.layers + 1, dtype=np.float64)
     shape = (max_stages, 3, model.layers + 1)
     values, stage_ms = np.zeros(shape), np.zeros(shape)
@@ -105,7 +105,7 @@ def node_throughput(
             fixed = fixed + (send_ms + HOP_MS)
         return np.asarray(fixed[:, None] + step.layer_ms[:, None] * layers[None, :])
 
-    def mean_time(work: _Work, stages: int, role: int) -> tuple[Floats, Floats]:
+    def mean_time(work: StepWork, stages: int, role: int) -> tuple[Floats, Floats]:
         """(mean micro-batch, one with prompts where there are), ms."""
         ms = stage_time(work.step, stages, role)
         if work.carrying is None:
@@ -118,7 +118,7 @@ def node_throughput(
     for stages in range(1, max_stages + 1):
         # The largest micro-batch is the tail of the sequences at work; throughput is made by their mean.
         at_work = work.occupancy.mean_within(stages * work.batch) / stages
-        usual = work if work.occupancy.score == 0 else _work(phase, configuration, times, np.maximum(at_work, 1.0))
+        usual = work if work.occupancy.score == 0 else step_work(phase, configuration, times, np.maximum(at_work, 1.0))
         for role in (FIRST, MIDDLE, LAST) if stages > 1 else (FIRST,):
             ms, carrying_ms = mean_time(work, stages, role)
             room = free_bytes(phase, configuration, role, stages)
@@ -170,7 +170,7 @@ class _Carrying:
 
 
 @dataclass(frozen=True, eq=False)
-class _Work:
+class StepWork:
     """One phase's micro-batches: times, sizes and limits.
 
     Attributes:
@@ -190,11 +190,13 @@ class _Work:
     carrying: _Carrying | None = None
 
 
-def _most(phase: ModelPhase, times: LayerTimes) -> int:
+def most_at_once(phase: ModelPhase, times: LayerTimes) -> int:
+    """Largest batch for which times are known."""
     return times.most_prompts if phase.phase == "prefill" else times.most_sequences
 
 
-def _work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes, batch: Floats) -> _Work:
+def step_work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes, batch: Floats) -> StepWork:
+    """What micro-batches of these sizes take, hold and must keep."""
     lengths_in, lengths_out = max(phase.mean_input_tokens, 1.0), max(phase.mean_output_tokens, 1.0)
     computed = max(phase.computed_tokens, 1.0)
     cached = lengths_in - computed
@@ -203,11 +205,11 @@ def _work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes
         if cached > 0:
             layer_ms = layer_ms + pair_ms(phase.model, configuration) * batch * computed * cached
         step = _Step(layer_ms, other_ms, batch * computed)
-        return _Work(batch, step, Occupancy(lengths_in, lengths_in, 1.0, 0.0), lengths_in, phase.prefill_budget_ms)
+        return StepWork(batch, step, Occupancy(lengths_in, lengths_in, 1.0, 0.0), lengths_in, phase.prefill_budget_ms)
     occupancy = occupancy_of(phase)
     step = _Step(*times.decode_ms(batch, occupancy.context), batch)
     if phase.phase == "decode":
-        return _Work(batch, step, occupancy, 1.0, phase.decode_budget_ms)
+        return StepWork(batch, step, occupancy, 1.0, phase.decode_budget_ms)
     # Mixed: b / n_out prompts arrive in a step. Steps that carry none only decode; the others carry whole prompts, or
     # equal parts of them where they exceed the budget; when every step carries, it carries all that arrives.
     budget = phase.serving.step_tokens
@@ -220,4 +222,4 @@ def _work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerTimes
     mixed = _Step(*mixed_ms(times, batch, occupancy.context, carried, earlier_ms), batch + carried)
     # A prompt waits for at most the step under way, a carrying one, before its own.
     limit = np.where(batch + carried <= budget, phase.prefill_budget_ms / (passes + 1), -1.0)
-    return _Work(batch, step, occupancy, 1.0, phase.decode_budget_ms, _Carrying(mixed, share, limit))
+    return StepWork(batch, step, occupancy, 1.0, phase.decode_budget_ms, _Carrying(mixed, share, limit))

@@ -18,7 +18,7 @@ from coralopt.allocation import (
 )
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.model.columns import Columns
-from coralopt.allocation.reductions.clip import clipped_throughput
+from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.reductions.prices import GRID, near_templates
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
@@ -59,9 +59,9 @@ def test_keeps_the_optimum_below_its_target(problem: AllocationProblem, seed: in
 @given(problem=allocation_problems(max_templates=6), seed=st.integers(0, 1000))
 def test_sweep_over_templates_gives_the_bound_over_columns(problem: AllocationProblem, seed: int) -> None:
     """Two codes for one bound: the sweep clips, prices and skips by itself, kept instances included."""
-    clipped = replace(problem, throughput=clipped_throughput(problem))
+    tight = clipped(problem)
     prices = np.random.default_rng(seed).uniform(0, 3, problem.price.shape)
-    other = lagrangian_bound(clipped, Columns.of(clipped), prices, grid=GRID)
+    other = lagrangian_bound(tight, Columns.of(tight), prices, grid=GRID)
     near = near_templates(problem, prices, 0.1, 1000)
     if np.isfinite(near.target):
         assert near.bound == pytest.approx(other.bound, rel=1e-9, abs=1e-9)

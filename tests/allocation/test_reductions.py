@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from coralopt.allocation import AllocationProblem, reduce_problem
 from coralopt.allocation.reductions.availability import reachable
-from coralopt.allocation.reductions.clip import clipped_throughput
+from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.reductions.dominance import _undominated_by_rows, _undominated_in_phase, undominated
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
 from coralopt.types import Bools
@@ -29,7 +29,7 @@ def selected(problem: AllocationProblem, mask: Bools) -> AllocationProblem:
 
 STEPS: dict[str, Callable[[AllocationProblem], AllocationProblem]] = {
     "availability": lambda problem: selected(problem, reachable(problem)),
-    "clip": lambda problem: replace(problem, throughput=clipped_throughput(problem)),
+    "clip": clipped,
     "dominance": lambda problem: selected(problem, undominated(problem)),
     "chain": lambda problem: reduce_problem(problem).problem,
 }
@@ -61,7 +61,7 @@ def test_drops_only_what_another_template_replaces(problem: AllocationProblem) -
 def test_complete_library_loses_every_dominated_template() -> None:
     """Where the library is closed under removing a node, looking one node down finds all there is to drop."""
     problem = synthetic_problem(max_nodes=4, phases=1, configurations=4)
-    problem = replace(problem, throughput=clipped_throughput(problem))
+    problem = clipped(problem)
     keep = undominated(problem)
     usage, speed = problem.usage, problem.throughput
     for t in range(len(speed)):

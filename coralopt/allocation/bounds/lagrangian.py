@@ -60,6 +60,11 @@ class LagrangianBound:
     least: tuple[Floats, ...]
     whole: Floats
 
+    @staticmethod
+    def nothing(columns: int) -> LagrangianBound:
+        """What holds of any problem: nothing costs less than 0."""
+        return LagrangianBound(0.0, np.zeros(columns), np.zeros(columns), (), np.zeros(0))
+
     def near(self, limit: float) -> WeightedColumns:
         """The columns whose bound is at most ``limit``."""
         near = np.flatnonzero(self.column_bounds <= limit)

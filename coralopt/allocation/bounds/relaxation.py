@@ -66,7 +66,8 @@ def reduced_costs(
 ) -> Floats:
     """float64 (N,): cost + capacity and side constraints used at their prices - demand served at its duals."""
     burden = problem.usage.astype(np.float64) @ capacity_prices.T
-    worth = problem.throughput[columns.template] * demand_duals[columns.pool]
+    served = columns.served
+    worth = np.bincount(served.column, served.tokens_s * demand_duals[served.pool], minlength=len(columns))
     total = columns.cost + burden[columns.template, columns.region] - worth
     if side_prices is not None and side_prices.any():
         total = total + SidePrices(problem, side_prices).terms(columns.template, columns.region, columns.kept)
@@ -117,10 +118,11 @@ def solve_relaxation(problem: AllocationProblem, columns: Columns, solver: Backe
     it. Where shortfall is left, :func:`least_shortfall` decides whether it must be; if it need not, its columns are
     enough to go on without any shortfall.
     """
-    density = columns.cost / np.maximum(problem.throughput[columns.template], 1e-300)
-    active = _cheapest(columns, density) | columns.kept
+    served = columns.served
+    active = _cheapest(columns, columns.cost / np.maximum(problem.throughput[columns.template], 1e-300)) | columns.kept
     dear = np.zeros(len(problem.demand))
-    np.maximum.at(dear, columns.phase, density)
+    some = served.tokens_s > 0
+    np.maximum.at(dear, served.phase[some], columns.cost[served.column[some]] / served.tokens_s[some])
     dear = 10.0 * (1.0 + dear) * np.where(problem.demand > 0, problem.demand, 1.0)
     for model in problem.routes:
         # Missing capacity must be dearer than any way around it.

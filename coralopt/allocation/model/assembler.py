@@ -27,7 +27,7 @@ from typing import Literal
 
 import numpy as np
 
-from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.model.columns import Columns, PoolEntries
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import SideConstraint, open_constraints
 from coralopt.solving import LazyNames, MilpMatrix
@@ -75,7 +75,8 @@ def assemble(
 
     first = rows.add(columns.cost[chosen], upper, instances)
     rows.enter(r.astype(np.int32)[k] * rows.configurations + c, k + np.int32(first), usage.data)
-    rows.enter(rows.pool + columns.pool[chosen], first + np.arange(len(t)), problem.throughput[t])
+    served = PoolEntries.of(problem, t, r)
+    rows.enter(rows.pool + served.pool, first + served.column, served.tokens_s)
     for row, item in rows.sides:
         values = item.coefficients(problem, t, r, kept)
         used = np.flatnonzero(values)

@@ -13,18 +13,45 @@ from coralopt.types import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
+class PoolEntries:
+    """Entries of columns in the rows of pools, by column.
+
+    Attributes:
+        column: int64 (M,).
+        phase: int64 (M,).
+        pool: int64 (M,).
+        tokens_s: float64 (M,).
+    """
+
+    column: Ints
+    phase: Ints
+    pool: Ints
+    tokens_s: Floats
+
+    @staticmethod
+    def of(problem: AllocationProblem, template: Ints, region: Ints) -> PoolEntries:
+        """Of columns of these templates and regions; every column's first phase, then what joint templates add."""
+        more = problem.joint.some(template)
+        column = np.concatenate([np.arange(len(template)), more.template])
+        phase = np.concatenate([problem.phase[template], more.phase]).astype(np.int64)
+        tokens_s = np.concatenate([problem.throughput[template], more.throughput])
+        return PoolEntries(column, phase, problem.pools.of(phase, region[column]), tokens_s)
+
+
+@dataclass(frozen=True, eq=False)
 class Columns:
     """All columns of the split formulation, the new ones first.
 
     Attributes:
         template: int64 (N,).
         region: int64 (N,).
-        phase: int32 (N,), model phase of the template.
-        pool: int64 (N,), pool that an instance adds to.
+        phase: int64 (N,), first model phase of the template.
+        pool: int64 (N,), pool that an instance adds to by it.
         cost: float64 (N,), USD/h of one instance, the penalty included.
         upper: float64 (N,), running instances for a kept column, what the region's availability allows for a new one.
         kept: bool (N,).
         phases: P.
+        served: What an instance serves, its first phase and further ones.
         paid: Whether money counts; surcharges of supply classes and prices of unmet demand are 0 otherwise.
     """
 
@@ -36,6 +63,7 @@ class Columns:
     upper: Floats
     kept: Bools
     phases: int
+    served: PoolEntries
     paid: bool = True
 
     def __len__(self) -> int:
@@ -57,16 +85,17 @@ class Columns:
         kept = np.flatnonzero(runs > 0)
         most = fits[template, region].astype(np.float64)
         template, region = np.concatenate([template, template[kept]]), np.concatenate([region, region[kept]])
-        phase = problem.phase[template].astype(np.int64)
+        served = PoolEntries.of(problem, template, region)
         return Columns(
             template=template,
             region=region,
-            phase=phase,
-            pool=problem.pools.of(phase, region),
+            phase=served.phase[: len(template)],
+            pool=served.pool[: len(template)],
             cost=np.concatenate([fresh, rent[kept]]),
             upper=np.concatenate([most, np.minimum(runs[kept].astype(np.float64), most[kept])]),
             kept=np.arange(len(template)) >= len(most),
             phases=len(problem.demand),
+            served=served,
         )
 
     def without_cost(self) -> Columns:
@@ -76,7 +105,8 @@ class Columns:
     def least(self, values: Floats, most: int, among: Bools | None = None) -> list[Ints]:
         """Of every model phase the ``most`` columns of least value, in that order; only those of ``among`` if given."""
         wanted = np.ones(len(self), dtype=np.bool_) if among is None else among
-        parts = (np.flatnonzero((self.phase == p) & wanted) for p in range(self.phases))
+        served = self.served
+        parts = (served.column[(served.phase == p) & wanted[served.column]] for p in range(self.phases))
         return [mine[np.argsort(values[mine], kind="stable")[:most]] for mine in parts]
 
     def allocation(self, counts: Ints, chosen: Ints | None = None) -> Allocation:

@@ -51,15 +51,19 @@ def add_rows(
     usage: dict[tuple[int, int], tuple[list[float], list[Any]]] = {}
     serve: dict[tuple[int, int], tuple[list[float], list[Any]]] = {}
     regional = {p for way in problem.routes for route in way.routes for p, at in route.pools if at is not None}
+    further: dict[int, list[tuple[int, float]]] = {}
+    joint = problem.joint
+    for t, p, tokens_s in zip(joint.template.tolist(), joint.phase.tolist(), joint.throughput.tolist(), strict=True):
+        further.setdefault(t, []).append((p, tokens_s))
     for t, r, variable in columns:
         for c in np.flatnonzero(problem.usage[t]).tolist():
             coefficients, variables = usage.setdefault((r, c), ([], []))
             coefficients.append(float(problem.usage[t, c]))
             variables.append(variable)
-        p = int(problem.phase[t])
-        coefficients, variables = serve.setdefault((p, r if p in regional else -1), ([], []))
-        coefficients.append(float(problem.throughput[t]))
-        variables.append(variable)
+        for p, tokens_s in ((int(problem.phase[t]), float(problem.throughput[t])), *further.get(t, ())):
+            coefficients, variables = serve.setdefault((p, r if p in regional else -1), ([], []))
+            coefficients.append(tokens_s)
+            variables.append(variable)
     pieces = problem.segments
     cells = [divmod(cell, configurations) for cell in pieces.cell.tolist()]
     costs: list[float] = pieces.surcharge.tolist()

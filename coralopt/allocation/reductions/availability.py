@@ -19,7 +19,8 @@ from coralopt.types import Bools
 def reachable(problem: AllocationProblem) -> Bools:
     """bool (T,): templates that fit into some region once, and serve a model phase with demand."""
     fits = (problem.most_instances() > 0) & ~np.isnan(problem.template_price())
-    return np.asarray(fits.any(axis=1) & (problem.demand[problem.phase] > 0) & (problem.throughput > 0))
+    serves = problem.rates(np.flatnonzero(problem.demand > 0).tolist()) > 0
+    return np.asarray(fits.any(axis=1) & serves)
 
 
 def with_replica_demand(problem: AllocationProblem) -> AllocationProblem:
@@ -34,8 +35,8 @@ def with_replica_demand(problem: AllocationProblem) -> AllocationProblem:
             continue
         phase = (item.phases or ())[0]
         if problem.demand[phase] <= 0:
-            mine = problem.throughput[(problem.phase == phase) & (problem.throughput > 0)]
-            demand[phase] = float(mine.min()) if len(mine) else 1.0
+            rates = problem.rates((phase,))
+            demand[phase] = float(rates[rates > 0].min()) if rates.any() else 1.0
             idle.add(phase)
     if not idle:
         return problem

@@ -10,7 +10,7 @@ import numpy as np
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions.availability import reachable, with_replica_demand
-from coralopt.allocation.reductions.clip import clipped_throughput
+from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
 from coralopt.allocation.side_constraints import SideConstraint, banned
@@ -104,7 +104,7 @@ def reduce_problem(
         select("prices", within.mask)
     select("availability", reachable(problem))
     above = int((problem.throughput > problem.demand[problem.phase]).sum())
-    problem = replace(problem, throughput=clipped_throughput(problem))
+    problem = clipped(problem)
     finish("clip", above, 0)
     select("dominance", undominated(problem) | np.isin(kept, [] if keep is None else keep))
     return Reduced(problem, kept, tuple(steps), target, bound)
@@ -127,4 +127,5 @@ def some_templates(problem: AllocationProblem, chosen: Ints) -> AllocationProble
         phase=problem.phase[chosen],
         running=None if problem.running is None else problem.running[chosen],
         start_penalty=None if problem.start_penalty is None else problem.start_penalty[chosen],
+        joint=problem.joint.some(chosen),
     )

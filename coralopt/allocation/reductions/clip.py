@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from coralopt.allocation.problem import AllocationProblem
-from coralopt.types import Floats
 
 
-def clipped_throughput(problem: AllocationProblem) -> Floats:
-    """float64 (T,): min(T(tau), demand of its model phase), tokens/s."""
-    return np.minimum(problem.throughput, problem.demand[problem.phase])
+def clipped(problem: AllocationProblem) -> AllocationProblem:
+    """With min(T(tau), demand of its model phase) in place of every throughput, tokens/s."""
+    return problem.with_throughputs(lambda tokens_s, phase: np.minimum(tokens_s, problem.demand[phase]))

@@ -22,12 +22,15 @@ from coralopt.types import Bools, Floats
 def undominated(problem: AllocationProblem) -> Bools:
     """bool (T,): templates to keep."""
     keep = np.ones(len(problem.throughput), dtype=np.bool_)
+    alone = ~np.isin(np.arange(len(keep)), problem.joint.template)
     for p in range(len(problem.demand)):
-        mine = np.flatnonzero(problem.phase == p)
+        mine = np.flatnonzero((problem.phase == p) & alone)
         # Of those that are alike in what starting costs; another might be dearer to start.
         for k in np.unique(problem.penalties[mine]):
             rows = mine[problem.penalties[mine] == k]
             keep[rows] = _undominated_in_phase(problem.usage[rows], problem.throughput[rows])
+    # Templates of several phases stay, and drop none of one phase: their makers have dropped what is dominated.
+    keep[problem.joint.template] = True
     if problem.running is not None:
         keep |= problem.running.any(axis=1)
     return keep

@@ -47,7 +47,11 @@ def close_gap(search: SearchContext, root: Root) -> None:
         InfeasibleError: No allocation meets every demand.
     """
     columns, limits = search.columns, search.limits
-    bounds, wanted = root.column_bounds, min(limits.first_columns, limits.most_columns)
+    joint = len(search.small.joint) > 0
+    most = limits.most_joint_columns if joint else limits.most_columns
+    bounds, wanted = root.column_bounds, min(limits.first_columns, most)
+    # No neighbourhoods were searched where templates serve several phases, so a few columns go first.
+    ready = not joint or math.isinf(search.left())
     floor = search.bound
     restricted = Restriction.of(columns, bounds, search.options.restrict)
     while not search.done() and (search.allocation is None or search.left() > 0):
@@ -55,7 +59,7 @@ def close_gap(search: SearchContext, root: Root) -> None:
         alive = columns.kept | ((bounds <= target) & np.isfinite(bounds)) | columns.of_pairs(known)
         search.survivors = int(alive.sum())
         templates = np.unique(columns.template[alive])
-        if search.survivors <= limits.most_columns and restricted.admits(templates):
+        if search.survivors <= (most if ready else wanted) and restricted.admits(templates):
             solution = _solve_part(search, templates, search.left(), floor)
             # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
             search.raise_bound(min(math.inf if solution.bound is None else solution.bound, target))
@@ -66,7 +70,7 @@ def close_gap(search: SearchContext, root: Root) -> None:
         if known is not None and math.isinf(search.left()):
             # Without a time limit, an integer programme that proves nothing might run for ever.
             break
-        chosen = np.flatnonzero(alive)
+        ready, chosen = True, np.flatnonzero(alive)
         ranked = chosen[np.argsort(bounds[chosen], kind="stable")[:wanted]]
         always = np.flatnonzero(columns.kept | (root.relaxation.x > 1e-9) | columns.of_pairs(known))
         templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
@@ -74,9 +78,9 @@ def close_gap(search: SearchContext, root: Root) -> None:
         search.lap("fixing")
         if known is None:
             search_neighbourhoods(search, root.reduced_costs)
-        if wanted >= min(limits.most_columns, search.survivors) or restricted.full:
+        if wanted >= min(most, search.survivors) or restricted.full:
             break
-        wanted = min(2 * wanted, limits.most_columns)
+        wanted = min(2 * wanted, most)
 
 
 def _solve_part(search: SearchContext, templates: Ints, time_limit: float, floor: float = 0.0) -> Solution[Allocation]:

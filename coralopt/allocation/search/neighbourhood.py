@@ -45,7 +45,8 @@ def search_neighbourhoods(search: SearchContext, reduced: Floats) -> None:
         if search.good_enough(search.cost, search.bound):
             break
         picked = np.sort(rng.choice(phases, size, replace=False))
-        inside = np.isin(columns.phase, picked)
+        inside = np.zeros(len(columns), dtype=np.bool_)
+        inside[columns.served.column[np.isin(columns.served.phase, picked)]] = True
         chosen = np.unique(np.concatenate([np.flatnonzero(inside & (counts > 0)), *(near[p] for p in picked)]))
         other = _optimised(search, chosen, np.where(inside, 0, counts), deadline)
         idle += 1

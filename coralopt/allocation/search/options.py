@@ -39,6 +39,7 @@ class SearchLimits:
         first_columns: Columns of the first integer programme while more survive than can be handed over; each later one
             has twice as many.
         most_columns: Most columns that are handed to a back end at once, more or less: templates come whole.
+        most_joint_columns: The same where templates serve several model phases.
     """
 
     many_templates: int = 50_000
@@ -62,6 +63,7 @@ class SearchLimits:
     rests: int = 4
     first_columns: int = 600
     most_columns: int = 6_000
+    most_joint_columns: int = 30_000
 
 
 @dataclass(frozen=True, eq=False)

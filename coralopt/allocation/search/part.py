@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt.allocation.check import check_allocation
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -59,12 +60,13 @@ class Part(AllocationProblem):
         if not self.margin:
             return plain
         demand = plain.demand * (1 + self.margin)
-        alone = plain.throughput >= plain.demand[plain.phase]
-        throughput = np.where(alone, np.maximum(plain.throughput, demand[plain.phase]), plain.throughput)
+
+        def still_alone(tokens_s: Floats, phase: npt.NDArray[np.int32]) -> Floats:
+            return np.where(tokens_s >= plain.demand[phase], np.maximum(tokens_s, demand[phase]), tokens_s)
+
         return replace(
-            plain,
+            plain.with_throughputs(still_alone),
             demand=demand,
-            throughput=throughput,
             side_constraints=eased_limits(plain.side_constraints, -self.margin),
         )
 

@@ -18,7 +18,9 @@ from coralopt.types import Floats, Ints
 CANDIDATES = 2_000
 
 
-def rounded(problem: AllocationProblem, columns: Columns, x: Floats, reduced: Floats) -> Allocation | None:
+def rounded(
+    problem: AllocationProblem, columns: Columns, x: Floats, reduced: Floats, pool_duals: Floats
+) -> Allocation | None:
     """A feasible allocation near the relaxation's solution, or ``None`` when filling up gets stuck.
 
     Args:
@@ -26,9 +28,12 @@ def rounded(problem: AllocationProblem, columns: Columns, x: Floats, reduced: Fl
         columns: Its columns.
         x: float64 (N,), solution of the relaxation.
         reduced: float64 (N,), reduced costs at its duals.
+        pool_duals: float64 (Q,), its duals of the pools, USD/h for one more token/s.
     """
+    duals = np.zeros(len(problem.demand))
+    np.maximum.at(duals, problem.pools.phase, pool_duals)
     state = _State(problem, columns, np.floor(x + 1e-9).astype(np.int64))
-    if (state.left < 0).any() or not state.meet_demand(reduced) or not state.meet_constraints(reduced):
+    if (state.left < 0).any() or not state.meet_demand(reduced, duals) or not state.meet_constraints(reduced):
         return None
     state.tidy()
     answer = columns.allocation(state.counts)
@@ -42,15 +47,17 @@ class _State:
     """
 
     def __init__(self, problem: AllocationProblem, columns: Columns, counts: Ints) -> None:
+        from scipy.sparse import csr_array
+
         self.problem, self.columns, self.counts = problem, columns, counts
-        self.phase = columns.phase
+        served = columns.served
+        self.serves = csr_array((served.tokens_s, (served.column, served.phase)), shape=(len(columns), columns.phases))
         self.usage = problem.usage.astype(np.int64)
-        self.speed = problem.throughput[columns.template]
         self.left = problem.availability.copy()
         used = np.flatnonzero(counts)
         np.subtract.at(self.left, columns.region[used], self.usage[columns.template[used]] * counts[used, None])
         self.unmet = problem.demand - np.bincount(
-            self.phase, weights=self.speed * counts, minlength=len(problem.demand)
+            served.phase, weights=served.tokens_s * counts[served.column], minlength=len(problem.demand)
         )
         self.constraints = open_constraints(problem)
         places = columns.template, columns.region, columns.kept
@@ -75,11 +82,26 @@ class _State:
     def move(self, k: int, count: int) -> None:
         self.counts[k] += count
         self.left[self.columns.region[k]] -= count * self.usage[self.columns.template[k]]
-        self.unmet[self.phase[k]] -= count * self.speed[k]
+        phases, tokens_s = self.given(k)
+        self.unmet[phases] -= count * tokens_s
         for i, adds in enumerate(self.adds):
             self.sums[i] += count * adds[k]
 
-    def meet_demand(self, reduced: Floats) -> bool:
+    def given(self, k: int) -> tuple[Ints, Floats]:
+        """Model phases that a column serves, and tokens/s of each."""
+        entries = slice(self.serves.indptr[k], self.serves.indptr[k + 1])
+        return self.serves.indices[entries], self.serves.data[entries]
+
+    def useful(self, candidates: Ints, phase: int, duals: Floats) -> Floats:
+        """float64 (n,): tokens/s of a phase that one more would serve, and what it serves of others at its worth."""
+        rates = self.serves[candidates]
+        value = np.minimum(rates[:, [phase]].toarray()[:, 0], self.unmet[phase])
+        if rates.nnz > len(candidates):
+            rates.data = duals[rates.indices] * np.minimum(rates.data, np.maximum(self.unmet[rates.indices], 0.0))
+            value = np.maximum(value, rates.sum(axis=1) / max(duals[phase], 1e-12 * duals.max()))
+        return np.asarray(value)
+
+    def meet_demand(self, reduced: Floats, duals: Floats) -> bool:
         """Add instances until every demand is met, or costs less unmet; whether that worked."""
         problem, columns = self.problem, self.columns
         near = columns.least(reduced, CANDIDATES)
@@ -93,7 +115,7 @@ class _State:
             mine = self.fitting(near[p])
             if not len(mine) and np.isinf(unmet[p]):
                 return False
-            value = np.minimum(self.speed[mine], self.unmet[p])
+            value = self.useful(mine, p, duals)
             # Dearer by the capacity it takes from others: reduced cost plus what the served tokens are worth.
             dear = (columns.cost[mine] + np.maximum(reduced[mine], 0.0)) / value
             if dear.min(initial=np.inf) >= unmet[p]:
@@ -123,7 +145,8 @@ class _State:
     def tidy(self) -> None:
         """Take away what nothing needs, the dearest first."""
         for k in sorted(np.flatnonzero(self.counts).tolist(), key=lambda k: -self.columns.cost[k]):
-            while self.counts[k] and self.unmet[self.phase[k]] + self.speed[k] <= 0:
+            phases, tokens_s = self.given(k)
+            while self.counts[k] and (self.unmet[phases] + tokens_s <= 0).all():
                 self.move(k, -1)
                 if any(
                     item.sense == "least" and self.adds[i][k] and self.total(i) < self.limits[i]

@@ -8,7 +8,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     solves the linear relaxation over all columns. Its dual prices, priced out over all columns, give a lower bound by weak
     duality, whatever state the column generation ended in.
 ``lagrangian``
-    gives a second bound at the relaxation's capacity prices; the larger of the two is the *root bound*.
+    gives a second bound at the relaxation's capacity prices; the larger of the two is the *root bound*. There is none where
+    templates serve several model phases.
 ``rounding``
     makes a first allocation of cost U.
 ``decomposition``
@@ -55,7 +56,7 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.allocation.bounds.decomposition import CLOSE, Covering, MasterState, best_prices
-from coralopt.allocation.bounds.lagrangian import lagrangian_bound
+from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -140,7 +141,7 @@ def solve_allocation(
 
 def _first_prices(problem: AllocationProblem, search: AllocationSearchOptions) -> Floats | None:
     """float64 (R, C): capacity prices near which to look first, or ``None`` to look at everything."""
-    if any(item.measure != "new_nodes" for item in open_constraints(problem)):
+    if len(problem.joint) or any(item.measure != "new_nodes" for item in open_constraints(problem)):
         return None
     if search.state is not None and search.state.capacity_prices.shape == problem.price.shape:
         return search.state.capacity_prices
@@ -165,7 +166,7 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
     search.survivors = len(search.columns)
     root = _root_bound(search)
     _round(search, root)
-    if len(search.columns) > search.limits.direct_columns:
+    if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
         # Coverings know nothing of supply classes, unmet demand and what must be at least there.
         if search.small.adds_up and not search.done():
             root, met, values = _raise_bound(search, root, known)
@@ -216,7 +217,12 @@ def _root_bound(search: SearchContext) -> Root:
     search.capacity_prices, side = relaxation.capacity_prices, relaxation.side_prices
     reduced = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, side)
     dual = dual_bound(small, columns, relaxation, reduced)
-    lagrangian = lagrangian_bound(small, columns, relaxation.capacity_prices, side_prices=side)
+    # Covering knapsacks know one model phase a template.
+    lagrangian = (
+        LagrangianBound.nothing(len(columns))
+        if len(small.joint)
+        else lagrangian_bound(small, columns, relaxation.capacity_prices, side_prices=side)
+    )
     search.bound = max(0.0, dual, lagrangian.bound)
     search.relaxation_usd_h, search.lagrangian_usd_h = relaxation.objective, lagrangian.bound
     search.lap("lagrangian")
@@ -229,7 +235,8 @@ def _round(search: SearchContext, root: Root) -> None:
     start, kept = search.options.start, search.reduced.kept
     if start is not None and np.isin(start.template, kept).all():
         search.offer(replace(start, template=np.searchsorted(kept, start.template)))
-    first = rounded(search.small, search.columns, root.relaxation.x, root.reduced_costs)
+    relaxation = root.relaxation
+    first = rounded(search.small, search.columns, relaxation.x, root.reduced_costs, relaxation.demand_duals)
     if first is not None:
         search.offer(first)
     search.lap("rounding")

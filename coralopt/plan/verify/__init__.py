@@ -20,6 +20,7 @@ from coralopt.plan.verify.money import money
 from coralopt.plan.verify.options import options
 from coralopt.plan.verify.origin import origin, scenario
 from coralopt.plan.verify.routes import routes
+from coralopt.plan.verify.shared import shared_nodes
 from coralopt.plan.verify.simulated import simulated
 from coralopt.solving.problem import Violation
 
@@ -74,6 +75,7 @@ def verify_plan(plan: Plan) -> Verification:
     check("scenario", 1, scenario(inspected))
     check("names", instances, names(inspected))
     check("placements", instances, placements(inspected))
+    check("shared nodes", sum(instance.shared is not None for instance in plan.instances), shared_nodes(inspected))
     check("optimality of placements", instances, optimality(inspected))
     check("prices", instances, prices(inspected))
     check("capacity", inspected.scenario.availability.size, capacity(inspected))

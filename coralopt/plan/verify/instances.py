@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cache, partial
 
 from coralopt.catalog.types import GIB
@@ -40,6 +41,8 @@ def names(inspected: Inspected) -> Iterator[Violation]:
             if host.name in nodes
         ]
         name = "-".join((instance.model, instance.phase, instance.region, *parts))
+        if instance.shared is not None:
+            name = f"{instance.model}-{instance.phase}-{instance.shared.group}"
         if instance.name != name:
             yield off(instance.name, f"{instance.name!r} is the name of an instance that must be called {name!r}")
 
@@ -48,6 +51,9 @@ def placements(inspected: Inspected) -> Iterator[Violation]:
     """Layers, nodes, throughput, traffic and latency of every stage of every instance."""
     for instance, phase in inspected.known:
         yield from _node_set(instance, phase, inspected)
+        if instance.shared is not None:
+            # Its node is looked at with all that share it.
+            continue
         if len(instance.stages) > inspected.tables.plain(phase.key).max_stages:
             text = f"{instance.name}: {len(instance.stages)} stages, more than its nodes allow"
             yield Violation("placement", instance.name, text)
@@ -150,7 +156,7 @@ def optimality(inspected: Inspected) -> Iterator[Violation]:
     """No better placement of the nodes of an instance exists, by the dynamic programme; or its own is as good as it says."""
     for instance, phase in inspected.known:
         nodes = instance.nodes()
-        if sum(nodes.values()) > inspected.scenario.max_nodes:
+        if sum(nodes.values()) > inspected.scenario.max_nodes or instance.shared is not None:
             continue
         best = best_placement(inspected.tables.problem(phase, nodes), solver=_sweep()).objective
         # For a share of requests nodes may be cut so that each sends less of the KV caches.
@@ -168,7 +174,11 @@ def prices(inspected: Inspected) -> Iterator[Violation]:
     index = {host.name: c for c, host in enumerate(scenario.configurations)}
     for instance, _ in inspected.known:
         off, r = partial(Violation, "price", instance.name), scenario.regions.index(instance.region)
-        price = sum(n * list_price(scenario, instance.region, name) for name, n in instance.nodes().items())
+        price = sum(
+            (n * list_price(scenario, instance.region, name) for name, n in instance.nodes().items()), Fraction(0)
+        )
+        if instance.shared is not None:
+            price *= Fraction(instance.shared.step_ms) / Fraction(instance.shared.cycle_ms)
         if differs(float(price), instance.price_usd_h):
             yield off(f"{instance.name} is priced {instance.price_usd_h!r} USD/h, its nodes sum to {float(price)!r}")
         for name in instance.nodes():

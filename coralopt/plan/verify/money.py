@@ -39,6 +39,8 @@ def _kept(inspected: Inspected) -> Iterator[Violation]:
     running = _running(inspected)
     for instance, _ in inspected.known:
         before = running.get((instance.key, instance.region, tuple(sorted(instance.nodes().items()))), 0)
+        # What runs already has nodes of its own.
+        before = 0 if instance.shared is not None else before
         if instance.kept != min(before, instance.count):
             text = (
                 f"{instance.name}: kept is {instance.kept}, but {before} run already and {instance.count} are planned"

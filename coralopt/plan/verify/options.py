@@ -110,9 +110,11 @@ def _due(inspected: Inspected) -> Iterator[DueOption]:
     """Every option of the scenario in the order of its places."""
     scenario, known = inspected.scenario, inspected.known
     asked, keys, by_region = scenario.operations, scenario.model_keys, rent(scenario, known)
-    yield from _limits("limits", asked.limits, inspected, known, sum(by_region.values(), Fraction(0)))
+    # A shared node counts once, and in the limits of every model on it.
+    renting = [item for item in known if item[0].rents]
+    yield from _limits("limits", asked.limits, inspected, renting, sum(by_region.values(), Fraction(0)))
     for region, limits in asked.regions:
-        inside = [item for item in known if item[0].region == region]
+        inside = [item for item in renting if item[0].region == region]
         yield from _limits(f"pool.regions.{region}.limits", limits, inspected, inside, by_region[region])
     for model, rule in asked.models:
         place, mine = f"models.{keys[model]}", [item for item in known if item[1].served == model]
@@ -213,7 +215,10 @@ def _limits(
         yield DueOption(f"{place}.max_nodes", "most", "nodes", Fraction(given.max_nodes), nodes, each)
     if given.max_usd_h is not None:
         each = [_least_usd_h(inspected, i, rented is None) for i, _ in inside]
-        listed = sum((i.count * Fraction(i.price_usd_h) for i, _ in inside), Fraction(0))
+        listed = sum(
+            (i.count * (_least_usd_h(inspected, i, True) if i.shared else Fraction(i.price_usd_h)) for i, _ in inside),
+            Fraction(0),
+        )
         usd_h = listed if rented is None else rented
         yield DueOption(f"{place}.max_usd_h", "most", "USD/h", Fraction(given.max_usd_h), usd_h, each)
 

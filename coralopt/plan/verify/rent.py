@@ -47,11 +47,11 @@ def taken(scenario: ResolvedScenario, place: tuple[str, str], count: int) -> lis
 
 
 def used_nodes(known: Known) -> Counter[tuple[str, str]]:
-    """(region, node configuration) -> how many nodes of it the instances take."""
+    """(region, node configuration) -> how many nodes of it the instances take; shared ones count once."""
     used: Counter[tuple[str, str]] = Counter()
     for instance, _ in known:
         for name, n in instance.nodes().items():
-            used[instance.region, name] += n * instance.count
+            used[instance.region, name] += n * instance.count * instance.rents
     return used
 
 

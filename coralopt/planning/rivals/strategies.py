@@ -22,6 +22,7 @@ from coralopt.plan import Plan
 from coralopt.planning.coral import allocation_problem
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, StepClock, setting
+from coralopt.scenario.parts import Sharing
 from coralopt.scenario.resolved import Operations, ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend, relative_gap
 from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets
@@ -201,8 +202,8 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
     """Refuse what only coral has an answer to: a rival that leaves it out in silence would be compared unfairly.
 
     Raises:
-        ScenarioError: The scenario asks for free latency budgets, network-aware stages, operators' limits, or models in
-            mode auto or with variants.
+        ScenarioError: The scenario asks for free latency budgets, network-aware stages, operators' limits, shared nodes, or
+            models in mode auto or with variants.
     """
     if varied := scenario.models_with_variants:
         raise ScenarioError(
@@ -226,6 +227,9 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
                 )
             ],
         )
+    if scenario.sharing != Sharing():
+        problem = "only planner coral lets models share nodes"
+        raise ScenarioError(scenario.name, [Mistake("sharing", problem, "leave it out to compare planners")])
     rules = scenario.placement
     if rules.budget_units is not None or rules.link_network:
         name = "latency_budgets: free" if rules.budget_units is not None else "network: link"

@@ -186,7 +186,7 @@ def _summary(epoch: int, plan: Plan, changes: PlanDifference, demand: Floats, se
         lower_bound_usd_h=plan.lower_bound_usd_h,
         gap=plan.gap,
         instances=sum(item.count for item in plan.instances),
-        nodes=sum(item.count * sum(item.nodes().values()) for item in plan.instances),
+        nodes=sum(item.count * sum(item.nodes().values()) for item in plan.instances if item.rents),
         start=changes.start,
         stop=changes.stop,
         keep=changes.keep,
@@ -197,7 +197,7 @@ def _summary(epoch: int, plan: Plan, changes: PlanDifference, demand: Floats, se
 
 
 def planned_instances(plan: Plan | None, alive: Mapping[str, int] | None = None) -> tuple[RunningInstances, ...]:
-    """The instances of a plan, as the next plan's scenario says that they run.
+    """The instances of a plan that have nodes of their own, as the next plan's scenario says that they run.
 
     Args:
         plan: The plan; ``None`` when nothing runs.
@@ -209,7 +209,7 @@ def planned_instances(plan: Plan | None, alive: Mapping[str, int] | None = None)
     return tuple(
         RunningInstances(item.key, item.region, item.nodes(), counts[item.name])
         for item in (() if plan is None else plan.instances)
-        if counts[item.name]
+        if counts[item.name] and item.shared is None
     )
 
 

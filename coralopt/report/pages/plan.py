@@ -99,7 +99,7 @@ def node_counts(instances: Iterable[PlannedInstance]) -> Counter[tuple[str, str]
     counts: Counter[tuple[str, str]] = Counter()
     for instance in instances:
         for configuration, nodes in instance.nodes().items():
-            counts[instance.region, configuration] += instance.count * nodes
+            counts[instance.region, configuration] += instance.count * nodes * instance.rents
     return counts
 
 

@@ -99,7 +99,11 @@ def kubernetes_files(launch: Launch, options: KubernetesOptions | None = None) -
     Args:
         launch: Lowered with :class:`KubernetesAddresses`.
         options: How manifests are written.
+
+    Raises:
+        LaunchError: Servers share GPUs.
     """
+    launch.require_own_machines("a pod takes whole GPUs")
     chosen = options or KubernetesOptions()
     output = {f"{p.name}.yaml": yaml_text(_manifests(p, chosen)) for p in launch.pipelines}
 

@@ -20,9 +20,12 @@ def preflight_program() -> str:
 def shell_files(launch: Launch) -> dict[str, str]:
     """Files by relative path: ``nodes/NAME.sh``, ``preflight/NAME.sh``, ``preflight.py``, router and launch."""
     output: dict[str, str] = {}
+    for machine, sharing in launch.machines.items():
+        if len(sharing) > 1:
+            output[f"nodes/{machine}.sh"] = _shared_script(machine, sharing)
     for pipeline in launch.pipelines:
         for machine, nodes in pipeline.machines.items():
-            output[f"nodes/{machine}.sh"] = _node_script(pipeline, nodes)
+            output.setdefault(f"nodes/{machine}.sh", _node_script(pipeline, nodes))
             if sum(len(node.gpus) for node in pipeline.nodes) > 1:
                 output[f"preflight/{machine}.sh"] = _preflight_script(pipeline, nodes)
     if any(name.startswith("preflight/") for name in output):
@@ -45,6 +48,18 @@ def _node_script(pipeline: PipelineLaunch, nodes: list[NodeLaunch]) -> str:
     # Parts of one node live and die together; whichever ends first ends the others.
     trap = ["trap 'kill $(jobs -p) 2>/dev/null || true' EXIT TERM INT"] if len(nodes) > 1 else []
     return _script("Node", pipeline, nodes, trap + serving_lines(nodes))
+
+
+def _shared_script(machine: str, sharing: list[PipelineLaunch]) -> str:
+    """Servers of several models on one machine; each begins when the one before it serves, for it measures free memory."""
+    lines = ["#!/usr/bin/env bash", f"# Node {machine}: {len(sharing)} models share its GPUs, in {sharing[0].region}"]
+    lines += ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT TERM INT"]
+    for pipeline in sharing:
+        node = pipeline.head
+        lines += [f"# {pipeline.model}/{pipeline.phase}", "(", *serving_lines([node]), ") &"]
+        address = f"http://127.0.0.1:{node.ports['http']}{pipeline.health_path}"
+        lines.append(f"until curl -fs -o /dev/null {address}; do kill -0 $!; sleep 2; done")
+    return "\n".join([*lines, "wait -n"]) + "\n"
 
 
 def _preflight_script(pipeline: PipelineLaunch, nodes: list[NodeLaunch]) -> str:

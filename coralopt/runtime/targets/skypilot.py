@@ -71,7 +71,12 @@ def skypilot_files(
             against, and what passes KV caches where prefill and decode are apart.
         addresses: Machine name -> address at which the router reaches it; by the job group's own names otherwise, which
             only the nodes of that group know.
+
+    Raises:
+        LaunchError: Servers share GPUs.
     """
+
+    launch.require_own_machines("each task rents nodes of its own")
 
     def group(pipeline: PipelineLaunch) -> list[Json]:
         chosen = (

@@ -264,7 +264,7 @@ def plan_worth(plan: Plan, configurations: Sequence[NodeConfiguration], unit: st
         for name, count in instance.nodes().items():
             if name not in nodes:
                 raise WorkloadError(f"the plan uses {name}, which the scenario's pool does not have")
-            total += instance.count * count * UNITS[unit](nodes[name])
+            total += instance.count * count * UNITS[unit](nodes[name]) * instance.rents
     return total
 
 

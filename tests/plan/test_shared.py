@@ -1,0 +1,170 @@
+"""Models that share nodes: what a plan says of them, how it is checked, played and started, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
+from coralopt.errors import CoraloptError, LaunchError, OptionError, ScenarioError
+from coralopt.plan.bill import bill_of
+from coralopt.planning import PlanRequest, get_planner, prove_bound
+from coralopt.report.tables import instance_table
+from coralopt.runtime import VllmEngine, lower
+from coralopt.runtime.targets import KubernetesAddresses, kubernetes_files, shell_files
+from coralopt.simulation import simulate
+from coralopt.workload import poisson_for_scenario
+
+SMALL = ("llama3.2-1b", "qwen2.5-1.5b", "smollm2-1.7b")
+
+
+def _document(sharing: bool = True) -> dict[str, Any]:
+    """Three small models, each far below one GPU's worth."""
+    longtail = load_scenario("longtail").document
+    models = {
+        name: {
+            **longtail["models"][name],
+            "demand": {"requests_s": 0.5, "input_tokens": 500, "output_tokens": 100, "input_cv": 0.5, "output_cv": 0.5},
+        }
+        for name in SMALL
+    }
+    return {
+        "mode": "mixed",
+        "models": models,
+        "pool": {"regions": {"us-east-2": {"configurations": {"1xL4": 3, "1xL40S": 2}}}},
+        "serving": {"reserve_gib": 2},
+        "headroom": {"mixed": {"throughput": 0.3, "latency": 0.5}},
+        "pruning": {"max_nodes": 1},
+        **({"sharing": {"models": 3}} if sharing else {}),
+    }
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """All three on one node."""
+    return plan_scenario(scenario_from_mapping(_document()))
+
+
+def test_one_node_in_place_of_three(plan: Plan) -> None:
+    """Sharing saves what it should, and the plan, its bill and its tables count the node once."""
+    alone = plan_scenario(scenario_from_mapping(_document(sharing=False)))
+    assert plan.cost_usd_h == pytest.approx(alone.cost_usd_h / 3)
+    assert [instance.shared is not None for instance in plan.instances] == [True] * 3
+    assert "on 1 nodes" in repr(plan)
+    bill = bill_of(plan)
+    assert [line.nodes for line in bill.lines] == [1]
+    assert sum(model.usd_h for model in bill.models) == pytest.approx(bill.usd_h)
+    assert sum(instance.price_usd_h for instance in plan.instances) == pytest.approx(plan.provisioning_usd_h)
+    assert all(str(cell).endswith("% of 1xL4 (shared1)") for cell in instance_table(plan).columns[3].cells)
+    assert '"shared"' not in alone.to_json()
+    assert Plan.parse(plan.to_json(), "again") == plan
+
+
+def test_it_verifies_and_its_bound_is_derived_again(plan: Plan) -> None:
+    """Everything that a shared node promises is computed from layer times again."""
+    assert verify_plan(plan).sentences == ()
+    assert prove_bound(plan) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": 3}, "recomputed"),
+        ({"batch": 100_000}, "none that its layer times are looked at for"),
+        ({"tokens_s": 1e4}, "recomputed"),
+        ({"step_ms": 1.0}, "step_ms is 1.0, recomputed"),
+        ({"cycle_ms": 1.0}, "cycle_ms is 1.0, recomputed"),
+        ({"memory_share": 0.01}, "do not hold its batch"),
+        ({"memory_share": 0.9}, "take more memory than"),
+        ({"position": 1}, "positions are not 0, 1, ... once each"),
+        ({"group": "us-east-2-1xL4-shared9"}, "share it; sharing allows"),
+        ({"group": None}, "is given"),
+        ({"count": 2}, "differ in region or count"),
+        ({"kept": 1}, "kept is 1"),
+        ({"price_usd_h": 0.01}, "is priced 0.01"),
+        ({"name": "x"}, "must be called"),
+        ({"configuration": "1xL40S"}, "do not stand on one and the same node"),
+        ({"last_layer": 3}, "does not hold all layers"),
+    ],
+)
+def test_every_edit_of_a_shared_node_is_found(plan: Plan, change: dict[str, Any], message: str) -> None:
+    """A forged share would rent too little or promise too much."""
+    document = json.loads(plan.to_json())
+    instance = document["instances"][0]
+    stage, (name, value) = instance["stages"][0], next(iter(change.items()))
+    if name == "group" and value is None:
+        del instance["shared"]
+    else:
+        parts = (instance["shared"], *([] if name == "count" else [stage["nodes"][0]]), stage, instance)
+        next(part for part in parts if name in part)[name] = value
+    sentences = verify_plan(Plan.model_validate(document)).sentences
+    assert any(message in sentence for sentence in sentences), sentences
+
+
+def test_a_scenario_that_does_not_allow_it_refuses_the_plan(plan: Plan) -> None:
+    """What may be shared is the scenario's word."""
+    changed = plan.model_copy(update={"scenario": {**plan.scenario, "sharing": {"models": 2}}})
+    assert any("sharing allows up to 2 models" in sentence for sentence in verify_plan(changed).sentences)
+
+
+def test_steps_take_turns_and_slos_hold(plan: Plan) -> None:
+    """Played with the scenario's lengths, the SLOs hold for nearly all; GPUs never do two steps at once."""
+    played = simulate(plan, poisson_for_scenario(plan.resolved, duration_s=120.0, seed=2))
+    assert played.attainment > 0.97
+    busy = sum(float(value) for value in played.nodes["busy_s"])
+    assert 0 < busy <= 120.0 * 1.05
+    with pytest.raises(CoraloptError, match="share nodes cannot follow one another"):
+        simulate([(0.0, plan), (60.0, plan)], poisson_for_scenario(plan.resolved, duration_s=120.0, seed=2))
+
+
+def test_servers_of_one_gpu_start_one_after_the_other_within_their_memory(plan: Plan) -> None:
+    """One script for the node, one port and one share of the memory a server."""
+    launch = lower(plan, VllmEngine())
+    assert not launch.refused
+    assert {remark.code for verdict in launch.verdicts for remark in verdict.remarks} >= {"shared-gpu"}
+    files = {name: text for name, text in shell_files(launch).items() if name.startswith("nodes/")}
+    assert len(files) == 1
+    words = next(iter(files.values())).split()
+    shares = [float(words[k + 1]) for k, word in enumerate(words) if word == "--gpu-memory-utilization"]
+    ports = [words[k + 1] for k, word in enumerate(words) if word == "--port"]
+    assert len(shares) == len(set(ports)) == 3
+    assert 0.89 < sum(shares) <= 0.9
+    assert next(iter(files.values())).count("until curl") == 3
+    with pytest.raises(LaunchError, match="3 servers share their GPUs, but a pod takes whole GPUs; use target shell"):
+        kubernetes_files(lower(plan, VllmEngine(), KubernetesAddresses()))
+
+
+def test_what_has_no_word_for_it_says_so(plan: Plan) -> None:
+    """Rivals would be compared unfairly, and a common share of demand is not searched for."""
+    with pytest.raises(ScenarioError, match="only planner coral lets models share nodes"):
+        get_planner("homo").plan(PlanRequest(plan.resolved))
+    with pytest.raises(OptionError, match="does not know shared nodes"):
+        get_planner("coral").plan(PlanRequest(plan.resolved, on_infeasible="scale"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sharing": {"models": 1}}, "sharing.models"),
+        ({"sharing": {"models": 5}}, "sharing.models"),
+        ({"sharing": {"model": 2}}, "sharing"),
+    ],
+)
+def test_bad_sections_are_refused(changes: dict[str, Any], message: str) -> None:
+    """Each mistake names its place."""
+    with pytest.raises(ScenarioError, match=message):
+        scenario_from_mapping({**_document(), **changes})
+
+
+def test_one_model_or_a_share_of_requests_cannot_share() -> None:
+    """Sharing plans for mean requests, and needs somebody to share with."""
+    document = _document()
+    one = {**document, "models": {SMALL[0]: document["models"][SMALL[0]]}}
+    with pytest.raises(ScenarioError, match="there is one model only, so none to share a node with"):
+        scenario_from_mapping(one)
+    entry = document["models"][SMALL[0]]
+    document["models"][SMALL[0]] = {**entry, "slo": {"ttft_ms": 2000, "tpot_ms": 100}}
+    with pytest.raises(ScenarioError, match=r"planned for mean requests, not for 0\.99 of them"):
+        scenario_from_mapping(document)
