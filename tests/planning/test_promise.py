@@ -229,6 +229,25 @@ def test_a_plan_holds_what_it_promises(plan: Plan) -> None:
     assert mean.cost_usd_h < plan.cost_usd_h
 
 
+@pytest.mark.slow
+def test_a_mean_model_beside_it_may_lose_an_instance() -> None:
+    """No bound counts the loss of one instance of a mean model as that of its whole group."""
+    document = {**load_scenario("tiny").document, "name": "lost"}
+    models = {key: dict(model) for key, model in document["models"].items()}
+    models["gpt-oss-20b"]["slo"] = {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}
+    models["phi4-14b"]["survive_instance_loss"] = 0.5
+    pruning = {"max_nodes": 1, "memory_ratio": 12}
+    plan = plan_scenario(
+        scenario_from_mapping({**document, "models": models, "pruning": pruning}), settings={"certify": False}
+    )
+    assert verify_plan(plan).ok
+    models["phi4-14b"].pop("survive_instance_loss")
+    free = plan_scenario(
+        scenario_from_mapping({**document, "models": models, "pruning": pruning}), settings={"certify": False}
+    )
+    assert free.lower_bound_usd_h <= plan.lower_bound_usd_h <= plan.cost_usd_h
+
+
 def test_no_cheaper_plan_holds(plan: Plan) -> None:
     """Every cheaper choice of up to two instances a phase fails when its instances are played."""
     scenario = plan.resolved
