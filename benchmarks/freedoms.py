@@ -64,6 +64,16 @@ BUSY: Change = {
     ]
 }
 
+#: As demanded, three times as much on one day of ten, a quarter at night.
+CASES: Change = {
+    "demand_cases": {
+        "usual": {"probability": 0.7},
+        "launch": {"probability": 0.1, "factor": 3},
+        "night": {"probability": 0.2, "factor": 0.25},
+    }
+}
+MISSED: Change = {"models": {"*": {"unmet": {"usd_per_1000_requests": 2.0}}}}
+
 ROWS = (
     Row("several GPU types, not one (L40S)", "core", _quota(L4=0, A10G=0), {}),
     Row("replicas of several nodes", "core", {"pruning": {"max_nodes": 1}}, {}),
@@ -81,6 +91,7 @@ ROWS = (
     Row("start costs by template, not K = 0.1", "core", {}, {"start": {"load_gb_s": 0.31}}),
     Row("40 % of the prompt tokens found in caches", "core", {}, {"models": {"*": {"demand": {"prefix_hit": 0.4}}}}),
     Row("shared nodes, not one model each", "longtail", {"sharing": None}, {}),
+    Row("demand in three cases: all served, or 2 USD per 1,000 requests missed", "core", CASES, {**CASES, **MISSED}),
     Row("two replicas of each phase", "tiny", {}, {"models": {"*": {"min_replicas": 2}}}),
 )
 

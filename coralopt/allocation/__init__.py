@@ -1,6 +1,6 @@
 """The online stage: how many of each serving template to deploy where, at least cost (paper section 4.3)."""
 
-from coralopt.allocation.check import check_allocation, request_flows, unmet_demand
+from coralopt.allocation.check import check_allocation, price_of_unmet, request_flows, unmet_demand
 from coralopt.allocation.explain import Explanation, MissedConstraint, Shortfall, explain
 from coralopt.allocation.joint import Joint
 from coralopt.allocation.largest_factor import FactorLimits, LargestFactor, largest_factor
@@ -53,6 +53,7 @@ __all__ = [
     "largest_factor",
     "matrix_from_arrays",
     "pieces_of",
+    "price_of_unmet",
     "readable_names",
     "reduce_problem",
     "request_flows",

@@ -69,7 +69,7 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
     for p in range(phases):
         price = math.inf if problem.unmet_price is None else float(problem.unmet_price[p])
         if math.isfinite(price):
-            cost += unmet[p] * Fraction(price)
+            cost += price_of_unmet(problem, p, unmet[p])
         elif unmet[p] > 0:
             demand = Fraction(float(problem.demand[p]))
             served = _served(problem, items, p, range(regions))
@@ -107,6 +107,15 @@ def request_flows(problem: AllocationProblem, items: list[_Item]) -> list[Flow]:
             most = min(most, *levels)
         flows.append(least_flow(model, capacity, most, price))
     return flows
+
+
+def price_of_unmet(problem: AllocationProblem, phase: int, unmet: Fraction) -> Fraction:
+    """USD/h of so many unmet tokens/s of a model phase, the cheapest first."""
+    paid, left = Fraction(0), unmet
+    for share, factor in problem.tiers_of(phase):
+        part = min(left, Fraction(share) * Fraction(float(problem.demand[phase])))
+        paid, left = paid + part * Fraction(factor), left - part
+    return paid * Fraction(float(problem.unmet_prices()[phase]))
 
 
 def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flow] | None = None) -> list[Fraction]:

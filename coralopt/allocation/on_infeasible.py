@@ -76,6 +76,10 @@ def solve_or_serve_less(
             "shortfall needs a price for unmet demand: give `unmet` for some models in the scenario, or --unmet-price"
         )
     options, started = options or DEFAULT_OPTIONS, time.perf_counter()
+    if problem.unmet_tiers:
+        if on_infeasible != "explain":
+            raise OptionError("demand cases say what may go unmet at what price: leave out --on-infeasible")
+        return Served(solve_allocation(problem, solver, options, search), problem)
 
     def rest_of_time() -> SolveOptions:
         if options.time_limit is None:

@@ -84,6 +84,8 @@ class AllocationProblem(AttachedProblem[Allocation]):
         side_constraints: Side constraints.
         unmet_price: float64 (P,), USD/h for one token/s of unmet demand, infinite where all must be met; or ``None``
             when all must be met everywhere.
+        unmet_tiers: Of every phase (share of the demand, factor on its price) in the order in which demand goes unmet:
+            factors ascend, the last share is 1: the rest. Empty: one price for all. Alike for phases that go together.
         unmet_together: Groups of model phases whose demand goes unmet in equal shares; others go alone.
         routes: Models whose requests may not go from any instance to any other for nothing.
         start_penalty: float64 (T,), K of each template, in place of ``penalty``; or ``None``.
@@ -111,6 +113,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
     routes: tuple[ModelRoutes, ...] = ()
     start_penalty: Floats | None = None
     joint: Joint = field(default_factory=Joint)
+    unmet_tiers: tuple[tuple[tuple[float, float], ...], ...] = ()
 
     kind: ClassVar[str] = "allocation"
     sense: ClassVar[Literal["min", "max"]] = "min"
@@ -196,6 +199,8 @@ class AllocationProblem(AttachedProblem[Allocation]):
                 raise SolverError(
                     f"unmet_price is {self.unmet_price.tolist()}; it must be {phases} numbers of at least 0"
                 )
+        if self.unmet_tiers:
+            self._refuse_bad_tiers()
         together = [p for group in self.unmet_together for p in group]
         if len(set(together)) < len(together) or not all(0 <= p < phases for p in together):
             raise SolverError(f"unmet_together is {self.unmet_together}; each phase of 0..{phases - 1} once at most")
@@ -207,11 +212,22 @@ class AllocationProblem(AttachedProblem[Allocation]):
             self.routes,
             self.demand,
             regions,
-            [group for group, _ in self.unmet_groups()],
+            [group for group, _, _ in self.unmet_groups()],
             {p for item in self.side_constraints if item.measure == "tokens_s" for p in item.phases or ()},
         )
         refuse_bad_supply(self, self.region_names, self.configuration_names)
         refuse_bad_constraints(self)
+
+    def _refuse_bad_tiers(self) -> None:
+        if self.routes or any(row.measure == "tokens_s" for row in self.side_constraints):
+            raise SolverError("unmet_tiers go with phases without routes, and no share of them may be asked to survive")
+        fits = len(self.unmet_tiers) == len(self.demand)
+        for tiers in self.unmet_tiers:
+            factors = [factor for _, factor in tiers]
+            fits = fits and bool(tiers) and factors[0] >= 0 and factors == sorted(factors) and tiers[-1][0] == 1
+            fits = fits and all(0 < share <= 1 for share, _ in tiers)
+        if not fits:
+            raise SolverError(f"unmet_tiers is {self.unmet_tiers}; factors must ascend, and the last share be 1")
 
     def _set(self, name: str, value: object) -> None:
         # The dataclass is frozen; the arrays it was given only change their dtype.
@@ -301,15 +317,20 @@ class AllocationProblem(AttachedProblem[Allocation]):
         """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
         return np.full(len(self.demand), np.inf) if self.unmet_price is None else self.unmet_price
 
-    def unmet_groups(self) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """Groups of model phases whose demand may go unmet, and USD/h of all of it; one column each."""
+    def tiers_of(self, phase: int) -> tuple[tuple[float, float], ...]:
+        """(share of the demand, factor on its price), cheapest first."""
+        return self.unmet_tiers[phase] if self.unmet_tiers else ((1.0, 1.0),)
+
+    def unmet_groups(self) -> tuple[tuple[tuple[int, ...], float, float], ...]:
+        """Groups of model phases whose demand may go unmet, USD/h of all of it, the share at this price; a column each."""
         price = self.unmet_prices()
         grouped = {p for group in self.unmet_together for p in group}
         groups = [*self.unmet_together, *((p,) for p in range(len(self.demand)) if p not in grouped)]
         return tuple(
-            (group, float(sum(price[p] * self.demand[p] for p in group)))
+            (group, factor * float(sum(price[p] * self.demand[p] for p in group)), share)
             for group in sorted(groups)
             if group and np.isfinite(price[group[0]])
+            for share, factor in self.tiers_of(group[0])
         )
 
     def template_price(self) -> Floats:

@@ -4,6 +4,7 @@ from coralopt.plan.certificate import Certificate, CertifiedPhase
 from coralopt.plan.difference import InstanceChange, PlanDifference, difference
 from coralopt.plan.document import (
     Plan,
+    PlannedCase,
     PlannedDemand,
     PlannedInstance,
     PlannedNode,
@@ -22,6 +23,7 @@ __all__ = [
     "InstanceChange",
     "Plan",
     "PlanDifference",
+    "PlannedCase",
     "PlannedDemand",
     "PlannedInstance",
     "PlannedNode",

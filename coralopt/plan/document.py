@@ -188,6 +188,17 @@ class PlannedMode(_Part):
     )
 
 
+class PlannedCase(_Part):
+    """What one of several demands that may come leaves of a model unserved."""
+
+    case: str
+    probability: Figure = Field(gt=0, le=1)
+    model: Name
+    factor: Figure = Field(ge=0, description="The demand of the case over that of the scenario.")
+    unmet_share: Figure = Field(ge=0, le=1, description="Share of the model's requests not served in this case.")
+    unmet_usd_h: Figure = Field(ge=0, description="What they cost while the case lasts, USD/h.")
+
+
 def share_of(modes: Sequence[PlannedMode], key: str) -> float:
     """Share of its model's served requests that go through a model phase: 1 where the model has one mode."""
     name, phase = key.rsplit("/", 1)
@@ -262,7 +273,9 @@ class Plan(_Part, Tabular):
     )
     served_factor: Figure = Field(default=1.0, ge=0, le=1, description="scale: this share of every demand is served.")
     served_factor_bound: Figure = Field(default=1.0, ge=0, le=1, description="scale: no larger share can be, proven.")
-    unmet_usd_h: Figure = Field(default=0.0, ge=0, description="shortfall: price of unmet demand, part of the cost.")
+    unmet_usd_h: Figure = Field(
+        default=0.0, ge=0, description="Price of unmet demand, expected over cases; part of the cost."
+    )
     egress_usd_h: Figure = Field(default=0.0, ge=0, description="KV caches sent between regions, part of the cost.")
     scenario_digest: str
     library_digest: str
@@ -277,6 +290,9 @@ class Plan(_Part, Tabular):
     )
     modes: tuple[PlannedMode, ...] = Field(
         default=(), description="How models in mode auto or with variants are served; empty where all go one way."
+    )
+    cases: tuple[PlannedCase, ...] = Field(
+        default=(), description="Demands that may come, and what each leaves unserved; empty where demand is known."
     )
     simulated: Simulated | None = Field(default=None, description="Played against requests, and how that ended.")
     certificate: Certificate | None = Field(
@@ -330,8 +346,9 @@ class Plan(_Part, Tabular):
         if not self.flows:
             # Nor does one whose transfers are free say where they go.
             del data["flows"], data["egress_usd_h"]
-        if not self.modes:
-            del data["modes"]
+        for name in ("modes", "cases"):
+            if not data[name]:
+                del data[name]
         for demand in data["demands"]:
             if not demand["prefix_hit"]:
                 del demand["prefix_hit"]

@@ -26,7 +26,7 @@ from coralopt.placement import Placement
 from coralopt.plan import Plan
 from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
-from coralopt.planning.operators import operator_terms, start_penalties, unmet_prices
+from coralopt.planning.operators import case_terms, operator_terms, start_penalties, unmet_prices
 from coralopt.planning.promise.certificate import certify
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
@@ -191,7 +191,6 @@ def allocation_problem(
         ),
         throughput=np.concatenate([library.throughput, patterns.tokens_s[:, 0]]),
         phase=np.concatenate([library.phase, patterns.phase[:, 0].astype(np.int32)]),
-        demand=np.array([phase.needed_tokens_s for phase in scenario.model_phases]),
         availability=scenario.availability,
         price=scenario.price_usd_h,
         running=running,
@@ -202,6 +201,7 @@ def allocation_problem(
         routes=allowed_routes(scenario),
         start_penalty=start_penalties(scenario, library),
         joint=_joint(patterns, len(library)),
+        **case_terms(scenario),
         **operator_terms(scenario, library.configurations),
     )
 

@@ -10,14 +10,15 @@ from typing import Any, Literal
 import numpy as np
 
 from coralopt._version import __version__
-from coralopt.allocation import Served, request_flows, unmet_demand
+from coralopt.allocation import Served, price_of_unmet, request_flows, unmet_demand
 from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedShare, PlannedStage
 from coralopt.plan.document import headline_gap, share_of
 from coralopt.plan.flows import allowed_routes, planned_flows, planned_means, planned_modes
-from coralopt.planning.operators import planned_classes, planned_options
+from coralopt.planning.operators import planned_cases, planned_classes, planned_options
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend
+from coralopt.solving.tolerance import TOLERANCE
 from coralopt.templates import Patterns, TemplateLibrary, placement_tables
 from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
 from coralopt.throughput.steps import memory_shares, node_steps
@@ -203,13 +204,22 @@ def make_plan(
     provisioning = 0.0
     allocation = result.allocation
     classes = planned_classes(problem, allocation)
-    unmet = np.array([phase.needed_tokens_s for phase in scenario.model_phases]) - problem.demand
+    needed = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
+    # Where larger demands may come, they are planned for.
+    unmet, cases = (
+        np.maximum(0.0, needed - problem.demand),
+        planned_cases(scenario, problem, [Fraction(0)] * len(needed)),
+    )
     unmet_usd_h = 0.0
     if problem.unmet_price is not None:
         items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
         missing = unmet_demand(problem, items)
+        cases = planned_cases(scenario, problem, missing)
         unmet = np.array([float(lack) for lack in missing])
-        unmet_usd_h = float(sum(Fraction(float(c)) * m for c, m in zip(problem.unmet_price, missing, strict=True) if m))
+        if cases:
+            unmet -= problem.demand - needed
+            unmet = np.where(unmet > TOLERANCE * needed, unmet, 0.0)
+        unmet_usd_h = float(sum(price_of_unmet(problem, p, m) for p, m in enumerate(missing) if m))
     groups: Counter[str] = Counter()
     for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
         if patterns is not None and row >= len(library):
@@ -309,5 +319,6 @@ def make_plan(
         node_classes=classes,
         flows=tuple(flows),
         modes=tuple(modes),
+        cases=cases,
         scenario=dict(scenario.document),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from coralopt.allocation import (
     side_constraint_uses,
     taken,
 )
-from coralopt.plan import PlannedNodeClass, PlannedOption
+from coralopt.plan import PlannedCase, PlannedNodeClass, PlannedOption
 from coralopt.scenario.resolved import RentLimits, ResolvedScenario
+from coralopt.solving.tolerance import TOLERANCE
 from coralopt.templates import TemplateLibrary
 from coralopt.types import Floats
 
@@ -59,6 +61,62 @@ def unmet_prices(scenario: ResolvedScenario) -> Floats | None:
             usd_mtok = {"prefill": given, "decode": made, "mixed": mixed}[phase.phase]
             prices[p] = usd_mtok * USD_H_PER_TOKEN_S
     return prices if np.isfinite(prices).any() else None
+
+
+def case_terms(scenario: ResolvedScenario) -> dict[str, Any]:
+    """``demand``, ``unmet_price`` and ``unmet_tiers``: all of the largest demand, where several may come.
+
+    With the factors f_1 < f_2 < ... of a model, what is planned beyond f_k is of use in the cases above it only: so what is
+    missing between f_k and f_k+1 costs its price times their probability.
+    """
+    needed = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
+    cases, prices = scenario.operations.cases, unmet_prices(scenario)
+    if not cases:
+        return {"demand": needed}
+    largest, tiers = [], []
+    for phase in scenario.model_phases:
+        chance: dict[float, float] = {}
+        for case in cases:
+            factor = dict(case.factors)[phase.served]
+            chance[factor] = chance.get(factor, 0.0) + case.probability
+        ends = sorted(chance, reverse=True)
+        above = np.cumsum([chance[end] for end in ends]).tolist()
+        steps = [
+            ((end - lower) / ends[0], likely)
+            for end, lower, likely in zip(ends, [*ends[1:], 0.0], above, strict=True)
+            if end > lower
+        ]
+        largest.append(ends[0])
+        # The last price is for all the rest.
+        tiers.append((*steps[:-1], (1.0, steps[-1][1] if steps else 1.0)))
+    return {"demand": needed * largest, "unmet_price": prices, "unmet_tiers": () if prices is None else tuple(tiers)}
+
+
+def planned_cases(
+    scenario: ResolvedScenario, problem: AllocationProblem, unmet: Sequence[Fraction]
+) -> tuple[PlannedCase, ...]:
+    """What every case leaves unserved where ``unmet`` tokens/s of the problem's demand are."""
+    rows = []
+    for case in scenario.operations.cases:
+        for name, factor in case.factors:
+            mine = [p for p, phase in enumerate(scenario.model_phases) if phase.served == name]
+            wanted = {p: Fraction(factor) * Fraction(scenario.model_phases[p].needed_tokens_s) for p in mine}
+            missing = {p: unmet[p] - (Fraction(float(problem.demand[p])) - wanted[p]) for p in mine}
+            share = max((missing[p] / wanted[p] for p in mine if wanted[p] > 0), default=Fraction(0))
+            # A demand times its factor is rounded.
+            share = share if share > TOLERANCE else Fraction(0)
+            prices = problem.unmet_prices()
+            rows.append(
+                PlannedCase(
+                    case=case.name,
+                    probability=case.probability,
+                    model=name,
+                    factor=factor,
+                    unmet_share=float(share),
+                    unmet_usd_h=float(sum(share * wanted[p] * Fraction(float(prices[p])) for p in mine if share)),
+                )
+            )
+    return tuple(rows)
 
 
 def _supply(scenario: ResolvedScenario, configurations: Sequence[str]) -> tuple[SupplyClass, ...]:

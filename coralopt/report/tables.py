@@ -23,7 +23,9 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         ("cost", f"{plan.cost_usd_h:,.4f} USD/h"),
         ("of it initialization", f"{plan.initialization_usd_h:,.4f} USD/h"),
     ]
-    if plan.on_infeasible == "shortfall":
+    if plan.cases:
+        facts.append(("of it expected unmet demand", f"{plan.unmet_usd_h:,.4f} USD/h"))
+    elif plan.on_infeasible == "shortfall":
         facts.append(("of it unmet demand", f"{plan.unmet_usd_h:,.4f} USD/h"))
     if plan.on_infeasible == "scale":
         bound = f" (proven: at most {plan.served_factor_bound * 100:.4f} %)"
@@ -98,6 +100,21 @@ def demand_table(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         ],
         rows,
         caption="\n".join(captions) or None,
+    )
+
+
+def case_table(plan: Plan) -> Table:
+    """Demands that may come, and what each leaves unserved."""
+    return make_table(
+        "Demand cases",
+        [
+            *("case", Column("probability", "{:.1%}"), "model", Column("times demand", "{:,.4g}")),
+            *(Column("not served", "{:.2%}"), Column("USD/h then", "{:,.4f}")),
+        ],
+        [
+            (item.case, item.probability, item.model, item.factor, item.unmet_share, item.unmet_usd_h)
+            for item in plan.cases
+        ],
     )
 
 
@@ -185,6 +202,8 @@ def plan_view(
     parts += [plan_summary(plan, expected), instance_table(plan)]
     if plan.options:
         parts.append(option_table(plan))
+    if plan.cases:
+        parts.append(case_table(plan))
     played = simulated_table(plan)
     if played is not None:
         parts.append(played)

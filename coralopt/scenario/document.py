@@ -291,10 +291,25 @@ class Limits(Section):
 
 
 class Unmet(Section):
-    """What a token that is not served costs, where demand may go unmet (--on-infeasible shortfall)."""
+    """What a token that is not served costs, where demand may go unmet (--on-infeasible shortfall, demand_cases)."""
 
     input_usd_mtok: Usd = Field(default=0.0, description="price of unserved input tokens, in USD per million tokens")
     output_usd_mtok: Usd = Field(default=0.0, description="price of unserved output tokens, in USD per million tokens")
+    usd_per_1000_requests: Usd | None = Field(
+        default=None, description="price of unserved requests on top, in USD per 1,000 requests"
+    )
+
+
+class DemandCase(Section):
+    """One of several demands that may come: that of the models, times a factor."""
+
+    probability: Annotated[float, Field(gt=0, le=1)] = Field(description="how likely it is, above 0, at most 1")
+    factor: Annotated[float, Field(ge=0, le=1000)] = Field(
+        default=1.0, description="what every demand is multiplied by"
+    )
+    factors: dict[Name, Annotated[float, Field(ge=0, le=1000)]] = Field(
+        default_factory=dict, description="a key of 'models' -> its own factor"
+    )
 
 
 class Speculation(Section):
@@ -721,6 +736,9 @@ class Document(Section):
     initialization_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.1,
         description="K: node initialization time divided by the time between two plans (6 min / 60 min), a ratio",
+    )
+    demand_cases: dict[Name, DemandCase] = Field(
+        default_factory=dict, description="name -> one of several demands that may come: probability and factor"
     )
     start: Start | None = Field(
         default=None,

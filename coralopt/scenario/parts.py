@@ -326,6 +326,21 @@ class StartCost:
 
 
 @dataclass(frozen=True)
+class DemandScenario:
+    """One of several demands that may come.
+
+    Attributes:
+        name: What it is called.
+        probability: Above 0; those of all cases sum to 1.
+        factors: (model name, what its demand is multiplied by) of every model.
+    """
+
+    name: str
+    probability: float
+    factors: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
 class Operations:
     """What operators ask for beyond SLOs, demand and pool; the defaults ask for nothing.
 
@@ -336,6 +351,7 @@ class Operations:
         classes: Reserved and spot nodes.
         start_first: Whether all that runs still takes its nodes while new instances start.
         start: What starting costs by template; ``None`` where one K holds for all.
+        cases: Demands that may come, of which the plan leaves unmet what costs less so; none where demand is known.
     """
 
     limits: RentLimits = RentLimits()
@@ -344,6 +360,7 @@ class Operations:
     classes: tuple[NodeClass, ...] = ()
     start_first: bool = False
     start: StartCost | None = None
+    cases: tuple[DemandScenario, ...] = ()
 
 
 @dataclass(frozen=True)

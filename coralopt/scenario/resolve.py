@@ -28,6 +28,7 @@ from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.parts import (
     PHASES_OF,
     SERVING_PRESETS,
+    DemandScenario,
     Facts,
     KvTransfer,
     MeasuredNodeTimes,
@@ -613,11 +614,16 @@ def _operations(
             ((*place, "survive_instance_loss"), entry.survive_instance_loss > 0),
             (("transition",), document.transition == "start-first"),
             (("start",), document.start is not None),
+            (("demand_cases",), bool(document.demand_cases)),
         ):
             if asked and entry.slo.attainment != "mean":
                 problem = f"is planned for mean requests, not for {entry.slo.attainment:.6g} of them ('{key}')"
                 mistakes.add(where, problem, "give slo.attainment: mean, or leave it out")
-        unmet = None if entry.unmet is None else (float(entry.unmet.input_usd_mtok), float(entry.unmet.output_usd_mtok))
+        unmet = None
+        if entry.unmet is not None:
+            made = (phase.mean_output_tokens for phase in phases if phase.served in (key, _name(key, entry)))
+            each = 1e3 * float(entry.unmet.usd_per_1000_requests or 0.0) / next(made, 1.0)
+            unmet = float(entry.unmet.input_usd_mtok), float(entry.unmet.output_usd_mtok) + each
         rule = ModelRules(
             limits(entry.limits, *place),
             entry.min_replicas,
@@ -626,8 +632,7 @@ def _operations(
             tuple(node.name for node in pool if node.name in forbidden),
             unmet,
         )
-        found = catalog.find_model(key) if entry.model is None else None
-        name = found.name if found else key
+        name = _name(key, entry)
         if rule != ModelRules() and name in names:
             rules.append((name, rule))
     classes: list[NodeClass] = []
@@ -646,7 +651,49 @@ def _operations(
         models=tuple(rules),
         classes=tuple(classes),
         start_first=document.transition == "start-first",
+        cases=_cases(document, mistakes),
         start=None if document.start is None else StartCost(**{name: float(value) for name, value in document.start}),
+    )
+
+
+def _name(key: str, entry: Model) -> str:
+    """The name of a model: that of the catalog where its key is a checkpoint's."""
+    model = catalog.find_model(key) if entry.model is None else None
+    return model.name if model else key
+
+
+def _cases(document: Document, mistakes: MistakeList) -> tuple[DemandScenario, ...]:
+    """The demands that may come."""
+    place: Path = ("demand_cases",)
+    if not document.demand_cases:
+        return ()
+    total = math.fsum(case.probability for case in document.demand_cases.values())
+    if abs(total - 1) > 1e-6:
+        mistakes.add(
+            place, f"the probabilities sum to {total:g}, not to 1", "correct them, or add the case that is missing"
+        )
+    for name, case in document.demand_cases.items():
+        for key in case.factors:
+            if key not in document.models:
+                mistakes.add((*place, name, "factors", key), f"unknown model '{key}'", suggest(key, document.models))
+    modes = [_mode(document, key) for key in document.models]
+    anywhere = document.kv_transfer == "free" or len(document.pool.regions) == 1 or set(modes) == {"mixed"}
+    if "auto" in modes or not anywhere or any(entry.variants for entry in document.models.values()):
+        problem = "several demands are planned where caches go anywhere for nothing, without mode auto or variants"
+        mistakes.add(place, problem, "give kv_transfer: free, and one mode and variant of each model")
+    for key, entry in document.models.items():
+        if entry.survive_region_loss > 0 or entry.survive_instance_loss > 0:
+            problem = f"of a demand that may go unmet no share can be asked to survive ('{key}')"
+            mistakes.add(place, problem, "leave survive_region_loss and survive_instance_loss out")
+    return tuple(
+        DemandScenario(
+            name,
+            float(case.probability),
+            tuple(
+                (_name(key, entry), float(case.factors.get(key, case.factor))) for key, entry in document.models.items()
+            ),
+        )
+        for name, case in document.demand_cases.items()
     )
 
 

@@ -324,6 +324,7 @@ _NOTHING: dict[str, object] = {
     "survive_instance_loss": 0.0,
     "forbidden": [],
     "transition": "free",
+    "demand_cases": {},
 }
 
 
@@ -393,6 +394,7 @@ def _digest(scenario: Facts) -> str:
         for holder, name in (
             (asked, "start_first"),
             (asked, "start"),
+            (asked, "cases"),
             *((rule, "survive_instance_loss") for _, rule in asked["models"]),
         ):
             if not holder[name]:

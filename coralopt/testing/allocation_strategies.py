@@ -141,19 +141,20 @@ def flow_by_linear_programme(problem: AllocationProblem, allocation: Allocation)
 
     routes = [(model, route) for model in problem.routes for route in model.routes]
     groups = problem.unmet_groups()
-    costs = [route.usd_h for _, route in routes] + [price for _, price in groups]
+    costs = [route.usd_h for _, route in routes] + [price for _, price, _ in groups]
     rows, limits = [], []
     for p, region in zip(problem.pools.phase.tolist(), problem.pools.region.tolist(), strict=True):
         mine = (problem.phase[allocation.template] == p) & ((allocation.region == region) | (region < 0))
         given = float((problem.throughput[allocation.template] * allocation.count)[mine].sum())
         routed = any(p in model.phases for model in problem.routes)
         need = [float((p, None if region < 0 else region) in route.pools) for _, route in routes]
-        spare = [0.0 if routed else -float(p in group) for group, _ in groups]
+        spare = [0.0 if routed else -float(p in group) for group, _, _ in groups]
         rows.append([problem.demand[p] * value for value in (*need, *spare)])
         limits.append(given if routed else given - problem.demand[p])
     for model in problem.routes:
         rows.append(
-            [-float(owner is model) for owner, _ in routes] + [-float(model.phases[0] in group) for group, _ in groups]
+            [-float(owner is model) for owner, _ in routes]
+            + [-float(model.phases[0] in group) for group, _, _ in groups]
         )
         limits.append(-1.0)
         for mean in model.means:

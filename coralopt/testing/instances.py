@@ -121,12 +121,18 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
                 SideConstraint(f"without one of {p}", "least", "tokens_s", share, (p,), one_lost=True)
                 for p in range(phases)
             ]
+    unmet = None
+    if trait == "scarce" and not is_wide(seed):
+        # Half of all demand comes with a probability of one half.
+        unmet = np.random.default_rng((seed, 6)).integers(1, 40, phases) / 4.0
     return AllocationProblem(
         usage=usage,
         throughput=throughput,
         phase=phase,
         demand=demand,
         routes=routes,
+        unmet_price=unmet,
+        unmet_tiers=() if unmet is None else (((0.5, 0.5), (1.0, 1.0)),) * phases,
         availability=availability,
         price=price,
         running=running,
@@ -247,6 +253,7 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
             for item in held.get("routes", ())
         )
         held["unmet_together"] = tuple(map(tuple, held.get("unmet_together", ())))
+        held["unmet_tiers"] = tuple(tuple(map(tuple, tiers)) for tiers in held.get("unmet_tiers", ()))
         for name in ("phase_names", "region_names", "configuration_names"):
             held[name] = tuple(held[name])
         return AllocationProblem(**held)

@@ -30,6 +30,7 @@ KINDS = (
     "spare",
     "starts",
     "loads",
+    "cases",
 )
 
 
@@ -100,6 +101,13 @@ def operated_problems(
         unmet = np.where(rng.random(phases) < 0.7, rng.integers(0, 40, phases) / 8.0, np.inf)
         if phases > 1 and np.isfinite(unmet).all() and rng.random() < 0.7:
             together = ((0, 1),)
+    tiers: tuple[tuple[tuple[float, float], ...], ...] = ()
+    if "cases" in chosen and not any(row.measure == "tokens_s" for row in rows):
+        unmet = (
+            np.where(rng.random(phases) < 0.8, rng.integers(1, 160, phases) / 8.0, np.inf) if unmet is None else unmet
+        )
+        # Of demand 1/4, 1/2 and 1 at some probability each; shares and probabilities are eighths.
+        tiers = (((0.5, 0.125), (0.25, float(rng.integers(1, 8)) / 8), (1.0, 1.0)),) * phases
     # Most pools of the plain strategy cannot meet the demand as it is.
     demand = problem.demand / draw(st.sampled_from((1.0, 2.0, 4.0)))
     return replace(
@@ -110,6 +118,7 @@ def operated_problems(
         unmet_price=unmet,
         unmet_together=together,
         start_penalty=loads,
+        unmet_tiers=tiers,
     )
 
 
@@ -208,8 +217,17 @@ def operated_cost(problem: AllocationProblem, counts: dict[tuple[int, int], int]
             for group in problem.unmet_together:
                 if p in group:
                     share = max(shares[other] for other in group)
-            if share:
-                cost += share * Fraction(float(problem.demand[p])) * Fraction(float(problem.unmet_price[p]))
+            whole = Fraction(float(problem.demand[p]))
+            if share and not problem.unmet_tiers:
+                cost += share * whole * Fraction(float(problem.unmet_price[p]))
+            elif share:
+                # What is missing in each case, at its probability: the cases are the upper ends of the tiers.
+                size, seen = Fraction(1), Fraction(0)
+                for width, factor in problem.unmet_tiers[p]:
+                    chance, seen = Fraction(factor) - seen, Fraction(factor)
+                    lack = max(Fraction(0), size - (1 - share))
+                    cost += chance * lack * whole * Fraction(float(problem.unmet_price[p]))
+                    size -= Fraction(width)
     for row in problem.side_constraints:
         inside = [
             (t, r, n)

@@ -266,6 +266,50 @@ def test_starting_costs_what_loading_takes(library: Path) -> None:
         list(adapt(PlanRequest(scenario(slow)), epoch_inputs(scenario(slow), epochs=1), RollingSettings(0.5)))
 
 
+def test_demand_cases_are_one_two_stage_programme(library: Path) -> None:
+    """The plan's cost is rent plus the mean over the cases of what each leaves unserved, and no fixed share is better."""
+
+    def cases(data: dict[str, Any]) -> None:
+        data["kv_transfer"] = "free"
+        data["initialization_penalty"] = 0
+        data["models"]["phi4-14b"]["unmet"] = {"usd_per_1000_requests": 0.9}
+        data["demand_cases"] = {
+            "usual": {"probability": 0.6},
+            "launch": {"probability": 0.1, "factors": {"phi4-14b": 1.75}},
+            "night": {"probability": 0.3, "factor": 0.25},
+        }
+
+    plan = plan_scenario(scenario(cases), library=library)
+    assert verify_plan(plan).violations == ()
+    assert list(prove_bound(plan)) == []
+    assert all(item.unmet_share == 0 for item in plan.cases if item.model == "gpt-oss-20b" or item.case == "night")
+    lacks = {item.case: item for item in plan.cases if item.model == "phi4-14b"}
+    assert lacks["launch"].unmet_share > 0
+    assert lacks["launch"].unmet_usd_h == pytest.approx(lacks["launch"].unmet_share * 1.75 * 4 * 3.6 * 0.9)
+    expected = sum(item.probability * item.unmet_usd_h for item in plan.cases)
+    assert plan.cost_usd_h == pytest.approx(plan.provisioning_usd_h + expected)
+    given = {(item.model, item.phase): item.planned_tokens_s / item.demand_tokens_s for item in plan.demands}
+    served = min(given["phi4-14b", "prefill"], given["phi4-14b", "decode"])
+    assert lacks["launch"].unmet_share == pytest.approx(1 - served / 1.75)
+    # Serving any case whole costs no less.
+    for factor in (0.25, 1.0, 1.75):
+
+        def fixed(data: dict[str, Any], factor: float = factor) -> None:
+            cases(data)
+            del data["demand_cases"]
+            data["models"]["phi4-14b"]["demand"]["requests_s"] = 4 * factor
+
+        rent = plan_scenario(scenario(fixed), library=library).provisioning_usd_h
+        lost = sum(p * max(0.0, f - factor) * 4 * 3.6 * 0.9 for p, f in ((0.6, 1.0), (0.1, 1.75), (0.3, 0.25)))
+        assert plan.lower_bound_usd_h <= rent + lost + 1e-6
+    less = plan.cases[0].model_copy(update={"unmet_share": 0.5})
+    wrong = plan.model_copy(update={"cases": (less, *plan.cases[1:])})
+    assert any("not as stated" in line for line in verify_plan(wrong).sentences)
+    assert any("is missing" in line for line in verify_plan(plan.model_copy(update={"cases": ()})).sentences)
+    with pytest.raises(OptionError, match="leave out --on-infeasible"):
+        plan_scenario(scenario(cases), library=library, on_infeasible="shortfall")
+
+
 def test_mistakes_have_places() -> None:
     """Options that make no sense are refused where they stand."""
 
@@ -280,6 +324,15 @@ def test_mistakes_have_places() -> None:
     assert "pool.regions.us-east-2.configurations.1xL4.reserved" in places
     with pytest.raises(ScenarioError, match="survive the loss of the only region"):
         load_scenario("tiny").with_limits(survive_region_loss=0.5)
+    two = {"a": {"probability": 0.5}, "b": {"probability": 0.4, "factors": {"phi": 2}}}
+    with pytest.raises(ScenarioError) as caught:
+        scenario(lambda data: data.update(demand_cases=two))
+    for words in (
+        "demand_cases: the probabilities sum to 0.9",
+        "demand_cases.b.factors.phi: unknown",
+        "caches go anywhere",
+    ):
+        assert words in str(caught.value)
     shares = load_scenario("core-slo")
     with pytest.raises(ScenarioError, match=r"survive_instance_loss: is planned for mean requests, not for 0\.99"):
         shares.with_limits(survive_instance_loss=1.0)

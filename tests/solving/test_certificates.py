@@ -127,7 +127,7 @@ def test_prices_of_new_instances_a_billion_times_the_rent() -> None:
     """SCIP proves twice the optimum where costs are a billion apart; a second solver tells, or both agree."""
     pytest.importorskip("pyscipopt")
     for seed in range(6, 60, 9):
-        problem = replace(allocation_instance(seed), penalty=1e9)
+        problem = replace(allocation_instance(seed), penalty=1e9, start_penalty=None, side_constraints=())
         try:
             confirmed = solve(problem, "scip", confirm="highs")
         except WrongAnswerError:

@@ -29,6 +29,7 @@ remaining demand covered at best. Where that exceeds the cost one is willing to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,7 +103,7 @@ def lagrangian_bound(
         weight, unmet = np.maximum(weight + share * terms, 0.0), unmet - share * relief
         side = SidePrices(problem, share * outside.prices)
         constant = side.worth() - problem.segments.worth(prices, side.rent_factor())
-    unmet = np.maximum(unmet, 0.0)
+    unmet = _by_worth(problem, columns, weight, np.maximum(unmet, 0.0))
     steps = np.zeros(len(columns), dtype=np.int64)
     routed = {p for model in problem.routes for p in model.phases}
     covers: list[Floats] = []
@@ -124,9 +125,9 @@ def lagrangian_bound(
             covers.append(np.zeros(grid + 1))
             rests.append(covers[-1])
             continue
-        cover = _table(columns, mine, steps, weight, grid, unmet[p] * demand / grid)
-        pro_rata = cheapest_share(weight[mine], problem.throughput[columns.template[mine]] / demand)
-        raise_to_line(cover, min(pro_rata, unmet[p] * demand))
+        tiers = [(factor * unmet[p] * demand / grid, share) for share, factor in problem.tiers_of(p)]
+        cover = _table(columns, mine, steps, weight, grid, tiers)
+        raise_to_line(cover, min(_pro_rata(problem, columns, weight, p), tiers[0][0] * grid))
         beside = float(cover[int(problem.spared[p] * grid)])
         rests.append(cover)
         for _ in range(replicas.get(p, 0)):
@@ -173,13 +174,44 @@ def lagrangian_bound(
     return LagrangianBound(total - slack, column_bounds - slack, weight, tuple(covers), whole)
 
 
-def _table(columns: Columns, mine: Ints, steps: Ints, weight: Floats, grid: int, unmet_step: float = np.inf) -> Floats:
-    """Least weight of some columns that cover each amount; a step of it may go unmet at a price."""
+def _by_worth(problem: AllocationProblem, columns: Columns, weight: Floats, unmet: Floats) -> Floats:
+    """float64 (P,): prices of unmet demand, of phases that go unmet together in proportion to what serving them costs.
+
+    Only their sum counts; in a knapsack of its own a phase without a price would go unmet.
+    """
+    unmet = unmet.copy()
+    for group in problem.unmet_together:
+        needed = [p for p in group if problem.demand[p] > 0]
+        whole = np.array([_pro_rata(problem, columns, weight, p) for p in needed])
+        total = float(sum(unmet[p] * problem.demand[p] for p in needed))
+        if len(needed) > 1 and np.isfinite(total) and np.isfinite(whole).all() and whole.sum() > 0:
+            unmet[needed] = total * whole / whole.sum() / problem.demand[needed]
+    return unmet
+
+
+def _pro_rata(problem: AllocationProblem, columns: Columns, weight: Floats, phase: int) -> float:
+    """Least weight of the demand of a phase if columns could be had in fractions."""
+    mine = np.flatnonzero(columns.phase == phase)
+    return cheapest_share(weight[mine], problem.throughput[columns.template[mine]] / problem.demand[phase])
+
+
+def _table(
+    columns: Columns,
+    mine: Ints,
+    steps: Ints,
+    weight: Floats,
+    grid: int,
+    tiers: Sequence[tuple[float, float]] = ((np.inf, 1.0),),
+) -> Floats:
+    """Least weight of some columns that cover each amount; steps of it may go unmet, (price, share of all steps) each."""
     fresh, kept = mine[~columns.kept[mine]], mine[columns.kept[mine]]
     sizes, weights = steps[fresh], weight[fresh]
-    if np.isfinite(unmet_step):
-        sizes, weights = np.append(sizes, 1), np.append(weights, unmet_step)
+    # The last price is for all the rest.
+    if np.isfinite(tiers[-1][0]):
+        sizes, weights = np.append(sizes, 1), np.append(weights, tiers[-1][0])
     table, _ = covering_table(sizes, weights, grid)
+    for price, share in tiers[:-1]:
+        allow_copies(table, 1, price, int(np.ceil(share * grid)))
     for k in kept.tolist():
         allow_copies(table, int(steps[k]), float(weight[k]), int(columns.upper[k]))
     return table

@@ -103,8 +103,8 @@ def dual_bound(problem: AllocationProblem, columns: Columns, relaxation: Relaxat
             used = sum(relaxation.demand_duals[pools.at(pool)] * problem.demand[pool[0]] for pool in route.pools)
             lost += min(0.0, route.usd_h * columns.paid + float(used) - dual - reached)
     if columns.paid:
-        for together, price in problem.unmet_groups():
-            lost -= max(0.0, float(worth[list(together)].sum()) - price)
+        for together, price, most in problem.unmet_groups():
+            lost -= most * max(0.0, float(worth[list(together)].sum()) - price)
     else:
         lost += min(0.0, 1.0 - float(worth.sum()))
     # Rounding of these sums must never lift the bound over a true cost.

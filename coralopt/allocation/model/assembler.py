@@ -88,11 +88,11 @@ def assemble(
     whole = rows.columns
     _add_flows(rows, columns.paid)
     _add_supply(rows, columns.paid)
-    groups = problem.unmet_groups() if unserved == "by group" else ((tuple(range(len(problem.demand))), 1.0),)
-    for g, (phases, price) in enumerate(groups):
+    groups = problem.unmet_groups() if unserved == "by group" else ((tuple(range(len(problem.demand))), 1.0, 1.0),)
+    for g, (phases, price, most) in enumerate(groups):
         paid = price if columns.paid or unserved == "common" else 0.0
         name = f"shortfall[{g}]" if unserved == "by group" else "unserved_share"
-        place = rows.add(np.array([paid]), np.ones(1), [name])
+        place = rows.add(np.array([paid]), np.array([most]), [name])
         for p in phases:
             if p not in rows.routed:
                 rows.enter([rows.pool + problem.pools.at((p, None))], [place], [problem.demand[p]])

@@ -12,6 +12,7 @@ r"""Rows that both Pyomo formulations share: capacity, demand, side constraints;
 
 ``extra``: nodes of the dearer supply classes (:mod:`coralopt.allocation.supply`), in rent limits at their surcharge.
 ``shortfall``, s: unmet share of the phases of a group, only where it has a price; in rows of tokens/s with their bound.
+Where prices of a group have tiers there are several, each up to its share.
 ``flow``, f: share of a model's requests on a route (:mod:`coralopt.allocation.routes`).
 ``level``, v: of a side constraint that holds with any one instance lost, the throughput of the largest instance::
 
@@ -76,15 +77,16 @@ def add_rows(
         coefficients, variables = usage.setdefault((r, c), ([], []))
         coefficients.append(-1.0)
         variables.append(paid[k])
-    unmet: dict[int, Any] = {}
+    unmet: dict[int, list[Any]] = {}
     groups = problem.unmet_groups()
     if groups:
-        model.shortfall = pyo.Var(range(len(groups)), bounds=(0, 1))
-    for g, (together, price) in enumerate(groups):
+        model.shortfall = pyo.Var(range(len(groups)), domain=pyo.NonNegativeReals)
+    for g, (together, price, most) in enumerate(groups):
+        model.shortfall[g].setub(most)
         costs.append(price)
         paid.append(model.shortfall[g])
         for p in together:
-            unmet[p] = model.shortfall[g]
+            unmet.setdefault(p, []).append(model.shortfall[g])
     model.capacity = pyo.Constraint(range(regions), range(configurations))
     for (r, c), (coefficients, variables) in sorted(usage.items()):
         body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
@@ -95,9 +97,9 @@ def add_rows(
         if p in routed:
             continue
         coefficients, variables = serve.get((p, -1), ([], []))
-        if p in unmet:
+        for share in unmet.get(p, ()):
             coefficients.append(float(problem.demand[p]))
-            variables.append(unmet[p])
+            variables.append(share)
         if variables:
             body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
             model.demand[p] = body >= float(problem.demand[p])
@@ -129,9 +131,10 @@ def add_rows(
                 if item.regions is None or r in item.regions:
                     coefficients.append(float(pieces.surcharge[k]))
                     variables.append(paid[k])
-        if item.measure == "tokens_s" and item.phases is not None and item.phases[0] in unmet and item.bound > 0:
-            coefficients.append(item.limit(problem))
-            variables.append(unmet[item.phases[0]])
+        if item.measure == "tokens_s" and item.phases is not None and item.bound > 0:
+            for share in unmet.get(item.phases[0], ()):
+                coefficients.append(item.limit(problem))
+                variables.append(share)
         limit = item.limit(problem)
         if variables:
             body = LinearExpression(constant=0, linear_coefs=coefficients, linear_vars=variables)
@@ -164,7 +167,7 @@ def _add_routes(
     model: Any,
     problem: AllocationProblem,
     serve: dict[tuple[int, int], tuple[list[float], list[Any]]],
-    unmet: dict[int, Any],
+    unmet: dict[int, list[Any]],
     objective: tuple[list[float], list[Any]],
 ) -> set[int]:
     """Add ``model.flow[g, k]``, ``.pool[p, r]``, ``.routes[g]`` and ``.mean[g, i]``; the phases that they speak of."""
@@ -198,7 +201,6 @@ def _add_routes(
     model.routes = pyo.Constraint(range(len(problem.routes)))
     for g, way in enumerate(problem.routes):
         shares = [model.flow[g, k] for k in range(len(way.routes))]
-        if way.phases[0] in unmet:
-            shares.append(unmet[way.phases[0]])
+        shares += unmet.get(way.phases[0], [])
         model.routes[g] = LinearExpression(constant=0, linear_coefs=[1.0] * len(shares), linear_vars=shares) >= 1.0
     return routed

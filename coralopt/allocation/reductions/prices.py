@@ -103,7 +103,9 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     for q in np.flatnonzero(problem.demand[pools.phase] > 0).tolist():
         p = int(pools.phase[q])
         if p not in tied:
-            rests[q] = table_of([q], unmet[p] * problem.demand[p] / grid, pools_tied=False)
+            # The cheapest price of what goes unmet, for all of it: still a bound.
+            step = problem.tiers_of(p)[0][1] * unmet[p] * problem.demand[p] / grid
+            rests[q] = table_of([q], step, pools_tied=False)
             whole[q] = rests[q, grid]
     parts = [{name: table_of(some) for name, some in staircases(problem, model).items()} for model in problem.routes]
     ends = [float(table[grid]) for part in parts for table in part.values() if np.isfinite(table[grid])]

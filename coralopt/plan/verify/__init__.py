@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
+from coralopt.plan.verify.cases import cases
 from coralopt.plan.verify.certified import certificate_violations
 from coralopt.plan.verify.demands import demands
 from coralopt.plan.verify.inspected import Inspected
@@ -81,6 +82,8 @@ def verify_plan(plan: Plan) -> Verification:
     check("capacity", inspected.scenario.availability.size, capacity(inspected))
     check("demand", len(inspected.scenario.model_phases), demands(inspected))
     check("routes", len(plan.flows), routes(inspected))
+    if plan.cases or inspected.scenario.operations.cases:
+        check("cases", len(plan.cases), cases(inspected))
     check("options", len(plan.options), options(inspected))
     check("cost and gap", 10, money(inspected))
     if plan.simulated is not None:

@@ -125,6 +125,11 @@ def _served(inspected: Inspected, phase: ModelPhase) -> Fraction:
     return level
 
 
+def served_share(inspected: Inspected, phase: ModelPhase) -> Fraction:
+    """What the plan can promise of a phase over what it needs; above 1 where there is more."""
+    return _served(inspected, phase) / needed(inspected, phase)
+
+
 def _unserved_share(inspected: Inspected, phase: ModelPhase) -> Fraction:
     """Share of a model's demand that its phases leave unmet: a request that is not served needs none of them."""
     share = Fraction(0)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import partial
 
 from coralopt.plan.document import PlannedInstance, headline_gap
-from coralopt.plan.verify.demands import rule_of
+from coralopt.plan.verify.cases import expected_usd_h, unmet_usd_h
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.rent import rent
 from coralopt.plan.verify.routes import egress_usd_h
@@ -55,11 +55,13 @@ def _sums(inspected: Inspected) -> Iterator[Violation]:
     for instance, phase in inspected.known:
         penalty = _penalty(inspected, instance, phase)
         initialization += max(0, instance.count - instance.kept) * Fraction(instance.price_usd_h) * penalty
-    if plan.on_infeasible == "shortfall":
+    if inspected.scenario.operations.cases:
+        unmet = expected_usd_h(inspected)
+    elif plan.on_infeasible == "shortfall":
         stated = {item.key: item.unmet_tokens_s for item in plan.demands}
         for phase in inspected.scenario.model_phases:
             missing = stated.get(phase.key, 0.0)
-            each = _unmet_usd_h(inspected, phase)
+            each = unmet_usd_h(inspected, phase)
             if each is None and missing:
                 text = f"{phase.key}: {missing!r} tokens/s are unmet, but the scenario gives them no price"
                 yield Violation("price", phase.key, text)
@@ -88,21 +90,6 @@ def _penalty(inspected: Inspected, instance: PlannedInstance, phase: ModelPhase)
         most = max(most, held)
     seconds = Fraction(start.boot_s) + most / (10**9 * Fraction(start.load_gb_s))
     return seconds / Fraction(start.interval_s)
-
-
-def _unmet_usd_h(inspected: Inspected, phase: ModelPhase) -> Fraction | None:
-    """USD/h of one missing token/s; ``None`` where it has no price."""
-    prices = rule_of(inspected, phase).unmet_usd_mtok
-    if prices is None:
-        return None
-    given, made = (Fraction(price) for price in prices)
-    if phase.phase == "prefill":
-        each = given
-    elif phase.phase == "decode":
-        each = made
-    else:
-        each = made + given * Fraction(phase.mean_input_tokens) / Fraction(phase.mean_output_tokens)
-    return 3600 * each / 1_000_000
 
 
 def _ways(inspected: Inspected) -> Iterator[Violation]:

@@ -18,7 +18,7 @@ from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, b
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import PlayedRequests, latency_figures, miss_figure, promise_answer
 from coralopt.report.table import Column, make_table
-from coralopt.report.tables import demand_table, instance_table, option_table, plan_summary
+from coralopt.report.tables import case_table, demand_table, instance_table, option_table, plan_summary
 from coralopt.report.verified import simulated_table
 from coralopt.scenario import ResolvedScenario
 
@@ -286,6 +286,8 @@ def _binding(
     yield HtmlTable(make_table("Nodes rented and on offer", columns, rows))
     if plan.options:
         yield HtmlTable(option_table(plan))
+    if plan.cases:
+        yield HtmlTable(case_table(plan))
 
 
 def _alternatives(analysis: PlanAnalysis | None) -> Iterable[Block]:
