@@ -45,7 +45,7 @@ def main() -> None:
     total = 60.0 if options.quick else 120.0
     rooms: Rooms = {}
     if not options.no_headroom:
-        # Learned at the peak: what is enough for the mean demand is not for more (docs/concepts/simulation.md).
+        # Learned at the peak: what is enough for the mean demand is not for more (docs/simulation.md).
         peak = setup(options.setup, factor=1.0 + SWING)
         found = plan_verified(
             PlanRequest(peak), Traffic(options.traffic, seed=options.seed + 1), VerifiedSettings(0.95)

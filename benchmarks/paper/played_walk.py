@@ -19,7 +19,7 @@ from coralopt.workload import EpochAvailability, Trace, Traffic, epoch_demand
 INITIALIZATION_S = 360.0
 
 Rooms = Mapping[str, Mapping[str, float]]
-#: Headroom that `coralopt plan core --simulate --attainment 0.95` learned; see docs/concepts/simulation.md.
+#: Headroom that `coralopt plan core --simulate --attainment 0.95` learned; see docs/simulation.md.
 LEARNED: dict[str, Rooms] = {
     "core": {
         "qwen3-32b/prefill": {"throughput": 0.21, "latency": 0.0},

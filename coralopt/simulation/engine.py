@@ -40,7 +40,7 @@ def simulate(
     epoch_s: float | None = None,
     progress: Progress | None = None,
 ) -> SimulationResult:
-    """Play ``trace`` against ``plans``; the rules are in docs/concepts/simulation.md (paper, sections 5.1 and 5.2).
+    """Play ``trace`` against ``plans``; the rules are in docs/simulation.md (paper, sections 5.1 and 5.2).
 
     Args:
         plans: One plan, or (start in s, plan) for every epoch, the first one at 0.

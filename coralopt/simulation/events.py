@@ -1,6 +1,6 @@
 """Nodes and the event loop, compiled: micro-batches start and end, requests arrive, KV caches arrive.
 
-docs/concepts/simulation.md states every rule in words; tests hold this code equal to a second, slow writing of them.
+docs/simulation.md states every rule in words; tests hold this code equal to a second, slow writing of them.
 """
 
 from __future__ import annotations
