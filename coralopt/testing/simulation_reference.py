@@ -571,6 +571,8 @@ class Reference:
             layer, other = self.look_up(node.tables[1], decodes, context / decodes)
         elif node.owner.phase == "prefill":
             layer, other = self.look_up(node.tables[0], prompts, prompt_tokens / prompts)
+            # Prompts attend to what caches hold of them.
+            layer += node.pair_ms * pairs
         else:
             # One pass over all tokens, and what the contexts of the decoding sequences add to a decode step.
             layer, other = self.look_up(node.tables[0], 1, tokens)
