@@ -93,8 +93,12 @@ def test_parts_are_the_whole() -> None:
     assert [sum(each) for each in zip(*slots, strict=True)] == [3, 7, 64]
 
 
-def test_several_processes_and_a_new_plan(tmp_path: Path) -> None:
-    """Two processes share port and series; SIGHUP gives both other backends and loses nothing; one that dies comes back."""
+def test_several_processes_and_a_new_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes share port and series; SIGHUP gives both other backends and loses nothing; one that dies comes back.
+
+    The admin endpoints stay closed with a key, too: they would change one process of two.
+    """
+    monkeypatch.setenv("CORALOPT_ADMIN_KEY", "secret")
     path, port = tmp_path / "router.json", free_port()
     url = f"http://127.0.0.1:{port}"
 
@@ -111,6 +115,9 @@ def test_several_processes_and_a_new_plan(tmp_path: Path) -> None:
                 total = sum(len(backend.bodies) for backend in (first, second))
                 async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as answer:
                     lines = (await answer.text()).splitlines()
+                headers = {"Authorization": "Bearer secret"}
+                async with aiohttp.ClientSession(headers=headers) as admin, admin.get(f"{url}/router/plan") as answer:
+                    assert (answer.status, "closed" in await answer.text()) == (403, True)
                 counts = [line.split()[1] for line in lines if line.startswith("coralopt_router_requests_total{")]
                 assert sum(map(float, counts)) >= total
                 routers = [c for c in psutil.Process(process.pid).children(True) if "--share" in c.cmdline()]

@@ -14,7 +14,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from coralopt.errors import LaunchError
 from coralopt.processes import Child
-from coralopt.runtime.router.doors import Doors
+from coralopt.runtime.router.doors import ADMIN_KEY, Doors
 from coralopt.runtime.router.metrics import SHARED
 from coralopt.runtime.router.run import DRAIN_S, require_free_port
 
@@ -27,7 +27,8 @@ def run_routers(
 ) -> None:
     """Run ``coralopt`` with these words ``count`` times on one port until SIGINT or SIGTERM; SIGHUP is passed on.
 
-    One that dies is started again. Series are added up: any process answers ``/metrics`` for all.
+    One that dies is started again. Series are added up: any process answers ``/metrics`` for all. The admin endpoints are
+    closed: they would change one process of several.
 
     Args:
         words: The command of one process, without its port.
@@ -55,7 +56,7 @@ def run_routers(
 
         def start(number: int) -> tuple[Child, float]:
             program = [sys.executable, "-m", "coralopt", *words, "--port", str(port)]
-            child = Child.start([*program, "--share", str(number), str(count)], env={SHARED: series})
+            child = Child.start([*program, "--share", str(number), str(count)], env={SHARED: series, ADMIN_KEY: ""})
             held.callback(child.kill)
             return child, time.monotonic()
 
