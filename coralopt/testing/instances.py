@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.allocation import AllocationProblem, ModelRoutes, Route, RouteMean, SideConstraint, SupplyClass
+from coralopt.allocation import AllocationProblem, Joint, ModelRoutes, Route, RouteMean, SideConstraint, SupplyClass
 from coralopt.placement import PlacementProblem
 from coralopt.placement.limits import EngineLimits
 from coralopt.types import Ints
@@ -252,6 +252,10 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
             )
             for item in held.get("routes", ())
         )
+        if "joint" in held:
+            types = {"template": np.int64, "phase": np.int32}
+            parts = {name: np.array(some, dtype=types.get(name, np.float64)) for name, some in held["joint"].items()}
+            held["joint"] = Joint(**parts)
         held["unmet_together"] = tuple(map(tuple, held.get("unmet_together", ())))
         held["unmet_tiers"] = tuple(tuple(map(tuple, tiers)) for tiers in held.get("unmet_tiers", ()))
         for name in ("phase_names", "region_names", "configuration_names"):

@@ -163,7 +163,7 @@ def test_rounding_is_feasible_or_nothing(problem: AllocationProblem) -> None:
     columns = Columns.of(small)
     relaxation = solve_relaxation(small, columns, "highs")
     reduced = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices)
-    answer = rounded(small, columns, relaxation.x, reduced)
+    answer = rounded(small, columns, relaxation.x, reduced, relaxation.demand_duals)
     assert answer is None or small.check(answer).feasible
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coralopt.allocation import SideConstraint, SupplyClass
+from coralopt.allocation import Joint, SideConstraint, SupplyClass
 from coralopt.errors import CoraloptError
 from coralopt.testing.instances import (
     ALLOCATION_TRAITS,
@@ -109,6 +109,12 @@ def test_operators_terms_survive_json() -> None:
     price = np.full(len(plain.demand), np.inf)
     price[0] = 3.0
     problem = replace(plain, supply=(spot,), side_constraints=rows, unmet_price=price, unmet_together=((0,),))
+    assert_same(problem, problem_from_json(json.loads(json.dumps(problem_to_json(problem)))))
+    shared = Joint(np.array([0, 1]), np.array([1, 0], dtype=np.int32), np.array([2.5, 0.25]))
+    plain = next(
+        p for p in map(allocation_instance, range(100)) if len(p.demand) == 2 and p.phase[:2].tolist() == [0, 1]
+    )
+    problem = replace(plain, joint=shared, routes=(), start_penalty=None, side_constraints=())
     assert_same(problem, problem_from_json(json.loads(json.dumps(problem_to_json(problem)))))
 
 
