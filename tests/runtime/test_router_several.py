@@ -131,6 +131,31 @@ def test_several_processes_and_a_new_plan(tmp_path: Path, monkeypatch: pytest.Mo
     assert _routes(path) == []
 
 
+def test_a_new_configuration_reaches_processes_that_are_starting(tmp_path: Path) -> None:
+    """SIGHUP is kept for them: none dies of it, and all have read the file as it is now."""
+    path, port = tmp_path / "router.json", free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    async def run() -> None:
+        async with served("a", "b") as (first, second):
+            write(path, first)
+            argv = (sys.executable, "-m", "coralopt", "route", str(path), "--processes", "2", "--port", str(port))
+            process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.DEVNULL)
+            try:
+                async with asyncio.timeout(60):
+                    while len(routers := [pid for pid in _routes(path) if pid != process.pid]) < 2:
+                        await asyncio.sleep(0.01)
+                write(path, second)
+                os.kill(process.pid, signal.SIGHUP)
+                await until(lambda: ask(url, 20), lambda answers: answers["b"] == 20)
+                assert set(routers) <= set(_routes(path))
+            finally:
+                process.terminate()
+                await asyncio.wait_for(process.wait(), 30)
+
+    asyncio.run(run())
+
+
 def _routes(path: Path) -> list[int]:
     return [p.pid for p in psutil.process_iter() if str(path) in " ".join(_words(p))]
 

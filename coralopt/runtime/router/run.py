@@ -78,6 +78,7 @@ async def _route(
         on_event(f"{path} is read anew")
 
     loop.add_signal_handler(signal.SIGHUP, reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     async with open_doors(router, doors, hooks, drain_s=DRAIN_S, shares_port=share is not None) as url:

@@ -56,7 +56,12 @@ def run_routers(
 
         def start(number: int) -> tuple[Child, float]:
             program = [sys.executable, "-m", "coralopt", *words, "--port", str(port)]
-            child = Child.start([*program, "--share", str(number), str(count)], env={SHARED: series, ADMIN_KEY: ""})
+            # Held back until the process can read its configuration anew: before that it would die of the signal.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+            try:
+                child = Child.start([*program, "--share", str(number), str(count)], env={SHARED: series, ADMIN_KEY: ""})
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             held.callback(child.kill)
             return child, time.monotonic()
 
