@@ -120,7 +120,7 @@ def test_several_processes_and_a_new_plan(tmp_path: Path, monkeypatch: pytest.Mo
                     assert (answer.status, "closed" in await answer.text()) == (403, True)
                 counts = [line.split()[1] for line in lines if line.startswith("coralopt_router_requests_total{")]
                 assert sum(map(float, counts)) >= total
-                routers = [c for c in psutil.Process(process.pid).children(True) if "--share" in c.cmdline()]
+                routers = [c for c in psutil.Process(process.pid).children(True) if "--share" in _words(c)]
                 assert len({c.cmdline()[c.cmdline().index("--share") + 1] for c in routers}) == 2
                 await asyncio.sleep(5)
                 routers[-1].kill()
