@@ -166,19 +166,17 @@ def _surviving(problem: AllocationProblem, items: list[_Item], phase: int) -> Fr
 
 
 def _served(problem: AllocationProblem, items: list[_Item], phase: int, regions: range | tuple[int, ...]) -> Fraction:
-    return sum(
-        (n * _gives(problem, t).get(phase, Fraction(0)) for t, r, n in items if r in regions),
-        Fraction(0),
-    )
+    rates = ((n, rate) for t, r, n in items if r in regions for p, rate in _gives(problem, t) if p == phase)
+    return sum((n * Fraction(rate) for n, rate in rates), Fraction(0))
 
 
-def _gives(problem: AllocationProblem, t: int) -> dict[int, Fraction]:
-    """Model phase -> tokens/s that one instance serves of it."""
-    gives = {int(problem.phase[t]): Fraction(float(problem.throughput[t]))}
-    first, last = np.searchsorted(problem.joint.template, [t, t + 1]).tolist()
-    for k in range(first, last):
-        gives[int(problem.joint.phase[k])] = Fraction(float(problem.joint.throughput[k]))
-    return gives
+def _gives(problem: AllocationProblem, t: int) -> list[tuple[int, float]]:
+    """(model phase, tokens/s that one instance serves of it), of every phase that it serves."""
+    own, joint = (int(problem.phase[t]), float(problem.throughput[t])), problem.joint
+    if not len(joint):
+        return [own]
+    first, last = np.searchsorted(joint.template, [t, t + 1]).tolist()
+    return [own, *zip(joint.phase[first:last].tolist(), joint.throughput[first:last].tolist(), strict=True)]
 
 
 def _listed(problem: AllocationProblem, t: int, r: int) -> Fraction:
@@ -229,8 +227,8 @@ def _measured(problem: AllocationProblem, item: SideConstraint, t: int, r: int) 
     """What one instance adds to a side constraint on instances, nodes or list prices."""
     kinds = range(problem.usage.shape[1]) if item.configurations is None else item.configurations
     nodes = sum(int(problem.usage[t, c]) for c in kinds)
-    gives = {p: rate for p, rate in _gives(problem, t).items() if item.phases is None or p in item.phases}
-    inside = bool(gives) and (item.regions is None or r in item.regions)
+    rates = [rate for p, rate in _gives(problem, t) if item.phases is None or p in item.phases]
+    inside = bool(rates) and (item.regions is None or r in item.regions)
     if not inside or not nodes:
         return Fraction(0)
     if item.measure == "usd_h":
@@ -239,4 +237,4 @@ def _measured(problem: AllocationProblem, item: SideConstraint, t: int, r: int) 
         return Fraction(nodes)
     if item.measure == "gpus":
         return Fraction(sum(int(problem.usage[t, c]) * each for c, each in zip(kinds, item.gpus, strict=True)))
-    return Fraction(int(item.sense == "most" or any(gives.values())))
+    return Fraction(int(item.sense == "most" or any(rates)))

@@ -126,12 +126,10 @@ def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
 
 def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:
     types: dict[tuple[str, str], str | None] = {}
-    counts: Counter[tuple[str, str]] = Counter()
     for instance in plan.instances:
         for stage in instance.stages:
             for node in stage.nodes:
                 types[instance.region, node.configuration] = node.instance_type
-                counts[instance.region, node.configuration] += instance.count * node.count * instance.rents
     price = {
         (region, configuration.name): float(scenario.price_usd_h[r, c])
         for r, region in enumerate(scenario.regions)
@@ -146,7 +144,7 @@ def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:
             nodes=nodes,
             usd_h=price.get((region, name), float("nan")),
         )
-        for (region, name), nodes in counts.items()
+        for (region, name), nodes in plan.rented_nodes().items()
     )
     gpus = {item.name: (item.count, item.gpu.name) for item in scenario.configurations}
     lines = [

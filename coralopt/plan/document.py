@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -326,9 +327,17 @@ class Plan(_Part, Tabular):
             copied.__dict__.pop("resolved", None)
         return copied
 
+    def rented_nodes(self) -> Counter[tuple[str, str]]:
+        """(region, node configuration) -> nodes; those that several instances share count once."""
+        nodes: Counter[tuple[str, str]] = Counter()
+        for instance in self.instances:
+            for configuration, count in instance.nodes().items() if instance.rents else ():
+                nodes[instance.region, configuration] += instance.count * count
+        return nodes
+
     def __repr__(self) -> str:
         count = sum(item.count for item in self.instances)
-        nodes = sum(item.count * sum(item.nodes().values()) for item in self.instances if item.rents)
+        nodes = self.rented_nodes().total()
         return (
             f"<Plan {self.scenario.get('name', '')}: {self.cost_usd_h:,.4f} USD/h, proven gap {self.gap * 100:.4f} %, "
             f"{count:,} instances on {nodes:,} nodes>"

@@ -141,11 +141,8 @@ class _Again:
         scenario = self.request.scenario
         names = [item.name for item in scenario.configurations]
         used = np.zeros_like(scenario.availability)
-        for instance in self.plan.instances:
-            for name, count in instance.nodes().items():
-                used[scenario.regions.index(instance.region), names.index(name)] += (
-                    instance.count * count * instance.rents
-                )
+        for (region, name), count in self.plan.rented_nodes().items():
+            used[scenario.regions.index(region), names.index(name)] = count
         full = np.argwhere((used >= scenario.availability) & (used > 0)).tolist()
         for r, c in sorted(full, key=lambda place: -scenario.price_usd_h[place[0], place[1]])[:MOST_NODES]:
             availability = scenario.availability.copy()

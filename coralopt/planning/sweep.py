@@ -358,7 +358,7 @@ def _planned(request: PlanRequest, chain: Sequence[tuple[int, Values]]) -> Itera
                 point,
                 **shared,
                 instances=sum(item.count for item in plan.instances),
-                nodes=sum(item.count * sum(item.nodes().values()) for item in plan.instances if item.rents),
+                nodes=plan.rented_nodes().total(),
                 plan=plan.to_json(),
             )
         yield number, replace(point, seconds=time.perf_counter() - started)

@@ -45,7 +45,7 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         paid = f"{usd_h:,.2f} USD/h" + ("" if priced else " at list prices, not in the cost")
         facts.append((f"KV cache {source} to {target}", f"{gb_s:,.2f} GB/s, {paid}"))
     count = sum(instance.count for instance in plan.instances)
-    nodes = sum(instance.count * sum(instance.nodes().values()) for instance in plan.instances if instance.rents)
+    nodes = plan.rented_nodes().total()
     facts += [
         ("proven lower bound", f"{plan.lower_bound_usd_h:,.4f} USD/h"),
         ("gap", f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)"),

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coralopt.simulation.kernels import Array, compiled, link_seconds, path_bytes_s, route_offset, stage_ms
+from coralopt.simulation.kernels import Array, compiled, link_seconds, path_bytes_s, prompt_ms, route_offset, stage_ms
 from coralopt.simulation.state import DECODE, MIXED, NIL, State
-
-
-@compiled
-def _pass_ms(state: State, request: int, tokens: int, earlier: float) -> float:
-    """Tokens of its prompt alone through all stages of its first instance, after ``earlier`` others of it, ms."""
-    total = 0.0
-    for stage in range(state.instances[state.requests[request].prefill_instance].stages):
-        total += stage_ms(state, state.routes[request, stage], 0, 0, 1, tokens, tokens * earlier)
-    return total
 
 
 @compiled
@@ -61,19 +52,10 @@ def fill_idle_times(state: State, ttft_ms: Array, tpot_ms: Array) -> None:
         i = record.prefill_instance
         if i == NIL or state.routes[request, 0] < 0:
             continue
-        if state.instances[i].phase == MIXED:
-            chunk = state.nodes[state.routes[request, 0]].chunk
-            computed = record.input - record.cached
-            whole, rest = computed // chunk, computed % chunk
-            alone = 0.0
-            if whole > 0:
-                # The mean of so many whole chunks, each of which attends to all before it.
-                alone += whole * _pass_ms(state, request, chunk, record.cached + chunk * (whole - 1) / 2)
-            if rest > 0:
-                alone += _pass_ms(state, request, rest, float(record.cached + whole * chunk))
-            ttft_ms[request] = host_ms + alone
-        else:
-            ttft_ms[request] = host_ms + _pass_ms(state, request, record.input - record.cached, float(record.cached))
+        alone = 0.0
+        for stage in range(state.instances[i].stages):
+            alone += prompt_ms(state, request, state.routes[request, stage], state.routes[request, 0])
+        ttft_ms[request] = host_ms + alone
         if record.output < 2:
             continue
         d = record.decode_instance

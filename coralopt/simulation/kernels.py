@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-from coralopt.simulation.state import BLOCK, DECODE, NIL, PREFILL, RESERVE, State
+from coralopt.simulation.state import BLOCK, DECODE, MIXED, NIL, PREFILL, RESERVE, State
 from coralopt.throughput.layer_times import SHORT_PASS
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -273,6 +273,23 @@ def stage_ms(
     if holder.pays_head:
         time += other
     return float(time)
+
+
+@compiled
+def prompt_ms(state: State, request: int, node: int, first: int) -> float:
+    """Time of a whole prompt alone on a node, ms; ``first`` is the first node on its way, whose chunks it comes in."""
+    cached = state.requests[request].cached
+    tokens = state.requests[request].input - cached
+    holder = state.nodes[first]
+    chunk = holder.chunk if state.instances[holder.instance].phase == MIXED else tokens
+    whole, rest = tokens // chunk, tokens % chunk
+    time = 0.0
+    if whole > 0:
+        # The mean of so many whole chunks, each of which attends to all before it.
+        time += whole * stage_ms(state, node, 0, 0, 1, chunk, chunk * (cached + chunk * (whole - 1) / 2))
+    if rest > 0:
+        time += stage_ms(state, node, 0, 0, 1, rest, float(rest * (cached + tokens - rest)))
+    return time
 
 
 @compiled

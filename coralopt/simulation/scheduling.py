@@ -19,11 +19,11 @@ from coralopt.simulation.kernels import (
     path_bytes_s,
     pop,
     pop_shortest,
+    prompt_ms,
     push_event,
     put_first,
     put_shortest,
     route_offset,
-    stage_ms,
     touch_instance,
     touch_node,
     uniform,
@@ -253,20 +253,9 @@ def by_two_choices(state: State, request: int, pool: int) -> int:
 @compiled
 def alone_ms(state: State, request: int, instance: int) -> float:
     """The prompt alone through the first node of every stage, ms."""
-    holder = state.instances[instance]
-    cached = state.requests[request].cached
-    tokens = state.requests[request].input - cached
-    chunk = state.nodes[state.stage_first[instance, 0]].chunk if holder.phase == MIXED else tokens
     total = 0.0
-    for stage in range(holder.stages):
-        k = state.stage_first[instance, stage]
-        if tokens >= chunk:
-            # The mean of so many whole chunks, each of which attends to all before it.
-            whole = tokens // chunk
-            total += whole * stage_ms(state, k, 0, 0, 1, chunk, chunk * (cached + chunk * (whole - 1) / 2))
-        if tokens % chunk > 0:
-            rest = tokens % chunk
-            total += stage_ms(state, k, 0, 0, 1, rest, float(rest * (cached + tokens - rest)))
+    for stage in range(state.instances[instance].stages):
+        total += prompt_ms(state, request, state.stage_first[instance, stage], state.stage_first[instance, 0])
     return total
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -81,6 +82,10 @@ def write(path: Path, *backends: FakeBackend) -> None:
     path.write_text(config.model_dump_json())
 
 
+def two_processes(path: Path, port: int) -> tuple[str, ...]:
+    return sys.executable, "-m", "coralopt", "route", str(path), "--processes", "2", "--port", str(port)
+
+
 def test_parts_are_the_whole() -> None:
     """Slots and queue of all processes together are those of the plan; nobody is without a slot."""
     backends = tuple(
@@ -105,8 +110,7 @@ def test_several_processes_and_a_new_plan(tmp_path: Path, monkeypatch: pytest.Mo
     async def run() -> None:
         async with served("a", "b") as (first, second):
             write(path, first)
-            argv = (sys.executable, "-m", "coralopt", "route", str(path), "--processes", "2", "--port", str(port))
-            async with running(url, *argv) as process:
+            async with running(url, *two_processes(path, port)) as process:
                 done = asyncio.create_task(ask(url, 150))
                 write(path, second)
                 os.kill(process.pid, signal.SIGHUP)
@@ -139,8 +143,7 @@ def test_a_new_configuration_reaches_processes_that_are_starting(tmp_path: Path)
     async def run() -> None:
         async with served("a", "b") as (first, second):
             write(path, first)
-            argv = (sys.executable, "-m", "coralopt", "route", str(path), "--processes", "2", "--port", str(port))
-            process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.DEVNULL)
+            process = await asyncio.create_subprocess_exec(*two_processes(path, port), stderr=subprocess.DEVNULL)
             try:
                 async with asyncio.timeout(60):
                     while len(routers := [pid for pid in _routes(path) if pid != process.pid]) < 2:

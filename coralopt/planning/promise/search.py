@@ -8,6 +8,7 @@ groups is next.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -191,16 +192,18 @@ class PromiseSearch:
             InfeasibleError, NoSolutionError: There is none.
         """
         covers = [groups.covers(groups.least, price) for groups, price in zip(self.groups, prices, strict=True)]
-        choices = [
-            [(sum(float(covers[p][PARTS]) for p in way), way) for way in ways] for ways in self.designs.ways.values()
-        ]
-        combined = sorted(
-            (sum(cost for cost, _ in choice), [p for _, way in choice for p in way])
-            for choice in itertools.product(*choices)
-        )
+        combined: list[tuple[float, list[int]]] = [(0.0, [])]
+        for ways in self.designs.ways.values():
+            # The cheapest of all are among those of the cheapest so far.
+            longer = (
+                (cost + sum(float(covers[p][PARTS]) for p in way), [*phases, *way])
+                for cost, phases in combined
+                for way in ways
+            )
+            combined = heapq.nsmallest(MOST_PLANS, longer)
         best: tuple[Served, GroupColumns] | None = None
         failure: InfeasibleError | NoSolutionError | None = None
-        for cost, phases in combined[:MOST_PLANS]:
+        for cost, phases in combined:
             # Without scarce nodes the first is the best; its reasons are given where nothing can be met.
             if (best is not None and cost >= best[0].result.cost_usd_h) or (failure is not None and math.isinf(cost)):
                 break

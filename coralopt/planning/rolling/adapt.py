@@ -186,7 +186,7 @@ def _summary(epoch: int, plan: Plan, changes: PlanDifference, demand: Floats, se
         lower_bound_usd_h=plan.lower_bound_usd_h,
         gap=plan.gap,
         instances=sum(item.count for item in plan.instances),
-        nodes=sum(item.count * sum(item.nodes().values()) for item in plan.instances if item.rents),
+        nodes=plan.rented_nodes().total(),
         start=changes.start,
         stop=changes.stop,
         keep=changes.keep,

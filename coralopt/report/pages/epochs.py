@@ -19,7 +19,6 @@ from coralopt.report.pages.page import (
     PageSection,
     Words,
 )
-from coralopt.report.pages.plan import node_counts
 from coralopt.report.table import Column, make_table
 
 #: Most epochs of the timeline; more are thinned out evenly.
@@ -85,13 +84,13 @@ def _frames(epochs: Sequence[Epoch]) -> Iterable[Block]:
     shown = epochs[::step]
     if step > 1:
         yield Words(f"Every {step}th epoch of the timeline can be looked at here; all are in the table.")
-    configurations = sorted({name for item in shown for _, name in node_counts(item.plan.instances)})
+    configurations = sorted({name for item in shown for _, name in item.plan.rented_nodes()})
     colours = colour_numbers(configurations)
-    longest = max((sum(node_counts(item.plan.instances).values()) for item in shown), default=1)
+    longest = max((sum(item.plan.rented_nodes().values()) for item in shown), default=1)
     frames = []
     for item in shown:
         by_region: dict[str, list[BarPart]] = {}
-        for (region, name), count in sorted(node_counts(item.plan.instances).items()):
+        for (region, name), count in sorted(item.plan.rented_nodes().items()):
             by_region.setdefault(region, []).append(
                 BarPart(name, count, colours[name], f"{count} of {name} in {region}")
             )

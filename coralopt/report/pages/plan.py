@@ -54,7 +54,7 @@ def plan_page(content: PlanPage) -> Page:
         f"Planner {plan.planner}, solver {plan.solver} {plan.solver_version}, formulation {plan.formulation}, status "
         f"{plan.status}; made by coralopt {plan.coralopt_version}."
     )
-    nodes = node_counts(plan.instances)
+    nodes = plan.rented_nodes()
     answers = (cost_answer(plan), promise_answer(plan, played), _rent_answer(bill), _cut_answer(plan))
     misses = miss_figure(plan, played)
     sections = [
@@ -94,18 +94,9 @@ def cost_answer(plan: Plan) -> PageAnswer:
     return PageAnswer("What does it cost?", f"{plan.cost_usd_h:,.4f} USD/h", (*blocks, _model_costs(plan)))
 
 
-def node_counts(instances: Iterable[PlannedInstance]) -> Counter[tuple[str, str]]:
-    """(region, configuration) -> nodes."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for instance in instances:
-        for configuration, nodes in instance.nodes().items():
-            counts[instance.region, configuration] += instance.count * nodes * instance.rents
-    return counts
-
-
 def pipeline_blocks(plan: Plan) -> Iterable[Block]:
     """A drawing of every different pipeline, dearest first; those after the first few folded or only counted."""
-    colours = colour_numbers(sorted({name for _, name in node_counts(plan.instances)}))
+    colours = colour_numbers(sorted({name for _, name in plan.rented_nodes()}))
     sources = {demand.key: demand.throughput_sources for demand in plan.demands}
     groups: dict[tuple[object, ...], list[PlannedInstance]] = defaultdict(list)
     for instance in plan.instances:

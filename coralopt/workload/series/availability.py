@@ -260,11 +260,10 @@ def plan_worth(plan: Plan, configurations: Sequence[NodeConfiguration], unit: st
     """
     nodes = {node.name: node for node in configurations}
     total = 0.0
-    for instance in plan.instances:
-        for name, count in instance.nodes().items():
-            if name not in nodes:
-                raise WorkloadError(f"the plan uses {name}, which the scenario's pool does not have")
-            total += instance.count * count * UNITS[unit](nodes[name]) * instance.rents
+    for (_, name), count in plan.rented_nodes().items():
+        if name not in nodes:
+            raise WorkloadError(f"the plan uses {name}, which the scenario's pool does not have")
+        total += count * UNITS[unit](nodes[name])
     return total
 
 
