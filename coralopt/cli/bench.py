@@ -258,7 +258,7 @@ def library(
         benchmark.archive_library(folder, archive)
     proven = sum(bool(entry.proof) for entry in entries)
     twice = sum(" and " in entry.proof for entry in entries)
-    line = f"{len(entries)} instances in {folder}: {proven} proven, {twice} of them by two solvers that share no code"
+    line = f"{len(entries)} instances in {folder}: {proven} proven, {twice} of them in two ways"
     present(CommandOutput([vars(entry) for entry in entries], lines=[line]), json_output)
 
 
