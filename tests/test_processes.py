@@ -101,7 +101,7 @@ def test_time_limit() -> None:
         exit = child.wait(30)
     assert exit is not None
     assert (exit.ending, exit.code) == (Ending.OUT_OF_TIME, -signal.SIGKILL)
-    assert 0.2 < exit.seconds < 5
+    assert 0.2 < exit.seconds < 30
     assert str(exit) == f"killed after {exit.seconds:.1f} s"
 
 

@@ -25,7 +25,8 @@ from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified, play
 from coralopt.scenario.document import Document
 from coralopt.workload import Traffic
 
-#: Longest that refusing an edit may take, s of processor time: other work on the machine says nothing about it.
+#: Longest that refusing an edit may take, s of this thread's processor time: some 40 times what it takes, so that only
+#: work that grows out of bounds is seen.
 MOST_SECONDS = 2.0
 
 BASE: dict[str, Any] = {
@@ -248,10 +249,10 @@ def test_every_edit_that_changes_the_meaning_is_refused(
         if way == "removed" and _reads_the_same(text, plans[name]):
             # What is left out has a default, which is what stood there.
             continue
-        begun = time.process_time()
+        begun = time.thread_time()
         sentences = refusals(text, path)
         count += 1
-        if time.process_time() - begun > MOST_SECONDS:
+        if time.thread_time() - begun > MOST_SECONDS:
             slow.append((way, place))
         what = f"{way} {'.'.join(map(str, place))}"
         if not sentences and not any(re.fullmatch(pattern, what) for pattern, _ in MEANINGLESS):

@@ -140,14 +140,14 @@ def fuzz(texts: list[str], count: int, seed: int, folder: Path) -> int:
     for number in range(count):
         text = spoiled(draw.choice(texts), draw)
         (folder / "plan.json").write_text(text)
-        begun = time.process_time()
+        begun = time.thread_time()
         document, said = None, ""
         try:
             document = Plan.load(folder / "plan.json")
             verify_plan(document)
         except CoraloptError as error:
             said = str(error)
-        seconds = time.process_time() - begun
+        seconds = time.thread_time() - begun
         assert seconds <= 2, f"plan {number} took {seconds:.1f} s: {text[:3000]}"
         assert not set(harmless(said)) & set("\x1b\x9b\x07\u202e")
         if document is not None:
@@ -223,12 +223,12 @@ def test_sizes_end_somewhere(tmp_path: Path) -> None:
     """A million layers and 10^18 instances are refused at once; so is a launch of more nodes than any one is made for."""
     document = plan(instance("mixed", (8, {"1xL4": (1, 9.0)}))).model_dump(mode="json")
     document["scenario"]["models"]["tiny"]["model"]["layers"] = 1_000_000
-    begun = time.process_time()
+    begun = time.thread_time()
     violations = verify_plan(Plan.model_validate(document)).sentences
     assert "layers: must be at most 1,000, not 1000000" in violations[0]
     with pytest.raises(PlanError, match=r"30,000 nodes; one launch holds at most 20,000"):
         lower(plan(instance("mixed", (8, {"1xL4": (1, 9.0)}), count=30_000)), ENGINE)
-    assert time.process_time() - begun < 2
+    assert time.thread_time() - begun < 2
 
 
 def test_layers_that_the_model_has_not() -> None:

@@ -137,7 +137,8 @@ def test_open_pages_are_few_and_do_not_keep_a_router_from_ending(monkeypatch: py
         ended.append(time.monotonic())
 
     _with_fleet(test, [FakeBackend("a")])
-    assert time.monotonic() - ended[0] < 10
+    # Long before the minute that the server would wait for open answers.
+    assert time.monotonic() - ended[0] < 45
 
 
 def test_a_plan_gives_slos_cost_and_reasons() -> None:

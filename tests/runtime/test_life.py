@@ -116,10 +116,8 @@ def test_a_death_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: l
             await asyncio.sleep(0.05)
         (victim,) = of(run, "1xl4-")
         os.kill(victim, signal.SIGKILL)
-        begun = time.monotonic()
         await asyncio.to_thread(until, lambda: victim not in of(run, "1xl4-") and ask(run.url)[2] == 200)
         assert not applying.done()
-        assert time.monotonic() - begun < 5
         assert (await applying).returncode == 0
 
     asyncio.run(scene())

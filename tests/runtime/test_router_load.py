@@ -22,9 +22,9 @@ from coralopt.runtime.router.run import open_doors
 def test_a_large_event_takes_as_long_as_its_bytes(end: bytes) -> None:
     """16 MB in small pieces: 9.8 s when every piece was searched from the start."""
     event = b'data: {"choices": [{"text": "' + b"x" * 16 * 2**20 + b'"}]}' + end
-    events, started = EventFilter(show_usage=False), time.process_time()
+    events, started = EventFilter(show_usage=False), time.thread_time()
     passed = b"".join(events.feed(event[i : i + 2**14]) for i in range(0, len(event), 2**14))
-    assert time.process_time() - started < 2
+    assert time.thread_time() - started < 2
     assert passed == event
 
 
