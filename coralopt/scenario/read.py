@@ -14,7 +14,7 @@ from coralopt.errors import ScenarioError
 from coralopt.scenario.mistakes import MistakeList, Path
 
 #: Aliases can make a small file explode; no honest scenario comes near these.
-_MOST_VALUES = 200_000
+_MOST_VALUES = 50_000
 _DEEPEST = 40
 #: Characters of YAML, and of JSON whose lines are told: it is read as YAML for them.
 _MOST_YAML, _MOST_LINED = 1_000_000, 200_000
