@@ -72,7 +72,7 @@ def gpus() -> Mapping[str, Gpu]:
 
 @cache
 def node_configurations() -> Mapping[str, NodeConfiguration]:
-    """Node configurations by name, in the catalog's order: the paper's 20 first (section 6.1), then H200 and B200.
+    """Node configurations by name, in the catalog's order: the paper's 20 first (section 6.1), then other GPUs.
 
     ``network_gb_s`` is the figure of the slowest instance on sale, one direction. For ``1xL40S``, ``1xL4`` and
     ``1xA10G`` that is a burst figure; for counts that no cloud sells it is a share of the larger instance.
@@ -167,7 +167,7 @@ def parse_configuration(text: str, network_gb_s: float | None = None) -> NodeCon
             used; for a count that is not listed, a pro-rata share of the nearest larger (else largest) node.
 
     Raises:
-        CoraloptError: the text has another form, the GPU is unknown, or its network bandwidth cannot be told.
+        CoraloptError: the text has another form, or the GPU is unknown.
     """
     match = _CONFIGURATION.fullmatch(text)
     if match is None:
@@ -179,8 +179,6 @@ def parse_configuration(text: str, network_gb_s: float | None = None) -> NodeCon
         if text in node_configurations():
             return node_configurations()[text]
         known = sorted((n for n in node_configurations().values() if n.gpu == gpu), key=lambda node: node.count)
-        if not known:
-            raise CoraloptError(f"'{text}': the catalog lists no node with this GPU: give network_gb_s")
         base = next((node for node in known if node.count >= count), known[-1])
         network_gb_s = base.network_gb_s * count / base.count
     return NodeConfiguration(text, gpu, count, network_gb_s)

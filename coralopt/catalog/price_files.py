@@ -10,15 +10,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, TextIO
 
 from coralopt.catalog.gcp import gpus_of, read_skus
-from coralopt.catalog.loaders import configuration_name, gpus, node_configurations
+from coralopt.catalog.loaders import configuration_name, gpus, node_configurations, offers
 from coralopt.errors import CoraloptError
 
 #: GPUs as clouds and SkyPilot call them -> the catalog's name; other names are looked up as they are.
@@ -29,14 +31,19 @@ _GPU_NAMES = {
 #: AWS: family of the instance type -> GPU. Its price list counts GPUs but does not name them.
 _AWS = {
     **{"g4dn": "T4", "g5": "A10G", "g6": "L4", "g6e": "L40S", "g7e": "RTXPRO6000", "p3": "V100", "p4d": "A100-40"},
-    **{"p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200"},
+    **{"p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200", "gr6": "L4"},
 }
-#: Azure: parts of the names of sizes -> GPU and count.
+#: Azure: sizes without "Standard_" -> their GPUs.
 _AZURE = {
-    **{"NC24ads_A100_v4": ("A100", 1), "NC48ads_A100_v4": ("A100", 2), "NC96ads_A100_v4": ("A100", 4)},
-    **{"ND96asr_v4": ("A100-40", 8), "ND96amsr_A100_v4": ("A100", 8), "ND96isr_H100_v5": ("H100", 8)},
-    **{"ND96isr_H200_v5": ("H200", 8), "ND96isr_MI300X_v5": ("MI300X", 8), "NC4as_T4_v3": ("T4", 1)},
+    **{"NC4as_T4_v3": "1xT4", "NC8as_T4_v3": "1xT4", "NC16as_T4_v3": "1xT4", "NC64as_T4_v3": "4xT4"},
+    **{"NC6s_v3": "1xV100", "NC12s_v3": "2xV100", "NC24s_v3": "4xV100", "NC24rs_v3": "4xV100"},
+    **{"NC24ads_A100_v4": "1xA100", "NC48ads_A100_v4": "2xA100", "NC96ads_A100_v4": "4xA100"},
+    **{"ND96asr_v4": "8xA100-40", "ND96amsr_A100_v4": "8xA100", "ND96isr_H100_v5": "8xH100"},
+    **{"NC40ads_H100_v5": "1xH100", "NCC40ads_H100_v5": "1xH100", "NC80adis_H100_v5": "2xH100"},
+    **{"ND96isr_H200_v5": "8xH200", "ND96isr_MI300X_v5": "8xMI300X"},
 }
+#: What a region's name may not have in a scenario.
+_NO_NAME = re.compile(r"[^A-Za-z0-9._/-]+")
 #: Names of the columns of a CSV of one's own, in lower case: field -> what it may be called.
 _OWN = {
     "region": ("region",),
@@ -54,7 +61,7 @@ class PricedNode:
     """What one instance type costs in one region, and where that is from.
 
     Attributes:
-        region: As the cloud names it.
+        region: As the cloud names it; a hyphen stands for what names of regions may not have (``Denmark-DK-EU``).
         configuration: Its GPUs, ``"8xH100"``.
         instance_type: As the cloud names it.
         on_demand_usd_h: USD per node-hour; ``None`` where it is sold as spot only.
@@ -106,7 +113,8 @@ def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[Pric
         if known is None or name not in node_configurations():
             skipped[f"{count}x{gpu}" if gpu else kind] += 1
             continue
-        found.append(PricedNode(region, name, kind, *prices, date=date, source=source or path.name))
+        place = _NO_NAME.sub("-", region).strip("-")
+        found.append(PricedNode(place, name, kind, *prices, date=date, source=source or path.name))
     if not found:
         left = f"; left out: {', '.join(list(skipped)[:10])}" if skipped else ""
         raise CoraloptError(f"{path}: no price of a node that the catalog knows{left}")
@@ -157,12 +165,14 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
     rows = list(csv.DictReader(stream))
     names = {(name or "").strip().lower(): name for name in (rows[0] if rows else {})}
     columns = {field: next((names[n] for n in choices if n in names), None) for field, choices in _OWN.items()}
-    missing = [field for field in ("region", "instance_type", "gpu", "gpus", "on_demand_usd_h") if not columns[field]]
+    named = bool(columns["gpu"] or columns["gpus"])
+    needed = ("region", "instance_type", *(("gpu", "gpus") if named else ()), "on_demand_usd_h")
+    missing = [field for field in needed if not columns[field]]
     if missing:
         raise CoraloptError(
             f"{path}: no known price file: no column {', '.join(missing)}. Known are SkyPilot's catalogs, AWS's price list "
-            "(CSV), Azure's retail prices and Google Cloud's SKUs (JSON), and CSV files with region, instance_type, gpu, "
-            "gpus, usd_h and, where known, spot_usd_h and quota"
+            "(CSV), Azure's retail prices and Google Cloud's SKUs (JSON), and CSV files with region, instance_type, usd_h, "
+            "for types that the catalog does not list gpu and gpus, and, where known, spot_usd_h and quota"
         )
 
     def cell(row: Mapping[str, str], field: str) -> str:
@@ -171,7 +181,8 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
 
     def figures(number: int, row: Mapping[str, str]) -> tuple[int, list[float | None], int | None]:
         try:
-            prices = [_amount(cell(row, field)) for field in ("on_demand_usd_h", "spot_usd_h")]
+            # A spot price of 0 is how SkyPilot's catalogs say that there is none.
+            prices = [_amount(cell(row, "on_demand_usd_h")), _amount(cell(row, "spot_usd_h")) or None]
             return int(_amount(cell(row, "gpus")) or 0), prices, _quota(cell(row, "quota"))
         except ValueError as error:
             raise CoraloptError(f"{path}: line {number}: {error}") from error
@@ -187,7 +198,9 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
         if not kind:
             continue
         count, prices, quota = figures(number, row)
-        if not gpu:
+        if not named:
+            gpu, count = _gpus_of_type(kind)
+        elif not gpu:
             gpu, count = gpus_of(kind)
             more = apart.get((cell(row, "region"), gpu, count))
             if more is None:
@@ -197,6 +210,19 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
                 for price, other in zip(prices, more, strict=True)
             ]
         yield cell(row, "region"), gpu, count, kind, (prices[0], prices[1], quota)
+
+
+@cache
+def _types() -> Mapping[str | None, str]:
+    """Instance types of AWS, Azure and Google Cloud that are known by name -> node configuration."""
+    listed = {offer.instance_type: offer.configuration for offer in offers().values()}
+    return listed | {f"Standard_{size}": nodes for size, nodes in _AZURE.items()}
+
+
+def _gpus_of_type(kind: str) -> tuple[str, int]:
+    """GPU, as SkyPilot calls it, and count of an instance type; no name and 0 for an unknown one."""
+    count, _, gpu = _types().get(kind, "").partition("x")
+    return ("A100-80" if gpu == "A100" else gpu, int(count)) if count else gpus_of(kind)
 
 
 def _amount(text: str) -> float | None:
@@ -239,11 +265,13 @@ def _aws(path: Path, stream: TextIO) -> Iterator[_Row]:
 
 
 def _json(path: Path, stream: TextIO) -> Iterator[_Row]:
-    """Azure's retail prices (``Items``), or the SKUs of Google Cloud's Compute Engine, one page or a list of all."""
+    """Azure's retail prices (``Items``), one page or a list of them, or SKUs of Google Cloud, one page or a list of all."""
     try:
         document = json.load(stream)
-        if isinstance(document, dict) and "Items" in document:
-            yield from _azure(document["Items"])
+        pages = document if isinstance(document, list) else [document]
+        if pages and "Items" in pages[0]:
+            for page in pages:
+                yield from _azure(page["Items"])
             return
         for region, machine, on_demand, spot in read_skus(document if isinstance(document, list) else document["skus"]):
             yield region, machine.gpu, machine.gpus, machine.name, (on_demand, spot, None)
@@ -259,7 +287,9 @@ def _azure(items: Iterable[Mapping[str, Any]]) -> Iterator[_Row]:  # Any: JSON
         size, name = item["armSkuName"], item["skuName"]
         if item["type"] != "Consumption" or "Windows" in item["productName"] or "Low Priority" in name:
             continue
-        gpu, count = _AZURE.get(size.removeprefix("Standard_"), ("", 0))
+        if item.get("currencyCode", "USD") != "USD":
+            raise ValueError(f"{size}: a price in {item['currencyCode']}; ask for USD")
+        gpu, count = _gpus_of_type(size)
         price = _amount(str(item["retailPrice"]))
         prices = (None, price, None) if "Spot" in name else (price, None, None)
         yield str(item["armRegionName"]), gpu, count, size, prices

@@ -84,7 +84,7 @@ class OneGpuRent:
         if self.gpu is None:
             return f"one GPU type for all models: none of {', '.join(self.tried)} alone meets the demand"
         less = 1 - usd_h / self.usd_h if self.usd_h > 0 else 0.0
-        words = f"{abs(less):.1%} {'less' if less >= 0 else 'more'}"
+        words = "the same" if abs(less) < 0.0005 else f"{abs(less):.1%} {'less' if less > 0 else 'more'}"
         return (
             f"cheapest with one GPU type for all models: {self.gpu} at {self.usd_h:,.4f} USD/h (the same planner without "
             f"all other types, within {self.gap:.0%} of the least); this plan costs {words}"

@@ -120,6 +120,6 @@ def test_parse_configuration() -> None:
     assert catalog.parse_configuration("3xL40S").network_gb_s == 12.5 * 3 / 4
     assert catalog.parse_configuration("16xL4").network_gb_s == 25.0
     assert catalog.parse_configuration("2xT4", network_gb_s=4.0).gpu.name == "T4"
-    for wrong in ("L40S", "0xL4", "-1xL4", "4xL40", "4 xL4", "", "2xT4"):
+    for wrong in ("L40S", "0xL4", "-1xL4", "4xL40", "4 xL4", "", "2xT5"):
         with pytest.raises(CoraloptError, match=wrong or "no node configuration"):
             catalog.parse_configuration(wrong)

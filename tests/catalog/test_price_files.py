@@ -20,8 +20,9 @@ g6.xlarge,4,16,L4,1,,us-west-2,us-west-2a,0.8,0.3
 g6.xlarge,4,16,L4,1,,us-west-2,us-west-2b,0.8,0.25
 g6.2xlarge,8,32,L4,1,,us-west-2,us-west-2a,0.98,0.1
 p5.48xlarge,192,2048,H100,8,,us-west-2,us-west-2a,55.04,
-p4d.24xlarge,96,1152,A100,8,,us-west-2,us-west-2a,21.9,
+p4d.24xlarge,96,1152,A100,8,,us-west-2,us-west-2a,21.9,0.00
 m5.large,2,8,,,,us-west-2,us-west-2a,0.096,0.03
+vt1.24xlarge,96,192,U30,8,,us-west-2,us-west-2a,5.2,1.0
 a3-highgpu-2g,52,468,,,,us-central1,us-central1-a,2.36502,0.9658
 ,,,H100,2,,us-central1,us-central1-a,8.40152,8.0026
 g2-standard-24,24,96,,,,us-central1,us-central1-a,0.88075,
@@ -58,6 +59,7 @@ def test_skypilot_catalogs_with_hosts_and_gpus_apart(tmp_path: Path) -> None:
     assert set(by) == {
         ("us-west-2", "1xL4"),
         ("us-west-2", "8xH100"),
+        ("us-west-2", "8xA100-40"),
         ("us-central1", "2xH100"),
         ("us-central1", "2xL4"),
     }
@@ -65,9 +67,10 @@ def test_skypilot_catalogs_with_hosts_and_gpus_apart(tmp_path: Path) -> None:
     assert (small.instance_type, small.on_demand_usd_h, small.spot_usd_h) == ("g6.xlarge", 0.8, 0.25)
     assert (small.date, small.source) == ("2026-05-20", "vms.csv")
     assert by["us-west-2", "8xH100"].spot_usd_h is None
+    assert by["us-west-2", "8xA100-40"].spot_usd_h is None  # 0.00: there is none
     assert by["us-central1", "2xH100"].on_demand_usd_h == pytest.approx(10.76654)
     assert by["us-central1", "2xL4"].spot_usd_h is None
-    assert skipped == {"8xA100": 1}
+    assert skipped == {"8xU30": 1}
 
 
 def test_the_catalog_of_an_installed_skypilot(tmp_path: Path, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +99,24 @@ def test_price_lists_of_aws_and_azure(tmp_path: Path) -> None:
     (node,) = read_prices(tmp_path / "azure.json")[0]
     assert (node.region, node.configuration, node.instance_type) == ("eastus", "8xH200", "Standard_ND96isr_H200_v5")
     assert (node.on_demand_usd_h, node.spot_usd_h) == (84.8, 30.0)
+    other = {**items[0], "armSkuName": "Standard_NC80adis_H100_v5"}
+    (tmp_path / "azure.json").write_text(json.dumps([{"Items": items}, {"Items": [other]}]))
+    assert {node.configuration for node in read_prices(tmp_path / "azure.json")[0]} == {"8xH200", "2xH100"}
+
+
+def test_types_that_the_catalog_lists_need_no_gpu_column(tmp_path: Path) -> None:
+    """Regions get names that scenarios can have."""
+    rows = "g6e.12xlarge,2.1,10.5\nStandard_ND96amsr_A100_v4,9,32.7\na3-highgpu-2g,5,10\nx9.metal,1,2\n"
+    text = "instance_type,spot_usd_h,usd_h,region\n" + rows.replace("\n", ',"South Korea, KR"\n')
+    (tmp_path / "own.csv").write_text(text)
+    prices, skipped = read_prices(tmp_path / "own.csv")
+    assert {(node.configuration, node.on_demand_usd_h) for node in prices} == {
+        ("4xL40S", 10.5),
+        ("8xA100", 32.7),
+        ("2xH100", 10),
+    }
+    assert {node.region for node in prices} == {"South-Korea-KR"}
+    assert skipped == {"x9.metal": 1}
 
 
 def _sku(description: str, usd: str, *, unit: str = "h", currency: str = "USD", **other: object) -> dict[str, object]:
@@ -164,6 +185,7 @@ def test_skus_of_google_cloud_are_added_up_to_machines(tmp_path: Path) -> None:
         ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,cheap\n", "line 2"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,Z80,1,1\n", "left out: 1xZ80"),
         ("{}", "Azure"),
+        (json.dumps({"Items": [{**_azure("ND96isr", 80), "currencyCode": "EUR"}]}), "ND96isr_H200_v5: a price in EUR"),
         ('{"Items":' + "[" * 100_000, "Azure.*RecursionError"),
         ("", "no column"),
         ("x" * 200_000, "not a CSV file"),
@@ -221,9 +243,9 @@ def test_scenarios_take_their_prices_from_it(run_cli: RunCli, tmp_path: Path, mo
     (tmp_path / "vms.csv").write_text(SKYPILOT)
     made = run_cli("catalog", "import", "own.csv", "vms.csv", "--date", "2026-01-02", "--source", "a contract")
     assert made.returncode == 0, made.stderr
-    assert "7 prices" in made.stderr
+    assert "8 prices" in made.stderr
     (tmp_path / "own.csv").write_text(own.replace("1.5", "1.4"))
-    assert "which has 7" in run_cli("catalog", "import", "own.csv", "--date", "2026-02-02").stderr
+    assert "which has 8" in run_cli("catalog", "import", "own.csv", "--date", "2026-02-02").stderr
     kept = {node.configuration: node for node in read_user_catalog(tmp_path / "data" / "coralopt" / "prices.csv")}
     assert (kept["1xL40S"].date, kept["4xL40S"].source) == ("2026-02-02", "a contract")
     text = """

@@ -67,6 +67,7 @@ def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> N
     assert set(rent.tried) == {"L4", "L40S"}
     assert rent.usd_h == pytest.approx(7.444)
     assert "this plan costs 31.8% less" in rent.compared_with(bill_of(outcome.plan).usd_h)
+    assert rent.compared_with(rent.usd_h).endswith("this plan costs the same")
     assert "none of L4, L40S alone" in OneGpuRent(None, float("nan"), ("L4", "L40S"), 0.01).compared_with(1.0)
     alone = tiny_scenario.with_supply(
         tiny_scenario.availability * [c.gpu.name == "L40S" for c in tiny_scenario.configurations],
