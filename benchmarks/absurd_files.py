@@ -20,16 +20,15 @@ MODEL = {
 }
 
 
+NODE = {"1xL40S": {"available": 1, "price_usd_h": 2}}
+
+
 def scenarios() -> Iterator[tuple[str, str]]:
     """Names of files and their texts; the first is in order."""
 
-    def text(
-        models: dict[str, Any] | None = None, nodes: object = None, regions: dict[str, Any] | None = None, **keys: int
-    ) -> str:
-        here = {"east": {"configurations": nodes or {"1xL40S": {"available": 1, "price_usd_h": 2}}}}
-        return json.dumps(
-            {"models": {"qwen3-32b": MODEL} | (models or {}), "pool": {"regions": here | (regions or {})}} | keys
-        )
+    def text(models: Any = None, nodes: object = NODE, regions: Any = None, **keys: int) -> str:  # Any: JSON
+        pool = {"regions": {"east": {"configurations": nodes}, **(regions or {})}}
+        return json.dumps({"models": {"qwen3-32b": MODEL, **(models or {})}, "pool": pool, **keys})
 
     yield "good.json", text()
     for suffix in ("json", "yaml"):
