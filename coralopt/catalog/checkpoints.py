@@ -134,7 +134,7 @@ class _Reader:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise CoraloptError(f"{name} is {str(value)[:40]!r}, not a whole number from {least} to {most:,}")
+                raise CoraloptError(f"{name} is {repr(value)[:40]}, not a whole number from {least} to {most:,}")
             return value
         if default is None:
             raise CoraloptError(f"{names[0]} is missing")
@@ -164,9 +164,11 @@ def _family(config: Config) -> str:
     """The family of a text model.
 
     Raises:
-        CoraloptError: It is not known, or is none of transformers with a KV cache in every layer.
+        CoraloptError: It is not said or not known, or is none of transformers with a KV cache in every layer.
     """
-    name = str(config.get("model_type") or "llama").removesuffix("_text")
+    name = str(config.get("model_type") or "").removesuffix("_text")
+    if not name:
+        raise CoraloptError("model_type is missing")
     kinds = config.get("layer_types")
     states = isinstance(kinds, list) and any("linear" in str(kind) or "mamba" in str(kind) for kind in kinds)
     if name.startswith(_STATES) or states or any(config.get(key) for key in _STATE_KEYS):

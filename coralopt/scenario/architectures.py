@@ -25,7 +25,7 @@ def find_model(key: str, given: str | None, mistakes: MistakeList, place: Path =
     """
     wanted, place = given or key, place or ("models", key)
     found = catalog.find_model(wanted)
-    if found is None:
+    if found is None and not (given is None and mistakes.about((*place, "model"))):
         place = place if given is None else (*place, "model")
         hint = suggest(wanted, catalog.models())
         if "/" in wanted:

@@ -58,6 +58,10 @@ class MistakeList:
     def __len__(self) -> int:
         return len(self._found)
 
+    def about(self, path: Path) -> bool:
+        """Whether something is wrong there or inside."""
+        return any(f"{mistake.place}.".startswith(f"{dotted(path)}.") for mistake in self._found)
+
     def add(self, path: Path, problem: str, hint: str = "", line: int = 0) -> None:
         """Note a mistake; a place without a line of its own gets that of what contains it."""
         path = tuple(

@@ -100,6 +100,7 @@ def test_weight_formats_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        ({"model_type": None}, "model_type is missing"),
         ({"model_type": "nemotron_h"}, "'nemotron_h' mixes attention with state-space"),
         ({"model_type": "jamba"}, "'jamba' mixes attention"),
         ({"model_type": "qwen3_5_text"}, "'qwen3_5' mixes attention"),
@@ -109,9 +110,9 @@ def test_weight_formats_by_hand() -> None:
         ({"index_topk": 2048}, "could be counted wrongly"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "4096"}, "hidden_size is '4096', not a whole number"),
-        ({"hidden_size": True}, "hidden_size is 'True', not"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is '0', not a whole number from 1 to 1,000"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is '1000000000', not"),
+        ({"hidden_size": True}, "hidden_size is True, not"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0, not a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, not"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantised by 'bitsandbytes'"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "'gptq' with 3 bits"),
         ({"quantization_config": {"quant_algo": "NVFP4"}}, "'nvfp4'"),
@@ -167,6 +168,7 @@ VALUES = st.recursive(
 def test_any_configuration_is_read_or_refused(changes: dict[str, Any]) -> None:
     """Whatever a file holds: sizes that add up, or an error of ours."""
     config = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 100, "num_attention_heads": 4}
+    config |= {"model_type": "llama"}
     try:
         model = shape_of_config({**config, "num_hidden_layers": 3, **changes}).architecture("m")
     except CoraloptError:
@@ -178,6 +180,7 @@ def test_any_configuration_is_read_or_refused(changes: dict[str, Any]) -> None:
 def test_a_folder_and_a_file(tmp_path: Path) -> None:
     """A folder is where the weights are, a file tells the sizes only; formats may stand in a file of their own."""
     config = {
+        "model_type": "llama",
         "hidden_size": 64,
         "intermediate_size": 96,
         "vocab_size": 100,

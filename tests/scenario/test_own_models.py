@@ -119,3 +119,15 @@ def test_a_config_that_is_missing_or_not_known_names_its_place(tmp_path: Path) -
     assert "models.a.model: " in text
     assert "No such file" in text
     assert "models.b.model: model_type 'jamba' mixes attention" in text
+
+
+def test_sizes_that_do_not_fit_are_one_mistake_and_long_contexts_none() -> None:
+    """A model whose sizes are refused is not also called unknown; Llama 4 Scout's context has 10,485,760 tokens."""
+    with pytest.raises(ScenarioError) as caught:
+        scenario({"model": {**QWEN, "num_key_value_heads": 7}})
+    assert len(caught.value.mistakes) == 1
+    assert "must be a multiple of kv_heads (7)" in str(caught.value)
+    assert (
+        scenario({"model": {**QWEN, "max_position_embeddings": 10_485_760}}).model_phases[0].model.max_position
+        == 10_485_760
+    )
