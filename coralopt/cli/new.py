@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,7 +106,9 @@ def new_scenario(
         output_tokens = output_tokens or typer.prompt("Mean answer length, tokens", type=float, default=250)
     if not model or requests_s is None:
         raise OptionError("name at least one --model, and its --requests-s; on a terminal they are asked for")
-    entries = [_entry(name, None, requests_s, input_tokens or 1000.0, output_tokens or 250.0) for name in model]
+    entries = [
+        _entry(name, output.parent, None, requests_s, input_tokens or 1000.0, output_tokens or 250.0) for name in model
+    ]
     _write(output, [NewModel(*entry) for entry in entries], promise, supply, "")
 
 
@@ -140,12 +143,12 @@ def init(
     if file.failed:
         say(f"{file.failed:,} failed requests (0 tokens) left out")
     names = dict(item.rpartition("=")[::2] for item in model or ())
-    models = list(_models_of(file.trace, names))
+    models = _models_of(file.trace, names, output.parent)
     said = f"From {trace.name}: {len(file.trace):,} requests in {file.trace.last_arrival_s:,.0f} s"
     _write(output, models, promise, supply, said)
 
 
-def _models_of(trace: Trace, names: Mapping[str, str]) -> list[NewModel]:
+def _models_of(trace: Trace, names: Mapping[str, str], folder: Path) -> list[NewModel]:
     """The models of a log, each with its rate and quantiles of its lengths.
 
     Raises:
@@ -153,6 +156,7 @@ def _models_of(trace: Trace, names: Mapping[str, str]) -> list[NewModel]:
     """
     import numpy as np
 
+    from coralopt.catalog import find_model
     from coralopt.scenario.new import NewModel
 
     unknown = sorted(set(names) - set(trace.models) - {""})
@@ -164,8 +168,15 @@ def _models_of(trace: Trace, names: Mapping[str, str]) -> list[NewModel]:
     if len(trace) < 2 or span <= 0:
         raise OptionError("the log has fewer than two requests at different times: no rate follows from it")
     models = []
-    for position, logged in enumerate(trace.models):
-        mine = trace.model == position
+    # Several names may stand for one model.
+    targets: dict[str, list[str]] = {}
+    for logged in trace.models:
+        name = names.get(logged, names.get("", logged))
+        known = find_model(name)
+        targets.setdefault(known.name if known else name, []).append(logged)
+    for words in targets.values():
+        logged = words[0]
+        mine = np.isin(trace.model, [trace.models.index(word) for word in words])
         arrivals = np.sort(trace.arrival_s[mine])
         hour = np.searchsorted(arrivals, arrivals + min(3600.0, span), side="right") - np.arange(len(arrivals))
         busiest = float(hour.max()) / min(3600.0, span)
@@ -174,7 +185,7 @@ def _models_of(trace: Trace, names: Mapping[str, str]) -> list[NewModel]:
             for tokens in (trace.input_tokens, trace.output_tokens)
         ]
         rate = len(arrivals) / span
-        entry = _entry(names.get(logged, names.get("", logged)), logged, rate, lengths[0], lengths[1])
+        entry = _entry(names.get(logged, names.get("", logged)), folder, logged, rate, lengths[0], lengths[1])
         note = f"mean of {len(arrivals):,} requests; the busiest hour has {busiest:.4g}/s"
         models.append(NewModel(*entry, note=note))
     return models
@@ -182,12 +193,13 @@ def _models_of(trace: Trace, names: Mapping[str, str]) -> list[NewModel]:
 
 def _entry(
     name: str,
+    folder: Path,
     logged: str | None,
     rate: float,
     inputs: float | Mapping[str, float],
     outputs: float | Mapping[str, float],
 ) -> tuple[str, float, float | Mapping[str, float], float | Mapping[str, float], str | None]:
-    """Key, rate, lengths and, where it is not the key, model of an entry; the model is one of the catalog, or a path.
+    """Key, rate, lengths and, where it is not the key, model of an entry: one of the catalog, or a path from ``folder``.
 
     Raises:
         OptionError: It is neither.
@@ -196,7 +208,8 @@ def _entry(
 
     if Path(name).exists():
         # A checkpoint folder or its config.json.
-        return (Path(name).parent if Path(name).is_file() else Path(name)).resolve().name, rate, inputs, outputs, name
+        key = (Path(name).parent if Path(name).is_file() else Path(name)).resolve().name
+        return key, rate, inputs, outputs, f"./{os.path.relpath(name, folder)}"
     known = find_model(name)
     if known is None:
         hint = f"; map it, --model {logged}=NAME" if logged else ""
@@ -222,6 +235,6 @@ def _write(
         raise OptionError(f"--attainment {share!r}: a share below 1, such as 0.99, or mean") from None
     slo = NewSlo(promise.ttft_ms, promise.tpot_ms, attainment)
     owned = _counts("--own", supply.own)
-    text = scenario_text(models, slo, supply.rented(), owned, description)
+    text = scenario_text(models, slo, supply.rented(), owned, output, description)
     write_text(output, text, "the scenario")
     say(f"scenario written to {output}; `coralopt plan {output}` plans it")

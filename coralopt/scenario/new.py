@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
+from coralopt.scenario.checkpoints import include_checkpoints
 from coralopt.scenario.load import scenario_from_mapping
 
 #: Region of nodes of one's own.
@@ -52,6 +54,7 @@ def scenario_text(
     slo: NewSlo,
     rented: Mapping[str, Mapping[str, int] | int],
     owned: Mapping[str, int],
+    file: Path,
     description: str = "",
 ) -> str:
     """The scenario as commented YAML.
@@ -61,6 +64,7 @@ def scenario_text(
         slo: Their limits.
         rented: Region -> node configuration -> nodes, or nodes of each configuration that has a price there.
         owned: Node configuration -> nodes of one's own, which cost nothing more.
+        file: Where it is to be: paths of checkpoints are relative to its folder.
         description: What the scenario is about.
 
     Raises:
@@ -114,7 +118,9 @@ def scenario_text(
             lines.append("      configurations:  # node configuration: nodes that you may rent, your quota")
             lines += [f"        {_scalar(name)}: {count}" for name, count in supply.items()]
     text = "\n".join(lines) + "\n"
-    scenario_from_mapping(yaml.safe_load(text), source="the new scenario")
+    data = yaml.safe_load(text)
+    include_checkpoints(data, file)
+    scenario_from_mapping(data, source="the new scenario")
     return text
 
 

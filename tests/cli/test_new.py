@@ -66,6 +66,55 @@ def test_init_takes_rates_and_lengths_from_a_usage_log(run_cli: RunCli, tmp_path
     assert "no such requests" in run_cli("init", "usage.jsonl", "-o", "t.yaml", "--model", "x=qwen3-8b").stderr
 
 
+def test_names_of_one_model_and_paths_of_checkpoints(run_cli: RunCli, tmp_path: Path) -> None:
+    """Requests of two names that stand for one model are its requests; a path is relative to the scenario's folder."""
+    _lines(tmp_path / "usage.jsonl", LOG)
+    flags = ("--model", "served-32b=gpt-oss-20b")
+    assert run_cli("init", "usage.jsonl", *flags, "-o", "s.yaml").returncode == 0
+    (phase,) = [p for p in load_scenario(tmp_path / "s.yaml").model_phases if p.phase == "prefill"]
+    served = [row for row in LOG if row["usage"]]
+    assert f"mean of {len(served):,} requests" in (tmp_path / "s.yaml").read_text()
+    assert phase.model.name == "gpt-oss-20b"
+    config = {"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36}
+    config |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
+    made = run_cli("scenario", "new", "--model", "mine/config.json", "--requests-s", "1", "-o", "new/s.yaml")
+    assert made.returncode == 0, made.stderr
+    assert load_scenario(tmp_path / "new" / "s.yaml").model_phases[0].model.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[{"created": 1}]', "jq -c"),
+        (
+            "start_time,num_model_requests,input_tokens,output_tokens\n1,3,4,5\n",
+            "sums over requests (num_model_requests)",
+        ),
+        (
+            "(APIServer pid=7) INFO 11-22 12:00:00 [api_server.py:1839] vLLM API server version\n",
+            "holds no token counts",
+        ),
+    ],
+)
+def test_logs_that_cannot_serve_say_why(run_cli: RunCli, tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "log").write_text(text)
+    refused = run_cli("init", "log")
+    assert refused.returncode == 2
+    assert words in refused.stderr
+
+
+def test_usage_in_the_words_of_newer_interfaces(tmp_path: Path) -> None:
+    """input_tokens and output_tokens, the first request failed; a spend log's startTime."""
+    lines = [{"created_at": 10 + k, "model": "m", "usage": {"input_tokens": 5, "output_tokens": 2}} for k in range(3)]
+    file = read_trace_file(_lines(tmp_path / "r.jsonl", [{"created_at": 9, "model": "m", "usage": None}, *lines]))
+    assert (len(file.trace), file.failed) == (3, 1)
+    (tmp_path / "spend.csv").write_text("startTime,model,input_tokens,output_tokens\n2025-11-22T05:00:00Z,m,5,2\n")
+    assert read_trace_file(tmp_path / "spend.csv").format == "usage"
+
+
 def test_other_columns_are_named(run_cli: RunCli, tmp_path: Path) -> None:
     """CSV with stamps, JSON with keys inside keys, and what is said of files that are not understood."""
     (tmp_path / "gateway.csv").write_text("timestamp,in,out\n2025-11-22 05:00:00,10,5\n2025-11-22 05:00:10,30,7\n")
@@ -78,7 +127,7 @@ def test_other_columns_are_named(run_cli: RunCli, tmp_path: Path) -> None:
     trace = read_trace_file(tmp_path / "gateway.csv", columns=named).trace
     assert trace.arrival_s.tolist() == [0.0, 10.0]
     assert "no column nosuch" in run_cli("init", "gateway.csv", *flags[:-1], "output=nosuch").stderr
-    assert "input, output is missing" in run_cli("init", "gateway.csv", "--column", "arrival=timestamp").stderr
+    assert "missing is input and output" in run_cli("init", "gateway.csv", "--column", "arrival=timestamp").stderr
     rows = [{"t": 1763790000000, "n": {"in": 10, "out": 5}}, {"t": 1763790010000, "n": {"in": 30, "out": 7}}]
     path = _lines(tmp_path / "own.jsonl", rows)
     assert "of no known format" in run_cli("init", "own.jsonl").stderr

@@ -97,7 +97,7 @@ def test_list_and_convert(tmp_path: Path, workload: RunCli) -> None:
     ("arguments", "words"),
     [
         (["describe", "none.csv"], "no such file"),
-        (["describe", "bad.csv"], "line 2: input tokens must be a whole number, at least 0, not '-1'"),
+        (["describe", "bad.csv"], "line 2: input tokens must be a whole number, at least 0 and below 2^31, not '-1'"),
         (["fit", "bad.csv", "-o", "g.json"], "2 mistakes"),
         (["show", "nosuch"], "azure-code-2023"),
         (["generate", "burstgpt", "--rate", "0", "-o", "x.csv"], "rate must be positive"),

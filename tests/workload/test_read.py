@@ -103,9 +103,9 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
     text = str(caught.value)
     assert "6 mistakes" in text
     for words in (
-        "line 3: input tokens must be a whole number, at least 0, not '-5'",
+        "line 3: input tokens must be a whole number, at least 0 and below 2^31, not '-5'",
         "line 5: arrival must be seconds, not 'x'",
-        "line 5: output tokens must be a whole number, at least 0, not '1.5'",
+        "line 5: output tokens must be a whole number, at least 0 and below 2^31, not '1.5'",
         "line 6: a request needs at least 1 input and 1 output token",
         "line 7: arrival must be finite seconds, not 'inf'",
         "line 8: arrival must be at least 0 s, not '-1'",

@@ -10,8 +10,8 @@ format      columns                                                      source
                                                                          carry a UTC offset)
 ``burstgpt`` Timestamp, Model, Request tokens, Response tokens           HPMLL/BurstGPT (seconds)
 ``mooncake`` JSON lines: timestamp (ms), input_length, output_length     kvcache-ai/Mooncake
-``usage``   timestamp or created, prompt_tokens, completion_tokens, model usage logs of OpenAI-style servers: CSV, or
-                                                                         JSON lines with them or a ``usage`` object
+``usage``   timestamp or created, prompt_tokens, completion_tokens (or   usage logs of OpenAI-style servers: CSV, or
+            input_tokens, output_tokens), model                          JSON lines with them or a ``usage`` object
 ``plain``   arrival_s, input_tokens, output_tokens[, model]              this project; CSV or Parquet
 =========== ============================================================ =======================================
 
@@ -63,13 +63,17 @@ _MOONCAKE = ("timestamp", "input_length", "output_length", None)
 #: What ``columns`` may name, in this order.
 PARTS = ("arrival", "input", "output", "model")
 #: Where usage logs have the time of a request, and its tokens.
-_USAGE_TIMES = ("created", "created_at", "timestamp", "time", "arrival_s")
+_USAGE_TIMES = ("created", "created_at", "timestamp", "time", "arrival_s", "start_time", "starttime", "startTime")
 _USAGE_TOKENS = ("prompt_tokens", "completion_tokens")
+#: How newer interfaces call them.
+_NEW_TOKENS = dict(zip(_USAGE_TOKENS, ("input_tokens", "output_tokens"), strict=True))
+#: Columns of exports whose rows are sums over requests.
+_SUMS = ("num_model_requests", "n_requests", "num_requests", "request_count")
 _REPORT_EVERY = 100_000
-_ACCESS_LINE = re.compile(r'"(?:POST|GET) /v1/\S* HTTP/')
+_ACCESS_LINE = re.compile(r'"(?:POST|GET) /v1/\S* HTTP/|^(\(\S+ pid=\d+\) )?(INFO|WARNING|DEBUG)(:|  *\d\d-\d\d) ')
 #: Line of a file, and (arrival, input, output, model) as the file has them.
 _Row = tuple[int, tuple[object, object, object, object]]
-_read_tokens = number_cell("must be a whole number, at least 0", whole=True, most=2**31 - 1)
+_read_tokens = number_cell("must be a whole number, at least 0 and below 2^31", whole=True, most=2**31 - 1)
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def _checked_columns(columns: Mapping[str, str] | None) -> tuple[str, str, str, 
     if unknown or missing:
         raise WorkloadError(
             f"columns are named by {', '.join(PARTS)}, all but model are needed: "
-            + (f"{unknown[0]} is none of these" if unknown else f"{', '.join(missing)} is missing")
+            + (f"{unknown[0]} is none of these" if unknown else f"missing is {' and '.join(missing)}")
         )
     return (columns["arrival"], columns["input"], columns["output"], columns.get("model"))
 
@@ -149,9 +153,13 @@ def _rows(path: Path, text: IO[str], asked: tuple[str, str, str, str | None] | N
     if first.lstrip().startswith("{"):
         name, keys = ("columns", asked) if asked else _json_format(path, first, start)
         return name, _json_rows(path, lines, start, keys)
+    if first.lstrip().startswith("["):
+        raise WorkloadError(
+            f"{path}: a JSON array; write one object a line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
+        )
     if not asked and _ACCESS_LINE.search(first):
         raise WorkloadError(
-            f"{path}: an access log of vLLM, which holds no token counts. Take the usage log of your gateway, or have "
+            f"{path}: a log of vLLM's server, which holds no token counts. Take the usage log of your gateway, or have "
             "clients log `usage` of every answer: JSON lines with created, model, prompt_tokens and completion_tokens"
         )
     rows = csv_rows(path, lines, start - 1)
@@ -160,7 +168,11 @@ def _rows(path: Path, text: IO[str], asked: tuple[str, str, str, str | None] | N
     formats = dict(_COLUMNS)
     time = next((column for column in _USAGE_TIMES if column in names), None)
     if time is not None:
-        formats["usage"] = (time, *_USAGE_TOKENS, "model")
+        tokens = _USAGE_TOKENS if _USAGE_TOKENS[0] in names else tuple(_NEW_TOKENS.values())
+        formats["usage"] = (time, tokens[0], tokens[1], "model")
+    sums = next((column for column in _SUMS if column in names), None)
+    if sums is not None:
+        raise WorkloadError(f"{path}: its rows are sums over requests ({sums}); a log with one row a request is needed")
     if asked:
         lower = [None if column is None else column.lower() for column in asked]
         absent = [column for column, name in zip(asked, lower, strict=True) if column is not None and name not in names]
@@ -201,8 +213,8 @@ def _json_format(path: Path, first: str, line: int) -> tuple[str, tuple[str, str
         row = json.loads(first)
     except (json.JSONDecodeError, RecursionError):
         return "mooncake", _MOONCAKE
-    inside = "usage." if isinstance(row.get("usage"), dict) else ""
-    if inside or "prompt_tokens" in row:
+    inside = "usage." if "usage" in row else ""
+    if inside or "prompt_tokens" in row or set(_NEW_TOKENS.values()) <= set(row):
         time = next((key for key in _USAGE_TIMES if key in row), None)
         if time is None:
             raise WorkloadError(
@@ -239,7 +251,10 @@ def _json_rows(path: Path, lines: Iterable[str], start: int, keys: tuple[str, st
         values = [None if key is None else _inside(row, key) for key in keys]
         if str(keys[1]).endswith(_USAGE_TOKENS[0]) and isinstance(row, dict):
             # A request that failed has no usage.
-            values[1:3] = [value or 0 for value in values[1:3]]
+            others = [
+                str(key).replace(old, new) for key, (old, new) in zip(keys[1:3], _NEW_TOKENS.items(), strict=True)
+            ]
+            values[1:3] = [value or _inside(row, key) or 0 for value, key in zip(values[1:3], others, strict=True)]
         missing = [str(key) for key, value in zip(keys[:3], values, strict=False) if value is None]
         if missing:
             what = "Mooncake's JSON lines" if keys is _MOONCAKE else f"the keys {', '.join(map(str, keys[:3]))}"
