@@ -248,7 +248,9 @@ class InlineModel(Section):
     kv_format: KvFormat = Field(default="bf16", description="format of the KV cache")
     sliding_window: Size | None = Field(default=None, description="window of the sliding-window layers, in tokens")
     sliding_layers: Count = Field(default=0, description="how many layers use that window")
-    max_position: Annotated[int, Field(ge=1, le=10**9)] = Field(default=131_072, description="longest context, in tokens")
+    max_position: Annotated[int, Field(ge=1, le=10**9)] = Field(
+        default=131_072, description="longest context, in tokens"
+    )
     hf_id: Word = Field(default="", description="name of the published checkpoint")
     source: Text = Field(default="given in the scenario", description="where the figures come from")
 
