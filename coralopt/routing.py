@@ -9,8 +9,8 @@ routing                  rule
                          measured the same way, the first drawn of equal ones
 =======================  ====================================================================================
 
-Work is what a router can know: at a prefill instance the prompt tokens sent there whose first token is not made yet;
-at a decode or mixed instance the requests sent there that have not left. Lengths of answers are known to nobody.
+Work is what a router can know, in prompt tokens (:func:`work_of`): a prompt counts whole until its first token is made, and
+a sequence that is answered counts a little for its cache and its answer, whose length is known to nobody.
 
 Requests that share a session or the beginning of a prompt are better off where its KV cache is (:func:`choose_by_key`).
 """
@@ -27,6 +27,17 @@ MOST_OF_SHARE = 1.25
 
 Routing = Literal["weighted-round-robin", "least-work", "power-of-two"]
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
+
+
+#: What a sequence counts as where its answer is made, in prompt tokens: a share of its prompt, and so many for the answer.
+#: Both are whole parts of two, so that sums of them are exact.
+ANSWER_SHARE, ANSWER_TOKENS = 0.125, 128.0
+
+
+def work_of(phase: str, prompt_tokens: float) -> tuple[float, float]:
+    """Work that a request brings to an instance of a phase: (until its first token is made, until it leaves)."""
+    answer = 0.0 if phase == "prefill" else ANSWER_SHARE * prompt_tokens + ANSWER_TOKENS
+    return 0.0 if phase == "decode" else float(prompt_tokens), answer
 
 
 class Weighted(Protocol):
@@ -76,7 +87,7 @@ def choose(routing: Routing, items: Sequence[Busy], own: float, uniform: Callabl
     Args:
         routing: A rule of the table above.
         items: Who could take it.
-        own: Work that the request brings: its prompt tokens for prefill, else 1.
+        own: Work that the request brings.
         uniform: Random numbers inside (0, 1); asked for power of two alone, and only where there is a choice.
     """
     if routing == "weighted-round-robin" or not items:

@@ -26,8 +26,8 @@ class Serving:
     """How engines and the router work.
 
     Attributes:
-        routing: Which instance gets a request: ``"weighted-round-robin"``, ``"least-work"`` (prompt tokens outstanding over
-            planned rate) or ``"power-of-two"`` (the less loaded of two drawn ones).
+        routing: Which instance gets a request: ``"weighted-round-robin"``, ``"least-work"`` (tokens outstanding over planned
+            rate) or ``"power-of-two"`` (the less loaded of two drawn ones).
         order: Which waiting request an instance takes first: ``"fifo"``, ``"hopeless-last"`` (those too late) or
             ``"shortest-first"``.
         admission: ``"reserve"``: KV cache of the whole answer is set aside. ``"preempt"``: it grows, and where it runs out

@@ -11,8 +11,10 @@ from coralopt.simulation.kernels import (
     append,
     compiled,
     drop_event,
+    entry,
     noise_factor,
     pop,
+    prompt_work,
     push_event,
     put_first,
     route_offset,
@@ -161,9 +163,8 @@ def finish_batch(state: State, k: int) -> None:
                 continue
             if record.generated == 0:
                 record.first_token = now
-                if holder.phase == PREFILL:
-                    holder.work -= record.input
-                elif record.output > 1:
+                holder.work -= prompt_work(state, request, holder.phase)
+                if holder.phase != PREFILL and record.output > 1:
                     record.decode_admitted = now
             else:
                 record.away += now
@@ -213,7 +214,7 @@ def settle(state: State) -> None:
         clock.touched_nodes = 0
 
 
-@compiled
+@entry
 def route_waiting(state: State, pool: int, now: float) -> None:
     """An instance of the pool serves now: route the requests that found none."""
     state.clock[0].now = now
@@ -222,7 +223,7 @@ def route_waiting(state: State, pool: int, now: float) -> None:
     settle(state)
 
 
-@compiled
+@entry
 def run(state: State, until: float, most_events: int) -> bool:
     """Play all events before ``until`` (s), at most about ``most_events``; whether none before ``until`` is left."""
     clock = state.clock[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coralopt.simulation.kernels import Array, compiled, link_seconds, path_bytes_s, prompt_ms, route_offset, stage_ms
+from coralopt.simulation.kernels import Array, compiled, entry, link_seconds, path_bytes_s, prompt_ms, route_offset, stage_ms
 from coralopt.simulation.state import DECODE, MIXED, NIL, State
 
 
@@ -35,7 +35,7 @@ def _transfer_ms(state: State, request: int) -> float:
     return 1e3 * float(slowest)
 
 
-@compiled
+@entry
 def fill_idle_times(state: State, ttft_ms: Array, tpot_ms: Array) -> None:
     """Times without anyone else, ms; NaN stays where a request was given no nodes.
 

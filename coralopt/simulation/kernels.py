@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
+from coralopt.routing import ANSWER_SHARE, ANSWER_TOKENS
 from coralopt.simulation.state import BLOCK, DECODE, MIXED, NIL, PREFILL, RESERVE, State
 from coralopt.throughput.layer_times import SHORT_PASS
 
@@ -25,7 +26,8 @@ Array = Any
 #: The modules that are compiled into one another.
 _COMPILED_TOGETHER = ("state.py", "kernels.py", "scheduling.py", "events.py", "idle.py")
 _DIGEST = hashlib.sha256(
-    b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER) + bytes([SHORT_PASS])
+    b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER)
+    + repr((SHORT_PASS, ANSWER_SHARE, ANSWER_TOKENS)).encode()
 ).hexdigest()
 
 
@@ -58,17 +60,27 @@ class _KeptCode:
 
 
 def compiled(function: _F) -> _F:
+    """Compile for other compiled functions, as :func:`entry` does. Python may not call it: what makes Python's arguments out
+    of these takes a third of the time that compiling takes."""
+    return _kept(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def entry(function: _F) -> _F:
     """Compile on first use, keep the machine code on disk until any of the compiled modules changes, run beside threads.
 
     Numba remakes kept code when the file of the function changes, not when a function changes that it calls in another
     file; so the stamp it compares is extended by a digest of all of them. Where that cannot be done nothing is kept.
     """
+    return _kept(function)
+
+
+def _kept(function: _F, **options: bool) -> _F:
     try:
         # Numba's own type hides the cache that is extended here.
-        kept: Any = numba.njit(cache=True, nogil=True)(function)
+        kept: Any = numba.njit(cache=True, nogil=True, **options)(function)
         kept._cache._cache_file = _KeptCode(kept._cache._cache_file)
     except (AttributeError, RuntimeError):  # Other insides, or no folder to write to.
-        kept = numba.njit(nogil=True)(function)
+        kept = numba.njit(nogil=True, **options)(function)
     return cast("_F", kept)
 
 
@@ -232,7 +244,7 @@ def layer_time(state: State, table: int, batch: int, tokens: float) -> tuple[flo
     return layer, other
 
 
-@compiled
+@entry
 def stage_ms(
     state: State, node: int, decodes: int, context: int, prompts: int, prompt_tokens: int, pairs: float
 ) -> float:
@@ -394,6 +406,18 @@ def held_tokens(state: State, request: int, phase: int) -> int:
     """Tokens of KV memory that a request holds on every node of an instance of this phase."""
     record = state.requests[request]
     return int(record.input) if phase == PREFILL else int(record.held)
+
+
+@compiled
+def prompt_work(state: State, request: int, phase: int) -> float:
+    """Work that a request brings to an instance until its first token, see :func:`coralopt.routing.work_of`."""
+    return 0.0 if phase == DECODE else float(state.requests[request].input)
+
+
+@compiled
+def answer_work(state: State, request: int, phase: int) -> float:
+    """Work that a request is until it leaves, see :func:`coralopt.routing.work_of`."""
+    return 0.0 if phase == PREFILL else ANSWER_SHARE * state.requests[request].input + ANSWER_TOKENS
 
 
 @compiled

@@ -9,6 +9,7 @@ import numpy as np
 
 from coralopt.simulation.kernels import (
     Array,
+    answer_work,
     append,
     compiled,
     count_inside,
@@ -20,6 +21,7 @@ from coralopt.simulation.kernels import (
     pop,
     pop_shortest,
     prompt_ms,
+    prompt_work,
     push_event,
     put_first,
     put_shortest,
@@ -101,6 +103,7 @@ def leave(state: State, request: int, instance: int) -> None:
     else:
         release(state, request, instance)
     count_inside(state, instance, -1)
+    holder.work -= answer_work(state, request, holder.phase)
     if holder.state == DRAINING and holder.inside == 0:
         holder.state = GONE
         holder.gone_at = state.clock[0].now
@@ -221,11 +224,10 @@ def draw(state: State, request: int, pool: int, without: int) -> int:
 
 @compiled
 def work_seconds(state: State, request: int, instance: int) -> float:
-    """Work of an instance with this request: prompt tokens without first token, or requests inside, over planned rate."""
+    """Work of an instance with this request, as :mod:`coralopt.routing` counts it, over its planned rate."""
     holder = state.instances[instance]
-    if holder.phase == PREFILL:
-        return float((holder.work + state.requests[request].input) / holder.weight)
-    return float((holder.inside + 1) / holder.weight)
+    own = prompt_work(state, request, holder.phase) + answer_work(state, request, holder.phase)
+    return float((holder.work + own) / holder.weight)
 
 
 @compiled
@@ -289,11 +291,10 @@ def route(state: State, request: int, pool: int) -> None:
         record.prefill_instance = best
         if phase == MIXED:
             record.decode_instance = best
-        else:
-            state.instances[best].work += record.input
         if clock.order == HOPELESS_LAST:
             record.latest -= alone_ms(state, request, best) / 1e3
     count_inside(state, best, 1)
+    state.instances[best].work += prompt_work(state, request, phase) + answer_work(state, request, phase)
     state.instances[best].routed += 1
     if clock.order == SHORTEST_FIRST and phase != DECODE:
         put_shortest(state.requests, state.instance_list, best, request)

@@ -104,9 +104,9 @@ INSTANCE = np.dtype(
         ("area", "f8"),
         ("area_at", "f8"),
         ("routed", "i8"),
-        # Prompt tokens routed here whose first token is not made yet (prefill); who joined last; how many are evicted and
-        # not back in the queue.
-        ("work", "i8"),
+        # Work of those inside, as :mod:`coralopt.routing` counts it; who joined last; how many are evicted and not back in
+        # the queue.
+        ("work", "f8"),
         ("youngest", "i8"),
         ("evicted", "i8"),
         # Why the scheduler last let a request wait; it is why those behind it waited, too.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coralopt.routing import choose, smooth_weighted_round_robin
+from coralopt.routing import choose, smooth_weighted_round_robin, work_of
 from coralopt.scenario.parts import Serving
 from coralopt.simulation.config import SimulationConfig
 
@@ -117,7 +117,7 @@ class SlowInstance:
     returned: deque[SlowRequest] = field(default_factory=deque)
     at_work: list[SlowRequest] = field(default_factory=list)
     evicted: int = 0
-    prompt_tokens: int = 0
+    work: float = 0.0
     inside: int = 0
     reason: str = ""
     gone_at: float = math.nan
@@ -127,10 +127,6 @@ class SlowInstance:
 
     def holds(self, request: SlowRequest) -> int:
         return request.input if self.phase == "prefill" else request.held
-
-    @property
-    def work(self) -> int:
-        return self.prompt_tokens if self.phase == "prefill" else self.inside
 
 
 class Reference:
@@ -220,7 +216,7 @@ class Reference:
             if all(any(n.bytes(i.most(request)) <= n.capacity for n in s) for s in i.stages)
             and self.path(request, i) > 0
         ]
-        own = request.input if phase == "prefill" else 1
+        own = sum(work_of(phase, request.input))
         chosen = choose(self.policy.routing, fitting, own, self.uniform)
         if chosen is None:
             request.status = "rejected"
@@ -232,7 +228,7 @@ class Reference:
             request.latest -= self.alone_s(request, chosen)
         if phase != "prefill":
             request.decode = chosen
-        chosen.prompt_tokens += request.input
+        chosen.work += own
         chosen.inside += 1
         chosen.queue.append(request)
         self.touched_instances[chosen] = None
@@ -389,6 +385,7 @@ class Reference:
         else:
             self.release(request, instance)
         instance.inside -= 1
+        instance.work -= work_of(instance.phase, request.input)[1]
         if instance.state == "draining" and instance.inside == 0:
             instance.state, instance.gone_at = "gone", self.now
         self.touched_instances[instance] = None
@@ -537,7 +534,7 @@ class Reference:
                     request.away += self.now
                 else:
                     request.times["first_token"] = self.now
-                    instance.prompt_tokens -= request.input
+                    instance.work -= work_of(instance.phase, request.input)[0]
                     if instance.phase == "mixed" and request.output > 1:
                         request.times["decode_admitted"] = self.now
             request.generated += 1

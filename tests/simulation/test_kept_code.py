@@ -17,13 +17,13 @@ from coralopt.simulation import kernels
 
 SOURCE = """
 from typing import NamedTuple
-from coralopt.simulation.kernels import compiled
+from coralopt.simulation.kernels import entry
 
 class Pair(NamedTuple):
     first: float
     second: float
 
-@compiled
+@entry
 def total(pair):
     return pair.first + pair.second
 """

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from closed_cases import BY_LENGTH, case_of, instance_of
 
-from coralopt.routing import ROUTINGS, Routing
+from coralopt.routing import ROUTINGS, Routing, work_of
 from coralopt.runtime.launch import Launch
 from coralopt.runtime.router.config import BackendConfig, RouterConfig, router_document
 from coralopt.runtime.router.legs import prompt_tokens
 from coralopt.runtime.router.pool import Backend, BackendPool, Need
 from coralopt.runtime.router.router import Router
-from coralopt.simulation.state import PREFILL
+from coralopt.simulation.state import PHASES
 from coralopt.testing.simulation_reference import Reference
 from coralopt.testing.simulation_strategies import SimulationCase
 
@@ -30,38 +30,45 @@ def _backend(number: int, phase: str = "prefill") -> Backend:
     return Backend(config, healthy=True)
 
 
-async def _picks(case: SimulationCase, ends_s: list[float]) -> list[int]:
-    """What the router picks when every request ends at its backend at the time at which the simulator says it does."""
+async def _picks(case: SimulationCase, phase: str, first_s: list[float], ends_s: list[float]) -> list[int]:
+    """What the router picks when every first token comes and every request ends when the simulator says they do."""
     word = int(np.random.SeedSequence(case.config.seed).generate_state(1, np.uint64)[0])
     replayed = Reference([], [], [], [], case.config, case.serving, word)
     pool = BackendPool(uniform=replayed.uniform)
     pool.routing = case.serving.routing
-    backends = [_backend(number) for number in range(len(case.blueprints))]
+    backends = [_backend(number, phase) for number in range(len(case.blueprints))]
     for backend in backends:
         pool.add(backend)
     at_work: dict[int, AsyncExitStack] = {}
-    picks = []
+    needs: dict[int, Need] = {}
+    picks: list[int] = []
     for request, arrival in enumerate(case.arrival_s):
+        for other in [other for other in at_work if first_s[other] <= arrival]:
+            backends[picks[other]].begun(needs[other])
         for other in [other for other in at_work if ends_s[other] <= arrival]:
             await at_work.pop(other).aclose()
         at_work[request] = AsyncExitStack()
-        slot = pool.slot(Need(own=float(case.input_tokens[request])), 1.0)
-        picks.append(backends.index(await at_work[request].enter_async_context(slot)))
+        needs[request] = Need(frozenset(), *work_of(phase, float(case.input_tokens[request])))
+        picks.append(backends.index(await at_work[request].enter_async_context(pool.slot(needs[request], 1.0))))
     for stack in at_work.values():
         await stack.aclose()
     assert all(backend.work == 0 for backend in backends)
     return picks
 
 
+@pytest.mark.parametrize("phase", ["prefill", "mixed"])
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_router_and_simulator_choose_alike(routing: Routing) -> None:
-    """Three prefill instances of different rates under load: the same instance for each of 600 requests."""
+def test_router_and_simulator_choose_alike(routing: Routing, phase: str) -> None:
+    """Three prefill, or mixed, instances of different rates under load: the same instance for each of 600 requests."""
     rng = np.random.default_rng(7)
-    lengths = rng.integers(1, 190, 600)
-    instances = [replace(instance_of(PREFILL), weight=weight) for weight in WEIGHTS]
-    case = case_of(instances, np.cumsum(rng.exponential(0.040, 600)), lengths, times=BY_LENGTH, routing=routing)
+    lengths, outputs = rng.integers(1, 190, 600), rng.integers(1, 10, 600) if phase == "mixed" else 1
+    instances = [replace(instance_of(PHASES.index(phase)), weight=weight) for weight in WEIGHTS]
+    for blueprint in instances:
+        blueprint.nodes["chunk"] = 2048
+    case = case_of(instances, np.cumsum(rng.exponential(0.040, 600)), lengths, outputs, times=BY_LENGTH, routing=routing)
     requests = case.play().state.requests
-    picks = asyncio.run(_picks(case, requests["first_token"].tolist()))
+    ends = requests["first_token" if phase == "prefill" else "finish"]
+    picks = asyncio.run(_picks(case, phase, requests["first_token"].tolist(), ends.tolist()))
     assert picks == requests["prefill_instance"].tolist()
     assert set(picks) == {0, 1, 2}
 

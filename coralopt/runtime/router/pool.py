@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from coralopt.routing import Routing, choose, choose_by_key
 from coralopt.runtime.router.config import BackendConfig
@@ -26,18 +25,26 @@ class Busy(Exception):
         self.status = status
 
 
-class Need(NamedTuple):
+@dataclass(eq=False)
+class Need:
     """What a request wants of a backend.
 
     Attributes:
         avoid: Names of backends that are not to be chosen.
-        own: Work that it brings.
+        prompt: Work that it brings until its first token is made, as :mod:`coralopt.routing` counts it.
+        answer: Work that it brings until it leaves.
         key: Requests with the same key go to the same backend while its load allows; ``None``: any backend will do.
     """
 
     avoid: frozenset[str] = frozenset()
-    own: float = 1.0
+    prompt: float = 0.0
+    answer: float = 1.0
     key: str | None = None
+
+    @property
+    def own(self) -> float:
+        """All work that it brings now."""
+        return self.prompt + self.answer
 
 
 @dataclass(eq=False)
@@ -55,7 +62,7 @@ class Backend:
         draining: Whether it gets no new requests.
         in_flight: Requests it has at the moment.
         taken: Requests it got since its pool changed last.
-        work: What they are, as :mod:`coralopt.routing` counts: prompt tokens (prefill) or requests.
+        work: What they are, as :mod:`coralopt.routing` counts, in prompt tokens.
         failures: Health checks that failed in a row.
         credit: State of the weighted round robin.
         engine_id: What a Mooncake prefill server calls itself, once asked.
@@ -102,6 +109,11 @@ class Backend:
     @property
     def free(self) -> bool:
         return self.usable and self.in_flight < (1 if self.on_trial else self.config.max_in_flight)
+
+    def begun(self, need: Need) -> None:
+        """The first token of a request is made."""
+        self.work -= need.prompt
+        need.prompt = 0.0
 
     @asynccontextmanager
     async def within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
@@ -203,7 +215,7 @@ class BackendPool:
             yield backend
         finally:
             self._hold_s += 0.1 * (time.monotonic() - started - self._hold_s)
-            self._give_back(backend, need.own)
+            self._give_back(backend, need)
 
     async def _wait(self, need: Need, timeout_s: float) -> Backend:
         if not self.up(need.avoid):
@@ -219,7 +231,7 @@ class BackendPool:
             queue.pop(future, None)
             if future.done() and not future.cancelled() and future.exception() is None:
                 # Chosen at the very moment of giving up: hand the slot on.
-                self._give_back(future.result(), need.own)
+                self._give_back(future.result(), need)
             if isinstance(error, TimeoutError):
                 raise Busy(f"no slot became free in {timeout_s:g} s", self.retry_after_s(), 503) from None
             raise
@@ -227,9 +239,9 @@ class BackendPool:
     def _down(self) -> Busy:
         return Busy("no instance of this model is up", self.retry_after_s(), 503)
 
-    def _give_back(self, backend: Backend, own: float) -> None:
+    def _give_back(self, backend: Backend, need: Need) -> None:
         backend.in_flight -= 1
-        backend.work -= own
+        backend.work -= need.own
         if backend.in_flight == 0:
             backend.idle.set()
         self.wake()

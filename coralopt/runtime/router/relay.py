@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
 from aiohttp import web
 
+from coralopt.routing import work_of
 from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.events import EventFilter, asks_for_usage, with_usage
 from coralopt.runtime.router.legs import (
@@ -116,6 +117,7 @@ class _Journey:
         self.client_gone = False
         self.first_s = math.nan
         self.key = self._home_key(router.config)
+        self.prompt_tokens = prompt_tokens(body)
 
     def _home_key(self, config: RouterConfig) -> str | None:
         """What its KV cache is likely to be shared by: the session, or the beginning of the prompt."""
@@ -152,28 +154,32 @@ class _Journey:
         name, mixed = self.router.way_of(self.model, failed)
         pools, wait_s = self.router.pools(name), self.router.config.queue_timeout_s
         if mixed:
-            async with pools["mixed"].slot(Need(failed, key=self.key), wait_s) as backend:
-                return await self._answer(backend, self.body)
+            need = self._need("mixed", failed)
+            async with pools["mixed"].slot(need, wait_s) as backend:
+                return await self._answer(backend, self.body, need)
         self._need_halves(pools)
         connector = pools["prefill"].backends[0].config.connector
         if why := not_transferable(self.body, connector):
             raise Refused(error_response(400, why))
-        own = prompt_tokens(self.body)
         async with AsyncExitStack() as slots:
-            source = await slots.enter_async_context(pools["prefill"].slot(Need(failed, own, self.key), wait_s))
+            source = await slots.enter_async_context(pools["prefill"].slot(self._need("prefill", failed), wait_s))
             abroad = failed | {b.config.name for b in pools["decode"].backends if not source.config.reaches(b.config)}
             if source.push_identity and pools["decode"].ready(abroad):
-                async with pools["decode"].slot(Need(abroad), wait_s) as backend:
+                async with pools["decode"].slot(self._need("decode", abroad), wait_s) as backend:
                     return await self._push(slots, source, backend, source.push_identity)
             body = await self._prefilled(source)
         since = time.monotonic()
-        async with pools["decode"].slot(Need(abroad), wait_s) as backend:
+        async with pools["decode"].slot(self._need("decode", abroad), wait_s) as backend:
             if holds_cache(connector) and time.monotonic() - since > self.router.config.kv_wait_s:
                 # The prefill server frees the blocks soon, or has done so.
                 far = {b.config.name for b in pools["prefill"].backends if not b.config.reaches(backend.config)}
-                async with pools["prefill"].slot(Need(failed | far, own, self.key), wait_s) as source:
+                async with pools["prefill"].slot(self._need("prefill", failed | far), wait_s) as source:
                     body = await self._prefilled(source)
             return await self._answer(backend, body)
+
+    def _need(self, phase: str, avoid: frozenset[str]) -> Need:
+        # A cache comes to a decode instance wherever its session is at home.
+        return Need(avoid, *work_of(phase, self.prompt_tokens), None if phase == "decode" else self.key)
 
     async def _prefilled(self, source: Backend) -> JsonObject:
         """The first leg; what the second one is to be asked."""
@@ -253,8 +259,11 @@ class _Journey:
                 raise self._failed(backend, f"{url}/query does not name an engine") from error
         return {"remote_engine_id": backend.engine_id, "remote_bootstrap_addr": url}
 
-    async def _answer(self, backend: Backend, body: JsonObject) -> web.StreamResponse:
-        """The leg whose answer the client reads. Before its first byte everything can be tried elsewhere."""
+    async def _answer(self, backend: Backend, body: JsonObject, need: Need | None = None) -> web.StreamResponse:
+        """The leg whose answer the client reads. Before its first byte everything can be tried elsewhere.
+
+        ``need`` is that of a backend that makes the first token, too: work is less once it has.
+        """
         limits = self.router.config
         patience_s = limits.first_token_timeout_s if body.get("stream") else limits.answer_timeout_s
         stream: web.StreamResponse | None = None
@@ -273,6 +282,8 @@ class _Journey:
                 passage = Passage(answer, events)
                 await passage.begin()
                 self._answered(backend)
+                if need is not None:
+                    backend.begun(need)
                 backend.waits.discard(limit)
                 limit.reschedule(None)
                 stream = web.StreamResponse(
