@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from coralopt.simulation.kernels import Array, compiled, entry, link_seconds, path_bytes_s, prompt_ms, route_offset, stage_ms
+from coralopt.simulation.kernels import (
+    Array,
+    compiled,
+    entry,
+    link_seconds,
+    path_bytes_s,
+    prompt_ms,
+    route_offset,
+    stage_ms,
+)
 from coralopt.simulation.state import DECODE, MIXED, NIL, State
 
 

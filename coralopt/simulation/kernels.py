@@ -75,12 +75,14 @@ def entry(function: _F) -> _F:
 
 
 def _kept(function: _F, **options: bool) -> _F:
+    # Numba's stub lacks the two options that leave Python's side out.
+    njit: Callable[..., Callable[[_F], object]] = numba.njit
     try:
         # Numba's own type hides the cache that is extended here.
-        kept: Any = numba.njit(cache=True, nogil=True, **options)(function)
+        kept: Any = njit(cache=True, nogil=True, **options)(function)
         kept._cache._cache_file = _KeptCode(kept._cache._cache_file)
     except (AttributeError, RuntimeError):  # Other insides, or no folder to write to.
-        kept = numba.njit(nogil=True, **options)(function)
+        kept = njit(nogil=True, **options)(function)
     return cast("_F", kept)
 
 

@@ -65,7 +65,9 @@ def test_router_and_simulator_choose_alike(routing: Routing, phase: str) -> None
     instances = [replace(instance_of(PHASES.index(phase)), weight=weight) for weight in WEIGHTS]
     for blueprint in instances:
         blueprint.nodes["chunk"] = 2048
-    case = case_of(instances, np.cumsum(rng.exponential(0.040, 600)), lengths, outputs, times=BY_LENGTH, routing=routing)
+    case = case_of(
+        instances, np.cumsum(rng.exponential(0.040, 600)), lengths, outputs, times=BY_LENGTH, routing=routing
+    )
     requests = case.play().state.requests
     ends = requests["first_token" if phase == "prefill" else "finish"]
     picks = asyncio.run(_picks(case, phase, requests["first_token"].tolist(), ends.tolist()))

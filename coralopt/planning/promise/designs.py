@@ -27,8 +27,13 @@ from coralopt.types import Floats
 
 #: Designs are looked at that cost at most so much more than the cheapest groups, as shares; then wider.
 ALLOWANCES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
-#: Covers of one phase looked at at once, and designs of one model played, at most.
-MOST_COVERS, MOST_DESIGNS = 200, 60
+#: Covers of one phase looked at at once, and questions about the groups of one phase ahead of that, at most.
+MOST_COVERS, MOST_QUESTIONS = 200, 60
+#: A design that is to hold whatever it costs gets more instances so often, twice as many more each time.
+RAISES = 6
+#: Windows that the search for cheaper designs may play, a model on average; games that count as one; how often what is left
+#: is shared out anew, and what is too little for another design.
+WINDOWS, GAMES_A_WINDOW, ROUNDS, TOO_FEW = 80, 4, 3, 4
 #: Designs with different groups of the other phases, after which groups that failed in all of them are left out.
 FAILURES = {"prefill": 2, "decode": 4, "mixed": 1}
 #: Stages of the pipelines that are tried.
@@ -62,11 +67,13 @@ class Design:
         model: Its name.
         groups: Model phase and group of each.
         parts: How the nodes of some of them are cut.
+        price: USD/h.
     """
 
     model: str
     groups: tuple[Place, ...]
     parts: Mapping[Place, tuple[Cutting, ...]]
+    price: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,37 +117,118 @@ class Designs:
                     beside[p] = rest + sum(costs[q] for q in way if q != p)
         return sum(cheapest.values()), beside
 
-    def cheapest(self, model: str) -> Design | None:
-        """The cheapest design that was seen to hold; ``None`` where none was, or for a model of mean requests."""
-        ways = [way for way in self.ways[model] if self.groups[way[0]].games.target is not None]
-        least = min((sum(self._least(p) for p in way) for way in ways), default=math.inf)
-        if not 0 < least < math.inf:
-            return None
+    def search(self) -> list[Design]:
+        """For each model that asks for a share the cheapest design that was seen to hold; none for those that have none.
+
+        Each gets some design that holds first. Then windows are shared out by what each model's could still cost less, until
+        the cheapest of every model is known or the windows are used up.
+        """
+        models = [model for model in self.ways if 0 < min(map(self._cost, self._ways(model)), default=0.0) < math.inf]
+        workers = self.races.workers
+        best = dict(zip(models, workers.map(self._first, models), strict=True))
+        total, open_ = WINDOWS * len(models) + sum(map(self._spent, models)), models
+        for _ in range(ROUNDS):
+            gain = {
+                model: (design.price if (design := best[model]) else 2 * min(map(self._cost, self._ways(model))))
+                - min(sum(self._least(p, held=False) for p in way) for way in self._ways(model))
+                for model in open_
+            }
+            left = total - sum(map(self._spent, models))
+            share = {model: left * gain[model] / (sum(gain.values()) or 1.0) for model in open_}
+            open_ = [model for model in open_ if share[model] >= TOO_FEW]
+
+            wanted = [(model, best[model], self._spent(model) + share[model]) for model in open_]
+            results = workers.map(lambda one: self._cheaper(*one), wanted)
+            best |= {model: design for model, (design, _) in zip(open_, results, strict=True)}
+            open_ = [model for model, (_, ended) in zip(open_, results, strict=True) if not ended]
+        return [design for design in best.values() if design is not None]
+
+    @property
+    def used_up(self) -> bool:
+        """Whether twice the windows for cheaper designs were asked for: enough where nodes are too few for those."""
+        return sum(map(self._spent, self.ways)) >= 2 * WINDOWS * len(self.ways)
+
+    def _ways(self, model: str) -> list[tuple[int, ...]]:
+        """Those of a model that asks for a share; none of one of mean requests."""
+        return [way for way in self.ways[model] if self.groups[way[0]].games.target is not None]
+
+    def _spent(self, model: str) -> float:
+        """Windows that were asked for the model's sake, games counted in."""
+        phases = itertools.chain(*self.ways[model])
+        return self.races.windows_of[model] + sum(self.groups[p].games.played for p in phases) / GAMES_A_WINDOW
+
+    def _first(self, model: str) -> Design | None:
+        """A design that holds, found soon: the cheapest groups, with more and more instances where they fail."""
+        way = min(self._ways(model), key=self._cost)
+        covers = [[(p, j) for j in self._covers(p, self._least(p), 1)[0][1]] for p in way]
+        for turn in range(RAISES + 1):
+            groups = tuple(itertools.chain(*covers))
+            parts, failed = self._hold(groups)
+            if not failed:
+                return self._design(model, groups, parts)
+            for p, cover in zip(way, covers, strict=True):
+                # Caches that come too late ask for more nodes that send them, too.
+                if self._kind(cover) in {*failed, "mixed"} or (turn and "decode" in failed):
+                    self._raise(p, cover, 2**turn)
+        return None
+
+    def _raise(self, p: int, cover: list[Place], more: int) -> None:
+        """More instances of the group that does most; as many again where there are no larger groups of them."""
+        groups = self.groups[p]
+        k = max(range(len(cover)), key=lambda k: int(groups.least[cover[k][1]]))
+        j = cover[k][1]
+        last = int(np.flatnonzero(groups.template == groups.template[j])[-1])
+        if j == last:
+            cover.append((p, j))
+        else:
+            cover[k] = p, min(j + more, last)
+
+    def _design(self, model: str, groups: tuple[Place, ...], parts: Mapping[Place, tuple[Cutting, ...]]) -> Design:
+        return Design(model, groups, parts, float(sum(self.price[p][j] for p, j in groups)))
+
+    def _cheaper(self, model: str, best: Design | None, most_windows: float) -> tuple[Design | None, bool]:
+        """The cheapest design that is seen to hold, and whether cheaper ones were all looked at before so many windows were
+        asked for; designs as dear as ``best`` are not looked at."""
+        ways = self._ways(model)
+        least = min(map(self._cost, ways))
         played: set[tuple[PlannedInstance, ...]] = set()
         failures: dict[tuple[Place, ...], int] = {}
+        ceiling = math.inf if best is None else best.price * (1 - PRICE_TOLERANCE)
         for share in ALLOWANCES:
-            for covers in self._combinations(ways, least * (1 + PRICE_TOLERANCE + share)):
+            most = min(least * (1 + PRICE_TOLERANCE + share), ceiling)
+            for covers in self._combinations(ways, most, most_windows - self._spent(model)):
                 if any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers):
                     continue
                 groups = tuple(itertools.chain(*covers))
                 instances = self.instances(groups, {})
                 if instances in played:
                     continue
+                if self._spent(model) >= most_windows:
+                    return best, False
                 played.add(instances)
-                self.races.workers.tell(f"designs of {model}", len(played), MOST_DESIGNS)
+                self.races.workers.tell(f"designs of {model}", int(self._spent(model)), int(most_windows))
                 parts, failed = self._hold(groups)
                 if not failed:
-                    return Design(model, groups, parts)
+                    return self._design(model, groups, parts), True
                 for cover in covers:
                     if self._kind(cover) in {*failed, "mixed"}:
                         failures[cover] = failures.get(cover, 0) + 1
-                if len(played) >= MOST_DESIGNS:
-                    return None
-        return None
+            if most == ceiling:
+                break
+        return best, True
 
-    def _least(self, p: int) -> float:
-        """Price of the cheapest groups that were seen to hold all of a phase, USD/h."""
-        return float(self.groups[p].covers(self.groups[p].least, self.price[p])[PARTS])
+    def _cost(self, way: Sequence[int]) -> float:
+        """Price of the cheapest groups that were seen to hold all phases of a way, USD/h."""
+        return sum(self._least(p) for p in way)
+
+    def _least(self, p: int, held: bool = True) -> float:
+        """Price of the cheapest groups that were seen to hold all of a phase, or that may hold it, USD/h."""
+        groups = self.groups[p]
+        return float(groups.covers(groups.least if held else groups.most, self.price[p])[PARTS])
+
+    def _covers(self, p: int, most_usd_h: float, count: int) -> list[tuple[float, tuple[int, ...]]]:
+        """Covers of a phase for at most some price, cheapest first."""
+        return self.groups[p].cheapest_covers(self.price[p], most_usd_h * (1 + PRICE_TOLERANCE), count)
 
     def _kind(self, cover: Sequence[Place]) -> str:
         return self.scenario.model_phases[cover[0][0]].phase
@@ -167,14 +255,20 @@ class Designs:
             self._cut[p, part] = planned_placement(self.scenario, games.phase, self.tables, part.placement)
         return self._cut[p, part]
 
-    def _combinations(self, ways: Sequence[tuple[int, ...]], most_usd_h: float) -> list[tuple[tuple[Place, ...], ...]]:
-        """Groups of each phase of a way that cover it, of all ways those of at most some price, cheapest first."""
+    def _combinations(
+        self, ways: Sequence[tuple[int, ...]], most_usd_h: float, windows: float
+    ) -> list[tuple[tuple[Place, ...], ...]]:
+        """Groups of each phase of a way that cover it, of all ways those of at most some price, cheapest first.
+
+        Groups are played by themselves first, for about so many windows at most.
+        """
+        questions = min(MOST_QUESTIONS, int(windows * GAMES_A_WINDOW / sum(map(len, ways))))
 
         def covers_of(at: tuple[int, float]) -> list[tuple[float, tuple[Place, ...]]]:
             p, ceiling = at
-            tighten(self.groups[p], self.price[p], 0.0, self.races.workers.tell, ceiling - self._least(p))
-            covers = self.groups[p].cheapest_covers(self.price[p], ceiling, MOST_COVERS)
-            return [(cost, tuple((p, j) for j in cover)) for cost, cover in covers]
+            dearer = ceiling - self._least(p)
+            tighten(self.groups[p], self.price[p], 0.0, self.races.workers.tell, dearer, questions)
+            return [(cost, tuple((p, j) for j in cover)) for cost, cover in self._covers(p, ceiling, MOST_COVERS)]
 
         priced: list[tuple[float, tuple[tuple[Place, ...], ...]]] = []
         for way in ways:

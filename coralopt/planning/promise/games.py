@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from coralopt import simulation
+from coralopt import routing, simulation
 from coralopt._version import __version__
 from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
@@ -26,7 +26,9 @@ from coralopt.workload import Trace, poisson_for_scenario
 
 #: Digest of the simulator: what was found out by other rules does not hold.
 RULES = hashlib.sha256(
-    b"".join(path.read_bytes() for path in sorted(Path(simulation.__file__).parent.glob("*.py")))
+    b"".join(
+        path.read_bytes() for path in (Path(routing.__file__), *sorted(Path(simulation.__file__).parent.glob("*.py")))
+    )
 ).hexdigest()
 Verdict = Literal["holds", "fails", "unclear"]
 #: Seed of the requests that the search plays; certificates use others.
@@ -50,24 +52,28 @@ class Evidence:
     """What is known of one group.
 
     Attributes:
-        verdicts: (rate in requests/s, verdict, share of misses), oldest first.
+        verdicts: (rate in requests/s, verdict, share of misses, games), oldest first.
     """
 
-    verdicts: list[tuple[float, Verdict, float]] = field(default_factory=list)
+    verdicts: list[tuple[float, Verdict, float, int]] = field(default_factory=list)
 
     @staticmethod
-    def read(rows: Sequence[tuple[float, Verdict, float]]) -> Evidence:
+    def read(rows: Sequence[tuple[float, Verdict, float, int]]) -> Evidence:
         """Evidence as it was kept."""
-        return Evidence([(float(rate), verdict, float(missed)) for rate, verdict, missed in rows])
+        return Evidence([(float(rate), verdict, float(missed), int(games)) for rate, verdict, missed, games in rows])
 
     def at(self, rate: float) -> Verdict | None:
         """What follows for a rate: what holds at a rate holds below it, what fails fails above."""
-        same = [verdict for known, verdict, _ in self.verdicts if known == rate]
+        same = [verdict for known, verdict, *_ in self.verdicts if known == rate]
         if same:
             return same[-1]
-        if any(verdict == "holds" and known >= rate for known, verdict, _ in self.verdicts):
+        if any(verdict == "holds" and known >= rate for known, verdict, *_ in self.verdicts):
             return "holds"
-        return "fails" if any(v == "fails" and known <= rate for known, v, _ in self.verdicts) else None
+        return "fails" if any(v == "fails" and known <= rate for known, v, *_ in self.verdicts) else None
+
+    def games_at(self, rate: float) -> int:
+        """Games that told of this very rate."""
+        return sum(games for known, *_, games in self.verdicts if known == rate)
 
 
 class PhaseGames:
@@ -80,6 +86,9 @@ class PhaseGames:
         tables: Throughput tables of stages.
         player: Plays groups of its instances.
         remember: Whether what earlier searches found out is read.
+
+    Attributes:
+        played: Games that this search asked for, those that earlier searches have played for it, too.
     """
 
     def __init__(
@@ -97,6 +106,7 @@ class PhaseGames:
         self.requests = int(min(MOST, max(FEWEST, MAY_MISS / (1.0 - (self.target or 0.0)))))
         self._traces: dict[int, Trace] = {}
         self._instances: dict[int, PlannedInstance] = {}
+        self._asked: set[tuple[str, float]] = set()
         self.digest = self._digest()
         self._name = f"{phase.key.replace('/', '-')}-{self.digest[:16]}"
         self.evidence = recalled(self._name, Evidence.read) if remember else {}
@@ -148,11 +158,15 @@ class PhaseGames:
 
     def verdict(self, template: int, count: int, rate: float) -> Verdict:
         """Whether ``count`` instances of a template hold the SLO at so many requests/s."""
-        evidence = self.evidence.setdefault(self._key(template, count), Evidence())
+        key = self._key(template, count)
+        evidence = self.evidence.setdefault(key, Evidence())
         known = evidence.at(rate)
         if known is None:
-            known, missed = self._race(template, count, rate)
-            evidence.verdicts.append((rate, known, missed))
+            known, missed, games = self._race(template, count, rate)
+            evidence.verdicts.append((rate, known, missed, games))
+        if (key, rate) not in self._asked:
+            self._asked.add((key, rate))
+            self.played += evidence.games_at(rate)
         return known
 
     def requests_at(self, game: int, rate: float) -> Trace:
@@ -175,19 +189,18 @@ class PhaseGames:
         """Keep what is known for other demands and prices."""
         keep(self._name, {key: item.verdicts for key, item in self.evidence.items()})
 
-    def _race(self, template: int, count: int, rate: float) -> tuple[Verdict, float]:
+    def _race(self, template: int, count: int, rate: float) -> tuple[Verdict, float, int]:
         group = [self.instance(template).model_copy(update={"count": count})]
         assert self.target is not None
         allowed = 1.0 - self.target
         shares: list[float] = []
         while len(shares) < GAMES:
-            self.played += 1
             outcome = self.player.play(group, self.requests_at(len(shares), rate), SURE_FAIL * allowed)
             shares.append(min(outcome.missed, SURE_FAIL * allowed * 1.01))
             verdict = judge(shares, allowed)
             if verdict != "unclear":
                 break
-        return verdict, float(np.mean(shares))
+        return verdict, float(np.mean(shares)), len(shares)
 
     def _key(self, template: int, count: int) -> str:
         placement = self.templates.placement(template)

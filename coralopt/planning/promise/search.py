@@ -125,8 +125,7 @@ class PromiseSearch:
     def _run(self) -> tuple[Served, Mapping[int, Placement]]:
         served, columns = self._cheapest(frozenset())
         self.bound = self._bound(served.result.cost_usd_h)
-        designs = self.workers.map(self.designs.cheapest, self.designs.ways)
-        self.chosen = [design for design in designs if design is not None]
+        self.chosen = self.designs.search()
         of_designs = self._without(frozenset()) if self.chosen else None
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
@@ -144,7 +143,7 @@ class PromiseSearch:
             if nearest is None or not failing or least > nearest[0]:
                 nearest = (least, served, columns)
             others = [(cuts | {cut}, *plan) for cut in failing if (plan := self._without(cuts | {cut})) is not None]
-            if not others:
+            if not others or self.designs.used_up:
                 break
             cuts, served, columns = min(others, key=lambda other: other[1].result.cost_usd_h)
         assert nearest is not None

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ from coralopt.simulation.groups import GroupPlayer
 #: First seed of the windows in which the instances of a model are played together.
 TOGETHER_SEED = 1_500_007
 #: Windows after which a plan may be refused, and may pass; and those after which it is decided.
-FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 96
+FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 40
 #: Windows of one race played side by side: some may be played for nothing.
 AT_ONCE = 2
 #: A plan is to be confirmed by a certificate of so many windows. It passes sooner where that is so many standard errors of
@@ -40,10 +41,12 @@ class Together:
     Attributes:
         holds: Whether every SLO is met by the share asked for.
         shares: Kind (``"prefill"``, ``"decode"``) -> mean share of requests that met it.
+        windows: Windows that it took.
     """
 
     holds: bool
     shares: Mapping[str, float]
+    windows: int = 0
 
     @property
     def least(self) -> float:
@@ -51,10 +54,10 @@ class Together:
         return min(self.shares.values(), default=1.0)
 
     @staticmethod
-    def read(entry: tuple[bool, Mapping[str, float]]) -> Together:
+    def read(entry: tuple[bool, Mapping[str, float], int]) -> Together:
         """An outcome as it was kept."""
-        holds, shares = entry
-        return Together(bool(holds), {kind: float(share) for kind, share in shares.items()})
+        holds, shares, windows = entry
+        return Together(bool(holds), {kind: float(share) for kind, share in shares.items()}, int(windows))
 
 
 class TogetherRaces:
@@ -66,6 +69,9 @@ class TogetherRaces:
         digests: What decides the games of each model phase.
         workers: Play windows side by side.
         remember: Whether what earlier searches found out is read.
+
+    Attributes:
+        windows_of: Model -> windows that this search asked for, those that earlier searches have played for it, too.
     """
 
     def __init__(
@@ -98,6 +104,8 @@ class TogetherRaces:
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()
         self._name = f"together-{digest[:16]}"
         self._outcomes = recalled(self._name, Together.read) if remember else {}
+        self._asked: set[str] = set()
+        self.windows_of: Counter[str] = Counter()
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
@@ -108,11 +116,14 @@ class TogetherRaces:
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         if key not in self._outcomes:
             self._outcomes[key] = self._raced(instances)
+        if key not in self._asked:
+            self._asked.add(key)
+            self.windows_of[instances[0].model] += self._outcomes[key].windows
         return self._outcomes[key]
 
     def save(self) -> None:
         """Keep what is known for the next search."""
-        keep(self._name, {key: (item.holds, dict(item.shares)) for key, item in self._outcomes.items()})
+        keep(self._name, {key: (item.holds, dict(item.shares), item.windows) for key, item in self._outcomes.items()})
 
     def _raced(self, instances: tuple[PlannedInstance, ...]) -> Together:
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
@@ -124,7 +135,7 @@ class TogetherRaces:
         for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
             for kind, share in window.items():
                 shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
-            outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()})
+            outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
             if any(number >= windows and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
                 return outcome
             if number < FEWEST_WINDOWS:
