@@ -100,6 +100,8 @@ def write_library(
 ) -> list[LibraryEntry]:
     """Write the library, or of it what ``only``, a pattern of names, takes; equal calls write equal models.
 
+    What the folder's index has with the file that it tells of stays, so a run that was cut short goes on.
+
     Args:
         folder: Made where it is missing.
         only: Names with ``*`` and ``?``.
@@ -111,13 +113,15 @@ def write_library(
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = {name: origin for name, origin in _origins() if fnmatch.fnmatchcase(name, only)}
-    entries = []
+    known = _read_index(folder)
     for done, (name, origin) in enumerate(names.items(), 1):
-        entries.append(_entry(folder / name, origin, time_limit))
+        model = folder / f"{name}.mps"
+        if name not in known or not model.is_file() or _digest(model) != known[name].sha256:
+            known[name] = _entry(folder / name, origin, time_limit)
+            _write_index(folder, [known[other] for other, _ in _origins() if other in known])
         if progress is not None:
             progress(name, done, len(names))
-    _write_index(folder, entries)
-    return entries
+    return [known[name] for name in names]
 
 
 def _origins() -> Iterator[tuple[str, str]]:
@@ -178,8 +182,12 @@ def _entry(path: Path, origin: str, time_limit: float) -> LibraryEntry:
     return LibraryEntry(
         path.name, origin, problem.kind, rows, columns, int(matrix.integer.sum()), int(matrix.a.nnz),
         "=best=" if not proof else "=inf=" if value is None else "=opt=", value, " and ".join(proof),
-        hashlib.sha256(model.read_bytes()).hexdigest(),
+        _digest(model),
     )  # fmt: skip
+
+
+def _digest(model: Path) -> str:
+    return hashlib.sha256(model.read_bytes()).hexdigest()
 
 
 def _best(
@@ -221,6 +229,21 @@ def archive_library(folder: Path, target: Path) -> None:
                 entry.size = path.stat().st_size
                 with path.open("rb") as content:
                     tar.addfile(entry, content)
+
+
+def _read_index(folder: Path) -> dict[str, LibraryEntry]:
+    """Entries by name; none without an index."""
+    if not (folder / "library.csv").is_file():
+        return {}
+    with (folder / "library.csv").open(encoding="utf-8") as stream:
+        return {
+            line["name"]: LibraryEntry(
+                **{key: int(word) if key in ("rows", "columns", "integers", "nonzeros") else word
+                   for key, word in line.items() if key != "value"},
+                value=float(line["value"]) if line["value"] else None,
+            )
+            for line in csv.DictReader(stream)
+        }  # fmt: skip
 
 
 def _write_index(folder: Path, entries: list[LibraryEntry]) -> None:

@@ -59,5 +59,9 @@ def test_a_name_draws_the_same_model_again(tmp_path: Path) -> None:
         (first,) = write_library(tmp_path / "a", name)
         (second,) = write_library(tmp_path / "b", name)
         assert first == second
+        model = tmp_path / "a" / f"{name}.mps"
+        written = model.stat().st_mtime_ns
+        assert write_library(tmp_path / "a", name) == [first]
+        assert model.stat().st_mtime_ns == written
         assert first.mark == "=opt="
         assert check_solution_file(tmp_path / "a" / f"{name}.mps", tmp_path / "a" / f"{name}.sol").holds
