@@ -192,7 +192,7 @@ def _solve_file(arm: Arm, problem: ModelFile, observed: ObservedBackend, options
             watch.tell(event.objective)
 
     # A linear programme has no incumbents.
-    result = solve_matrix(matrix, observed, options, on_progress=listen if matrix.integer.any() else None)
+    result = solve_matrix(matrix, observed, options, on_progress=listen if matrix.is_mip else None)
     watch.steps["check"] = result.check_seconds
     answer = None
     if result.x is not None:

@@ -58,7 +58,7 @@ class ModelFile:
         """Rows, bounds and integrality of values by column name, 0 where left out; the objective recomputed."""
         x = np.array([answer.get(name, 0.0) for name in self.matrix.column_names])
         x, words = examine(self.matrix, x)
-        objective = float(self.matrix.c @ x) + self.matrix.offset
+        objective = self.matrix.objective(x)
         return Check.no_answer(words, objective) if words else Check(True, objective)
 
 

@@ -146,9 +146,10 @@ def _problem(origin: str) -> PlacementProblem | AllocationProblem:
         problem = parse_instance(origin).problem()
         if not isinstance(problem, PlacementProblem):
             return problem  # type: ignore[return-value]
-        # A model has one stage count: that of the best placement.
+        # A model has one stage count: that of the best placement, or the largest where there is none.
         best = best_placement(problem).answer
-        return problem if best is None else replace(problem, stages=len(best.stages))
+        stages = max(problem.stage_counts, default=1) if best is None else len(best.stages)
+        return replace(problem, stages=stages)
     document = {**load_scenario(first).document, **ROWS[last]}
     every = document.pop("every_model", {})
     document["models"] = {name: {**model, **every} for name, model in document["models"].items()}
@@ -167,7 +168,7 @@ def _entry(path: Path, origin: str, time_limit: float) -> LibraryEntry:
     value = None
     if answer is not None:
         x = _completed(matrix, compiled.begin(answer))
-        value = float(matrix.c @ x) + matrix.offset
+        value = matrix.objective(x)
         names = safe_names(matrix.column_names)
         write_solution(path.with_name(path.name + ".sol"), value, dict(zip(names, x.tolist(), strict=True)))
     reason = second.termination.reason
@@ -235,15 +236,15 @@ def _read_index(folder: Path) -> dict[str, LibraryEntry]:
     """Entries by name; none without an index."""
     if not (folder / "library.csv").is_file():
         return {}
+    entries = {}
     with (folder / "library.csv").open(encoding="utf-8") as stream:
-        return {
-            line["name"]: LibraryEntry(
-                **{key: int(word) if key in ("rows", "columns", "integers", "nonzeros") else word
-                   for key, word in line.items() if key != "value"},
-                value=float(line["value"]) if line["value"] else None,
-            )
-            for line in csv.DictReader(stream)
-        }  # fmt: skip
+        for name, origin, kind, rows, columns, integers, nonzeros, mark, value, proof, digest in [*csv.reader(stream)][
+            1:
+        ]:
+            known = float(value) if value else None
+            sizes = int(rows), int(columns), int(integers), int(nonzeros)
+            entries[name] = LibraryEntry(name, origin, kind, *sizes, mark, known, proof, digest)
+    return entries
 
 
 def _write_index(folder: Path, entries: list[LibraryEntry]) -> None:

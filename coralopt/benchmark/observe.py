@@ -67,7 +67,7 @@ class ObservedBackend:
         permuted = matrix if order is None else order.apply(matrix)
         permuted_start = start if order is None or start is None else start[order.columns]
         self.seconds["permute"] += time.perf_counter() - begun
-        listen = on_progress if self._tell is None or not matrix.integer.any() else self._heard(on_progress)
+        listen = on_progress if self._tell is None or not matrix.is_mip else self._heard(on_progress)
         if Capability.PROGRESS not in self.capabilities:
             listen = None
         self._begins()

@@ -93,7 +93,7 @@ def solve_file(
             write_solution(output, solution.objective, values)
     infeasible = solution.termination.reason is Reason.INFEASIBLE
     rows: list[str] = []
-    if infeasible and conflict:
+    if infeasible and conflict and not matrix.extras.discrete:
         rows = sorted({name for name, _ in find_conflict(matrix, solver, options).rows})
     facts = {
         "reason": solution.termination.reason.value,

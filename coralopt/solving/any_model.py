@@ -159,6 +159,11 @@ class ModelProblem:
                 yield variable.name, f"{value!r} is not within {low} to {high}"
             if not variable.is_continuous() and abs(value - round(value)) > INTEGRALITY_TOLERANCE:
                 yield variable.name, f"{value!r} is no whole number"
+        for group in self.model.component_data_objects(pyo.SOSConstraint, active=True):
+            places = [variable for variable, _ in sorted(group.get_items(), key=lambda item: float(item[1]))]
+            nonzero = [k for k, variable in enumerate(places) if abs(pyo.value(variable)) > ROW_TOLERANCE]
+            if nonzero and nonzero[-1] - nonzero[0] >= group.level:
+                yield group.name, "too many of its variables differ from 0"
         chosen = {}
         for disjunct in self.model.component_data_objects(Disjunct, active=True, descend_into=(pyo.Block, Disjunct)):
             chosen[disjunct] = disjunct.binary_indicator_var.value > 0.5

@@ -26,6 +26,14 @@ class Capability(Enum):
     MILP = "milp"
     #: Without ``MILP``: takes matrices whose columns are all integer, with finite bounds.
     BOXED = "boxed"
+    #: Convex quadratic objectives of continuous columns; ``MIQP``: any, beside integer columns as well.
+    QP = "qp"
+    MIQP = "miqp"
+    #: Special ordered sets, rows that a binary column switches, columns that are 0 or from a lower bound >= 0 on; what
+    #: a back end does not declare reaches it as rows and binary columns.
+    SOS = "sos"
+    INDICATOR = "indicator"
+    SEMICONTINUOUS = "semicontinuous"
     PLACEMENT = "placement"
     PLACEMENT_FAMILY = "placement_family"
     MIP_START = "mip_start"

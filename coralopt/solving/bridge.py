@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from coralopt.errors import SolverError, UnsupportedError
+from coralopt.solving.extras import Extras, SosSet
 from coralopt.solving.matrix import MilpMatrix
 
 if TYPE_CHECKING:
-    from pyomo.environ import ConcreteModel, Constraint, Var
+    from pyomo.environ import ConcreteModel, Constraint, Objective, SOSConstraint, Var
 
 
 @contextmanager
@@ -34,10 +35,11 @@ _SUFFIX = {1: "_ub", -1: "_lb", 0: "_eq"}
 
 
 def matrix_from_pyomo(model: ConcreteModel) -> tuple[MilpMatrix, list[Var]]:
-    """Compile a linear Pyomo model through Pyomo's own standard-form compiler.
+    """Compile a Pyomo model through Pyomo's own standard-form compiler.
 
     Args:
-        model: A ``ConcreteModel`` with linear constraints and at most one active objective.
+        model: A ``ConcreteModel`` with linear constraints, SOS constraints, and at most one active objective, linear or
+            quadratic.
 
     Returns:
         The matrix and its columns' variables, in order. Fixed variables are constants and absent, and so are variables
@@ -66,8 +68,9 @@ def matrix_from_pyomo(model: ConcreteModel) -> tuple[MilpMatrix, list[Var]]:
         added = pyo.Objective(expr=0.0)
         model.add_component(unique_component_name(model, "no_objective"), added)
     impossible: list[Constraint] = []
+    squares = _quadratic_part(objectives[0]) if objectives else None
     try:
-        with fast_build():
+        with fast_build(), _linear_only(model, objectives, squares) as sets:
             try:
                 form = LinearStandardFormCompiler().write(model, mixed_form=True, set_sense=None)
             except InfeasibleConstraintException:
@@ -84,6 +87,11 @@ def matrix_from_pyomo(model: ConcreteModel) -> tuple[MilpMatrix, list[Var]]:
         if added is not None:
             model.del_component(added)
     columns = list(form.columns)
+    position = {id(column): j for j, column in enumerate(columns)}
+    used = [variable for _, pair in (squares.products if squares else []) for variable in pair]
+    for variable in [*used, *(variable for group in sets for variable, _ in group.get_items())]:
+        if position.setdefault(id(variable), len(columns)) == len(columns):
+            columns.append(variable)
     rows = [(row.constraint.name, int(row.bound_type)) for row in form.rows]
     rows += [(constraint.name, -1) for constraint in impossible]
     rhs = np.concatenate([np.asarray(form.rhs, dtype=np.float64).reshape(-1), np.ones(len(impossible))])
@@ -91,7 +99,8 @@ def matrix_from_pyomo(model: ConcreteModel) -> tuple[MilpMatrix, list[Var]]:
     kinds = np.array([kind for _, kind in rows], dtype=np.int64)
     a = csc_array(form.A)
     a.resize((len(rows), len(columns)))
-    cost = np.asarray(form.c.toarray(), dtype=np.float64).reshape(-1)
+    cost = np.zeros(len(columns))
+    cost[: form.c.shape[1]] = np.asarray(form.c.toarray(), dtype=np.float64).reshape(-1)
     bounds = [column.bounds for column in columns]
     matrix = MilpMatrix(
         c=cost,
@@ -106,8 +115,77 @@ def matrix_from_pyomo(model: ConcreteModel) -> tuple[MilpMatrix, list[Var]]:
         column_names=[column.name for column in columns],
         # A range constraint is split in two; the suffix keeps the names unique.
         row_names=[name + _SUFFIX[kind] for name, kind in rows],
+        extras=_extras(squares, sets, position),
     )
     return matrix, columns
+
+
+class _Quadratic(NamedTuple):
+    """An objective of squares and products: its constant, linear terms, and factors of two variables each."""
+
+    constant: float
+    linear: list[tuple[float, Var]]
+    products: list[tuple[float, tuple[Var, Var]]]
+
+
+def _quadratic_part(objective: Objective) -> _Quadratic | None:
+    """The parts of an objective that is quadratic, ``None`` of any other."""
+    from pyomo.repn import generate_standard_repn
+
+    parts = generate_standard_repn(objective.expr, compute_values=True, quadratic=True)
+    if not parts.quadratic_vars or parts.nonlinear_expr is not None:
+        return None
+    linear = list(zip(parts.linear_coefs, parts.linear_vars, strict=True))
+    return _Quadratic(parts.constant, linear, list(zip(parts.quadratic_coefs, parts.quadratic_vars, strict=True)))
+
+
+@contextmanager
+def _linear_only(
+    model: ConcreteModel, objectives: list[Objective], squares: _Quadratic | None
+) -> Iterator[list[SOSConstraint]]:
+    """The model without its SOS constraints, which are given, and without the quadratic part of its objective."""
+    import pyomo.environ as pyo
+
+    sets = list(model.component_data_objects(pyo.SOSConstraint, active=True))
+    owners = list(model.component_objects(pyo.SOSConstraint, active=True))
+    expression = objectives[0].expr if squares is not None else None
+    for owner in owners:
+        owner.deactivate()
+    if squares is not None:
+        objectives[0].set_value(
+            squares.constant + pyo.quicksum(factor * variable for factor, variable in squares.linear)
+        )
+    try:
+        yield sets
+    finally:
+        for owner in owners:
+            owner.activate()
+            for part in owner.values():
+                if not any(part is group for group in sets):
+                    part.deactivate()
+        if squares is not None:
+            objectives[0].set_value(expression)
+
+
+def _extras(squares: _Quadratic | None, sets: list[SOSConstraint], position: Mapping[int, int]) -> Extras:
+    from scipy.sparse import csc_array
+
+    quadratic, groups = None, []
+    if squares is not None:
+        rows, columns = np.array([[position[id(v)] for v in pair] for _, pair in squares.products]).T
+        values = np.array([factor for factor, _ in squares.products], dtype=np.float64)
+        half = csc_array((values, (rows, columns)), (len(position), len(position)))
+        quadratic = (half + half.T).tocsc()
+    for group in sets:
+        members = sorted((float(weight), position[id(variable)], variable) for variable, weight in group.get_items())
+        for _, _, variable in members:
+            if variable.fixed:
+                raise UnsupportedError(
+                    f"{group.name} has the variable {variable.name}, which is fixed; bound it instead"
+                )
+        weights, columns, _ = zip(*members, strict=True) if members else ((), (), ())
+        groups.append(SosSet(group.name, 1 if group.level == 1 else 2, columns, weights))
+    return Extras(quadratic, tuple(groups))
 
 
 def _is_integer(column: Var) -> bool:

@@ -97,7 +97,7 @@ def safe_bound(matrix: MilpMatrix, prices: Floats, objective: float = math.inf) 
     error = (np.diff(matrix.a.indptr) + 2) * ROUNDING * sizes
     lower, upper = matrix.lower, matrix.upper
     if (((reduced + error > 0) & np.isinf(lower)) | ((reduced - error < 0) & np.isinf(upper))).any():
-        lower, upper = _implied(matrix, columns, cost, sign * (objective - matrix.offset))
+        lower, upper = implied_bounds(matrix, cost, sign * (objective - matrix.offset))
     with np.errstate(invalid="ignore"):
         low, high = reduced - error, reduced + error
         corners = np.stack([low * lower, low * upper, high * lower, high * upper])
@@ -130,9 +130,11 @@ def _exact_bound(matrix: MilpMatrix, cost: Floats, y: Floats, offset: float) -> 
     return float(np.nextafter(float(bound), -math.inf)) if bound else 0.0
 
 
-def _implied(matrix: MilpMatrix, columns: Ints, cost: Floats, most: float) -> tuple[Floats, Floats]:
-    """Bounds of the columns that rows, and an objective of at most ``most``, leave them; a hair wider than they are."""
+def implied_bounds(matrix: MilpMatrix, cost: Floats | None = None, most: float = math.inf) -> tuple[Floats, Floats]:
+    """Bounds of the columns that rows, and a cost of at most ``most``, leave them; a hair wider than they are."""
+    cost = np.zeros(len(matrix.c)) if cost is None else cost
     rows, used = len(matrix.row_lower), np.flatnonzero(cost)
+    columns = np.repeat(np.arange(len(cost)), np.diff(matrix.a.indptr))
     entries = _Entries(
         np.concatenate([matrix.a.indices, np.full(len(used), rows)]),
         np.concatenate([columns, used]),

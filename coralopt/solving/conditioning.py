@@ -88,7 +88,8 @@ def conditioned(matrix: MilpMatrix) -> Conditioned:
     row_units = _units(matrix.a.indices, sizes, len(matrix.row_lower))
     column_units = _units(columns, sizes * row_units[matrix.a.indices], len(matrix.c))
     column_units[matrix.integer] = 1.0
-    costs = np.abs(matrix.c) * column_units
+    products = matrix.extras.scaled(column_units, 1.0).quadratic
+    costs = np.concatenate([np.abs(matrix.c) * column_units, [] if products is None else np.abs(products.data)])
     objective = float(_units(np.zeros(len(costs), dtype=np.int64), costs, 1)[0])
     if objective == 1 and (row_units == 1).all() and (column_units == 1).all():
         _refuse(matrix, columns)
@@ -104,6 +105,7 @@ def conditioned(matrix: MilpMatrix) -> Conditioned:
         row_upper=matrix.row_upper * row_units,
         lower=matrix.lower / column_units,
         upper=matrix.upper / column_units,
+        extras=matrix.extras.scaled(column_units, objective),
     )
     _refuse(scaled, columns)
     return Conditioned(scaled, row_units, column_units, objective)
@@ -135,7 +137,11 @@ def _whole(matrix: MilpMatrix) -> MilpMatrix:
     stepping = np.ones(rows, dtype=np.bool_)
     stepping[place[~whole[columns] | (~alone & ~even)]] = False
     stepping &= steps > 0
-    lower, upper = _inside(matrix.lower, matrix.upper, whole, np.ones(len(matrix.c)))
+    # Rows that cannot hold, and columns that can only be 0, are no contradiction here.
+    stepping[[indicator.row for indicator in matrix.extras.indicators]] = False
+    always = whole.copy()
+    always[list(matrix.extras.semicontinuous)] = False
+    lower, upper = _inside(matrix.lower, matrix.upper, always, np.ones(len(matrix.c)))
     row_lower, row_upper = _inside(matrix.row_lower, matrix.row_upper, stepping, steps)
     return replace(matrix, lower=lower, upper=upper, row_lower=row_lower, row_upper=row_upper)
 

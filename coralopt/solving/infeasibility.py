@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coralopt.errors import SolverError
+from coralopt.errors import SolverError, UnsupportedError
 from coralopt.solving.backend import Backend, Capability, ConflictBackend, Member
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
@@ -70,7 +70,9 @@ def find_conflict(
 
     Raises:
         SolverError: The model is feasible, or the back end cannot tell.
+        UnsupportedError: It has sets, indicators or semi-continuous columns, which are no sides of rows.
     """
+    _refuse_parts(matrix)
     begun = time.perf_counter()
     options = options or SolveOptions()
     backend = require_backend(solver)
@@ -128,7 +130,9 @@ def smallest_relaxation(
 
     Raises:
         SolverError: Even so there is no solution, or a limit came first.
+        UnsupportedError: It has sets, indicators or semi-continuous columns, which are no sides of rows.
     """
+    _refuse_parts(matrix)
     from scipy.sparse import csc_array, hstack
 
     rows, columns = matrix.shape
@@ -167,6 +171,11 @@ def smallest_relaxation(
         amounts[matrix.row_names[row]] = amounts.get(matrix.row_names[row], 0.0) + float(missing[row])
     total = float(price[free] @ missing[free])
     return SmallestRelaxation(amounts, total, min(result.bound, total))
+
+
+def _refuse_parts(matrix: MilpMatrix) -> None:
+    if matrix.extras.discrete:
+        raise UnsupportedError("rows that cannot hold together are told apart only where all parts are linear")
 
 
 def _sides(matrix: MilpMatrix) -> dict[tuple[str, str], Floats]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from coralopt.errors import SolverError
+from coralopt.solving.extras import NO_EXTRAS, Extras
 from coralopt.types import Bools, Floats
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class LazyNames(Sequence[str]):
 
 @dataclass(frozen=True, eq=False)
 class MilpMatrix:
-    """min (or max) c'x + offset subject to row_lower <= A x <= row_upper, lower <= x <= upper, some x integer.
+    """min (or max) c'x + offset (+ x'Qx / 2) subject to row_lower <= A x <= row_upper, lower <= x <= upper, some x integer.
 
     Attributes:
         c: float64 (n,), objective coefficients.
@@ -62,6 +63,7 @@ class MilpMatrix:
         maximize: Sense of the objective.
         column_names: n names, unique.
         row_names: m names, unique.
+        extras: What is no linear row: a quadratic objective, special ordered sets, indicators, semi-continuous columns.
 
     Raises:
         SolverError: Shapes do not fit, or an entry is not a number that it can be; says which one, where.
@@ -78,6 +80,7 @@ class MilpMatrix:
     maximize: bool
     column_names: Sequence[str]
     row_names: Sequence[str]
+    extras: Extras = NO_EXTRAS
 
     def __post_init__(self) -> None:
         rows, columns = len(self.row_names), len(self.column_names)
@@ -123,8 +126,28 @@ class MilpMatrix:
                 "it must be a number"
             )
         object.__setattr__(self, "a", a)
+        if self.extras:
+            extras = self.extras.examined(self.lower, self.upper, self.column_names, self.row_names)
+            object.__setattr__(self, "extras", extras)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, columns)."""
         return len(self.row_lower), len(self.c)
+
+    @property
+    def is_mip(self) -> bool:
+        """Whether it needs branching: integer columns, sets, indicators or semi-continuous columns."""
+        return bool(self.integer.any()) or self.extras.discrete
+
+    def terms(self, x: Floats) -> Floats:
+        """float64 (n,): what each column adds to the objective."""
+        return self.c * x + self.extras.products(x) if self.extras else self.c * x
+
+    def objective(self, x: Floats) -> float:
+        """Objective of a point."""
+        return float(self.c @ x) + float(self.extras.products(x).sum()) + self.offset
+
+    def gradient(self, x: Floats) -> Floats:
+        """float64 (n,): derivatives of the objective."""
+        return self.c if self.extras.quadratic is None else self.c + self.extras.quadratic @ x

@@ -103,8 +103,8 @@ class Job:
 
     @property
     def is_mip(self) -> bool:
-        """Whether any column is integer."""
-        return bool(self.matrix.integer.any())
+        """Whether it needs branching."""
+        return self.matrix.is_mip
 
     def set_options(
         self,
@@ -229,7 +229,7 @@ class Job:
             bound=bound,
             objective=None if x is None else result.objective,
             row_duals=duals,
-            reduced_costs=None if duals is None else matrix.c - matrix.a.T @ duals,
+            reduced_costs=None if duals is None or x is None else matrix.gradient(x) - matrix.a.T @ duals,
             effective=self.effective,
             handover_seconds=self.handover_seconds,
             solve_seconds=self.solve_seconds,
@@ -310,20 +310,21 @@ class MatrixPlugin(ABC):
             if self.probe().installed:
                 words = f"does not load in this process, solve with isolate=True: {error}"
             raise SolverNotFoundError(f"solver {self.name!r} {words}") from error
-        job = Job(matrix, options, start if matrix.integer.any() else None, on_progress, self.unknown)
+        job = Job(matrix, options, start if matrix.is_mip else None, on_progress, self.unknown)
         if (matrix.lower > matrix.upper).any() or (matrix.row_lower > matrix.row_upper).any():
             # Some solvers take a row with crossed sides for a range the other way round.
             return job.finished(RawResult(Reason.INFEASIBLE, None, "crossed bounds", None, math.nan))
         if not matrix.shape[1]:
             return job.finished(job.without_columns())
         result = job.finished(self.run(job))
-        if result.reason is Reason.INFEASIBLE_OR_UNBOUNDED and matrix.c.any():
+        if result.reason is Reason.INFEASIBLE_OR_UNBOUNDED and (matrix.c.any() or matrix.extras.quadratic is not None):
             return self._decided(job, result)
         return result
 
     def _decided(self, job: Job, result: RawResult) -> RawResult:
         """Presolve often stops at "infeasible or unbounded": the same rows without an objective tell which."""
-        plain = replace(job.matrix, c=np.zeros_like(job.matrix.c), offset=0.0)
+        rest = replace(job.matrix.extras, quadratic=None)
+        plain = replace(job.matrix, c=np.zeros_like(job.matrix.c), offset=0.0, extras=rest)
         second = self.solve(plain, replace(job.options, time_limit=job.time_left))
         result = replace(result, solve_seconds=result.solve_seconds + second.solve_seconds)
         if second.x is not None:

@@ -47,7 +47,7 @@ def repaired(matrix: MilpMatrix, raw: RawResult, ask: Callable[[MilpMatrix], Raw
 
 def _changed(matrix: MilpMatrix, x: Floats) -> Iterator[MilpMatrix]:
     """The model with its integer columns fixed, then with the sides moved inwards that ``x`` comes close to."""
-    if matrix.integer.any() and not matrix.integer.all():
+    if matrix.integer.any() and not matrix.integer.all() and not matrix.extras:
         whole = np.clip(np.rint(x), matrix.lower, matrix.upper)
         yield replace(
             matrix,

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from coralopt.solving.certificate import ClaimCertificate
 from coralopt.solving.compiled import Compiled, compile_problem
 from coralopt.solving.conditioning import conditioned, crossing
 from coralopt.solving.confirm import confirmed
+from coralopt.solving.extras import NO_EXTRAS
+from coralopt.solving.linearise import linearised
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.problem import A, Formulation, Problem, RangedProblem, VariableValues
@@ -34,7 +37,7 @@ from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.repair import repaired, tightened
 from coralopt.solving.solution import MatrixResult, Solution
 from coralopt.solving.status import Limit, Proof, Reason, Termination, gap_reached
-from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, proven
+from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, examine, proven
 from coralopt.types import Floats
 
 #: Share of the largest figure by which solvers may miss a bound, tolerances and rounded figures together.
@@ -326,7 +329,8 @@ def solve_matrix(
         return first if proof is None else replace(first, grounds=proof)
     if not is_matrix_backend(backend):
         raise _unsupported(backend, "does not take matrices", Capability.LP)
-    _refuse_kind(matrix, backend)
+    whole = linearised(matrix, backend.capabilities, partial(_unsupported, backend))
+    _refuse_kind(whole.matrix, backend)
     if options.node_limit is not None and Capability.NODE_LIMIT not in backend.capabilities:
         raise _unsupported(backend, "has no node limit", Capability.NODE_LIMIT)
     if start is not None:
@@ -335,8 +339,8 @@ def solve_matrix(
         start = np.asarray(start, dtype=np.float64)
         if start.shape != matrix.c.shape:
             raise OptionError(f"start has shape {start.shape}; this matrix needs ({len(matrix.c)},), NaN where unknown")
-    inside = conditioned(matrix)
-    asked, begin = inside.options(options), inside.start(start)
+    inside = conditioned(whole.matrix)
+    asked, begin = inside.options(options), inside.start(whole.start(start))
     beside = crossing(inside.matrix)
     if beside:
         raw = RawResult(Reason.INFEASIBLE, None, beside, None, math.nan)
@@ -345,17 +349,22 @@ def solve_matrix(
         raw = repaired(inside.matrix, raw, lambda changed: _ask(changed, backend, asked, None, None))
     returned = time.perf_counter()
     x, objective = best_of(inside.matrix, raw, begin, backend.name)
+    answer = None if x is None else whole.original(x * inside.columns)
+    if answer is not None and matrix.extras and (wrong := examine(matrix, answer)[1]):
+        raise WrongAnswerError(f"solver {backend.name!r} returned a wrong solution: {wrong}")
     claim = Termination(raw.reason, raw.limit, raw.raw)
     verdict = proven(claim, None if x is None else objective, raw.bound, matrix.maximize, asked, backend.name)
     duals = inside.duals(raw.row_duals)
     return MatrixResult(
-        x=None if x is None else x * inside.columns,
+        x=answer,
         termination=verdict.termination,
         objective=objective / inside.objective,
         bound=None if verdict.bound is None else verdict.bound / inside.objective,
         gap=verdict.gap,
         row_duals=duals,
-        reduced_costs=raw.reduced_costs if inside.rows is None or duals is None else matrix.c - matrix.a.T @ duals,
+        reduced_costs=raw.reduced_costs
+        if inside.rows is None or duals is None or answer is None
+        else matrix.gradient(answer) - matrix.a.T @ duals,
         nodes=raw.nodes,
         iterations=raw.iterations,
         effective=raw.effective,
@@ -372,10 +381,14 @@ def _grounds(
     matrix: MilpMatrix, backend: MatrixBackend, options: SolveOptions, raw: RawResult, objective: float
 ) -> Proof | ClaimCertificate:
     """What it takes to prove the claim."""
-    if raw.reason is Reason.INFEASIBLE:
+    if raw.reason is Reason.INFEASIBLE and not matrix.extras:
         return ClaimCertificate(matrix, backend, options)
-    if raw.x is None or raw.row_duals is None:
+    if raw.x is None or raw.row_duals is None or matrix.extras.discrete:
         return Proof.SOLVER
+    if matrix.extras:
+        # A convex objective is nowhere below its tangent at the answer, which is linear.
+        slope = matrix.gradient(raw.x)
+        matrix = replace(matrix, c=slope, offset=objective - float(slope @ raw.x), extras=NO_EXTRAS)
     return ClaimCertificate(matrix, backend, options, raw.row_duals, objective)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coralopt.solving.backend import RawResult
+from coralopt.solving.extras import Extras, Indicator, SosSet
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
 from coralopt.types import Floats
 
 _VECTORS = ("c", "row_lower", "row_upper", "lower", "upper", "integer")
+_SPARSE = ("data", "indices", "indptr")
 _ANSWERS = ("x", "row_duals", "reduced_costs")
 
 
@@ -26,10 +28,21 @@ def write_request(folder: Path, matrix: MilpMatrix, solver: str, options: SolveO
     arrays.update(data=matrix.a.data, indices=matrix.a.indices, indptr=matrix.a.indptr)
     if start is not None:
         arrays["start"] = start
+    extras = matrix.extras
+    if extras.quadratic is not None:
+        arrays.update({f"q_{name}": getattr(extras.quadratic, name) for name in _SPARSE})
     np.savez(folder / "matrix.npz", **arrays)
     # The parent enforces memory limits on any solver.
     plain = replace(options, isolate=False, memory_limit=None).to_mapping()
-    request = {"solver": solver, "options": plain, "offset": matrix.offset, "maximize": matrix.maximize}
+    request = {
+        "solver": solver,
+        "options": plain,
+        "offset": matrix.offset,
+        "maximize": matrix.maximize,
+        "sos": [astuple(group) for group in extras.sos],
+        "indicators": [astuple(part) for part in extras.indicators],
+        "semicontinuous": extras.semicontinuous,
+    }
     _write_json(folder / "request.json", request)
 
 
@@ -41,6 +54,15 @@ def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | 
     with np.load(folder / "matrix.npz", allow_pickle=False) as arrays:
         held = {name: arrays[name] for name in arrays.files}
     rows, columns = len(held["row_lower"]), len(held["c"])
+    quadratic = None
+    if "q_data" in held:
+        quadratic = csc_array(tuple(held[f"q_{name}"] for name in _SPARSE), shape=(columns, columns))
+    extras = Extras(
+        quadratic,
+        tuple(SosSet(name, kind, tuple(places), tuple(weights)) for name, kind, places, weights in request["sos"]),
+        tuple(Indicator(*part) for part in request["indicators"]),
+        tuple(request["semicontinuous"]),
+    )
     matrix = MilpMatrix(
         **{name: held[name] for name in _VECTORS},
         offset=request["offset"],
@@ -48,6 +70,7 @@ def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | 
         maximize=request["maximize"],
         column_names=[f"c{j}" for j in range(columns)],
         row_names=[f"r{i}" for i in range(rows)],
+        extras=extras,
     )
     return matrix, request["solver"], SolveOptions.from_mapping(request["options"]), held.get("start")
 

@@ -90,12 +90,12 @@ def best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: st
         x, wrong = examine(matrix, unrounded)
         if wrong:
             raise WrongAnswerError(f"solver {solver!r} returned a wrong solution: {wrong}")
-        terms = matrix.c * unrounded
+        terms = matrix.terms(unrounded)
         own = float(terms.sum()) + matrix.offset
         claimed = own if raw.objective is None else raw.objective
         if not abs(claimed - own) <= CLAIM_TOLERANCE * max(1.0, float(np.abs(terms).sum()) + abs(matrix.offset)):
             raise WrongAnswerError(f"solver {solver!r} claims the objective {claimed!r}, but its solution has {own!r}")
-        objective = float(matrix.c @ x) + matrix.offset
+        objective = matrix.objective(x)
     if start is None or np.isnan(start).any():
         return x, objective
     begin, wrong = examine(matrix, start)
@@ -105,7 +105,7 @@ def best_of(matrix: MilpMatrix, raw: RawResult, start: Floats | None, solver: st
         raise WrongAnswerError(f"solver {solver!r} claims that there is no solution, but the start is one")
     if raw.reason in WITHOUT_SOLUTION:
         return None, math.nan
-    value = float(matrix.c @ begin) + matrix.offset
+    value = matrix.objective(begin)
     better = value - objective if matrix.maximize else objective - value
     if x is None or better > BOUND_TOLERANCE * max(1.0, abs(objective)):
         return begin, value
@@ -127,6 +127,7 @@ def examine(matrix: MilpMatrix, x: Floats, tolerance: float = ROW_TOLERANCE) -> 
         off = np.abs(whole - x)
         slack = tolerance * np.maximum(1.0, np.abs(whole))
         beyond = np.maximum(matrix.lower - whole - slack, whole - matrix.upper - slack)
+        beyond[[j for j in matrix.extras.semicontinuous if abs(whole[j]) <= tolerance]] = 0.0
     if off.max() > max(INTEGRALITY_TOLERANCE, tolerance):
         worst = int(off.argmax())
         return whole, f"integer column {matrix.column_names[worst]} has value {float(x[worst])!r}"
@@ -137,10 +138,16 @@ def examine(matrix: MilpMatrix, x: Floats, tolerance: float = ROW_TOLERANCE) -> 
         activity = matrix.a @ whole
         slack = tolerance * np.maximum(1.0, abs(matrix.a) @ np.abs(whole))
         beyond = np.maximum(matrix.row_lower - activity - slack, activity - matrix.row_upper - slack)
+        beyond[[part.row for part in matrix.extras.indicators if round(whole[part.column]) != part.value]] = 0.0
         if beyond.max() > 0:
             worst = int(beyond.argmax())
             return whole, (
                 f"row {matrix.row_names[worst]} has activity {float(activity[worst])!r}, "
                 f"allowed is {float(matrix.row_lower[worst])!r} to {float(matrix.row_upper[worst])!r}"
             )
+    for group in matrix.extras.sos:
+        nonzero = [k for k, j in enumerate(group.columns) if abs(whole[j]) > tolerance]
+        if group.spans(nonzero):
+            values = ", ".join(f"{matrix.column_names[j]} = {float(whole[j])!r}" for j in group.columns)
+            return whole, f"set {group.name} of kind {group.kind} has too many columns that differ from 0: {values}"
     return whole, ""

@@ -12,6 +12,7 @@ import numpy as np
 
 from coralopt.errors import LicenseLimitError, SolverError
 from coralopt.solving import Availability, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
+from coralopt.solving.extras import is_convex
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.types import Ints
 
@@ -88,7 +89,9 @@ class GurobiBackend(MatrixPlugin):
             known = reason in (Reason.OPTIMAL, Reason.NO_SOLUTION_FOUND)
             usable = known and model.SolCount > 0
             duals = None
-            if usable and reason is Reason.OPTIMAL and not job.is_mip:
+            quadratic = job.matrix.extras.quadratic
+            plain = not job.is_mip and (quadratic is None or is_convex(quadratic, job.matrix.maximize))
+            if usable and reason is Reason.OPTIMAL and plain:
                 duals = np.zeros(job.matrix.shape[0])
                 for which, rows in parts:
                     duals[which] += np.asarray(rows.Pi, dtype=np.float64)
@@ -97,7 +100,7 @@ class GurobiBackend(MatrixPlugin):
                 limit,
                 words,
                 np.asarray(columns.X, dtype=np.float64) if usable else None,
-                float(model.ObjBound) if known and model.IsMIP else np.nan,
+                float(model.ObjBound) if known and not plain else np.nan,
                 nodes=int(model.NodeCount),
                 iterations=int(model.IterCount),
                 row_duals=duals,
@@ -179,19 +182,36 @@ def _set_options(model: Model, job: Job) -> None:
 # gurobipy's hints know no attributes of blocks of columns and rows, which are Any here.
 def _pass_model(model: Model, matrix: MilpMatrix) -> tuple[Any, list[tuple[Ints, Any]]]:
     """The model's columns, and (rows of the matrix, Gurobi rows) of every block of rows."""
-    kinds = np.where(matrix.integer, gurobipy.GRB.INTEGER, gurobipy.GRB.CONTINUOUS)
+    extras, codes = matrix.extras, gurobipy.GRB
+    kinds = np.where(matrix.integer, codes.INTEGER, codes.CONTINUOUS)
+    kinds[[part.column for part in extras.indicators]] = codes.BINARY
+    semi = list(extras.semicontinuous)
+    kinds[semi] = np.where(matrix.integer[semi], codes.SEMIINT, codes.SEMICONT)
     x = model.addMVar(matrix.shape[1], lb=matrix.lower, ub=matrix.upper, obj=matrix.c, vtype=kinds)
-    model.ModelSense = gurobipy.GRB.MAXIMIZE if matrix.maximize else gurobipy.GRB.MINIMIZE
+    model.ModelSense = sense = gurobipy.GRB.MAXIMIZE if matrix.maximize else gurobipy.GRB.MINIMIZE
     model.ObjCon = float(matrix.offset)
+    if extras.quadratic is not None:
+        model.setMObjective(0.5 * extras.quadratic, matrix.c, float(matrix.offset), sense=sense)
+    for group in extras.sos:
+        model.addSOS(group.kind, [x[j].item() for j in group.columns], list(group.weights))
     by_row = matrix.a.tocsr()
     equal = matrix.row_lower == matrix.row_upper
+    always = np.ones(len(equal), dtype=np.bool_)
+    always[[part.row for part in extras.indicators]] = False
     parts = []
     for sense, chosen, right in (
         ("=", equal, matrix.row_lower),
         (">", ~equal & np.isfinite(matrix.row_lower), matrix.row_lower),
         ("<", ~equal & np.isfinite(matrix.row_upper), matrix.row_upper),
     ):
-        which = np.flatnonzero(chosen)
+        for part in extras.indicators:
+            if chosen[part.row]:
+                span = slice(by_row.indptr[part.row], by_row.indptr[part.row + 1])
+                columns = [x[j].item() for j in by_row.indices[span]]
+                terms = gurobipy.LinExpr(by_row.data[span].tolist(), columns)
+                switch = x[part.column].item()
+                model.addGenConstrIndicator(switch, bool(part.value), terms, sense, float(right[part.row]))
+        which = np.flatnonzero(chosen & always)
         if len(which):
             parts.append((which, model.addMConstr(by_row[which], x, sense, right[which])))
     return x, parts

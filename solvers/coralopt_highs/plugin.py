@@ -75,7 +75,9 @@ class HighsBackend(MatrixPlugin):
     package: ClassVar[str] = "highspy"
     licence: ClassVar[str] = "MIT, no size limit"
     hint: ClassVar[str] = "install the package highspy"
-    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {Capability.MEMORY_LIMIT}
+    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {
+        *(Capability.MEMORY_LIMIT, Capability.MIQP, Capability.SOS, Capability.INDICATOR, Capability.SEMICONTINUOUS)
+    }
     takes_argument: ClassVar[bool] = True
     #: Methods for linear programmes behind the colon; ``hipo`` needs the package highspy-extras.
     choices: ClassVar[tuple[str, ...]] = ("ipx", "hipo")
@@ -204,6 +206,12 @@ def _pass_model(solver: Highs, matrix: MilpMatrix) -> None:
             f"HiGHS refuses a matrix of {rows} rows and {columns} columns; its largest coefficient is {largest:g}, "
             "HiGHS takes less than 1e15: choose other units"
         )
+    if (quadratic := matrix.extras.quadratic) is not None:
+        from scipy.sparse import tril
+
+        half, triangular = tril(quadratic).tocsc(), highspy.HessianFormat.kTriangular
+        starts, places = half.indptr.astype(np.int32), half.indices.astype(np.int32)
+        solver.passHessian(columns, int(half.nnz), int(triangular), starts, places, half.data)
 
 
 def _pass_start(solver: Highs, start: Floats, log: bool) -> list[bool]:

@@ -41,7 +41,7 @@ class ScipBackend(MatrixPlugin):
     package: ClassVar[str] = "pyscipopt"
     licence: ClassVar[str] = "Apache-2.0, no size limit"
     hint: ClassVar[str] = "install the extra: pip install 'coralopt[scip]'"
-    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES
+    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {Capability.SEMICONTINUOUS}
     unknown: ClassVar[float] = 1e20
 
     def release(self) -> str:
@@ -80,7 +80,8 @@ def _release() -> str:
 
 def _run(job: Job) -> RawResult:
     """One fresh model, solved once."""
-    model = _model(job, duals=not job.is_mip)
+    linear = not job.is_mip and not job.matrix.extras
+    model = _model(job, duals=linear)
     variables, rows = _pass_model(model, job.matrix)
     accepted = None if job.start is None else _pass_start(model, variables, job.start)
     if job.listener is not None:
@@ -93,7 +94,7 @@ def _run(job: Job) -> RawResult:
     usable = reason in (Reason.OPTIMAL, Reason.NO_SOLUTION_FOUND)
     x = _incumbent(model, variables) if usable and model.getNSols() > 0 else None
     duals = None
-    if x is not None and not job.is_mip and reason is Reason.OPTIMAL:
+    if x is not None and linear and reason is Reason.OPTIMAL:
         # SCIP minimises inside: its prices of a maximisation have the opposite sign.
         sign = -1.0 if job.matrix.maximize else 1.0
         duals = _with_singletons(job.matrix, x, sign * np.array([model.getDualsolLinear(row) for row in rows]))
@@ -107,7 +108,8 @@ def _run(job: Job) -> RawResult:
         iterations=int(model.getNLPIterations()),
         row_duals=duals,
         start_accepted=accepted,
-        objective=None if x is None else float(model.getPrimalbound()),
+        # A quadratic objective is a column beside a row, which holds within tolerances.
+        objective=None if x is None or job.matrix.extras.quadratic is not None else float(model.getPrimalbound()),
     )
 
 
@@ -124,6 +126,9 @@ def _model(job: Job, duals: bool) -> Model:
     # SCIP 10.0 loses integrality when it aggregates columns into sums of others (case presolve_keeps_the_problem of
     # the compliance suite): it then calls fractional solutions optimal.
     common = {**named_options(job.options, _OPTIONS), "presolving/donotmultaggr": True}
+    if job.matrix.extras.quadratic is not None:
+        # The row that holds the objective's value is missed by this much.
+        common["numerics/feastol"] = 1e-9
     if job.options.memory_limit is not None:
         # SCIP counts in MB.
         common["limits/memory"] = float(job.options.memory_limit) * 1024
@@ -156,7 +161,10 @@ def _pass_model(model: Model, matrix: MilpMatrix) -> tuple[list[Variable], list[
     model.addObjoffset(float(matrix.offset))
     by_row = matrix.a.tocsr()
     rows = []
+    switched = _pass_extras(model, matrix, variables)
     for i, (low, high) in enumerate(zip(matrix.row_lower, matrix.row_upper, strict=True)):
+        if i in switched:
+            continue
         sides = new_row(empty({}), lhs=max(float(low), -infinity), rhs=min(float(high), infinity))
         row = model.addCons(sides, name=f"r{i}")
         # Adding coefficients one by one is linear in the row's length; summing expressions is quadratic.
@@ -164,6 +172,28 @@ def _pass_model(model: Model, matrix: MilpMatrix) -> tuple[list[Variable], list[
             model.addCoefLinear(row, variables[by_row.indices[k]], float(by_row.data[k]))
         rows.append(row)
     return variables, rows
+
+
+def _pass_extras(model: Model, matrix: MilpMatrix, variables: list[Variable]) -> set[int]:
+    """What is no linear row; the rows that indicators switch."""
+    extras, by_row = matrix.extras, matrix.a.tocsr()
+    for group in extras.sos:
+        add = model.addConsSOS1 if group.kind == 1 else model.addConsSOS2
+        add([variables[j] for j in group.columns], list(group.weights), name=group.name)
+    for part in extras.indicators:
+        span = slice(by_row.indptr[part.row], by_row.indptr[part.row + 1])
+        entries = list(zip(by_row.indices[span], by_row.data[span].tolist(), strict=True))
+        for sign, side in ((-1.0, -matrix.row_lower[part.row]), (1.0, matrix.row_upper[part.row])):
+            if side < math.inf:
+                row = pyscipopt.quicksum(sign * value * variables[j] for j, value in entries) <= float(side)
+                model.addConsIndicator(row, variables[part.column], activeone=part.value == 1)
+    if extras.quadratic is not None:
+        value = model.addVar(name="quadratic", lb=None, ub=None, obj=1.0)
+        q = extras.quadratic.tocoo()
+        products = zip(q.row, q.col, q.data.tolist(), strict=True)
+        whole = pyscipopt.quicksum(0.5 * factor * variables[i] * variables[j] for i, j, factor in products)
+        model.addCons(whole >= value if matrix.maximize else whole <= value)
+    return {part.row for part in extras.indicators}
 
 
 def _pass_start(model: Model, variables: list[Variable], start: Floats) -> bool | None:

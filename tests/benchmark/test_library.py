@@ -53,6 +53,14 @@ def test_files_of_the_library_fit_one_another(tmp_path: Path, run_cli: RunCli) -
     assert run_cli("bench", "library", "none", "--only", "no-such").returncode == 2
 
 
+def test_instances_without_a_placement_have_a_model(tmp_path: Path) -> None:
+    """Four nodes of which no order holds the model: infeasible by the dynamic programme, and by HiGHS where it ends."""
+    (entry,) = write_library(tmp_path, "placement-qwen3-235b-prefill-nodes-4-seed-0", time_limit=1.0)
+    assert entry.mark == "=inf="
+    assert "dp" in entry.proof
+    assert not (tmp_path / f"{entry.name}.sol").exists()
+
+
 def test_a_name_draws_the_same_model_again(tmp_path: Path) -> None:
     """From scenarios, with one more kind of row, and at random."""
     for name in ("placement-gpt-oss-20b-prefill-nodes-2-seed-0-scenario-tiny", "allocation-tiny-max-gpus"):

@@ -71,7 +71,7 @@ def test_disjunctions_and_logic_become_rows_of_a_copy() -> None:
 
 
 def test_piecewise_linear_functions() -> None:
-    """Pyomo's newer kind by its transformation; the older kind where it is made of rows, by name where it is an SOS."""
+    """Pyomo's newer kind by its transformation; the older kind of rows or of an SOS constraint, whose bounds rows prove."""
     model = pyo.ConcreteModel()
     model.x = pyo.Var(bounds=(0, 10))
     model.f = PiecewiseLinearFunction(points=[0, 3, 6, 10], function=lambda x: (x - 4) ** 2)
@@ -85,11 +85,38 @@ def test_piecewise_linear_functions() -> None:
             model.y, model.x, pw_pts=[0, 3, 6, 10], f_rule=[16, 1, 4, 36], pw_constr_type="EQ", pw_repn=kind
         )
         model.cost = pyo.Objective(expr=model.y)
-        if kind == "MC":
-            assert coralopt.solve(model).objective == pytest.approx(1.0)
-        else:
-            with pytest.raises(UnsupportedError, match="SOS2_sosconstraint"):
-                coralopt.solve(model)
+        assert coralopt.solve(model).objective == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("solver", ["highs", "scip", "gurobi"])
+def test_quadratic_objectives_and_sets(solver: str) -> None:
+    """Values and prices come back, and the model is as it was; of a set that is switched off nothing is seen."""
+    pytest.importorskip({"highs": "highspy", "scip": "pyscipopt", "gurobi": "gurobipy"}[solver])
+    model = pyo.ConcreteModel()
+    model.x, model.y, model.k = pyo.Var(bounds=(0, 5)), pyo.Var(bounds=(0, 5)), pyo.Var()
+    model.k.fix(2)
+    model.row = pyo.Constraint(expr=model.x + model.y <= 2)
+    model.cost = pyo.Objective(
+        expr=model.x**2 + model.y**2 + model.x * model.y - model.k * (2 * model.x + 1.5 * model.y)
+    )
+    model.sets = pyo.SOSConstraint([1, 2], var=pyo.Reference([model.x, model.y]), sos=1, index={1: [0, 1], 2: [0, 1]})
+    model.sets[2].deactivate()
+    model.sets[1].deactivate()
+    model.dual = pyo.Suffix(direction=pyo.Suffix.IMPORT)
+    written = str(model.cost.expr)
+    assert coralopt.solve(model, solver).objective == pytest.approx(-4.25, abs=1e-5)
+    assert model.x.value == pytest.approx(1.5, abs=1e-3)
+    if solver != "scip":
+        assert model.dual[model.row] == pytest.approx(-0.5, abs=1e-4)
+    model.sets[1].activate()
+    if solver == "highs":
+        with pytest.raises(UnsupportedError, match="quadratic objective beside"):
+            coralopt.solve(model, solver)
+    else:
+        assert coralopt.solve(model, solver).objective == pytest.approx(-4.0, abs=1e-5)
+    assert str(model.cost.expr) == written
+    assert model.sets[1].active
+    assert not model.sets[2].active
 
 
 def test_what_is_not_linear_is_refused_by_name() -> None:

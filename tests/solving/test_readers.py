@@ -125,16 +125,31 @@ def test_objective_constants_and_none(tmp_path: Path) -> None:
 
 
 LP_REFUSED = {
-    "quadratic objective": (lp(objective="obj: x + [ x ^ 2 ] / 2"), "line 2.*quadratic"),
+    "quadratic objective": (lp(objective="obj: x + [ x ^ 2 ]"), "line 2.*] / 2"),
+    "half of nothing": (lp(objective="obj: x / 2"), "line 2.*division"),
+    "product without bracket": (lp(objective="obj: x * y"), "line 2.*products"),
+    "cube": (lp(objective="obj: [ x ^ 3 ] / 2"), "line 2.*x \\^2"),
+    "linear term in brackets": (lp(objective="obj: [ x ^ 2 + y ] / 2"), "line 2.*quadratic terms are"),
+    "two brackets": (lp(objective="obj: [ x ^ 2 ] / 2 + [ y ^ 2 ] / 2"), "line 2.*two brackets"),
+    "bracket without end": (lp(objective="obj: [ x ^ 2"), "line [23]"),
     "quadratic row": (lp("c: x + [ x * y ] >= 2"), "line 4.*quadratic"),
     "square": (lp("c: x^2 >= 2"), "line 4.*powers"),
     "square sign": (lp("c: x\u00b2 >= 2"), "line 4.*unknown sign"),
     "product": (lp("c: 3 * x >= 2"), "line 4.*products"),
     "division": (lp("c: x / 2 >= 2"), "line 4.*division"),
-    "indicator": (lp("c: y = 1 -> x >= 2"), "line 4.*indicator"),
+    "indicator": (lp("c: y = 1 -> x >= 2"), "not binary"),
+    "indicator of 2": (lp("c: y = 2 -> x >= 2", rest="Binary\n y"), "line 4.*0 or 1"),
+    "indicator above": (lp("c: y >= 1 -> x >= 2", rest="Binary\n y"), "line 4.*indicator"),
+    "indicator either way": (lp("c: y = 1 <-> x >= 2", rest="Binary\n y"), "line 4"),
+    "arrow in the objective": (lp(objective="obj: x = 1 -> y"), "line 2.*indicators"),
     "bracket": (lp("c: 2 (x + y) >= 2"), "line 4"),
-    "sos": (lp(rest="SOS\n s: S1:: x:1 y:2"), "line 5.*SOS"),
-    "semi-continuous": (lp(rest="Semi-Continuous\n x"), "line 5.*Semi-Continuous"),
+    "sos": (lp(rest="SOS1\n s: x:1 y:2"), "line 5.*SOS1"),
+    "sos of a third kind": (lp(rest="SOS\n s: S3:: x:1 y:2"), "line 6.*S1"),
+    "sos with equal weights": (lp(rest="SOS\n s: S1:: x:1 y:1"), "line 6.*twice"),
+    "sos of nobody": (lp(rest="SOS\n s: S1:: z:1 y:2"), "line 6.*'z'"),
+    "sos with a comma": (lp(rest="SOS\n s: S1:: x:1, y:2"), "line 6"),
+    "semi-continuous": (lp(rest="Bounds\n x >= -2\nSemi-Continuous\n x"), "line 6.*semi-continuous"),
+    "semi-continuous free": (lp(rest="Bounds\n x free\nSemis\n x"), "line 6.*semi-continuous"),
     "general constraints": (lp(rest="General Constraints\n g: y = MAX ( x , 1 )"), "line 5.*General Constraints"),
     "lazy": (lp(rest="Lazy Constraints\n c2: x >= 1"), "line 5.*Lazy"),
     "user cuts": (lp(rest="User Cuts\n c2: x >= 1"), "line 5.*User Cuts"),
@@ -257,17 +272,26 @@ ENDATA
 
 INTEGER = " M 'MARKER' 'INTORG'\n x obj 1 c 1\n M 'MARKER' 'INTEND'"
 MPS_REFUSED = {
-    "quadratic objective": (mps(rest="QUADOBJ\n x x 1"), "line 8.*QUADOBJ"),
-    "quadratic matrix": (mps(rest="QMATRIX\n x x 1"), "line 8.*QMATRIX"),
+    "quadratic objective": (mps(rest="QUADOBJ\n x y 1\n y x 1"), "line 10.*triangle"),
+    "quadratic entry twice": (mps(rest="QMATRIX\n x x 1\n x x 1"), "line 10.*already"),
+    "quadratic matrix": (mps(rest="QMATRIX\n x y 1\n y x 2"), "not symmetric"),
+    "half a quadratic matrix": (mps(rest="QMATRIX\n x y 1"), "not symmetric"),
+    "quadratic twice": (mps(rest="QMATRIX\n x x 1\nQUADOBJ\n x x 1"), "twice"),
+    "quadratic of nobody": (mps(rest="QUADOBJ\n x z 1"), "line 9.*'z'"),
     "quadratic row": (mps(rest="QCMATRIX c\n x x 1"), "line 8.*QCMATRIX"),
     "quadratic section": (mps(rest="QSECTION obj\n x x 1"), "line 8.*QSECTION"),
     "cone": (mps(rest="CSECTION k 0.0 QUAD\n x\n y"), "line 8.*CSECTION"),
-    "sos": (mps(rest="SOS\n S1 s\n x 1\n y 2"), "line 8.*SOS"),
+    "sos": (mps(rest="SOS\n S3 s\n x 1\n y 2"), "line 9.*S1"),
+    "sos member without a set": (mps(rest="SOS\n x 1\n y 2"), "line 9.*S1"),
+    "sos section of one kind": (mps(rest="SOS1\n s x 1"), "line 8.*SOS1"),
     "sets": (mps(rest="SETS\n S1 s"), "line 8.*SETS"),
-    "indicators": (mps(rest="INDICATORS\n IF c x 1"), "line 8.*INDICATORS"),
+    "indicators": (mps(rest="INDICATORS\n IF c x 1"), "line .*not binary"),
+    "indicator of 2": (mps(rest="BOUNDS\n BV BND x\nINDICATORS\n IF c x 2"), "line 11.*0 or 1"),
+    "indicator of the objective": (mps(rest="BOUNDS\n BV BND x\nINDICATORS\n IF obj x 1"), "line 11.*IF"),
     "lazy": (mps(rest="LAZYCONS\n G d"), "line 8.*LAZYCONS"),
-    "semi-continuous": (mps(rest="BOUNDS\n SC BND x 4"), "line 9.*'SC'"),
-    "semi-integer": (mps(rest="BOUNDS\n SI BND x 4"), "line 9.*'SI'"),
+    "semi-continuous": (mps(rest="BOUNDS\n LO BND x -1\n SC BND x 4"), "line 10.*semi-continuous"),
+    "semi-continuous to 0": (mps(rest="BOUNDS\n SC BND x 0"), "line 9.*semi-continuous"),
+    "semi-integer": (mps(rest="BOUNDS\n SI BND x"), "line 9"),
     "sos marker": (mps(" S 'MARKER' 'SOSORG'\n x obj 1"), "line 6.*SOSORG"),
     "undefined row": (mps(" x obj 1 d 1"), "line 6.*'d' is not in ROWS"),
     "undefined row of a side": (mps(rest="RHS\n RHS d 1"), "line 9.*'d' is not in ROWS"),
@@ -330,11 +354,11 @@ def test_what_is_allowed_is_read_as_it_says(tmp_path: Path) -> None:
 
 
 def test_unsupported_parts_are_told_from_mistakes(tmp_path: Path) -> None:
-    for name in ("quadratic objective", "indicator", "sos"):
+    for name in ("quadratic row", "arrow in the objective", "sos"):
         with pytest.raises(UnsupportedError):
             read(tmp_path, LP_REFUSED[name][0])
     with pytest.raises(UnsupportedError):
-        read(tmp_path, MPS_REFUSED["semi-continuous"][0], "mps")
+        read(tmp_path, MPS_REFUSED["quadratic row"][0], "mps")
 
 
 def test_compressed_files_and_their_ends(tmp_path: Path) -> None:

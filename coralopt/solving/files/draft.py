@@ -1,4 +1,4 @@
-"""A linear model while it is read from a file: its numbers as doubles or exact, and what is refused, with its line."""
+"""A model while it is read from a file: its numbers as doubles or exact, and what is refused, with its line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
 from coralopt.errors import SolverError, UnsupportedError
+from coralopt.solving.extras import Extras, Indicator, SosSet
 from coralopt.solving.matrix import MilpMatrix
 
 #: A float; a Fraction where the numbers are exact, which computes and compares like one.
@@ -116,6 +117,10 @@ class Draft:
         where: Position -> line that is named when the bounds of the column are refused.
         sides: (lower, upper) of every row.
         entries: A row -> column -> coefficient.
+        quadratic: (i, j) with i <= j -> q: the objective has q x_i x_j more, half of it where i = j.
+        sets: Special ordered sets: name, kind, (weight, position) of its columns.
+        switches: Row -> (column, value): it binds only where the column has that value.
+        semicontinuous: Positions of columns that are 0 or within their bounds.
     """
 
     source: ModelText
@@ -130,6 +135,10 @@ class Draft:
     where: dict[int, int] = field(default_factory=dict)
     sides: list[tuple[Number, Number]] = field(default_factory=list)
     entries: list[dict[int, Number]] = field(default_factory=list)
+    quadratic: dict[tuple[int, int], Number] = field(default_factory=dict)
+    sets: list[tuple[str, Literal[1, 2], list[tuple[Number, int]]]] = field(default_factory=list)
+    switches: dict[int, tuple[int, Literal[0, 1]]] = field(default_factory=dict)
+    semicontinuous: set[int] = field(default_factory=set)
 
     def column(self, name: str) -> int:
         """Position of a column that is there.
@@ -163,6 +172,44 @@ class Draft:
             name = list(self.columns)[column]
             raise self.source.refuse(f"column {name!r} has the {side} bound {known[column]} already")
 
+    def new_set(self, name: str, kind: str) -> None:
+        if any(name == other for other, _, _ in self.sets):
+            raise self.source.refuse(f"set {name!r} is there already")
+        self.sets.append((name, 1 if kind[1:] == "1" else 2, []))
+
+    def set_member(self, name: str, weight: str) -> None:
+        """Add a column to the last set."""
+        group, _, members = self.sets[-1]
+        column, value = self.column(name), self.source.number(weight)
+        if any(value == known or column == other for known, other in members):
+            raise self.source.refuse(f"set {group!r} has column {name!r} or the weight {weight} twice")
+        members.append((value, column))
+
+    def switch(self, row: int, name: str, value: str) -> None:
+        """Let a row bind only where a binary column has a value."""
+        if value not in ("0", "1"):
+            raise self.source.refuse(f"a row can hold where a binary column is 0 or 1, not {value}")
+        if row in self.switches:
+            raise self.source.refuse("a row has two indicators")
+        self.switches[row] = (self.new_column(name), 1 if value == "1" else 0)
+
+    def examine_parts(self) -> None:
+        """Refuse switches that are not binary, and semi-continuous columns that readers take differently."""
+        for column, _ in self.switches.values():
+            low, high = self.lower.get(column, 0), self.upper.get(column, math.inf)
+            if column not in self.integer or low < 0 or high > 1:
+                self._refuse_column(column, "switches a row and is not binary")
+        for column in self.semicontinuous:
+            low, high = self.lower.get(column, 0), self.upper.get(column, math.inf)
+            if not 0 <= low <= high or not high:
+                self._refuse_column(
+                    column, f"is semi-continuous from {low} to {high}; some readers need 0 <= lower <= upper"
+                )
+
+    def _refuse_column(self, column: int, reason: str) -> None:
+        self.source.line = self.where[column]
+        raise self.source.refuse(f"column {list(self.columns)[column]!r} {reason}")
+
     def doubt_column(self, kind: str, column: int, reason: str) -> None:
         """Refuse what readers take differently of a column, with its line."""
         self.source.line = self.where[column]
@@ -195,4 +242,21 @@ class Draft:
             maximize=self.maximize,
             column_names=list(self.columns),
             row_names=list(self.rows),
+            extras=self._extras(count),
         )
+
+    def _extras(self, count: int) -> Extras:
+        from scipy.sparse import csc_array
+
+        sets = []
+        for name, kind, members in self.sets:
+            weights, columns = zip(*sorted(members), strict=True) if members else ((), ())
+            sets.append(SosSet(name, kind, columns, tuple(map(float, weights))))
+        triples = [(i, j, float(q)) for (i, j), q in self.quadratic.items() if q]
+        triples += [(j, i, q) for i, j, q in triples if i != j]
+        quadratic = None
+        if triples:
+            rows, columns, values = zip(*triples, strict=True)
+            quadratic = csc_array((np.array(values), (np.array(rows), np.array(columns))), (count, count))
+        switches = tuple(Indicator(row, column, value) for row, (column, value) in sorted(self.switches.items()))
+        return Extras(quadratic, tuple(sets), switches, tuple(sorted(self.semicontinuous)))

@@ -2,11 +2,14 @@
 
 ::
 
-    Minimize | Maximize      [name:] expression
+    Minimize | Maximize      [name:] expression [+ [ number x ^2 + number x * y ... ] / 2]
     Subject To               [name:] expression <= number        <, =<, >=, >, =>, = as well; < is <=
                              [name:] number <= expression [<= number]
+                             [name:] z = 1 -> expression <= number        z binary, 0 or 1
     Bounds                   number <= x <= number, x >= number, x = number, x free, one a line
     General, Binary          names
+    Semi-Continuous          names
+    SOS                      [name:] S1 :: x : number y : number ...
     End
 
 An expression is a sum of terms ``[number] name`` and constants; a name that comes twice adds up. Section words begin a line
@@ -28,10 +31,12 @@ _SECTIONS = {
     "bounds": r"bounds?",
     "integer": r"generals?|gen|integers?|int",
     "binary": r"binar(y|ies)|bin",
+    "semicontinuous": r"semi([\s-]*continuous)?|semis",
+    "sos": r"sos",
     "end": r"end",
 }
 _UNSUPPORTED = (
-    r"general\s+constraints?|gen(eral)?constrs?|semi([\s-]*continuous)?|semis|sos[12]?|pwlobj|lazy(\s*constraints?)?|"
+    r"general\s+constraints?|gen(eral)?constrs?|sos[12]|pwlobj|lazy(\s*constraints?)?|"
     r"user\s*cuts?|multi-objectives?|scenarios?"
 )
 _HEAD = re.compile(
@@ -42,10 +47,11 @@ _HEAD = re.compile(
 )
 _LETTERS = r"A-Za-z0-9_!#$%&?@`'{}~\""
 _TOKEN = re.compile(
-    rf"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<operator><=|>=|=<|=>|<|>|=)|(?P<sign>[+-])|(?P<colon>:)"
+    rf"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<arrow>->)|(?P<product>[][*/^])|(?P<operator><=|>=|=<|=>|<|>|=)|(?P<sign>[+-])|(?P<colon>:)"
     rf"|(?P<name>[{_LETTERS}][{_LETTERS}.,()\[\]]*))"
 )
-_MEANINGS = {"[": "quadratic terms", "^": "powers", "*": "products", "/": "division", ";": "lines of lp_solve"}
+_MEANINGS = {"[": "quadratic terms", "]": "a bracket", "^": "powers", "*": "products", "/": "division"}
+_MEANINGS |= {"->": "indicators", ";": "lines of lp_solve"}
 _INFINITY = re.compile(r"inf(inity)?", re.I)
 #: Words of the format, which are no names.
 RESERVED = re.compile(rf"free|nan|inf(inity)?|{_UNSUPPORTED}|" + "|".join(_SECTIONS.values()), re.I)
@@ -67,7 +73,7 @@ def read_lp(source: ModelText) -> Draft:
         UnsupportedError: A section or an expression that is not linear.
     """
     draft, parts = Draft(source), _sections(source)
-    for section, tokens in parts:
+    for section, tokens, _ in parts:
         parser = _Parser(source, draft, tokens)
         if section in ("max", "min"):
             draft.maximize = section == "max"
@@ -77,15 +83,18 @@ def read_lp(source: ModelText) -> Draft:
                 parser.row()
         elif section == "bounds":
             parser.bounds()
+        elif section == "sos":
+            parser.sets()
         else:
-            parser.kinds(binary=section == "binary")
+            parser.kinds(section)
     _complete(draft)
+    draft.examine_parts()
     return draft
 
 
-def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
-    """Tokens by section, in the order of the file."""
-    parts: list[tuple[str, list[_Token]]] = []
+def _sections(source: ModelText) -> list[tuple[str, list[_Token], list[str]]]:
+    """Tokens by section, in the order of the file, and brackets that stay open."""
+    parts: list[tuple[str, list[_Token], list[str]]] = []
     ended = False
     #: Line and name of the section at hand, if it is not supported; HiGHS writes empty ones.
     refused: tuple[int, str] | None = None
@@ -98,7 +107,9 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
         if ended:
             raise source.refuse("there is more after End")
         head = _HEAD.match(code)
-        if head is not None:
+        # Sets are often called sos1, sos2, ...
+        named = head is not None and parts and parts[-1][0] == "sos" and code[head.end() :].lstrip()[:1] == ":"
+        if head is not None and not named:
             section = str(head.lastgroup)
             refused = (source.line, head[0].strip()) if head["unsupported"] else None
             if code[head.end() :].lstrip()[:1] == ":":
@@ -110,7 +121,7 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
                 raise source.refuse(f"{head[0].strip()!r} must follow the objective, once")
             ended = section == "end"
             if not ended and refused is None:
-                parts.append((section, []))
+                parts.append((section, [], []))
             code = " " * head.end() + code[head.end() :]
         if refused is not None and code.strip():
             source.line, name = refused
@@ -119,7 +130,7 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
             raise source.refuse("there is more after End")
         if not parts:
             raise source.refuse(f"{code.split()[0]!r} where Minimize or Maximize belongs; this is no LP or MPS file")
-        parts[-1][1].extend(_tokens(source, code))
+        _tokens(source, code, *parts[-1])
     if not parts:
         raise source.refuse("there is no objective; this is no LP or MPS file")
     if not ended:
@@ -127,8 +138,8 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token]]]:
     return parts
 
 
-def _tokens(source: ModelText, code: str) -> list[_Token]:
-    tokens: list[_Token] = []
+def _tokens(source: ModelText, code: str, section: str, tokens: list[_Token], opened: list[str]) -> None:
+    """Add the tokens of a line to those of its section; ``opened`` holds the brackets that are open."""
     position, code = 0, code.rstrip()
     while position < len(code):
         match = _TOKEN.match(code, position)
@@ -137,7 +148,19 @@ def _tokens(source: ModelText, code: str) -> list[_Token]:
             raise source.refuse(f"{sign!r} is not supported: {_MEANINGS.get(sign, 'unknown sign')}", sign in _MEANINGS)
         kind = str(match.lastgroup)
         text, glued = match[kind], match.start(kind) == position and position > 0
-        before = tokens[-1] if tokens else None
+        before, end = tokens[-1] if tokens else None, match.end()
+        inside = bool(opened)
+        if inside and kind == "name" and text.count("]") > text.count("["):
+            # The bracket closes the products, not the name.
+            end -= len(text) - text.index("]")
+            text = text[: text.index("]")]
+        known = text == "[" or inside or (text == "/" and before and before.text == "]")
+        if (kind == "product" and not (section in ("max", "min") and known)) or (kind == "arrow" and section != "rows"):
+            raise source.refuse(f"{text!r} is not supported here: {_MEANINGS[text]}", True)
+        if text == "[" and kind == "product":
+            opened.append(text)
+        elif text == "]" and kind == "product":
+            opened.pop()
         if kind == "operator" and text == ">" and before and before.text == "-" and glued:
             raise source.refuse("'->' is not supported: indicator constraints", True)
         if kind == "name":
@@ -158,8 +181,7 @@ def _tokens(source: ModelText, code: str) -> list[_Token]:
                     f"{before.text + ' ' * (not glued) + text!r} may be a number or a product; rename {text!r}"
                 )
         tokens.append(_Token(kind, text, source.line, glued))
-        position = match.end()
-    return tokens
+        position = end
 
 
 class _Parser:
@@ -215,6 +237,10 @@ class _Parser:
         first = True
         while first or self._next("sign"):
             sign = self._signs()
+            if (word := self._next("product")) and word.text == "[":
+                self._products(sign)
+                first = False
+                continue
             number, name = self._take("number"), self._column()
             if not number and not name:
                 word = self._next()
@@ -227,6 +253,33 @@ class _Parser:
                 constant += value
             first = False
         return terms, constant
+
+    def _products(self, sign: int) -> None:
+        """Squares and products of the objective: ``[ ... ] / 2``."""
+        source, draft = self.source, self.draft
+
+        def take(*texts: str) -> bool:
+            word = self._next("product")
+            return word is not None and word.text in texts and bool(self._take("product"))
+
+        if draft.quadratic:
+            raise source.refuse("the objective has two brackets of quadratic terms; write one")
+        take("[")
+        while not take("]"):
+            own, number, name = self._signs(), self._take("number"), self._column()
+            if take("*"):
+                other = self._column()
+            elif take("^") and self._take("number") == "2":
+                other = name
+            else:
+                other = ""
+            if not name or not other or self._next("number") or self._next("name"):
+                raise source.refuse("quadratic terms are number x ^2 and number x * y")
+            i, j = sorted((draft.new_column(name), draft.new_column(other)))
+            value = sign * own * source.figure(number or "1")
+            draft.quadratic[i, j] = draft.quadratic.get((i, j), 0) + (value if i == j else value / 2)
+        if not take("/") or self._take("number") != "2":
+            raise source.refuse("quadratic terms of the objective end with ] / 2, by which some readers divide always")
 
     def _operator(self) -> str:
         text = self._take("operator")
@@ -242,6 +295,12 @@ class _Parser:
     def row(self) -> None:
         source, draft = self.source, self.draft
         name = self._label()
+        switch = ("", "")
+        if len(self.tokens) > 3 and self.tokens[-4].kind == "arrow":
+            column, equals, value = self._column(), self._operator() == "=", self._take("number")
+            if not (column and equals and value and self._take("arrow")):
+                raise source.refuse("an indicator is column = 0 or 1 -> row")
+            switch = column, value
         terms, constant = self._expression()
         operator = self._operator()
         if not operator:
@@ -270,7 +329,10 @@ class _Parser:
             )
         source.line = self.line
         # Rows without a name get one when all names are known.
-        draft.entries[draft.new_row(name or f" {len(draft.rows) + 1}", low, high)] = terms
+        row = draft.new_row(name or f" {len(draft.rows) + 1}", low, high)
+        draft.entries[row] = terms
+        if switch[0]:
+            draft.switch(row, *switch)
 
     def _right(self) -> Number:
         """The number on the right of a row."""
@@ -331,15 +393,35 @@ class _Parser:
             raise self.source.refuse(f"{word.text if word else 'the end of the line'!r} where a bound's number belongs")
         return sign + self.tokens.pop().text
 
-    def kinds(self, binary: bool) -> None:
+    def sets(self) -> None:
+        source, draft = self.source, self.draft
+        while self.tokens:
+            name = f"s{len(draft.sets) + 1}"
+            if (after := self._next("colon", 1)) and not ((far := self._next("colon", 2)) and far.line == after.line):
+                name = self._take("name")
+                self._take("colon")
+            kind = self._take("name").upper()
+            if kind not in ("S1", "S2") or not (self._take("colon") and self._take("colon")):
+                raise source.refuse("a set is name: S1 :: column : weight column : weight, or S2")
+            draft.new_set(name, kind)
+            while self._next("name") and self._next("colon", 1) and self._next("name", 2) is None:
+                if (third := self._next("", 2)) is None or third.kind == "colon":
+                    break
+                member, _, sign = self._take("name"), self._take("colon"), self._signs()
+                draft.set_member(member, "-" * (sign < 0) + (self._take("number") or "nothing"))
+
+    def kinds(self, section: str) -> None:
         draft = self.draft
         while self.tokens:
             if not self._next("name"):
-                raise self.source.refuse(f"{self.tokens[-1].text!r} among the names of integer columns")
+                raise self.source.refuse(f"{self.tokens[-1].text!r} among the names of {section} columns")
             name = self._column()
             column = draft.column(name)
+            if section == "semicontinuous":
+                draft.semicontinuous.add(column)
+                continue
             draft.integer.add(column)
-            if binary:
+            if section == "binary":
                 if draft.lower.get(column, 0) != 0 or draft.upper.get(column, 1) != 1:
                     raise self.source.refuse(f"column {name!r} is binary and has bounds other than 0 and 1")
                 draft.lower[column], draft.upper[column] = 0, 1

@@ -27,9 +27,12 @@ _BOUNDS: dict[str, tuple[tuple[str, ...], dict[str, Number]]] = {
     "MI": ((), {"lower": -math.inf}),
     "PL": ((), {"upper": math.inf}),
     "BV": ((), {"lower": 0, "upper": 1}),
+    "SC": (("upper",), {}),
+    "SI": (("upper",), {}),
 }
-_ORDER = ("NAME", "OBJSENSE", "ROWS", "COLUMNS", "RHS", "RANGES", "BOUNDS", "ENDATA")
-_AFTER = {"COLUMNS": "ROWS", "RHS": "COLUMNS", "RANGES": "COLUMNS", "BOUNDS": "COLUMNS", "ENDATA": "COLUMNS"}
+_BEHIND = ("RHS", "RANGES", "BOUNDS", "SOS", "QUADOBJ", "QMATRIX", "INDICATORS", "ENDATA")
+_ORDER = ("NAME", "OBJSENSE", "ROWS", "COLUMNS", *_BEHIND)
+_AFTER = {"COLUMNS": "ROWS", **dict.fromkeys(_BEHIND, "COLUMNS")}
 
 
 def read_mps(source: ModelText) -> Draft:
@@ -59,6 +62,8 @@ class _Mps:
     vectors: dict[str, str] = field(default_factory=dict)
     right: dict[str, Number] = field(default_factory=dict)
     ranges: dict[str, Number] = field(default_factory=dict)
+    #: Section -> entries of the quadratic objective.
+    products: dict[str, dict[tuple[int, int], Number]] = field(default_factory=dict)
 
     def read(self) -> Draft:
         source = self.source
@@ -211,8 +216,39 @@ class _Mps:
             draft.set_bound(side, column, source.figure(value) if kind == "FX" else source.bound(value, side))
         for side, limit in fixed.items():
             draft.set_bound(side, column, limit)
-        if kind in ("BV", "LI", "UI"):
+        if kind in ("BV", "LI", "UI", "SI"):
             draft.integer.add(column)
+        if kind in ("SC", "SI"):
+            draft.semicontinuous.add(column)
+
+    def _sos(self, words: list[str]) -> None:
+        if len(words) == 2 and words[0].upper() in ("S1", "S2") and words[0] not in self.draft.columns:
+            self.draft.new_set(words[1], words[0])
+        elif len(words) == 2 and self.draft.sets:
+            self.draft.set_member(*words)
+        else:
+            raise self.source.refuse(f"{' '.join(words)!r} is neither S1 or S2 and a set, nor a column and its weight")
+
+    def _entry(self, words: list[str]) -> tuple[int, int, Number]:
+        if len(words) != 3:
+            raise self.source.refuse(f"{' '.join(words)!r} is no entry of the objective: two columns and a number")
+        return self.draft.column(words[0]), self.draft.column(words[1]), self.source.figure(words[2])
+
+    def _quadobj(self, words: list[str]) -> None:
+        i, j, value = self._entry(words)
+        if self.products.setdefault("QUADOBJ", {}).setdefault((min(i, j), max(i, j)), value) is not value:
+            raise self.source.refuse("these two columns have an entry already; QUADOBJ is one triangle")
+
+    def _qmatrix(self, words: list[str]) -> None:
+        i, j, value = self._entry(words)
+        if self.products.setdefault("QMATRIX", {}).setdefault((i, j), value) is not value:
+            raise self.source.refuse("these two columns have an entry already")
+
+    def _indicators(self, words: list[str]) -> None:
+        if len(words) != 4 or words[0].upper() != "IF" or self._kind(words[1]) == "N":
+            raise self.source.refuse(f"{' '.join(words)!r} is no indicator: IF, a row, a column, 0 or 1")
+        self.draft.column(words[2])
+        self.draft.switch(self.draft.rows[words[1]], words[2], words[3])
 
     def _finished(self) -> Draft:
         source, draft = self.source, self.draft
@@ -231,6 +267,14 @@ class _Mps:
                 draft.sides[i] = (high - abs(size), high)
             else:
                 draft.sides[i] = (low, low + abs(size))
+        if len(self.products) > 1:
+            raise source.refuse("the quadratic objective is there twice, as QUADOBJ and as QMATRIX")
+        for section, entries in self.products.items():
+            for (i, j), value in entries.items():
+                if section == "QMATRIX" and entries.get((j, i), 0) != value:
+                    first, second = (list(draft.columns)[k] for k in (i, j))
+                    raise source.refuse(f"QMATRIX is not symmetric: {first!r} and {second!r}")
+                draft.quadratic[min(i, j), max(i, j)] = value
         for column, high in draft.upper.items():
             if high < 0 and draft.lower.setdefault(column, -math.inf) == 0:
                 draft.doubt_column("negative-upper", column, f"has the lower bound 0 and the upper bound {high}")
@@ -240,4 +284,6 @@ class _Mps:
         if self.objective == NEGATED and not draft.maximize:
             draft.maximize, draft.offset = True, -draft.offset
             draft.cost = {column: -value for column, value in draft.cost.items()}
+            draft.quadratic = {pair: -value for pair, value in draft.quadratic.items()}
+        draft.examine_parts()
         return draft

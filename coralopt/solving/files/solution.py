@@ -98,7 +98,22 @@ def _check(draft: Draft, values: Mapping[str, Fraction], stated: Fraction | None
         largest = max(largest, off)
         if off > limit:
             wrong.append(f"integer column {name} is {_plain(x[j])}: off by {_plain(off)} from a whole number")
-    objective = Fraction(draft.offset) + sum((Fraction(c) * x[j] for j, c in draft.cost.items()), Fraction(0))
+    for name, kind, members in draft.sets:
+        inside = [abs(x[j]) for _, j in sorted(members)]
+        # The least that has to become 0: all outside of the best window.
+        off = min(
+            (max([*inside[:k], *inside[k + kind :]], default=Fraction(0)) for k in range(len(inside))),
+            default=Fraction(0),
+        )
+        largest = max(largest, off)
+        if off > limit:
+            wrong.append(f"set {name} of kind {kind} has too many columns that differ from 0: off by {_plain(off)}")
+    quadratic = (Fraction(q) * x[i] * x[j] / (1 + (i == j)) for (i, j), q in draft.quadratic.items())
+    objective = (
+        Fraction(draft.offset)
+        + sum(quadratic, Fraction(0))
+        + sum((Fraction(c) * x[j] for j, c in draft.cost.items()), Fraction(0))
+    )
     if stated is not None and abs(stated - objective) > limit * max(Fraction(1), abs(objective)):
         wrong.append(f"the file states the objective {_plain(stated)}, its values have {_plain(objective)}")
     return FileCheck(objective, stated, tuple(wrong), largest, limit)
@@ -106,10 +121,14 @@ def _check(draft: Draft, values: Mapping[str, Fraction], stated: Fraction | None
 
 def _parts(draft: Draft, x: list[Fraction]) -> Iterable[tuple[str, Fraction, Number, Number]]:
     """(what, its value, lower, upper) of every bound and row."""
-    for (name, low, high), value in zip(draft.bounds(), x, strict=True):
-        yield f"column {name}", value, low, high
+    for j, ((name, low, high), value) in enumerate(zip(draft.bounds(), x, strict=True)):
+        # A semi-continuous column is held against what is nearer, 0 or its bounds.
+        zero = j in draft.semicontinuous and abs(value) < low - value
+        yield f"column {name}", value, *((0, 0) if zero else (low, high))
     for (name, i), (low, high) in zip(draft.rows.items(), draft.sides, strict=True):
-        yield f"row {name}", sum((Fraction(v) * x[j] for j, v in draft.entries[i].items()), Fraction(0)), low, high
+        switch = draft.switches.get(i)
+        if switch is None or round(x[switch[0]]) == switch[1]:
+            yield f"row {name}", sum((Fraction(v) * x[j] for j, v in draft.entries[i].items()), Fraction(0)), low, high
 
 
 def _plain(value: Number | Fraction) -> str:

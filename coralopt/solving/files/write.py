@@ -15,12 +15,17 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coralopt.errors import UnsupportedError
 from coralopt.replacing import replacing
+from coralopt.solving.files.draft import INFINITE
 from coralopt.solving.files.lp import RESERVED
 from coralopt.solving.files.mps import NEGATED
 from coralopt.solving.matrix import MilpMatrix
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 #: Longest name that LP readers take.
 LONGEST_NAME = 255
@@ -99,8 +104,16 @@ def _terms(names: Sequence[str], indices: Sequence[int], values: Sequence[float]
     yield " " + line
 
 
+def _triangle(quadratic: csc_array) -> Iterator[tuple[int, int, float]]:
+    """(i, j, entry) with i <= j."""
+    entries = quadratic.tocoo()
+    for i, j, q in zip(entries.row.tolist(), entries.col.tolist(), entries.data.tolist(), strict=True):
+        if i <= j:
+            yield i, j, q
+
+
 def _lp(matrix: MilpMatrix) -> Iterator[str]:
-    names = safe_names(matrix.column_names, (CONSTANT,))
+    names, extras = safe_names(matrix.column_names, (CONSTANT,)), matrix.extras
     yield "\\ Written by coralopt"
     yield "Maximize" if matrix.maximize else "Minimize"
     yield " objective:"
@@ -108,7 +121,14 @@ def _lp(matrix: MilpMatrix) -> Iterator[str]:
     yield from _terms(names, range(len(names)), matrix.c.tolist())
     if matrix.offset:
         yield from _terms([CONSTANT], [0], [matrix.offset])
+    if extras.quadratic is not None:
+        yield "  + ["
+        for i, j, q in _triangle(extras.quadratic):
+            value, product = (q, f"{names[i]} ^2") if i == j else (2 * q, f"{names[i]} * {names[j]}")
+            yield f"  {'-' if value < 0 else '+'} {_number(abs(value))} {product}"
+        yield "  ] / 2"
     yield "Subject To"
+    switches = {part.row: f"{names[part.column]} = {part.value} -> " for part in extras.indicators}
     by_row = matrix.a.tocsr()
     for i, name, sense, right in _rows(matrix):
         part = slice(by_row.indptr[i], by_row.indptr[i + 1])
@@ -116,14 +136,14 @@ def _lp(matrix: MilpMatrix) -> Iterator[str]:
         indices, values = by_row.indices[part].tolist() or [0], by_row.data[part].tolist() or [0.0]
         if not names:
             raise UnsupportedError("an LP file cannot hold rows without any column; write MPS")
-        yield f" {name}:"
+        yield f" {name}: {switches.get(i, '')}"
         yield from _terms(names, indices, values)
         yield f"  {sense} {_number(right)}"
     yield "Bounds"
-    for name, low, high in zip(names, matrix.lower.tolist(), matrix.upper.tolist(), strict=True):
+    for j, (name, low, high) in enumerate(zip(names, matrix.lower.tolist(), matrix.upper.tolist(), strict=True)):
         if low == -math.inf and high == math.inf:
             yield f" {name} free"
-        elif low == high:
+        elif low == high and j not in extras.semicontinuous:
             yield f" {name} = {_number(low)}"
         else:
             left = "-inf" if low == -math.inf else _number(low)
@@ -134,11 +154,19 @@ def _lp(matrix: MilpMatrix) -> Iterator[str]:
     if integers:
         yield "General"
         yield from (f" {name}" for name in integers)
+    if extras.semicontinuous:
+        yield "Semi-Continuous"
+        yield from (f" {names[j]}" for j in extras.semicontinuous)
+    if extras.sos:
+        yield "SOS"
+    for name, group in zip(safe_names([group.name for group in extras.sos]), extras.sos, strict=True):
+        yield f" {name}: S{group.kind} ::"
+        yield from (f"  {names[j]} : {_number(w)}" for j, w in zip(group.columns, group.weights, strict=True))
     yield "End"
 
 
 def _mps(matrix: MilpMatrix) -> Iterator[str]:
-    names = safe_names(matrix.column_names, (CONSTANT,))
+    names, extras = safe_names(matrix.column_names, (CONSTANT,)), matrix.extras
     rows = list(_rows(matrix))
     objective, sign = (NEGATED, -1.0) if matrix.maximize else ("objective", 1.0)
     yield "NAME coralopt FREE"
@@ -169,12 +197,21 @@ def _mps(matrix: MilpMatrix) -> Iterator[str]:
     for _, name, _, right in rows:
         if right:
             yield f" RHS {name} {_number(right)}"
+    switches = {part.column for part in extras.indicators}
     yield "BOUNDS"
-    for name, low, high, integer in zip(
-        names, matrix.lower.tolist(), matrix.upper.tolist(), matrix.integer.tolist(), strict=True
+    for j, (name, low, high, integer) in enumerate(
+        zip(names, matrix.lower.tolist(), matrix.upper.tolist(), matrix.integer.tolist(), strict=True)
     ):
+        if j in extras.semicontinuous:
+            yield f" LO BND {name} {_number(low)}"
+            yield f" SC BND {name} {_number(min(high, INFINITE))}"
+            continue
         if low == -math.inf and high == math.inf:
             yield f" FR BND {name}"
+            continue
+        if j in switches and low < high:
+            # Some readers take a switch only when it is called binary.
+            yield f" BV BND {name}"
             continue
         if low == high:
             yield f" FX BND {name} {_number(low)}"
@@ -190,4 +227,16 @@ def _mps(matrix: MilpMatrix) -> Iterator[str]:
             yield f" PL BND {name}"
     if matrix.offset:
         yield f" FX BND {CONSTANT} 1"
+    if extras.sos:
+        yield "SOS"
+    for name, group in zip(safe_names([group.name for group in extras.sos]), extras.sos, strict=True):
+        yield f" S{group.kind} {name}"
+        yield from (f" {names[j]} {_number(w)}" for j, w in zip(group.columns, group.weights, strict=True))
+    if extras.quadratic is not None:
+        yield "QUADOBJ"
+        yield from (f" {names[i]} {names[j]} {_number(sign * q)}" for i, j, q in _triangle(extras.quadratic))
+    if extras.indicators:
+        yield "INDICATORS"
+    for switch in extras.indicators:
+        yield from (f" IF {row} {names[switch.column]} {switch.value}" for row in of_row.get(switch.row, ()))
     yield "ENDATA"

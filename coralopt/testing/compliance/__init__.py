@@ -18,6 +18,7 @@ from coralopt.solving import Backend, Capability, MatrixBackend, get_backend, is
 from coralopt.testing.compliance import answers as answers
 from coralopt.testing.compliance import dialogue as dialogue
 from coralopt.testing.compliance import limits as limits
+from coralopt.testing.compliance import parts as parts
 from coralopt.testing.compliance.case import CASES, Case
 
 
