@@ -149,6 +149,9 @@ LP_REFUSED = {
     "sos of nobody": (lp(rest="SOS\n s: S1:: z:1 y:2"), "line 6.*'z'"),
     "sos with a comma": (lp(rest="SOS\n s: S1:: x:1, y:2"), "line 6"),
     "semi-continuous": (lp(rest="Bounds\n x >= -2\nSemi-Continuous\n x"), "line 6.*semi-continuous"),
+    "semi-continuous in one word": (lp(rest="semicontinuous\n x"), "line 5.*semicontinuous"),
+    "semi-continuous in two": (lp(rest="Semi Continuous\n x"), "line 5.*Semi Continuous"),
+    "indicator backwards": (lp("c: x >= 2 <- y = 1", rest="Binary\n y"), "line 4"),
     "semi-continuous free": (lp(rest="Bounds\n x free\nSemis\n x"), "line 6.*semi-continuous"),
     "general constraints": (lp(rest="General Constraints\n g: y = MAX ( x , 1 )"), "line 5.*General Constraints"),
     "lazy": (lp(rest="Lazy Constraints\n c2: x >= 1"), "line 5.*Lazy"),
@@ -286,6 +289,7 @@ MPS_REFUSED = {
     "sos section of one kind": (mps(rest="SOS1\n s x 1"), "line 8.*SOS1"),
     "sets": (mps(rest="SETS\n S1 s"), "line 8.*SETS"),
     "indicators": (mps(rest="INDICATORS\n IF c x 1"), "line .*not binary"),
+    "indicator of a range": (mps(rest="RANGES\n R c 2\nBOUNDS\n BV BND x\nINDICATORS\n IF c x 1"), "'c'.*range"),
     "indicator of 2": (mps(rest="BOUNDS\n BV BND x\nINDICATORS\n IF c x 2"), "line 11.*0 or 1"),
     "indicator of the objective": (mps(rest="BOUNDS\n BV BND x\nINDICATORS\n IF obj x 1"), "line 11.*IF"),
     "lazy": (mps(rest="LAZYCONS\n G d"), "line 8.*LAZYCONS"),
@@ -375,6 +379,94 @@ def test_compressed_files_and_their_ends(tmp_path: Path) -> None:
     (tmp_path / "e.qps").write_text(mps())
     with pytest.raises(SolverError, match="suffix"):
         read_model(tmp_path / "e.qps")
+
+
+#: Files that one of HiGHS 1.15.1, SCIP 10.0, Gurobi 13.0.3, CBC 2.10.8 and GLPK 5.0 reads otherwise, without a word (said
+#: behind each), and the optimum by the documentation of the format.
+SEMI = "Bounds\n 4 <= x <= 9\n y <= 2\n"
+SETS = "Bounds\n x <= 3\n y <= 6\n z <= 2\nSOS\n"
+MIX = "x + y + z <= 10"
+ODD_LP = {
+    "a term twice": (lp("c: x + y + x >= 2", "obj: x + x + 2 y"), 2.0),  # HiGHS: the last one counts
+    "a constant": (lp(objective="obj: x + 2 y + 7"), 9.0),  # Gurobi, CBC: a column called 7
+    "a constant first": (lp(objective="obj: 7 + x + 2 y"), 9.0),  # Gurobi, CBC
+    "a constant in a row": (lp("c: x + y + 3 >= 5.5"), 2.5),  # Gurobi: a column called 3; HiGHS: drops it
+    "a row from above": (lp("c: 3 >= x + y >= 2"), 2.0),  # CBC: drops the second side
+    "a row with two sides": (lp("c: -2 <= x - y <= 3", rest="Bounds\n y <= 4", sense="Maximize"), 15.0),  # CBC
+    "a strict sign, glued": (lp("c: x + 2 y < 4", "obj: x+y", sense="max"), 4.0),  # Gurobi: a column called x+y
+    "a bound from above": (lp("c: x + y <= 20", "obj: -x - y", "Bounds\n 3 >= x >= 1\n y <= 2"), -5.0),  # Gurobi
+    "1e30": (lp("c: x + 2 y >= -4\n d: 3 x + y >= -6", "obj: x + y", "Bounds\n x >= -1e30\n y >= -1e30"), -2.8),  # GLPK
+    "such that": ("minimise\n x + 2 y\nsuch that\n x + y >= 2\nend\n", 2.0),  # HiGHS, SCIP: no rows
+    "signs": (lp("c: x - - y >= 2", "obj: - -x + + 2 y"), 2.0),  # CBC
+    "a half": (lp(objective="obj: .5 x + 2. y"), 1.0),  # CBC
+    "glued products": (lp("c: x + y <= 2", "obj: - 4 x - 3 y + [2x^2+2x*y+2y^2]/2"), -4.25),  # CBC: drops them
+    "products first": (lp("c: x + y <= 2", "obj: [ 2 x ^2 + 2 y^2 ] / 2 - 4 x - 3 y"), -5.125),  # CBC
+    "products and a constant": (lp("c: x + y <= 2", "obj: 5 - 4 x - 3 y + [ 2 x ^2 + 2 y ^2 ] / 2"), -0.125),  # Gurobi
+    "products of x[1]": (
+        lp("c: x[1] + y <= 2", "obj: - 4 x[1] - 3 y + [ 2 x[1]^2 + 2 x[1]*y + 2 y^2]/2"),
+        -4.25,
+    ),  # CBC
+    "products that add up": (lp("c: x + y <= 2", "obj: - 4 x - 3 y + [ x^2 + x^2 + x*y + y*x + 2 y^2 ] / 2"), -4.25),
+    "semi-continuous": (lp("c: x + y >= 3.5", "obj: x + 1.5 y", SEMI + "Semi-Continuous\n x"), 4.0),
+    "semi-continuous and binary": (
+        lp("c: x + y >= 1", "obj: x", "Bounds\n y <= 0.5\nBin\n x\nSemis\n x"),
+        1.0,
+    ),  # HiGHS
+    "semi-integer": (
+        lp("c: x + 2 y >= 3.5", "obj: x + 1.5 y", "Bounds\n 1.5 <= x <= 9\n y <= 2\nGen\n x\nSemis\n x"),
+        2.625,
+    ),
+    "set by weights": (lp(MIX, "3 x + 2 y + 4 z", SETS + "s: S2:: x:3 y:1 z:2", "Max"), 20.0),
+    "sets called sos": (
+        lp(MIX, "3 x + 2 y + 4 z", SETS + "sos1: S1 :: x:1 y:2\n sos2: S2 :: x:1 y:2 z:3", "Max"),
+        20.0,
+    ),
+    "set without a name": (lp(MIX, "3 x + 2 y + 4 z", SETS + "S1::\n x:1\n y:2\n z:3", "Max"), 12.0),
+    "indicator": (lp("c: z = 1 -> x + y >= 3\n x <= 1", "x + y - 10 z", "Bounds\n y <= 9\nBin\n z"), -7.0),
+    "indicator of 0": (lp("z=0->x + y >= 3\n x <= 1", "x + y + 10 z", "Bounds\n y <= 9\nBin\n z"), 3.0),
+}
+UPWARDS, QP = "NAME t\nOBJSENSE\n MAX", " x obj -4 c 1\n y obj -3 c 1"
+AT_MOST = " N obj\n L c"
+ODD_MPS = {
+    "constant": (mps(rest="RHS\n RHS c 2 obj -5"), 7.0),  # GLPK: -3
+    "constant alone": (mps(rest="RHS\n RHS obj -5"), 5.0),  # GLPK: -5
+    "constant of another free row": (mps(rest="RHS\n RHS c 2 o -5", rows=" N obj\n N o\n G c"), 2.0),  # HiGHS: 7
+    "range of G": (mps(rest="RHS\n RHS c 2\nRANGES\n R c -3", head=UPWARDS), 10.0),  # CBC minimises
+    "range of E up": (mps(rest="RHS\n RHS c 5\nRANGES\n R c 3", rows=" N obj\n E c", head=UPWARDS), 16.0),  # CBC
+    "range of E down": (mps(rest="RHS\n RHS c 5\nRANGES\n R c -3", rows=" N obj\n E c"), 2.0),
+    "sense on one line": (mps(rows=AT_MOST, head="NAME t\nOBJSENSE MAXIMIZE"), 4.0),  # HiGHS minimises
+    "negative upper bound": (mps(rest="RHS\n RHS c -5\nBOUNDS\n UP BND x -1"), -5.0),  # SCIP, HiGHS, GLPK: infeasible
+    "without a name": (mps(head="* nothing"), 2.0),  # CBC
+    "products": (mps(QP, "RHS\n RHS c 2\nQUADOBJ\n x x 2\n y x 1\n y y 2", AT_MOST), -4.25),  # CBC: drops them
+    "products before bounds": (
+        mps(QP, "RHS\n RHS c 2\nQUADOBJ\n x x 2\n y y 2\nBOUNDS\n UP B x 0.5", AT_MOST),
+        -4.0,
+    ),  # CBC
+    "products as a matrix": (mps(QP, "RHS\n RHS c 2\nQMATRIX\n x x 2\n x y 1\n y x 1\n y y 2", AT_MOST), -4.25),
+    "products and a constant": (mps(QP, "RHS\n RHS c 2 obj -7\nQUADOBJ\n x x 2\n y y 2", AT_MOST), 1.875),  # CBC
+    "semi-continuous": (
+        mps(" x obj 1 c 1\n y obj 1.5 c 1", "RHS\n RHS c 1.5\nBOUNDS\n SC B x 9\n LO B x 4\n UP B y 2"),
+        2.25,
+    ),
+    "set": (
+        mps(
+            " x obj -3 c 1\n y obj -2 c 1",
+            "SOS\n S1 s\n x 2\n y 1\nRHS\n RHS c 9\nBOUNDS\n UP B x 3\n UP B y 6",
+            AT_MOST,
+        ),
+        -12.0,
+    ),
+    "indicator": (
+        mps(" x obj 1 c 1\n y obj -5", "RHS\n RHS c 2\nBOUNDS\n UP B x 4\n BV B y\nINDICATORS\n IF c y 1"),
+        -3.0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("suffix", "name"), [("lp", name) for name in ODD_LP] + [("mps", name) for name in ODD_MPS])
+def test_what_others_misread(tmp_path: Path, suffix: str, name: str) -> None:
+    text, optimum = (ODD_LP if suffix == "lp" else ODD_MPS)[name]
+    assert solve_matrix(read(tmp_path, text, suffix)).objective == pytest.approx(optimum, abs=1e-5)
 
 
 # ---- the commands --------------------------------------------------------------------------------------------------------

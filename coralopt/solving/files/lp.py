@@ -31,12 +31,12 @@ _SECTIONS = {
     "bounds": r"bounds?",
     "integer": r"generals?|gen|integers?|int",
     "binary": r"binar(y|ies)|bin",
-    "semicontinuous": r"semi([\s-]*continuous)?|semis",
+    "semicontinuous": r"semi-continuous|semis?",
     "sos": r"sos",
     "end": r"end",
 }
 _UNSUPPORTED = (
-    r"general\s+constraints?|gen(eral)?constrs?|sos[12]|pwlobj|lazy(\s*constraints?)?|"
+    r"general\s+constraints?|gen(eral)?constrs?|semi\s*continuous|sos[12]|pwlobj|lazy(\s*constraints?)?|"
     r"user\s*cuts?|multi-objectives?|scenarios?"
 )
 _HEAD = re.compile(

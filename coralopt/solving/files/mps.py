@@ -262,6 +262,8 @@ class _Mps:
                 draft.sides[draft.rows[row]] = (low + value, high + value)
         for row, size in self.ranges.items():
             i, kind = draft.rows[row], self.kinds[row]
+            if i in draft.switches:
+                raise source.refuse(f"row {row!r} has a range and an indicator, which some readers let bind always")
             low, high = draft.sides[i]
             if kind == "L" or (kind == "E" and size < 0):
                 draft.sides[i] = (high - abs(size), high)
