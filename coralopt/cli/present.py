@@ -123,7 +123,8 @@ def present_plan(
         lines.append(written.format(output.output))
     if output.page is not None or output.open_page:
         path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
-        write_page(plan_page(PlanPage(plan, one_gpu=one_gpu)), path, output.open_page)
+        content = PlanPage(plan, one_gpu=one_gpu, expected=expected, broken=verification.sentences)
+        write_page(plan_page(content), path, output.open_page)
     assert isinstance(answer.document, Mapping)
     document = {
         "plan": plan.model_dump(mode="json"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import file_to_write, progress_bar
+from coralopt.cli.console import file_to_write, progress_bar, say
+from coralopt.cli.exit_codes import CHECK_FAILED
 from coralopt.cli.present import write_page
 from coralopt.cli.shared_options import LibraryFile
 from coralopt.errors import OptionError
@@ -38,10 +39,20 @@ def report(
     ] = False,
     library: LibraryFile = None,
 ) -> None:
-    """Write one self-contained web page from FILES: plan, simulation, comparison, epochs, bench or sweep."""
-    if not analyse:
-        write_page(_page(files), output, open_page)
-        return
+    """Write one self-contained web page from FILES: plan, simulation, comparison, epochs, bench or sweep.
+
+    Plans are verified: what does not hold stands at the top of the page and on standard error, and the exit code is 1.
+    """
+    page = _analysed(files, library) if analyse else _page(files)
+    write_page(page, output, open_page)
+    if page.broken:
+        for sentence in page.broken[:20]:
+            say(f"  - {sentence}")
+        say(f"what the page shows does NOT hold: {len(page.broken)} violations")
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _analysed(files: list[Path], library: Path | None) -> Page:
     from coralopt.planning.analysis import analyse_plan
     from coralopt.report.pages.files import read_results
 
@@ -49,8 +60,7 @@ def report(
     if len(results.plans) != 1:
         raise OptionError("--analyse is for one plan, alone or with its simulation")
     with progress_bar("analysis") as progress:
-        page = results.page(lambda plan: analyse_plan(plan, library, progress))
-    write_page(page, output, open_page)
+        return results.page(lambda plan: analyse_plan(plan, library, progress))
 
 
 def _page(files: list[Path]) -> Page:

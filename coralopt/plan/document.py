@@ -215,6 +215,7 @@ class SimulatedPhase(_Part):
     kind: Literal["prefill", "decode"] = Field(
         description="prefill: time to first token; decode: time per output token."
     )
+    requests: Count = Field(ge=1, description="Requests that went this way; the shares are shares of these.")
     attainment: Figure = Field(ge=0, le=1, description="Share of all requests that met the SLO.")
     attainment_feasible: Figure | None = Field(description="Share of those that would meet it on an idle cluster.")
     p99_ms: Figure | None = Field(description="99th percentile of the latency, ms.")

@@ -299,6 +299,7 @@ def _played_phases(result: SimulationResult, attainment: Mapping[str, float]) ->
             model=row.model,
             phase=row.phase,  # type: ignore[arg-type]
             kind=row.kind,  # type: ignore[arg-type]
+            requests=row.requests,
             attainment=row.attainment,
             attainment_feasible=_known(row.attainment_feasible),
             p99_ms=_known(row.p99_ms),
@@ -400,7 +401,9 @@ def _other_outcomes(stated: Sequence[SimulatedPhase], again: Sequence[SimulatedP
                 f"{item.key}: {item.attainment:.4%} met the {item.kind} SLO in the plan, "
                 f"{row.attainment:.4%} when played again"
             )
-        figures = [(name, getattr(item, name), getattr(row, name)) for name in ("attainment_feasible", "p99_ms")]
+        figures = [
+            (name, getattr(item, name), getattr(row, name)) for name in ("requests", "attainment_feasible", "p99_ms")
+        ]
         figures += [
             (f"causes.{name}", item.causes.get(name), row.causes.get(name))
             for name in sorted({*item.causes, *row.causes})

@@ -63,13 +63,13 @@ def model_table(bill: Bill, most: int | None = None) -> Table:
 
 
 def bill_notes(bill: Bill) -> list[str]:
-    """A line each: how costs are shared out, one GPU type, transfers, stand-in prices, roofline figures."""
-    return [ATTRIBUTION, *([] if bill.one_gpu is None else [bill.one_gpu.compared_with(bill.usd_h)]), *bill.notes]
+    """A line each: one GPU type, transfers, stand-in prices, roofline figures."""
+    return [*([] if bill.one_gpu is None else [bill.one_gpu.compared_with(bill.usd_h)]), *bill.notes]
 
 
 def bill_view(bill: Bill) -> Group:
     """The whole bill."""
-    return Group(bill_table(bill), model_table(bill), *(Text(f"- {note}") for note in bill_notes(bill)))
+    return Group(bill_table(bill), model_table(bill), *(Text(f"- {note}") for note in (ATTRIBUTION, *bill_notes(bill))))
 
 
 def bill_csv(bill: Bill) -> str:

@@ -346,7 +346,13 @@ def pipeline(instance: PlannedInstance, colours: Mapping[str, int], sources: Map
             upright = len(words) * _CHARACTER > width - 4
             middle_x, middle_y = x + width / 2, y + height * share / 2
             if not upright and height * share >= 14:
-                inside.append(_text(words, middle_x, middle_y + 4, text_anchor="middle"))
+                more = f"{node.tokens_s:,.1f} tokens/s"
+                if len(stage.nodes) > 1 or node.count > 1:
+                    more += f" and {node.traffic_share:.0%} of the traffic each"
+                both = height * share >= 34 and len(more) * _CHARACTER <= width - 4
+                inside.append(_text(words, middle_x, middle_y + (-3 if both else 4), text_anchor="middle"))
+                if both:
+                    inside.append(_text(more, middle_x, middle_y + 12, text_anchor="middle", class_="small"))
             elif width >= 16 and height * share >= len(words) * _CHARACTER:
                 turn = f"rotate(-90 {_short(middle_x)} {_short(middle_y)})"
                 inside.append(_text(words, middle_x, middle_y + 4, text_anchor="middle", transform=turn))

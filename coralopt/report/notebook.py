@@ -18,7 +18,7 @@ from coralopt.report.bill import bill_table, model_table
 from coralopt.report.comparison import comparison_table
 from coralopt.report.drawing import element, stylesheet
 from coralopt.report.pages.comparison import cost_figures
-from coralopt.report.pages.page import Block, blocks_html, table_html
+from coralopt.report.pages.page import Block, HtmlTable, blocks_html
 from coralopt.report.pages.plan import pipeline_blocks
 from coralopt.report.pages.simulation import latency_figures, miss_figure, played_requests
 from coralopt.report.simulation import promise_table, simulation_summary
@@ -38,10 +38,7 @@ MOST_ROWS = 50
 
 def shown(*parts: Table | Markup) -> str:
     """Tables and drawings as one element with the colours of the pages."""
-    inside = [
-        part if isinstance(part, Markup) else element("p", str(part.title or ""), class_="caption") + table_html(part)
-        for part in parts
-    ]
+    inside = [part if isinstance(part, Markup) else drawn([HtmlTable(part)]) for part in parts]
     return element("div", element("style", Markup(stylesheet())), *inside, class_="coralopt")
 
 

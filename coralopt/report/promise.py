@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from coralopt.plan.certificate import Certificate
-from coralopt.report.table import Column, make_table, numbers
+from coralopt.report.table import Column, make_table, numbers, percent
 
 
 def expected_fact(expected: Mapping[str, float], certified: bool) -> tuple[str, str]:
@@ -28,13 +28,14 @@ def certificate_table(mark: Certificate) -> Table:
             "model",
             "SLO",
             Column("windows", "{}"),
-            *numbers("{:.2%}", "asked for", "met", "at least", "at most"),
+            *numbers("{}", "asked for", "met", "at least", "at most"),
             "verdict",
         ],
         [
             (
                 *(phase.model, {"prefill": "TTFT", "decode": "TPOT"}[phase.kind], len(phase.shares)),
-                *(phase.target, phase.mean, phase.low, phase.high, phase.verdict),
+                *map(percent, (phase.target, phase.mean, phase.low, phase.high)),
+                phase.verdict,
             )
             for phase in mark.phases
         ],

@@ -39,6 +39,13 @@ class Column:
         return self.form.format(value)
 
 
+def percent(share: float | None) -> str:
+    """A share with two digits of a percent, cut off: nothing below 1, or below what is asked for, may look like it."""
+    if share is None or math.isnan(share):
+        return NOTHING
+    return f"{math.floor(share * 1e4 + 1e-9) / 100:.2f} %"
+
+
 def numbers(form: str, *heads: str) -> tuple[Column, ...]:
     """Columns of numbers with one format."""
     return tuple(Column(head, form) for head in heads)

@@ -77,9 +77,11 @@ def demand_table(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
     """
     unmet = any(item.unmet_tokens_s for item in plan.demands)
     shares = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
-    captions = []
-    for key, room in plan.scenario.get("headroom", {}).items():
-        captions.append(f"{key}: {room['throughput']:.1%} more tokens/s, {room['latency']:.0%} of the SLO kept free")
+    captions = [
+        f"{phase.key}: {phase.throughput_headroom:.1%} more tokens/s, {phase.latency_headroom:.0%} of the SLO kept free"
+        for phase in plan.resolved.model_phases
+        if phase.throughput_headroom or phase.latency_headroom
+    ]
     rows = []
     for item in plan.demands:
         share = shares.get(item.key)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from coralopt.plan.document import Plan
-from coralopt.report.table import NOTHING, Column, make_table, numbers
+from coralopt.report.table import NOTHING, Column, make_table, numbers, percent
 
 if TYPE_CHECKING:
     from coralopt.planning import Round
@@ -29,12 +29,12 @@ def simulated_table(plan: Plan) -> Table | None:
     rows = []
     for row in mark.phases:
         causes = sorted(row.causes.items(), key=lambda item: -item[1])
-        missed = ", ".join(f"{name} {share:.2%}" for name, share in causes) or NOTHING
+        missed = ", ".join(f"{name} {share * 100:.2f} %" for name, share in causes) or NOTHING
         name = row.key + (f" ({row.kind})" if row.phase == "mixed" else "")
-        rows.append((name, row.attainment, row.attainment_feasible, row.p99_ms, missed))
-    shares = numbers("{:.2%}", "met SLO", "met of feasible")
+        rows.append((name, percent(row.attainment), percent(row.attainment_feasible), row.p99_ms, missed))
+    shares = numbers("{}", "met SLO", "met of feasible")
     columns: tuple[Column | str, ...] = ("model phase", *shares, Column("p99 ms", "{:,.1f}"), "missed for")
-    asked = f"{mark.target:.2%}{possible} asked for"
+    asked = f"{percent(mark.target)}{possible} asked for"
     return make_table(f"{verdict} by simulation: {mark.requests:,} requests, {source}{rate}; {asked}", columns, rows)
 
 

@@ -34,6 +34,7 @@ class PhaseOutcome:
     counts output tokens. A mixed model has one row of either kind.
 
     Attributes:
+        requests: How many it is about; shares of requests are shares of these.
         promised_tokens_s: The plan's throughput, its mean over the window; NaN for the first tokens of mixed ones.
         offered_tokens_s: Tokens of all requests that arrived.
         achieved_tokens_s: Tokens of requests that were through this phase inside the window.
@@ -55,6 +56,7 @@ class PhaseOutcome:
     phase: str
     kind: str
     slo_ms: float
+    requests: int
     promised_tokens_s: float
     demand_tokens_s: float
     offered_tokens_s: float
@@ -157,6 +159,7 @@ def _outcome(requests: Columns, instances: Table, schedule: Schedule, key: str, 
         phase=phase,
         kind=kind,
         slo_ms=slo_ms,
+        requests=len(met),
         promised_tokens_s=float("nan") if undefined else schedule.mean(promised),
         demand_tokens_s=float("nan") if undefined else schedule.mean(needed),
         offered_tokens_s=float(tokens.sum()) / window,

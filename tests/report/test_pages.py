@@ -19,13 +19,18 @@ from page_reader import read
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate, CertifiedPhase
-from coralopt.plan.document import PlannedFlow, PlannedMode
+from coralopt.plan.document import PlannedFlow, PlannedMode, Simulated, SimulatedPhase
+from coralopt.plan.verify import verify_plan
 from coralopt.report.drawing import Band, bands
 from coralopt.report.pages import PlanPage, plan_page, render_page
-from coralopt.report.pages.files import read_results
+from coralopt.report.pages.files import ResultFiles, read_results
 from coralopt.report.pages.fleet import draw_fleet
-from coralopt.report.pages.simulation import interval
+from coralopt.report.pages.page import HtmlTable, Words, blocks_html
+from coralopt.report.pages.simulation import PlayedRequests, interval
+from coralopt.report.table import make_table, percent
 from coralopt.runtime.router.status import FleetStatus, InstanceStatus, LatencyStatus
+from coralopt.simulation import simulate
+from coralopt.workload import Traffic
 
 RunCli = Callable[..., Any]
 
@@ -223,7 +228,7 @@ def test_a_certificate_is_the_promise(tiny_plan: Plan) -> None:
     mark = Certificate(first_seed=7, window_s=600, confidence=0.95, looks=(2,), phases=(phase,))
     text = read(render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"certificate": mark}))))).text
     assert "99.60 % at least, confirmed" in text
-    assert "99.12%" in text
+    assert "99.12 %" in text
     assert "Not simulated" not in text
     refuted = mark.model_copy(update={"phases": (phase.model_copy(update={"verdict": "refuted"}),)})
     assert "not confirmed" in render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"certificate": refuted}))))
@@ -260,6 +265,136 @@ def test_bands_are_as_wide_as_their_values() -> None:
     assert sides[0] == pytest.approx(sides[1] + sides[2], abs=0.2)
     assert sides[1] == pytest.approx(3 * sides[2], rel=0.02)
     assert bands("empty", []).startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("cost_usd_h", 1.0, "cost_usd_h"),
+        ("lower_bound_usd_h", 9.0, "lower_bound_usd_h"),
+        ("instances", "tokens_s", "tokens"),
+        ("demands", "planned_tokens_s", "planned"),
+    ],
+)
+def test_what_does_not_hold_stands_at_the_top(
+    run_cli: RunCli, tiny_plan: Plan, tmp_path: Path, field: str, value: float | str, words: str
+) -> None:
+    """The page is made, begins with what is wrong, and says so on standard error, too."""
+    data = json.loads(tiny_plan.to_json())
+    if isinstance(value, str):
+        data[field][0][value] *= 2
+    else:
+        data[field] = value
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    made = run_cli("report", "plan.json")
+    assert made.returncode == 1
+    assert "does NOT hold" in made.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert words in made.stderr
+    assert page.index("Do not rely on this page") < page.index("What does it cost?")
+    assert words in read(page).text
+
+
+def test_lists_that_contradict_their_plans_are_said(run_cli: RunCli, tiny_plan: Plan, tmp_path: Path) -> None:
+    """Figures of epochs and of a comparison against the plans beside them, and a simulation of another plan."""
+    assert run_cli("adapt", "tiny", "--epochs", "2", "-o", "epochs").returncode == 0
+    assert run_cli("report", "epochs").returncode == 0
+    listed = tmp_path / "epochs" / "walk.json"
+    data = json.loads(listed.read_text())
+    data["epochs"][1]["cost_usd_h"] += 1
+    data["epochs"][1]["keep"] += 1
+    listed.write_text(json.dumps(data))
+    wrong = run_cli("report", "epochs")
+    assert wrong.returncode == 1
+    assert "epoch 1: cost_usd_h is" in wrong.stderr
+    assert "epoch 1: keep is" in wrong.stderr
+    tiny_plan.save(tmp_path / "a.json")
+    row = {
+        "label": "a",
+        "file": "a.json",
+        "cost_usd_h": 1.0,
+        "bound_usd_h": None,
+        "above_bound": None,
+        "tokens_usd": 2.0,
+    }
+    (tmp_path / "rows.json").write_text(json.dumps({"scenario": "tiny", "rows": [row | {"demand_met": 1.0}]}))
+    wrong = run_cli("report", "rows.json")
+    assert wrong.returncode == 1
+    assert f"a: cost_usd_h is 1.0 in the comparison, {tiny_plan.cost_usd_h}" in wrong.stderr
+    half = tiny_plan.model_copy(update={"instances": tiny_plan.instances[:2]})
+    played = PlayedRequests(
+        simulate(tiny_plan, Traffic(duration_s=5.0).requests(tiny_plan.resolved)).outcomes,
+        (),
+        {"cost_usd_h": 1.0, "requests": 9, "traffic": ""},
+    )
+    broken = ResultFiles([half], [played]).page().broken
+    assert any("the plan does not: it is of another plan" in text for text in broken)
+    assert any("the simulation's rent is 1.0000" in text for text in broken)
+
+
+def test_a_plan_corrected_by_simulation_has_intervals(tiny_plan: Plan) -> None:
+    """Of its own requests, not of all together; verification holds their sum and each share against the counts."""
+    result = simulate(tiny_plan, Traffic(duration_s=60.0).requests(tiny_plan.resolved))
+    phases = tuple(
+        SimulatedPhase(
+            model=row.model,
+            phase=row.phase,  # type: ignore[arg-type]
+            kind=row.kind,  # type: ignore[arg-type]
+            requests=row.requests,
+            attainment=row.attainment,
+            attainment_feasible=None,
+            p99_ms=None,
+            causes=row.causes,
+        )
+        for row in result.outcomes
+    )
+    mark = Simulated(
+        kind="poisson",
+        trace=None,
+        model=None,
+        rate=None,
+        duration_s=60.0,
+        seed=0,
+        length_cv=None,
+        requests=len(result.requests["status"]),
+        requests_digest="",
+        target=0.5,
+        over="all",
+        passed=all(row.attainment >= 0.5 for row in phases),
+        rounds=1,
+        phases=phases,
+    )
+    plan = tiny_plan.model_copy(update={"simulated": mark})
+    assert verify_plan(plan).ok
+    text = read(render_page(plan_page(PlanPage(plan)))).text
+    for row in phases:
+        low, high = interval(row.attainment, row.requests)
+        assert f"{percent(low).removesuffix(' %')} to {percent(high)}" in text
+    for field, value in (("requests", phases[0].requests + 1), ("attainment", phases[0].attainment - 1e-4)):
+        off = (phases[0].model_copy(update={field: value}), *phases[1:])
+        assert not verify_plan(plan.model_copy(update={"simulated": mark.model_copy(update={"phases": off})})).ok
+
+
+def test_the_page_of_a_new_plan_says_what_to_expect(tiny_plan: Plan) -> None:
+    """What the terminal prints after planning stands on the page, too."""
+    text = read(render_page(plan_page(PlanPage(tiny_plan, expected={"phi4-14b/prefill": 0.8764})))).text
+    assert "87.64 % at least" in text
+    assert "Not simulated" not in text
+
+
+def test_half_a_headroom_is_shown(tiny_plan: Plan) -> None:
+    """A scenario may name the throughput's alone."""
+    scenario = {**tiny_plan.scenario, "headroom": {"phi4-14b/prefill": {"throughput": 0.25}}}
+    text = read(render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"scenario": scenario}))))).text
+    assert "phi4-14b/prefill: 25.0% more tokens/s, 0% of the SLO kept free" in text
+
+
+def test_code_and_captions_are_shown(tiny_plan: Plan) -> None:
+    """Commands between backticks are set as code, whatever stands in them; the line below a table is there."""
+    assert str(Words("say `<b>` twice").html) == "say <code>&lt;b&gt;</code> twice"
+    assert str(Words("one ` alone <i>").html) == "one ` alone &lt;i&gt;"
+    table = HtmlTable(make_table("t", ("a",), [("1",)], caption="2 more lines"))
+    assert "2 more lines" in blocks_html((table,))
 
 
 def test_a_fleet_of_ten_thousand_instances_stays_a_small_page() -> None:

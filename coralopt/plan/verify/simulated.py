@@ -31,6 +31,15 @@ def simulated(mark: Simulated, inspected: Inspected) -> Iterator[Violation]:
             yield off(row.key, f"simulated: attainment and causes of {row.key} do not add up to all requests")
         if row.attainment_feasible is not None and row.attainment_feasible < row.attainment * (1 - TOLERANCE):
             yield off(row.key, f"simulated: attainment of {row.key} is above that of its feasible requests")
+        if not abs(row.attainment * row.requests - round(row.attainment * row.requests)) <= TOLERANCE * row.requests:
+            yield off(
+                row.key, f"simulated: {row.attainment:.6%} of {row.requests} requests of {row.key} is no whole number"
+            )
+    for kind in ("prefill", "decode"):
+        counted = sum(row.requests for row in mark.phases if row.kind == kind)
+        if counted != mark.requests:
+            text = f"simulated: the model phases had {counted} requests ({kind}), all together {mark.requests}"
+            yield off("simulated", text)
     worst = min((row.attainment for row in mark.phases), default=1.0)
     if mark.over == "all" and mark.passed != (worst >= mark.target):
         text = (

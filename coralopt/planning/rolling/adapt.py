@@ -39,6 +39,10 @@ from coralopt.types import Floats
 WALK = "walk.json"
 
 
+#: Figures that are those of the plan.
+OF_PLANS = ("cost_usd_h", "provisioning_usd_h", "initialization_usd_h", "lower_bound_usd_h", "gap")
+
+
 @dataclass(frozen=True)
 class EpochSummary:
     """One epoch in figures.
@@ -75,6 +79,19 @@ class EpochSummary:
     started_usd_h: float
     served_share: float
     seconds: float
+
+    @classmethod
+    def of(cls, epoch: int, plan: Plan, changes: PlanDifference, served_share: float, seconds: float) -> EpochSummary:
+        """The figures that a plan and its changes give."""
+        return cls(
+            epoch=epoch,
+            **{name: getattr(plan, name) for name in OF_PLANS},
+            instances=sum(item.count for item in plan.instances),
+            nodes=plan.rented_nodes().total(),
+            **{name: getattr(changes, name) for name in ("start", "stop", "keep", "started_usd_h")},
+            served_share=served_share,
+            seconds=seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -167,33 +184,20 @@ def adapt(request: PlanRequest, inputs: EpochInputs, settings: RollingSettings |
         plan = outcome.plan
         changes = difference(before, plan) if before is not None else _first(scenario, plan)
         request = replace(request, warm=outcome.warm)
-        epoch = Epoch(_summary(e, plan, changes, inputs.demand[e], outcome.steps["allocation"]), plan, changes)
+        served = _served_share(plan, inputs.demand[e])
+        epoch = Epoch(EpochSummary.of(e, plan, changes, served, outcome.steps["allocation"]), plan, changes)
         if folder is not None:
             folder.add(epoch, outcome.warm.prices)
         before, running = plan, planned_instances(plan)
         yield epoch
 
 
-def _summary(epoch: int, plan: Plan, changes: PlanDifference, demand: Floats, seconds: float) -> EpochSummary:
+def _served_share(plan: Plan, demand: Floats) -> float:
+    """Least over model phases of planned throughput over true demand (tokens/s by model phase), at most 1."""
     # In mode auto a phase serves the requests that go its way.
     demand = demand * np.array([share_of(plan.modes, item.key) for item in plan.demands])
     planned, needed = np.array([item.planned_tokens_s for item in plan.demands]), demand > 0
-    return EpochSummary(
-        epoch=epoch,
-        cost_usd_h=plan.cost_usd_h,
-        provisioning_usd_h=plan.provisioning_usd_h,
-        initialization_usd_h=plan.initialization_usd_h,
-        lower_bound_usd_h=plan.lower_bound_usd_h,
-        gap=plan.gap,
-        instances=sum(item.count for item in plan.instances),
-        nodes=plan.rented_nodes().total(),
-        start=changes.start,
-        stop=changes.stop,
-        keep=changes.keep,
-        started_usd_h=changes.started_usd_h,
-        served_share=float(np.minimum(1.0, planned[needed] / demand[needed]).min(initial=1.0)),
-        seconds=seconds,
-    )
+    return float(np.minimum(1.0, planned[needed] / demand[needed]).min(initial=1.0))
 
 
 def planned_instances(plan: Plan | None, alive: Mapping[str, int] | None = None) -> tuple[RunningInstances, ...]:

@@ -38,11 +38,15 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
     second = PageAnswer(
         "What do the others cost?", "; ".join(others[:2]) or "-", (Words("; ".join(others[2:]) or ""), *more)
     )
-    wrong = [row.label for row in planned if not row.verified]
+    wrong = [row for row in planned if not row.verified]
+    words = "Every figure of every plan was recomputed by independent code"
+    words += (
+        "." if all(row.plan for row in planned) else " when they were compared; the plans themselves are not at hand."
+    )
     third = PageAnswer(
         "Do the plans hold?",
-        "every one verified" if not wrong else f"wrong: {', '.join(wrong)}",
-        (Words("Every figure of every plan was recomputed by independent code."),),
+        "every one verified" if not wrong else f"wrong: {', '.join(row.label for row in wrong)}",
+        (Words(words),),
         "bad" if wrong else "good",
     )
     sections = [
@@ -50,7 +54,9 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
         PageSection("figures", "All figures", (HtmlTable(comparison_table(rows, "")), *_remarks(rows))),
         PageSection("plans", "Every plan's pipelines", tuple(_plans(planned))),
     ]
-    return Page(f"Planners on {scenario}", f"{len(rows)} planners, one scenario.", (first, second, third), sections)
+    broken = tuple(f"{row.label}: {text}" for row in wrong for text in row.violations or ("its figures do not hold",))
+    summary = f"{len(rows)} planners, one scenario."
+    return Page(f"Planners on {scenario}", summary, (first, second, third), sections, broken)
 
 
 def _more(share: float) -> str:
@@ -79,9 +85,7 @@ def cost_figures(rows: Sequence[Row]) -> tuple[Block, ...]:
             parts.append(BarPart("initialization and the rest", row.cost_usd_h - sum(spent.values()), 7))
         cost_rows.append(BarRow(row_name(row), tuple(parts), f"{row.cost_usd_h:,.4f}"))
     line = None if math.isnan(bound) else ("lower bound", bound)
-    costs = Figure(
-        bars("Cost by planner, USD/h", cost_rows, "{:,.4f}", line), "USD/h, in parts by model: " + ", ".join(models)
-    )
+    costs = Figure(bars("Cost by planner, USD/h", cost_rows, "{:,.4f}", line), "Cost, USD/h, in parts by model")
     promised = [BarRow(row_name(row), (BarPart("promised", row.tokens_usd / 1000, 0),)) for row in rows]
     figures: list[Block] = [
         costs,

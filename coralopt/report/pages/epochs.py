@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from coralopt.planning import Epoch
 from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
@@ -10,7 +10,6 @@ from coralopt.report.epochs import Horizon, epochs_table, mean_figures
 from coralopt.report.pages.page import (
     Block,
     Figure,
-    Folded,
     Frames,
     Grid,
     HtmlTable,
@@ -19,7 +18,7 @@ from coralopt.report.pages.page import (
     PageSection,
     Words,
 )
-from coralopt.report.table import Column, make_table
+from coralopt.report.table import make_table, numbers
 
 #: Most epochs of the timeline; more are thinned out evenly.
 FRAMES = 120
@@ -64,19 +63,30 @@ def _curves(epochs: Sequence[Epoch]) -> list[Block]:
     places = [float(item.summary.epoch) for item in epochs]
     last = places[-1] + 1
 
-    def curve(title: str, unit: str, names: Sequence[tuple[str, str]]) -> Figure:
-        series = []
-        for colour, (label, name) in enumerate(names):
-            values = [float(getattr(item.summary, name)) for item in epochs]
-            series.append(Line(label, [*places, last], [*values, values[-1]], colour, "step"))
+    def curve(title: str, unit: str, curves: Mapping[str, Sequence[float]]) -> Figure:
+        series = [
+            Line(label, [*places, last], [*values, values[-1]], colour, "step")
+            for colour, (label, values) in enumerate(curves.items())
+        ]
         return Figure(lines(title, series, x, Scale(unit, low=0.0)), title)
 
+    def figures(**names: str) -> dict[str, list[float]]:
+        return {label: [float(getattr(item.summary, name)) for item in epochs] for label, name in names.items()}
+
+    demand = {
+        phase: [sum(d.demand_tokens_s for d in item.plan.demands if d.phase == phase) for item in epochs]
+        for phase in dict.fromkeys(d.phase for item in epochs for d in item.plan.demands)
+    }
+    shares = {phase: [100 * value / (max(values) or 1.0) for value in values] for phase, values in demand.items()}
     return [
-        curve("Cost of every epoch", "USD/h", (("cost", "cost_usd_h"), ("rent alone", "provisioning_usd_h"))),
-        curve(
-            "Instances started and stopped", "instances", (("started", "start"), ("stopped", "stop"), ("kept", "keep"))
-        ),
+        curve("Cost of every epoch", "USD/h", figures(cost="cost_usd_h", rent="provisioning_usd_h")),
+        curve("Demand planned for", "% of the largest epoch's tokens/s", shares),
+        curve("Instances started, stopped, kept", "instances", figures(started="start", stopped="stop", kept="keep")),
     ]
+
+
+def _more(moved: int) -> str | None:
+    return f"{moved - 20:,} more kinds of instances started or stopped" if moved > 20 else None
 
 
 def _frames(epochs: Sequence[Epoch]) -> Iterable[Block]:
@@ -97,14 +107,14 @@ def _frames(epochs: Sequence[Epoch]) -> Iterable[Block]:
         rows = [BarRow(region, tuple(parts)) for region, parts in by_region.items()]
         drawing = bars(f"Nodes of epoch {item.summary.epoch}", rows, "{:,.0f}", longest=float(longest))
         moved = [(c.name, c.start, c.stop, c.keep) for c in item.changes.changes if c.start or c.stop]
-        table = make_table("", ("instance", *(Column(head, "{}") for head in ("start", "stop", "keep"))), moved[:20])
+        table = make_table(
+            "", ("instance", *numbers("{}", "start", "stop", "keep")), moved[:20], caption=_more(len(moved))
+        )
         blocks: list[Block] = [
             Words(
                 f"{item.summary.cost_usd_h:,.4f} USD/h, {item.summary.instances} instances on {item.summary.nodes} nodes."
             ),
-            Grid((Figure(drawing, "Nodes by region"),)),
+            Grid((Figure(drawing, "Nodes by region"), *([HtmlTable(table)] if moved else []))),
         ]
-        if moved:
-            blocks.append(Folded(f"{len(moved)} kinds of instances started or stopped", (HtmlTable(table),)))
         frames.append((f"Epoch {item.summary.epoch}", tuple(blocks)))
     yield Frames("Epoch", tuple(frames))

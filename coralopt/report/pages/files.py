@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from coralopt.errors import CoraloptError, ScenarioError
 from coralopt.plan import Plan, PlanDifference
+from coralopt.plan.difference import difference
+from coralopt.plan.verify import verify_plan
 from coralopt.planning import Epoch, EpochSummary
 from coralopt.planning.analysis import PlanAnalysis
 from coralopt.planning.compare import Row, planned_row, with_bound
@@ -22,6 +24,8 @@ from coralopt.report.pages.simulation import PlayedRequests, read_played, simula
 
 #: Largest result file that is read, bytes; far more than any of them has.
 LARGEST = 400_000_000
+#: Most plans of epochs that are verified, spread evenly; each takes some tenths of a second.
+RECOMPUTED = 50
 _KINDS = (
     "a plan, the JSON of `coralopt compare --json` or `coralopt simulate --json`, the folder of `coralopt adapt -o`, or the "
     "results of `coralopt bench` or `coralopt sweep`"
@@ -54,13 +58,15 @@ class ResultFiles:
         kinds = (len(self.plans), len(self.played), len(self.horizons), len(self.comparisons))
         match kinds:
             case (1, 0 | 1, 0, 0):
-                plan = self.plans[0]
-                analysis = None if analyse is None else analyse(plan)
-                return plan_page(PlanPage(plan, self.played[0] if self.played else None, analysis))
+                plan, played = self.plans[0], self.played[0] if self.played else None
+                broken = (*verify_plan(plan).sentences, *([] if played is None else _foreign(plan, played)))
+                analysis = None if analyse is None or broken else analyse(plan)
+                return plan_page(PlanPage(plan, played, analysis, broken=broken))
             case (0, 1, 0, 0):
                 return simulation_page(self.played[0])
             case (0, 0, 1, 0):
-                return epochs_page(self.horizons[0][1], f"Epochs of {self.horizons[0][0]}")
+                scenario, horizon = self.horizons[0]
+                return replace(epochs_page(horizon, f"Epochs of {scenario}"), broken=tuple(_broken_epochs(horizon)))
             case (0, 0, 0, 1):
                 scenario, rows = self.comparisons[0]
                 return comparison_page(rows, scenario)
@@ -73,6 +79,36 @@ class ResultFiles:
             f"{kinds[0]} plans, {kinds[1]} simulations, {kinds[2]} rolling horizons and {kinds[3]} comparisons do not make "
             "one page: give one plan with its simulation, several plans, or one of the others"
         )
+
+
+def _foreign(plan: Plan, played: PlayedRequests) -> Iterator[str]:
+    """What shows that a simulation is not one of this plan."""
+    own = {item.key for item in plan.instances}
+    for row in played.outcomes:
+        if row.key not in own and row.requests:
+            yield f"the simulation served {row.key}, the plan does not: it is of another plan"
+    rent = float(str(played.facts["cost_usd_h"]))
+    if abs(rent - plan.provisioning_usd_h) > 1e-6 * max(rent, plan.provisioning_usd_h):
+        yield (
+            f"the simulation's rent is {rent:,.4f} USD/h, the plan's {plan.provisioning_usd_h:,.4f} USD/h: it is of another "
+            "plan, or of several"
+        )
+
+
+def _broken_epochs(horizon: Horizon) -> Iterator[str]:
+    """What of the epochs does not follow from their plans, and of the plans from their scenarios."""
+    before: Plan | None = None
+    step = -(-len(horizon.epochs) // RECOMPUTED)
+    for number, item in enumerate(horizon.epochs):
+        said, plan, changes = item.summary, item.plan, item.changes
+        own = EpochSummary.of(said.epoch, plan, changes, said.served_share, said.seconds)
+        for name in (f.name for f in fields(own) if getattr(own, f.name) != getattr(said, f.name)):
+            yield f"epoch {said.epoch}: {name} is {getattr(said, name)} in the list, {getattr(own, name)} by its plan"
+        if before is not None and difference(before, plan) != changes:
+            yield f"epoch {said.epoch}: its changes are not those from the plan before to its own"
+        if number % step == 0:
+            yield from (f"epoch {said.epoch}: {sentence}" for sentence in verify_plan(plan).sentences)
+        before = plan
 
 
 def read_results(paths: Sequence[Path]) -> ResultFiles:
@@ -144,6 +180,17 @@ def _horizon(document: Mapping[str, object], path: Path) -> tuple[str, Horizon]:
     return str(scenario.get("name", "scenario")).removesuffix("-epoch-0"), Horizon(math.nan, float(penalty), epochs)
 
 
+def _checked(row: Row, plan: Plan) -> Row:
+    """The row with its plan, verified anew."""
+    own = planned_row(row.label, plan, row.share)
+    wrong = tuple(
+        f"{name} is {getattr(row, name)} in the comparison, {getattr(own, name)} by the plan"
+        for name in ("cost_usd_h", "demand_met", "tokens_usd")
+        if not math.isclose(getattr(row, name), getattr(own, name), rel_tol=1e-9)
+    )
+    return replace(row, plan=plan, verified=own.verified and not wrong, violations=(*own.violations, *wrong))
+
+
 def _comparison(document: Mapping[str, object], path: Path) -> tuple[str, list[Row]]:
     names = {item.name for item in fields(Row)} - {"plan"}
     rows = []
@@ -155,8 +202,9 @@ def _comparison(document: Mapping[str, object], path: Path) -> tuple[str, list[R
                 values[name] = math.nan if values[name] is None else float(values[name])  # type: ignore[arg-type]
             row = Row(plan=None, **values)  # type: ignore[arg-type]
             file = entry.get("file")
-            plan = Plan.load(path.parent / str(file)) if file and (path.parent / str(file)).is_file() else None
-            rows.append(replace(row, plan=plan))
+            if file and (path.parent / str(file)).is_file():
+                row = _checked(row, Plan.load(path.parent / str(file)))
+            rows.append(row)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CoraloptError(
             f"{path}: a comparison of another version ({error}); run `coralopt compare` again"

@@ -20,8 +20,7 @@ from coralopt.report.pages.page import (
     page_parts,
     render_page,
 )
-from coralopt.report.pages.simulation import percent
-from coralopt.report.table import Column, make_table, numbers
+from coralopt.report.table import Column, make_table, numbers, percent
 from coralopt.runtime.router.doors import DrawnFleet
 from coralopt.runtime.router.status import WINDOW_S, FleetStatus, FollowedPlan, InstanceStatus, LatencyStatus
 

@@ -32,6 +32,14 @@ class Words:
     small: bool = False
     kind: ClassVar[str] = "words"
 
+    @property
+    def html(self) -> Markup:
+        """The text, what stands between two backticks as code."""
+        parts = self.text.split("`")
+        if len(parts) % 2 == 0:
+            return escape(self.text)
+        return Markup("").join(element("code", part) if k % 2 else escape(part) for k, part in enumerate(parts))
+
 
 @dataclass(frozen=True)
 class HtmlTable:
@@ -48,6 +56,10 @@ class HtmlTable:
     @property
     def html(self) -> Markup:
         return table_html(self.table)
+
+    @property
+    def note(self) -> str:
+        return _plain(self.table.caption)
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,7 @@ class Page:
         summary: A line below it.
         answers: The first screen.
         sections: What follows; those without blocks are left out.
+        broken: What in the files does not hold, a sentence each; stands above everything else.
         events: Address below the page's own of server-sent events that renew its parts; empty for a page that stays.
     """
 
@@ -138,6 +151,7 @@ class Page:
     summary: str
     answers: tuple[PageAnswer, ...]
     sections: Sequence[PageSection]
+    broken: tuple[str, ...] = ()
     events: str = ""
 
     @property

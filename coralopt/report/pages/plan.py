@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -13,7 +13,7 @@ from coralopt.plan.bill import Bill, OneGpuRent, bill_of
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
 from coralopt.plan.flows import flows_of
 from coralopt.planning.analysis import PlanAnalysis
-from coralopt.report.bill import bill_notes, bill_table, model_table
+from coralopt.report.bill import ATTRIBUTION, bill_notes, bill_table, model_table
 from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import PlayedRequests, latency_figures, miss_figure, promise_answer
@@ -37,12 +37,16 @@ class PlanPage:
         played: Requests played against it, where there was a simulation.
         analysis: What it hangs on, where that was asked for.
         one_gpu: The rent with one GPU type, where that is known.
+        expected: Model phase -> share of requests expected within SLO, where that is known.
+        broken: What does not hold, a sentence each.
     """
 
     plan: Plan
     played: PlayedRequests | None = None
     analysis: PlanAnalysis | None = None
     one_gpu: OneGpuRent | None = None
+    expected: Mapping[str, float] | None = None
+    broken: tuple[str, ...] = ()
 
 
 def plan_page(content: PlanPage) -> Page:
@@ -55,12 +59,12 @@ def plan_page(content: PlanPage) -> Page:
         f"{plan.status}; made by coralopt {plan.coralopt_version}."
     )
     nodes = plan.rented_nodes()
-    answers = (cost_answer(plan), promise_answer(plan, played), _rent_answer(bill), _cut_answer(plan))
+    answers = (cost_answer(plan), promise_answer(plan, played, content.expected), _rent_answer(bill), _cut_answer(plan))
     misses = miss_figure(plan, played)
     sections = [
         PageSection("pipelines", "Every pipeline, to scale", tuple(pipeline_blocks(plan))),
         PageSection("flows", "Where requests go", tuple(_flows(plan))),
-        PageSection("cost", "Where the money goes", _grid(_rent_figures(bill))),
+        PageSection("cost", "Where the money goes", (*_grid(_rent_figures(bill)), *_model_prices(bill))),
         PageSection("misses", "Where each miss comes from", misses),
         PageSection("latency", "Latency", latency_figures(played)),
         PageSection("binding", "What binds", tuple(_binding(plan, nodes, scenario, content.analysis))),
@@ -68,7 +72,7 @@ def plan_page(content: PlanPage) -> Page:
         PageSection("sensitivity", "How cost follows prices, demand and SLOs", tuple(_sensitivity(content.analysis))),
         PageSection("figures", "All figures", tuple(_tables(plan, bill))),
     ]
-    return Page(f"Plan for {name}", summary, answers, sections)
+    return Page(f"Plan for {name}", summary, answers, sections, content.broken)
 
 
 def cost_answer(plan: Plan) -> PageAnswer:
@@ -188,8 +192,9 @@ def _rent_answer(bill: Bill) -> PageAnswer:
     headline = (
         f"{count:,} node{'s' * (count != 1)} in {regions} region{'s' * (regions != 1)}, {bill.usd_month:,.0f} USD/month"
     )
-    blocks: list[Block] = [HtmlTable(bill_table(bill, 12)), HtmlTable(model_table(bill, 12))]
-    return PageAnswer("What is rented where?", headline, (*blocks, *map(Words, bill_notes(bill))))
+    notes = [f"{note[0].upper()}{note[1:]}." for note in bill_notes(bill)]
+    blocks = (HtmlTable(bill_table(bill, 12)), *(Words(note, small=True) for note in notes))
+    return PageAnswer("What is rented where?", headline, blocks)
 
 
 def _cut_answer(plan: Plan) -> PageAnswer:
@@ -225,8 +230,7 @@ def _model_costs(plan: Plan) -> Figure:
         ("unmet demand", plan.unmet_usd_h),
     )
     rows += [BarRow(name, (BarPart(name, value, 7),)) for name, value in other if value > 0]
-    caption = "USD/h by model: " + ", ".join(dict.fromkeys(demand.phase for demand in plan.demands))
-    return Figure(bars("Cost by model, USD/h", rows, "{:,.4f}"), caption)
+    return Figure(bars("Cost by model, USD/h", rows, "{:,.4f}"), "Cost by model, USD/h")
 
 
 def _grid(figures: Iterable[Block]) -> tuple[Block, ...]:
@@ -250,6 +254,10 @@ def _rent_figures(bill: Bill) -> Iterable[Figure]:
             yield Figure(bars(f"Rent by {title}, USD/h", rows, "{:,.4f}"), f"Rent by {title}, USD/h")
 
 
+def _model_prices(bill: Bill) -> tuple[Block, ...]:
+    return HtmlTable(model_table(bill, 12)), Words(f"{ATTRIBUTION}.", small=True)
+
+
 def _largest(item: tuple[str, float]) -> float:
     return -item[1]
 
@@ -269,16 +277,36 @@ def _binding(
         yield Words("No kind of node is used up.")
     elif analysis is None:
         yield Words("Used up: " + ", ".join(f"{row[1]} in {row[0]}" for row in full) + ".")
+    spare = {
+        item.key: item.planned_tokens_s / item.demand_tokens_s - 1 for item in plan.demands if item.demand_tokens_s > 0
+    }
+    if spare:
+        tightest = min(spare, key=lambda key: spare[key])
+        words = "planned beyond its demand" if spare[tightest] >= 0 else "short of its demand"
+        yield Words(f"Least capacity to spare: {tightest}, {abs(spare[tightest]):.1%} {words}.")
     if analysis is not None:
         for item in analysis.nodes:
-            words = f"{item.saved_usd_h:,.4f} USD/h" if item.saved_usd_h > analysis.gap_usd_h else "nothing"
+            words = _beyond_gap(item.saved_usd_h, analysis)
             yield Words(f"One more {item.configuration} in {item.region} would save {words}.")
+        for curve in analysis.sensitivities:
+            head, _, model = curve.path.partition(".")
+            for factor, cost in zip(curve.factors, curve.costs, strict=True):
+                if head == "demand" and factor > 1:
+                    more = _beyond_gap(cost - analysis.cost_usd_h, analysis)
+                    words = "have no plan" if math.isnan(cost) else f"cost {more} more"
+                    yield Words(f"{factor - 1:.0%} more requests of {model} would {words}.")
+                    break
     columns = ("region", "nodes of", Column("rented", "{:,}"), Column("on offer", "{:,}"), "")
     yield HtmlTable(make_table("Nodes rented and on offer", columns, rows))
     if plan.options:
         yield HtmlTable(option_table(plan))
     if plan.cases:
         yield HtmlTable(case_table(plan))
+
+
+def _beyond_gap(usd_h: float, analysis: PlanAnalysis) -> str:
+    """A difference of two plans; what lies within the gap is nothing."""
+    return f"{usd_h:,.4f} USD/h" if usd_h > analysis.gap_usd_h else "nothing"
 
 
 def _alternatives(analysis: PlanAnalysis | None) -> Iterable[Block]:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-import numpy as np
-
 from coralopt.errors import CoraloptError
 from coralopt.plan.certificate import Certificate
 from coralopt.plan.document import Plan
@@ -22,9 +20,11 @@ from coralopt.report.simulation import (
     outcome_name,
     promise_table,
 )
-from coralopt.report.table import Column, make_table
+from coralopt.report.table import make_table, numbers, percent
 from coralopt.simulation import PhaseOutcome, SimulationResult
 
+#: The question of the first screen.
+PROMISE = "Does it keep its promise?"
 #: Two-sided 95 % of a normal distribution.
 _Z = 1.959964
 
@@ -35,13 +35,11 @@ class PlayedRequests:
 
     Attributes:
         outcomes: One row a model phase and kind of latency.
-        requests: Model -> requests.
         latencies: As :func:`coralopt.report.simulation.latency_quantiles` gives them; empty in older files.
         facts: The other figures of the document.
     """
 
     outcomes: tuple[PhaseOutcome, ...]
-    requests: Mapping[str, int]
     latencies: Sequence[Mapping[str, Sequence[float | None]]]
     facts: Mapping[str, object]
 
@@ -59,27 +57,21 @@ def read_played(document: Mapping[str, object], source: str) -> PlayedRequests:
             PhaseOutcome(**{k: math.nan if v is None else v for k, v in row.items() if k in names})  # type: ignore[arg-type]
             for row in rows
         )
-        epochs: dict[str, list[object]] = document["epochs"]  # type: ignore[assignment]
-        requests: dict[str, int] = {}
-        for model, count in zip(epochs["model"], epochs["requests"], strict=True):
-            requests[str(model)] = requests.get(str(model), 0) + int(count)  # type: ignore[call-overload]
         latencies: Sequence[Mapping[str, Sequence[float | None]]] = document.get("latencies") or ()  # type: ignore[assignment]
         facts = {name: float(document[name]) for name in ("window_s", "requests", "attainment", "cost_usd_h")}  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CoraloptError(
-            f"{source}: a simulation of another version: {error} is missing or of another kind; play it again with "
-            "`coralopt simulate PLAN --json`"
+            f"{source}: a simulation of another version, or with parts missing; play it again with `coralopt simulate PLAN "
+            "--json`"
         ) from error
-    return PlayedRequests(outcomes, requests, latencies, facts | {"traffic": str(document.get("traffic", ""))})
+    return PlayedRequests(outcomes, latencies, facts | {"traffic": str(document.get("traffic", ""))})
 
 
 def played_requests(result: SimulationResult) -> PlayedRequests:
     """The same from a simulation that was just played."""
-    counts = np.bincount(result.requests["model"], minlength=len(result.models))
     facts: dict[str, object] = {name: getattr(result, name) for name in ("window_s", "attainment", "cost_usd_h")}
     facts |= {"requests": len(result.requests["status"]), "traffic": ""}
-    requests = dict(zip(result.models, counts.tolist(), strict=True))
-    return PlayedRequests(result.outcomes, requests, latency_quantiles(result), facts)
+    return PlayedRequests(result.outcomes, latency_quantiles(result), facts)
 
 
 def interval(share: float, count: int) -> tuple[float, float]:
@@ -91,41 +83,54 @@ def interval(share: float, count: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def promise_answer(plan: Plan | None, played: PlayedRequests | None) -> PageAnswer:
-    """Attainment by model phase, from the simulation, or else from what the plan says of its own."""
-    question = "Does it keep its promise?"
-    columns = ("model phase", Column("met its SLO", "{}"), Column("95 % interval", "{}"))
+def promise_answer(
+    plan: Plan | None, played: PlayedRequests | None, expected: Mapping[str, float] | None = None
+) -> PageAnswer:
+    """Attainment by model phase: of the simulation, else of the certificate, else what the plan says of its own, else what a
+    short window lets expect (model phase -> share)."""
+    mark = None if plan is None else plan.simulated
     if played is not None:
-        rows = []
-        for row in played.outcomes:
-            low, high = interval(row.attainment, played.requests.get(row.model, 0))
-            rows.append((outcome_name(row), percent(row.attainment), f"{percent(low)} to {percent(high)}"))
-        worst = min((row.attainment for row in played.outcomes if math.isfinite(row.attainment)), default=math.nan)
+        rows = [(outcome_name(row), row.attainment, row.requests) for row in played.outcomes]
         words = (
             f"Simulated: {played.facts['requests']:,.0f} requests, {played.facts['traffic'] or 'traffic not stated'}."
         )
-        note = Words("The interval holds for independent requests; those of one burst are not.", small=True)
-        return PageAnswer(
-            question, f"{percent(worst)} at least", (Words(words), HtmlTable(make_table("", columns, rows)), note)
-        )
-    if plan is not None and plan.certificate is not None:
+    elif plan is not None and plan.certificate is not None:
         return _certified(plan.certificate)
-    mark = None if plan is None else plan.simulated
-    if mark is None:
+    elif mark is not None:
+        rows = [
+            (row.key + f" ({row.kind})" * (row.phase == "mixed"), row.attainment, row.requests) for row in mark.phases
+        ]
+        words = f"Simulated: {mark.requests:,} requests; {percent(mark.target)} of each model phase asked for."
+    elif expected:
+        rows = [(key, share, 0) for key, share in expected.items()]
+        words = (
+            "Expected, from one short window of requests. For more requests and intervals, play some with "
+            "`coralopt simulate plan.json --json > played.json`, and give both files to `coralopt report`."
+        )
+    else:
         words = (
             "No requests were played against it. Play some with `coralopt simulate plan.json --json > played.json`, and "
             "give both files to `coralopt report`."
         )
-        return PageAnswer(question, "Not simulated", (Words(words),))
-    cells = [(row.key + f" ({row.kind})" * (row.phase == "mixed"), percent(row.attainment)) for row in mark.phases]
-    passed = "kept" if mark.passed else "not kept"
-    words = f"Simulated: {mark.requests:,} requests; {percent(mark.target)} of each model phase asked for."
-    return PageAnswer(
-        question,
-        f"{percent(min((row.attainment for row in mark.phases), default=math.nan))} at least, {passed}",
-        (Words(words), HtmlTable(make_table("", columns[:2], cells))),
-        "good" if mark.passed else "bad",
-    )
+        return PageAnswer(PROMISE, "Not simulated", (Words(words),))
+    counted = any(count for _, _, count in rows)
+    cells = [(key, percent(share), *([_interval_words(share, count)] * counted)) for key, share, count in rows]
+    columns = ("model phase", *numbers("{}", "met its SLO", *(["95 % interval"] * counted)))
+    blocks: list[Block] = [Words(words), HtmlTable(make_table("", columns, cells))]
+    if counted:
+        blocks.append(Words("The interval holds for independent requests; those of one burst are not.", small=True))
+    least = min((share for _, share, _ in rows if math.isfinite(share)), default=math.nan)
+    verdict, kept = "", ""
+    if played is None and mark is not None:
+        verdict, kept = ("good", ", kept") if mark.passed else ("bad", ", not kept")
+    elif plan is not None and not any(phase.attainment for phase in plan.resolved.model_phases):
+        words = "The scenario asks that the mean request meets its SLO, not a share of the requests."
+        blocks.append(Words(words, small=True))
+    return PageAnswer(PROMISE, f"{percent(least)} at least{kept}", tuple(blocks), verdict)
+
+
+def _interval_words(share: float, count: int) -> str:
+    return " to ".join(map(percent, interval(share, count))).replace(" %", "", 1)
 
 
 def _certified(mark: Certificate) -> PageAnswer:
@@ -136,7 +141,7 @@ def _certified(mark: Certificate) -> PageAnswer:
     verdict = "" if not asked else "good" if mark.holds else "bad"
     note = Words("Played on windows of requests that no search used; `coralopt verify` plays them again.", small=True)
     table = HtmlTable(certificate_table(mark))
-    return PageAnswer("Does it keep its promise?", f"{percent(least)} at least, {words}", (table, note), verdict)
+    return PageAnswer(PROMISE, f"{percent(least)} at least, {words}", (table, note), verdict)
 
 
 def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block, ...]:
@@ -156,7 +161,7 @@ def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block
     ]
     title = "Share of all requests that missed their SLO, by cause"
     meanings = make_table("", ("cause", "the request"), [(word, MEANING[word]) for word in present])
-    blocks: list[Block] = [Grid((Figure(bars(title, drawn, "{:.2%}"), title),)), HtmlTable(meanings)]
+    blocks: list[Block] = [Grid((Figure(bars(title, drawn, "{:.2%}"), title), HtmlTable(meanings)))]
     if played is not None:
         blocks.append(HtmlTable(cause_table(played.outcomes)))
     return tuple(blocks)
@@ -204,8 +209,3 @@ def simulation_page(played: PlayedRequests) -> Page:
     ]
     summary = f"{played.facts['window_s']:,.0f} s of arrivals: {played.facts['traffic']}"
     return Page("Simulation", summary, (promise_answer(None, played), both, cost), sections)
-
-
-def percent(share: float) -> str:
-    """With two digits; nothing below 1 may look like 1."""
-    return "-" if math.isnan(share) else f"{math.floor(share * 1e4 + 1e-9) / 100:.2f} %"
