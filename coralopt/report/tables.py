@@ -78,9 +78,8 @@ def demand_table(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
     unmet = any(item.unmet_tokens_s for item in plan.demands)
     shares = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
     captions = [
-        f"{phase.key}: {phase.throughput_headroom:.1%} more tokens/s, {phase.latency_headroom:.0%} of the SLO kept free"
-        for phase in plan.resolved.model_phases
-        if phase.throughput_headroom or phase.latency_headroom
+        f"{key}: {room.get('throughput', 0.0):.1%} more tokens/s, {room.get('latency', 0.0):.0%} of the SLO kept free"
+        for key, room in (plan.scenario.get("headroom") or {}).items()
     ]
     rows = []
     for item in plan.demands:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from coralopt import Plan
+from coralopt.plan.document import PlannedFlow, PlannedMode, PlannedShare
 from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Contestant, compare
 from coralopt.planning.sweep import Variation, sweep
@@ -39,7 +41,7 @@ if CHROMIUM is None:
 
 ROOT = Path(__file__).resolve().parents[2]
 AXE = Path(os.environ.get("CORALOPT_AXE", ROOT / ".browser" / "node_modules" / "axe-core" / "axe.min.js"))
-KINDS = ("plan", "comparison", "epochs", "bench", "sweep")
+KINDS = ("plan", "flows", "broken", "comparison", "epochs", "bench", "sweep")
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 #: A page of the browser, and what it complained of or asked for.
 Opened = tuple[Any, list[str]]
@@ -69,6 +71,8 @@ def pages(
     *_, points = sweep(PlanRequest(tiny_scenario), axes)
     made = {
         "plan": plan_page(PlanPage(tiny_plan, played_requests(result))),
+        "flows": plan_page(PlanPage(flowing(tiny_plan))),
+        "broken": plan_page(PlanPage(tiny_plan, broken=tuple(f"figure {k} is off" for k in range(20)))),
         "comparison": comparison_page(rows, "tiny"),
         "sweep": sweep_page(points),
     }
@@ -84,6 +88,21 @@ def pages(
     ):
         subprocess.run([sys.executable, "-m", "coralopt", *command], cwd=folder, check=True, capture_output=True)
     return folder
+
+
+def flowing(plan: Plan) -> Plan:
+    """The plan with KV caches between three regions, two modes of one model, and a node that two instances share."""
+    model = plan.demands[0].model
+    flows = tuple(
+        PlannedFlow(model=model, prefill_region="a", decode_region=place, requests_s=rate, gb_s=rate / 10, usd_h=usd_h)
+        for place, rate, usd_h in (("a", 3.0, 0.0), ("b", 1.0, 7.5))
+    )
+    modes = tuple(
+        PlannedMode(model=model, mode=mode, share=share) for mode, share in (("disaggregated", 0.75), ("mixed", 0.25))
+    )
+    share = PlannedShare(group="node", position=0, step_ms=2.0, cycle_ms=8.0, memory_share=0.5)
+    instances = (plan.instances[0].model_copy(update={"shared": share}), *plan.instances[1:])
+    return plan.model_copy(update={"flows": flows, "modes": modes, "egress_usd_h": 7.5, "instances": instances})
 
 
 @pytest.fixture
@@ -156,6 +175,42 @@ def test_tooltips_follow_pointer_and_keyboard(opened: Any, tiny_plan: Plan) -> N
     assert tip.is_visible()
     assert demand.throughput_sources[node.configuration] in tip.inner_text()
     assert trouble == []
+
+
+def test_flows_modes_and_shared_nodes_are_drawn_to_scale(opened: Any) -> None:
+    """Bands as wide as their GB/s, bars as long as their shares; where each goes and what it costs on hover."""
+    page, trouble = opened("flows")
+    tip = page.locator("#tip")
+    wide, narrow = (page.locator(f'#flows [aria-label*="decode in {place}:"]') for place in "ab")
+    # The ends of a band stand upright: from the first line of its path to the last.
+    ends = [re.findall(r"-?[\d.]+", band.locator("path").get_attribute("d")) for band in (wide, narrow)]
+    heights = [float(d[-1]) - float(d[1]) for d in ends]
+    assert heights[0] == pytest.approx(3 * heights[1], rel=0.02)
+    narrow.focus()
+    assert "1 requests/s, 0.100 GB/s of KV cache, 7.5000 USD/h" in tip.inner_text()
+    split, mixed = (
+        page.locator(f'#flows [aria-label^="{mode}"] rect').bounding_box() for mode in ("disaggregated", "mixed")
+    )
+    assert split["width"] == pytest.approx(3 * mixed["width"], rel=0.02)
+    assert "25% of the time of a node that models share" in page.inner_text("#pipelines")
+    assert "7.5000 USD/h egress" in page.inner_text(".answer:nth-child(1)")
+    assert trouble == []
+
+
+def test_what_does_not_hold_is_seen_first(opened: Any) -> None:
+    page, _ = opened("broken")
+    box = page.locator(".broken")
+    assert box.bounding_box()["y"] < page.locator(".answer").first.bounding_box()["y"]
+    assert box.locator("li:visible").count() == 8
+    box.locator("summary").click()
+    assert box.locator("li:visible").count() == 20
+
+
+def test_tables_of_the_first_screen_fit_a_desktop(opened: Any) -> None:
+    """Nothing of the bill or the promise is cut off at 1,200 pixels."""
+    page, _ = opened("plan", viewport={"width": 1200, "height": 900})
+    wide = "[...document.querySelectorAll('.table')].filter((t) => t.scrollWidth > t.clientWidth).length"
+    assert page.evaluate(wide) == 0
 
 
 def test_filters_hide_rows_and_lines(opened: Any) -> None:

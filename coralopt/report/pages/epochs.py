@@ -70,14 +70,16 @@ def _curves(epochs: Sequence[Epoch]) -> list[Block]:
         ]
         return Figure(lines(title, series, x, Scale(unit, low=0.0)), title)
 
-    def figures(**names: str) -> dict[str, list[float]]:
+    def figures(**names: str) -> dict[str, Sequence[float]]:
         return {label: [float(getattr(item.summary, name)) for item in epochs] for label, name in names.items()}
 
-    demand = {
+    demand: dict[str, list[float]] = {
         phase: [sum(d.demand_tokens_s for d in item.plan.demands if d.phase == phase) for item in epochs]
         for phase in dict.fromkeys(d.phase for item in epochs for d in item.plan.demands)
     }
-    shares = {phase: [100 * value / (max(values) or 1.0) for value in values] for phase, values in demand.items()}
+    shares: dict[str, Sequence[float]] = {
+        phase: [100 * value / (max(values) or 1.0) for value in values] for phase, values in demand.items()
+    }
     return [
         curve("Cost of every epoch", "USD/h", figures(cost="cost_usd_h", rent="provisioning_usd_h")),
         curve("Demand planned for", "% of the largest epoch's tokens/s", shares),

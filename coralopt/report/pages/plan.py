@@ -132,6 +132,8 @@ def _pipeline_figure(group: Sequence[PlannedInstance], colours: dict[str, int], 
     price = f"{prices[0]:,.4f}" + (f" to {prices[-1]:,.4f}" if len(prices) > 1 else "")
     kept = sum(item.kept for item in group)
     caption = f"{first.key}: {places}; {first.tokens_s:,.1f} tokens/s and {price} USD/h each"
+    if first.shared is not None:
+        caption += f"; {first.shared.step_ms / first.shared.cycle_ms:.0%} of the time of a node that models share"
     return Figure(pipeline(first, colours, sources), caption + (f"; {kept} run already" if kept else ""))
 
 
@@ -193,8 +195,8 @@ def _rent_answer(bill: Bill) -> PageAnswer:
         f"{count:,} node{'s' * (count != 1)} in {regions} region{'s' * (regions != 1)}, {bill.usd_month:,.0f} USD/month"
     )
     notes = [f"{note[0].upper()}{note[1:]}." for note in bill_notes(bill)]
-    blocks = (HtmlTable(bill_table(bill, 12)), *(Words(note, small=True) for note in notes))
-    return PageAnswer("What is rented where?", headline, blocks)
+    table = HtmlTable(bill_table(bill, 12))
+    return PageAnswer("What is rented where?", headline, (table, *(Words(note, small=True) for note in notes)))
 
 
 def _cut_answer(plan: Plan) -> PageAnswer:
@@ -202,7 +204,7 @@ def _cut_answer(plan: Plan) -> PageAnswer:
     models = len({item.model for item in plan.instances})
     rows = sorted(plan.instances, key=lambda item: -item.count * item.price_usd_h)[:12]
     rows = [item for item in plan.instances if item in rows]
-    cells = [(item.key, f"{item.count:,}", " → ".join(map(_stage_words, item.stages))) for item in rows]
+    cells = [(item.key, f"{item.count:,}", _cut_words(item)) for item in rows]
     blocks: list[Block] = [
         HtmlTable(make_table("", ("model phase", Column("instances", "{}"), "layers on nodes"), cells))
     ]
@@ -210,6 +212,10 @@ def _cut_answer(plan: Plan) -> PageAnswer:
         blocks.append(Words(f"{len(plan.instances) - len(cells):,} more, below.", small=True))
     headline = f"{count:,} serving instance{'s' * (count != 1)} of {models} model{'s' * (models != 1)}"
     return PageAnswer("How is each model cut?", headline, tuple(blocks))
+
+
+def _cut_words(item: PlannedInstance) -> str:
+    return " → ".join(map(_stage_words, item.stages)) + (", shared" if item.shared is not None else "")
 
 
 def _stage_words(stage: PlannedStage) -> str:

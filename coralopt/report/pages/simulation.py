@@ -20,7 +20,7 @@ from coralopt.report.simulation import (
     outcome_name,
     promise_table,
 )
-from coralopt.report.table import make_table, numbers, percent
+from coralopt.report.table import Column, make_table, numbers, percent
 from coralopt.simulation import PhaseOutcome, SimulationResult
 
 #: The question of the first screen.
@@ -115,7 +115,7 @@ def promise_answer(
         return PageAnswer(PROMISE, "Not simulated", (Words(words),))
     counted = any(count for _, _, count in rows)
     cells = [(key, percent(share), *([_interval_words(share, count)] * counted)) for key, share, count in rows]
-    columns = ("model phase", *numbers("{}", "met its SLO", *(["95 % interval"] * counted)))
+    columns: tuple[Column | str, ...] = ("model phase", *numbers("{}", "met its SLO", *(["95 % interval"] * counted)))
     blocks: list[Block] = [Words(words), HtmlTable(make_table("", columns, cells))]
     if counted:
         blocks.append(Words("The interval holds for independent requests; those of one burst are not.", small=True))
