@@ -132,7 +132,7 @@ def present_runs(
         for k, (case, planned) in enumerate(runs)
     ]
     document = {
-        "walks": [
+        "horizons": [
             {
                 "penalty": horizon.penalty,
                 "epoch_s": horizon.epoch_s if epochs.is_trace else None,

@@ -1,4 +1,4 @@
-"""End-to-end planners: scenario in, plan out, ours and those of others; and the walk through epochs."""
+"""End-to-end planners: scenario in, plan out, ours and those of others; and the rolling horizon."""
 
 from coralopt.planning.coral import CoralPlanner, allocation_problem, plan_scenario, prove_bound
 from coralopt.planning.headroom import queueing_headroom

@@ -24,14 +24,14 @@ def test_walk_resumes_and_speaks_json(tmp_path: Path, adapt: RunCli) -> None:
     """Prices from a table, two epochs, then a third in the same folder; the plans are documents like any other."""
     rows = [f"{e},us-east-2,1xL4,{0.8 + e / 10}" for e in range(3)]
     (tmp_path / "prices.csv").write_text("epoch,region,configuration,usd_h\n" + "\n".join(rows) + "\n")
-    first = adapt("tiny", "--prices", "prices.csv", "--epochs", "2", "-o", "walk")
+    first = adapt("tiny", "--prices", "prices.csv", "--epochs", "2", "-o", "horizon")
     assert first.returncode == 0, first.stderr
     assert "initialization" in first.stdout
-    again = adapt("tiny", "--prices", "prices.csv", "-o", "walk", "--json")
+    again = adapt("tiny", "--prices", "prices.csv", "-o", "horizon", "--json")
     assert again.returncode == 0, again.stderr
-    epochs = json.loads(again.stdout)["walks"][0]["epochs"]
+    epochs = json.loads(again.stdout)["horizons"][0]["epochs"]
     assert [epoch["resumed"] for epoch in epochs] == [True, True, False]
-    assert (tmp_path / "walk" / "epoch-0002.json").exists()
+    assert (tmp_path / "horizon" / "epoch-0002.json").exists()
 
 
 def test_mistakes_are_said_in_words(tmp_path: Path, adapt: RunCli) -> None:
@@ -47,7 +47,7 @@ def test_mistakes_are_said_in_words(tmp_path: Path, adapt: RunCli) -> None:
         ("tiny", "--epochs", "2", "--epoch", "600,1200"),
         ("tiny", "--prices", "holes.csv"),
         ("tiny",),
-        ("tiny", "--epochs", "2", "--penalty", "0,1", "-o", "walk"),
+        ("tiny", "--epochs", "2", "--penalty", "0,1", "-o", "horizon"),
         ("tiny", "--epochs", "2", "--penalty", "x"),
     ):
         result = adapt(*arguments)
@@ -63,8 +63,8 @@ def test_trace_intervals_and_budget(tmp_path: Path, adapt: RunCli) -> None:
     trace = ("tiny", "--demand", "trace.csv", "--trace-model", "phi4-14b")
     result = adapt(*trace, "--epoch", "50,100", "--json")
     assert result.returncode == 0, result.stderr
-    walks = json.loads(result.stdout)["walks"]
-    assert [(walk["epoch_s"], walk["penalty"], len(walk["epochs"])) for walk in walks] == [(50, 7.2, 4), (100, 3.6, 2)]
+    horizons = json.loads(result.stdout)["horizons"]
+    assert [(run["epoch_s"], run["penalty"], len(run["epochs"])) for run in horizons] == [(50, 7.2, 4), (100, 3.6, 2)]
     poor = adapt(*trace, "--epoch", "100", "--budget", "1")
     assert poor.returncode == 3, poor.stderr
     assert "limits.max_usd_h" in poor.stderr
@@ -78,9 +78,9 @@ def test_bursts_and_the_perfect_system(tmp_path: Path, adapt: RunCli, run_cli: R
     rows = "".join(f"{k / 10},{400 if k < 950 else 3000},20\n" for k in range(0, 1000, 5))
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
     trace = ("tiny", "--demand", "trace.csv", "--trace-model", "phi4-14b", "--epoch", "100", "--penalty", "0", "--json")
-    mean, peak = (json.loads(adapt(*trace, "--perfect", *more).stdout)["walks"][0] for more in ((), ("--peak", "1")))
+    mean, peak = (json.loads(adapt(*trace, "--perfect", *more).stdout)["horizons"][0] for more in ((), ("--peak", "1")))
     assert mean["perfect_usd_h"] == peak["perfect_usd_h"]
-    costs = [walk["mean"]["provisioning_usd_h"] for walk in (mean, peak)]
+    costs = [run["mean"]["provisioning_usd_h"] for run in (mean, peak)]
     assert costs[0] < costs[1]
     assert peak["perfect_usd_h"] <= costs[1] * (1 + 1e-4)
     planned = run_cli("plan", "tiny", "--trace", "trace.csv", "--model", "phi4-14b", "--peak", "1", "--perfect")

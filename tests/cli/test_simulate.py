@@ -93,8 +93,8 @@ def test_a_walk_and_its_pictures(folder: Path, run_cli: RunCli) -> None:
         )
     ]
     (folder / "demand.csv").write_text("epoch,model,phase,tokens_s\n" + "\n".join(rows) + "\n")
-    assert run_cli("adapt", "tiny", "--demand", "demand.csv", "-o", "walk").returncode == 0
-    said = run_cli("simulate", "--epochs", "walk", "--epoch", "60", "--plot", "pictures", "--json")
+    assert run_cli("adapt", "tiny", "--demand", "demand.csv", "-o", "horizon").returncode == 0
+    said = run_cli("simulate", "--epochs", "horizon", "--epoch", "60", "--plot", "pictures", "--json")
     assert said.returncode == 0, said.stderr
     document = json.loads(said.stdout)
     assert document["window_s"] == 120.0
@@ -102,7 +102,7 @@ def test_a_walk_and_its_pictures(folder: Path, run_cli: RunCli) -> None:
     assert 2 < second / first < 4.5
     for name in ("latency", "goodput", "utilisation"):
         assert (folder / "pictures" / f"{name}.svg").read_text().startswith("<?xml")
-    early = run_cli("simulate", "--epochs", "walk", "--epoch", "60", "--lead", "50", "--json")
+    early = run_cli("simulate", "--epochs", "horizon", "--epoch", "60", "--lead", "50", "--json")
     assert json.loads(early.stdout)["cost_usd"] > document["cost_usd"]
 
 

@@ -1,4 +1,5 @@
-"""Links between documents lead to files and headings that exist, those of the README and of notebooks, too."""
+"""Links between documents lead to files and headings that exist, those of the README and of notebooks, too; no line of
+prose is longer than the formatter's."""
 
 from __future__ import annotations
 
@@ -50,3 +51,11 @@ def test_every_page_is_on_the_site() -> None:
     listed = re.findall(r"^([\w/-]+)$", _text(ROOT / "docs" / "index.md"), re.M)
     pages = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (*DOCS, *(ROOT / "docs").rglob("*.ipynb"))}
     assert pages - {"index"} == set(listed)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md" and "benchmarks" not in page.parts], ids=lambda page: page.stem)
+def test_no_line_of_prose_is_longer_than_the_formatters(page: Path) -> None:
+    """Rows of tables, indented commands, code and pictures apart: they cannot be broken. Reports of benchmarks are generated."""
+    prose = re.sub(r"^(```+).*?^\1", "", _text(page), flags=re.M | re.S)
+    long = [line for line in prose.splitlines() if len(line) > 120 and not re.match(r"\||    |!", line)]
+    assert long == []

@@ -34,7 +34,7 @@ PAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ),
     (
         "epochs",
-        ("adapt core --demand demand.csv --penalty 0.1 -o walk", "report walk -o epochs.html"),
+        ("adapt core --demand demand.csv --penalty 0.1 -o horizon", "report horizon -o epochs.html"),
         900,
     ),
     (

@@ -81,9 +81,9 @@ def pages(
     instance = "placement:phi4-14b/prefill:nodes=2:scenario=tiny"
     bench = ["bench", "-i", instance, "--arm", "dp", "--arm", "highs/tight", "--seeds", "1", "--time-limit", "3"]
     for command in (
-        ["adapt", "tiny", "--epochs", "3", "-o", "walk"],
+        ["adapt", "tiny", "--epochs", "3", "-o", "horizon"],
         [*bench, "-o", "bench.jsonl"],
-        ["report", "walk", "-o", "epochs.html"],
+        ["report", "horizon", "-o", "epochs.html"],
         ["report", "bench.jsonl", "-o", "bench.html"],
     ):
         subprocess.run([sys.executable, "-m", "coralopt", *command], cwd=folder, check=True, capture_output=True)

@@ -123,7 +123,7 @@ def test_comparisons_epochs_and_benches_have_pages(run_cli: RunCli, tmp_path: Pa
             "Who is",
         ),
         "plans": ([], ["plans/coral.json", "plans/homo.json"], "every one verified"),
-        "adapt": (["adapt", "tiny", "--epochs", "2", "-o", "walk"], ["walk"], "Epochs of tiny"),
+        "adapt": (["adapt", "tiny", "--epochs", "2", "-o", "horizon"], ["horizon"], "Epochs of tiny"),
         "bench": (
             [
                 "bench",
@@ -160,9 +160,9 @@ def test_comparisons_epochs_and_benches_have_pages(run_cli: RunCli, tmp_path: Pa
         ('{"outcomes": [{}], "epochs": {}}', "a simulation of another version"),
         ('{"outcomes": [1], "epochs": 2}', "a simulation of another version"),
         ('{"rows": [{}], "scenario": "x"}', "a comparison of another version"),
-        ('{"format": "coralopt-walk", "epochs": [{"epoch": 0}]}', "a list of epochs of another version"),
-        ('{"format": "coralopt-walk", "epochs": []}', "no epoch is finished"),
-        ('{"walks": []}', "give the folder"),
+        ('{"format": "coralopt-epochs", "epochs": [{"epoch": 0}]}', "a list of epochs of another version"),
+        ('{"format": "coralopt-epochs", "epochs": []}', "no epoch is finished"),
+        ('{"horizons": []}', "give the folder"),
         ("[" * 100_000, "not a result file"),
     ],
 )
@@ -299,7 +299,7 @@ def test_lists_that_contradict_their_plans_are_said(run_cli: RunCli, tiny_plan: 
     """Figures of epochs and of a comparison against the plans beside them, and a simulation of another plan."""
     assert run_cli("adapt", "tiny", "--epochs", "2", "-o", "epochs").returncode == 0
     assert run_cli("report", "epochs").returncode == 0
-    listed = tmp_path / "epochs" / "walk.json"
+    listed = tmp_path / "epochs" / "epochs.json"
     data = json.loads(listed.read_text())
     data["epochs"][1]["cost_usd_h"] += 1
     data["epochs"][1]["keep"] += 1

@@ -1,12 +1,12 @@
-"""A walk through epochs: every epoch is planned anew, what runs is kept where that is cheaper (paper sections 4.3, 5.1).
+"""The rolling horizon: every epoch is planned anew, what runs is kept where that is cheaper (paper sections 4.3, 5.1).
 
 Epoch e is planned for its demand, or for what a forecast makes of the epochs before; with its availability and prices;
 and with the instances of epoch e - 1 running. Every added instance is charged K times its price, the initialization
 penalty, and the plan's cost in USD/h holds it, as the paper's hourly cost does.
 
 With an output folder every finished epoch is on disk before the next begins: ``epoch-0003.json`` the plan,
-``epoch-0003-changes.json`` what to start, stop and keep, ``walk.json`` the list of both. A walk with the same inputs goes
-on where it stopped.
+``epoch-0003-changes.json`` what to start, stop and keep, ``epochs.json`` the list of both. A run with the same
+inputs goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from coralopt.solving import get_backend
 from coralopt.types import Floats
 
 #: Name of the list of finished epochs in the output folder.
-WALK = "walk.json"
+LIST = "epochs.json"
 
 
 #: Figures that are those of the plan.
@@ -278,7 +278,7 @@ class _Folder:
         self.path, self.digest, self.inputs = path, digest, inputs
         self.entries: list[dict[str, Any]] = []
         self.state: AllocationState | None = None
-        source = path / WALK
+        source = path / LIST
         if restart or not source.exists():
             return
         try:
@@ -289,12 +289,12 @@ class _Folder:
             # Only to see that it can be read.
             _ = [EpochSummary(**entry) for entry in entries]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(f"{source}: not the list of a walk ({error}); use another folder, or --restart") from error
+            raise PlanError(f"{source}: not a list of epochs ({error}); use another folder, or --restart") from error
         same = all(mark == _epoch_digest(inputs, e) for e, mark in enumerate(marks[: len(inputs)]))
         if mine != digest or not same:
             raise PlanError(
-                f"{path}: holds a walk with another scenario, tables or options; use another folder, or begin anew "
-                "with --restart"
+                f"{path}: holds epochs of another scenario, other tables or options; use another folder, or begin anew with "
+                "--restart"
             )
         self.entries = entries
 
@@ -313,10 +313,10 @@ class _Folder:
         epoch.changes.save(self.path / f"{name}-changes.json")
         self.entries.append(asdict(epoch.summary))
         data = {
-            "format": "coralopt-walk",
+            "format": "coralopt-epochs",
             "version": 1,
             "digest": self.digest,
             "capacity_prices_usd_h": None if state is None else state.capacity_prices.tolist(),
             "epochs": [entry | {"inputs": _epoch_digest(self.inputs, e)} for e, entry in enumerate(self.entries)],
         }
-        write_text(self.path / WALK, json.dumps(data, indent=2) + "\n", "the list of epochs")
+        write_text(self.path / LIST, json.dumps(data, indent=2) + "\n", "the list of epochs")

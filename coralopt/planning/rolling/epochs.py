@@ -16,7 +16,7 @@ from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
 
 @dataclass(frozen=True, eq=False)
 class EpochInputs:
-    """What a walk through epochs is given.
+    """What a rolling horizon is given.
 
     Attributes:
         demand: float64 (E, P), tokens/s, in the order of the scenario's model phases.
@@ -46,7 +46,7 @@ def epoch_inputs(
         demand: Must name every model phase of the scenario.
         availability: A pair it never names is not available.
         prices: A pair it never names keeps the scenario's price.
-        epochs: How many to walk through; all when ``None``.
+        epochs: How many to plan; all when ``None``.
 
     Raises:
         WorkloadError: A table names what the scenario lacks, or lacks what the scenario has; tables of different
@@ -63,7 +63,7 @@ def epoch_inputs(
             wrong.append(
                 "the tables have different numbers of epochs: "
                 + ", ".join(f"{name} {length}" for name, length in lengths.items())
-                + "; give the number to walk through"
+                + "; give the number to plan"
             )
         epochs = min(lengths.values())
     if epochs < 1:

@@ -119,7 +119,7 @@ def read_results(paths: Sequence[Path]) -> ResultFiles:
     """
     results = ResultFiles()
     for path in paths:
-        _read(path / "walk.json" if path.is_dir() else path, results)
+        _read(path / "epochs.json" if path.is_dir() else path, results)
     return results
 
 
@@ -139,13 +139,13 @@ def _read(path: Path, results: ResultFiles) -> None:
         document = document["plan"]
     if document.get("format") == "coralopt-plan":
         results.plans.append(_plan(document, path))
-    elif document.get("format") == "coralopt-walk":
+    elif document.get("format") == "coralopt-epochs":
         results.horizons.append(_horizon(document, path))
     elif isinstance(document.get("rows"), list) and "scenario" in document:
         results.comparisons.append(_comparison(document, path))
     elif isinstance(document.get("outcomes"), list):
         results.played.append(read_played(document, str(path)))
-    elif isinstance(document.get("walks"), list):
+    elif isinstance(document.get("horizons"), list):
         raise CoraloptError(f"{path}: figures of epochs without their plans; give the folder of `coralopt adapt -o`")
     else:
         raise CoraloptError(f"{path}: not a result file of coralopt; give {_KINDS}")

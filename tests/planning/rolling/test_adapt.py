@@ -1,4 +1,4 @@
-"""The walk through epochs: each plan verifies, changes add up, penalties are charged, an interrupted walk goes on."""
+"""The rolling horizon: each plan verifies, changes add up, penalties are charged, an interrupted one goes on."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ def test_interrupted_walk_goes_on(tiny: ResolvedScenario, request_: PlanRequest,
 
 
 def test_folder_of_another_walk_is_refused(tiny: ResolvedScenario, request_: PlanRequest, tmp_path: Path) -> None:
-    """Mixing two walks in one folder would look like one; a broken list must not lose the plans."""
+    """Mixing two runs in one folder would look like one; a broken list must not lose the plans."""
     list(adapt(request_, inputs_of(tiny, [1.0]), RollingSettings(output=tmp_path)))
     with pytest.raises(PlanError, match="another scenario"):
         list(adapt(request_, inputs_of(tiny, [1.2]), RollingSettings(output=tmp_path)))
     with pytest.raises(PlanError, match="another scenario"):
         list(adapt(request_, inputs_of(tiny, [1.0]), RollingSettings(0.7, output=tmp_path)))
     assert len(list(adapt(request_, inputs_of(tiny, [1.2]), RollingSettings(output=tmp_path, restart=True)))) == 1
-    # A longer walk goes on from a shorter one.
+    # A longer run goes on from a shorter one.
     longer = list(adapt(request_, inputs_of(tiny, [1.2, 1.0]), RollingSettings(output=tmp_path)))
     assert [epoch.resumed for epoch in longer] == [True, False]
-    (tmp_path / "walk.json").write_text(json.dumps({"epochs": 3}))
-    with pytest.raises(PlanError, match=r"walk\.json"):
+    (tmp_path / "epochs.json").write_text(json.dumps({"epochs": 3}))
+    with pytest.raises(PlanError, match=r"epochs\.json"):
         list(adapt(request_, inputs_of(tiny, [1.2]), RollingSettings(output=tmp_path)))
 
 
