@@ -74,7 +74,7 @@ class Shortfall:
     def __str__(self) -> str:
         if self.reason == "no template":
             return (
-                f"{self.phase}: no node set of the pool can serve it within its SLO "
+                f"{self.phase}: no node set of the pool can serve it with its memory and within its SLO "
                 f"(demand {self.demand_tokens_s:,.1f} tokens/s); offer larger nodes or loosen the SLO"
             )
         if self.reason == "forbidden":

@@ -11,9 +11,10 @@ from pydantic import AliasChoices, BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from coralopt.scenario.document import SLO_ALIASES, Document
+from coralopt.scenario.document import NAME_FORM, SLO_ALIASES, Document
 from coralopt.scenario.mistakes import MOST_MISTAKES, MistakeList, Path, suggest
 
+_NAME_FORM = "letters, digits, '.', '_', '-' and '/', beginning with a letter or digit"
 _MISSING, _UNKNOWN = "is missing", "unknown key"
 _KINDS = {
     "float_type": "a number",
@@ -147,11 +148,7 @@ def _one(error: ErrorDetails) -> tuple[Path, str, str]:
     if location and location[-1] == "<count>":
         description = "nodes available, a whole number; or a mapping with available, price_usd_h, instance_type"
     if "[key]" in location:
-        return (
-            path,
-            f"'{last[:60]}' is no name",
-            "letters, digits, '.', '_', '-' and '/', beginning with a letter or digit",
-        )
+        return path, f"'{last[:60]}' is no name", _NAME_FORM
     if kind == "missing":
         return path, _MISSING, description
     if kind == "extra_forbidden":
@@ -176,11 +173,8 @@ def _one(error: ErrorDetails) -> tuple[Path, str, str]:
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         return path, f"{describe(value)} is no choice here", _literal_hint(value, choices)
     if kind == "string_pattern_mismatch":
-        return (
-            path,
-            f"{describe(value)} is no name",
-            "letters, digits, '.', '_', '-' and '/', beginning with a letter or digit",
-        )
+        named = context["pattern"] == NAME_FORM
+        return path, f"{describe(value)} is no {'name' if named else last}", _NAME_FORM if named else description
     if kind == "value_error":
         return path, str(context.get("error", error["msg"])), ""
     message = str(error["msg"])

@@ -215,6 +215,8 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     ((*MODEL, "model"), "phi4-15b", f"{P}.model", "unknown model 'phi4-15b'", "'phi4-14b'"),
     (("models", "phi"), TINY["models"]["phi4-14b"] | {"slo": {}}, "models.phi", "unknown model 'phi'", ""),
     (("models", "a b"), TINY["models"]["phi4-14b"], "models.a b", "is no name", "letters"),
+    ((*MODEL, "hf_id"), "rm -rf", f"{P}.hf_id", "the text 'rm -rf' is no hf_id", "name or path of the checkpoint"),
+    (("gpus",), {"X": {"base": "H100", "mig": "9g.1gb"}}, "gpus.X.mig", "is no mig", "for example 3g.40gb"),
     (("models", "x/y"), TINY["models"]["phi4-14b"] | {"model": "phi4-14b"}, "models.x/y", "must not hold '/'", ""),
     (("models", "microsoft/phi-4"), TINY["models"]["phi4-14b"], "models.microsoft/phi-4", "same model", "model"),
     ((*SUPPLY, "4xL40"), 1, f"{C}.4xL40", "unknown node configuration", "'L40S'"),
