@@ -90,7 +90,8 @@ def explain_infeasible(
     text = "every SLO of this phase can be met by itself"
     for field in fields:
         least, pipeline = _least(free, field, nodes, max_stages)
-        text = f"the smallest {'ttft_ms' if field == 'prefill_ms' else 'tpot_ms'} that could be met is about {least:g} ms, with {pipeline}"
+        shown = {"prefill_ms": "ttft_ms", "decode_ms": "tpot_ms"}[field]
+        text = f"the smallest {shown} that could be met is about {least:g} ms, with {pipeline}"
         if least > getattr(phase, field):
             break
         # The next SLO is searched under this one.
