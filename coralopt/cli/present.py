@@ -12,8 +12,9 @@ import typer
 from rich.console import RenderableType
 
 from coralopt.cli.console import JsonFlag, file_to_write, harmless, print_json, print_rich, say
-from coralopt.cli.exit_codes import CHECK_FAILED, OK
+from coralopt.cli.exit_codes import CHECK_FAILED, OK, exit_code
 from coralopt.cli.option_groups import OptionGroup, option
+from coralopt.errors import CoraloptError
 
 if TYPE_CHECKING:
     from coralopt.plan import Plan
@@ -109,7 +110,7 @@ def present_plan(
         one_gpu: The rent with one GPU type, where that is known.
 
     Raises:
-        typer.Exit: The check failed, or ``answer`` has an exit code.
+        typer.Exit: The check failed, a file cannot be written, or ``answer`` has an exit code.
     """
     from coralopt.plan.bill import bill_of
     from coralopt.plan.verify import verify_plan
@@ -118,13 +119,20 @@ def present_plan(
 
     verification = verify_plan(plan)
     lines = [*answer.lines, "checked: every figure recomputed" if verification.ok else "CHECK FAILED:"]
-    if output.output is not None:
-        plan.save(output.output)
-        lines.append(written.format(output.output))
-    if output.page is not None or output.open_page:
-        path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
-        content = PlanPage(plan, one_gpu=one_gpu, expected=expected, broken=verification.sentences)
-        write_page(plan_page(content), path, output.open_page)
+    warnings = [*(f"  - {violation}" for violation in verification.sentences), *answer.warnings]
+    code = answer.code if verification.ok else CHECK_FAILED
+    try:
+        if output.output is not None:
+            plan.save(output.output)
+            lines.append(written.format(output.output))
+        if output.page is not None or output.open_page:
+            path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
+            content = PlanPage(plan, one_gpu=one_gpu, expected=expected, broken=verification.sentences)
+            write_page(plan_page(content), path, output.open_page)
+    except CoraloptError as error:
+        # A plan may have taken an hour: it is shown all the same.
+        warnings.append(f"error: {error}")
+        code = exit_code(error)
     assert isinstance(answer.document, Mapping)
     document = {
         "plan": plan.model_dump(mode="json"),
@@ -139,8 +147,8 @@ def present_plan(
             document,
             () if output.json_output else (*answer.tables, plan_view(plan, output.pipelines, expected, one_gpu)),
             lines,
-            (*(f"  - {violation}" for violation in verification.sentences), *answer.warnings),
-            answer.code if verification.ok else CHECK_FAILED,
+            warnings,
+            code,
         ),
         output.json_output,
     )

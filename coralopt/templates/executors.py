@@ -169,7 +169,13 @@ class RayCluster:
             raise OptionError("executor 'ray' needs the package ray: pip install 'coralopt[ray]'") from error
         ours = not ray.is_initialized()
         if ours:
-            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **self._local_only())
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **self._local_only())
+            except Exception as error:
+                # Ray raises what it likes: of time, of connections, and plain ones.
+                raise LibraryError(
+                    f"Ray could not be started or reached: {str(error).partition(chr(10))[0]}"
+                ) from error
         try:
             shared = ray.put(context)
             # One task after the other on a CPU; a worker that dies is replaced and its task done again.

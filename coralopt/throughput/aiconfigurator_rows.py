@@ -9,6 +9,7 @@ for each operation; the embedding and the logits make ``nonlayer_ms``, all other
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -140,6 +141,8 @@ def _load_sdk() -> _Sdk:
         package = import_module("aiconfigurator_core")
     except ImportError as error:
         raise CoraloptError(MISSING) from error
+    # It tells of tables for models that nobody asked for.
+    logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
     try:
         config = import_module("aiconfigurator_core.sdk.config")
         common = import_module("aiconfigurator_core.sdk.common")

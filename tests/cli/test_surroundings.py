@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from coralopt.errors import CacheWarning
+from coralopt.errors import CacheWarning, PlanError
+from coralopt.plan import Plan
 from coralopt.scenario import ResolvedScenario
 from coralopt.templates import build, obtain_library
 
@@ -134,6 +135,25 @@ def test_standard_output_may_be_full(tiny_plan_file: Path, tmp_path: Path, argum
         )
     assert ran.returncode == 2
     assert ran.stderr.splitlines() == ["error: standard output: No space left on device"]
+
+
+def test_a_plan_that_cannot_be_written_is_shown(
+    run_cli: RunCli, small: ResolvedScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have taken an hour; the exit code and the last line tell of the file."""
+    (tmp_path / "small.json").write_text(json.dumps(small.document))
+
+    def full(plan: Plan, path: Path) -> None:
+        raise PlanError(f"{path}: the plan cannot be written: No space left on device")
+
+    monkeypatch.setattr(Plan, "save", full)
+    for more in ((), ("--json",)):
+        planned = run_cli("plan", "small.json", "-o", "plan.json", "--no-play", *more)
+        assert planned.returncode == 2
+        assert "What to rent" in planned.stdout or json.loads(planned.stdout)["plan"]["instances"]
+        assert (
+            planned.stderr.splitlines()[-1] == "error: plan.json: the plan cannot be written: No space left on device"
+        )
 
 
 @pytest.mark.parametrize("rate", ["1e9", "1e6"])

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -229,4 +230,15 @@ def test_ray_missing_is_one_sentence(scenario: ResolvedScenario, monkeypatch: py
     """The extra that has to be installed is named."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"coralopt\[ray\]"):
+        build_library(scenario, executor="ray")
+
+
+def test_a_ray_that_does_not_start_is_one_sentence(scenario: ResolvedScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises exceptions of any class."""
+
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup.\nmore")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    with pytest.raises(LibraryError, match=r"could not be started or reached: The current node timed out .*startup\.$"):
         build_library(scenario, executor="ray")
