@@ -276,9 +276,8 @@ def _json(path: Path, stream: TextIO) -> Iterator[_Row]:
         for region, machine, on_demand, spot in read_skus(document if isinstance(document, list) else document["skus"]):
             yield region, machine.gpu, machine.gpus, machine.name, (on_demand, spot, None)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CoraloptError(
-            f"{path}: neither Azure's retail prices nor Google Cloud's SKUs: {type(error).__name__} {error}"
-        ) from error
+        what = {KeyError: f"no {error}", RecursionError: "nested too deeply"}.get(type(error), str(error))
+        raise CoraloptError(f"{path}: neither Azure's retail prices nor Google Cloud's SKUs: {what}") from error
 
 
 def _azure(items: Iterable[Mapping[str, Any]]) -> Iterator[_Row]:  # Any: JSON

@@ -178,15 +178,15 @@ def test_skus_of_google_cloud_are_added_up_to_machines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"skus": [{"description": "Nvidia L4 GPU running in Iowa"}]}', "Google Cloud's SKUs: KeyError 'category'"),
-        ("[1]", "Google Cloud's SKUs: TypeError"),
+        ('{"skus": [{"description": "Nvidia L4 GPU running in Iowa"}]}', "Google Cloud's SKUs: no 'category'"),
+        ("[1]", "Google Cloud's SKUs: .*not"),
         ("[]", "no price of a node"),
         ("a,b\n1,2\n", "no column region"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,1,cheap\n", "line 2"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,Z80,1,1\n", "left out: 1xZ80"),
         ("{}", "Azure"),
         (json.dumps({"Items": [{**_azure("ND96isr", 80), "currencyCode": "EUR"}]}), "ND96isr_H200_v5: a price in EUR"),
-        ('{"Items":' + "[" * 100_000, "Azure.*RecursionError"),
+        ('{"Items":' + "[" * 100_000, "Azure.*nested too deeply"),
         ("", "no column"),
         ("x" * 200_000, "not a CSV file"),
         ("region,instance_type,gpu,gpus,usd_h\nx,y,L4,inf,1\n", "line 2: inf is neither"),
