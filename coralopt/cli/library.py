@@ -249,20 +249,19 @@ def bound(
     json_output: JsonFlag = False,
 ) -> None:
     """How much cheaper than LIB could node sets of any size be? A proven answer, for templates and for a whole plan."""
-    from coralopt.errors import LibraryError, PlanError
+    from coralopt.errors import PlanError
     from coralopt.plan import Plan
     from coralopt.report.table import Column, make_table, numbers
     from coralopt.templates import allocation_certificate, phase_bounds, rank_templates, unlimited_tables
 
     loaded, resolved = _open(library, scenario)
-    if resolved.placement.budget_units is not None:
-        raise LibraryError("the bound is for latency budgets of SLO / S; this library's are free")
     loaded_plan = None if plan is None else Plan.load(plan)
     if loaded_plan is not None and any(item.unmet_tokens_s for item in loaded_plan.demands):
         raise PlanError(
             f"{plan}: the plan leaves demand unmet, the bound is for all of it; give a plan that serves all"
         )
     tables = unlimited_tables(resolved)
+    certificate = allocation_certificate(resolved, tables, grid=grid)
     rows: list[dict[str, object]] = []
     for key, most, region in phase_bounds(resolved, tables):
         best = rank_templates(loaded, resolved, key, limit=1)
@@ -270,7 +269,6 @@ def bound(
         # Sums in another order may pass the bound by a rounding.
         cheaper = max(0.0, 1 - reached / most) if most > 0 else 0.0
         rows.append({"model_phase": key, "best": reached, "bound": most, "region": region, "cheaper_at_most": cheaper})
-    certificate = allocation_certificate(resolved, tables, grid=grid)
     document: dict[str, object] = {"phases": rows, "allocation": certificate}
     lines = ["no library can meet the demands with this availability, not even with fractions of nodes"]
     if certificate.feasible:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from coralopt.allocation.routes import Flow, ModelRoutes, Pool, Route, RouteMean, least_flow
 from coralopt.plan.document import Plan, PlannedFlow, PlannedMode, PlannedOption, share_of
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario, ways_of
 
 #: A mean binds where it is reached with less than this to spare.
 MEAN_ROOM = 1e-6
@@ -36,20 +36,6 @@ def handing_over(scenario: ResolvedScenario) -> Iterator[tuple[int, int]]:
     """Positions of the prefill and decode phase of every model, or variant of one, with demand for both."""
     for ways in ways_of(scenario).values():
         yield from ((way[0], way[1]) for way in ways if len(way) == 2)
-
-
-def ways_of(scenario: ResolvedScenario) -> dict[str, list[tuple[int, ...]]]:
-    """Model, as requests say it -> the phases that a request may pass, by position: (mixed,) or (prefill, decode).
-
-    One a mode and variant, of phases with demand.
-    """
-    place = {phase.key: p for p, phase in enumerate(scenario.model_phases) if phase.demand_tokens_s > 0}
-    ways: dict[str, list[tuple[int, ...]]] = {}
-    for name, served in dict.fromkeys((phase.model.name, phase.served) for phase in scenario.model_phases):
-        for phases in (("mixed",), ("prefill", "decode")):
-            if all(f"{name}/{phase}" in place for phase in phases):
-                ways.setdefault(served, []).append(tuple(place[f"{name}/{phase}"] for phase in phases))
-    return ways
 
 
 def allowed_routes(scenario: ResolvedScenario) -> tuple[ModelRoutes, ...]:

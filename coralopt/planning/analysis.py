@@ -18,6 +18,7 @@ from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.sweep import varied
 from coralopt.templates.library import COLUMNS, TemplateLibrary
+from coralopt.templates.on_demand import is_on_demand
 from coralopt.types import Progress
 
 #: Most kinds of nodes and most templates that are looked at, and seconds for one plan.
@@ -154,6 +155,8 @@ class _Again:
 
     def alternatives(self) -> Iterator[CloseAlternative]:
         """The plan without each of its templates of one model, wherever that stands."""
+        if is_on_demand(self.request.scenario):
+            return
         library = self.request.templates()[0]
         alone = [item for item in self.plan.instances if item.shared is None]
         dearest = sorted(alone, key=lambda item: -item.count * item.price_usd_h)

@@ -718,6 +718,11 @@ class Document(Section):
     limits: Limits = Field(default_factory=Limits, description="most nodes and USD/h (the budget) of the whole plan")
     gpus: dict[Name, CustomGpu] = Field(default_factory=dict, description="GPU types beyond the catalog")
     nodes: dict[Name, CustomNode] = Field(default_factory=dict, description="node configurations beyond the catalog")
+    templates: Literal["every", "on-demand"] | None = Field(
+        default=None,
+        description="every: all node sets of pruning become templates; on-demand: those that pay, with a bound over "
+        "node sets of any size; default: every, as long as there are few enough",
+    )
     pruning: Pruning = Field(default_factory=Pruning, description="which node sets become templates")
     placement: Placing = Field(default_factory=Placing, description="what placements may look like")
     serving: ServingPolicy = Field(default_factory=ServingPolicy, description="how engines and the router work")
@@ -747,3 +752,13 @@ class Document(Section):
         description="start costs by template, in place of initialization_penalty: load_gb_s, boot_s, interval_s",
     )
     solver: Solver = Field(default_factory=Solver, description="who solves the allocation")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _any_size(cls, data: object) -> object:
+        """On demand, templates may be of any size unless the scenario says otherwise."""
+        if isinstance(data, dict) and data.get("templates") == "on-demand":
+            pruning = data.get("pruning") or {}
+            if isinstance(pruning, dict):
+                return {**data, "pruning": {"max_nodes": 32, "memory_ratio": 1e6, **pruning}}
+        return data

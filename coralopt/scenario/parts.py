@@ -408,6 +408,8 @@ class Facts:
         availability: int64 (R, C), nodes that can be rented, A_r(c).
         price_usd_h: float64 (R, C), USD per node-hour, p_r(c); NaN where availability is 0 and no price is known.
         instance_types: R x C nested tuples of cloud instance names, ``None`` where none exists.
+        templates: ``"every"``: all node sets within N_max and rho are templates; ``"on-demand"``: those that pay;
+            ``None``: by their number.
         max_nodes: N_max, most nodes in one template.
         memory_ratio: rho, sets of several nodes hold less than this many times the model's weight bytes.
         throughput_source: The source of T_j(g): ``"auto"``, ``"silicon"`` or ``"roofline"``; or a name and measured times.
@@ -430,6 +432,7 @@ class Facts:
     availability: Ints
     price_usd_h: Floats
     instance_types: tuple[tuple[str | None, ...], ...]
+    templates: Literal["every", "on-demand"] | None
     max_nodes: int
     memory_ratio: float
     throughput_source: str | MeasuredSourceChoice

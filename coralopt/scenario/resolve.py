@@ -104,6 +104,7 @@ def look_up(
         availability=np.array([[entry.available for entry in row] for row in entries], dtype=np.int64),
         price_usd_h=np.array([[entry.price for entry in row] for row in entries], dtype=np.float64),
         instance_types=tuple(tuple(entry.instance_type for entry in row) for row in entries),
+        templates=document.templates,
         max_nodes=document.pruning.max_nodes,
         memory_ratio=float(document.pruning.memory_ratio),
         throughput_source=_throughput(document),

@@ -399,6 +399,8 @@ def _digest(scenario: Facts) -> str:
         ):
             if not holder[name]:
                 del holder[name]
+    if scenario.templates is not None:
+        facts["templates"] = scenario.templates
     if scenario.kv_transfer.mode != "free" and any(phase.phase == "prefill" for phase in scenario.model_phases):
         facts["kv_transfer"] = asdict(scenario.kv_transfer)
     if scenario.sharing != Sharing():
@@ -427,3 +429,17 @@ def _digest(scenario: Facts) -> str:
     return hashlib.sha256(
         json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     ).hexdigest()
+
+
+def ways_of(scenario: ResolvedScenario) -> dict[str, list[tuple[int, ...]]]:
+    """Model, as requests say it -> the phases that a request may pass, by position: (mixed,) or (prefill, decode).
+
+    One a mode and variant, of phases with demand.
+    """
+    place = {phase.key: p for p, phase in enumerate(scenario.model_phases) if phase.demand_tokens_s > 0}
+    ways: dict[str, list[tuple[int, ...]]] = {}
+    for name, served in dict.fromkeys((phase.model.name, phase.served) for phase in scenario.model_phases):
+        for phases in (("mixed",), ("prefill", "decode")):
+            if all(f"{name}/{phase}" in place for phase in phases):
+                ways.setdefault(served, []).append(tuple(place[f"{name}/{phase}"] for phase in phases))
+    return ways

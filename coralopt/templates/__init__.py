@@ -20,25 +20,28 @@ from coralopt.templates.build import (
 )
 from coralopt.templates.certificate import (
     AllocationCertificate,
+    AnySizeBounds,
     CheapestToken,
     allocation_certificate,
     cheapest_token,
     phase_bounds,
     unlimited_tables,
-    whole_nodes_bound,
 )
 from coralopt.templates.check import LibraryCheck, check_library, library_scenario
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
+from coralopt.templates.on_demand import NodeSetFamily, is_on_demand
 from coralopt.templates.patterns import Patterns, shared_patterns
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 
 __all__ = [
     "AllocationCertificate",
+    "AnySizeBounds",
     "BuildMethod",
     "CheapestToken",
     "LibraryCheck",
+    "NodeSetFamily",
     "Patterns",
     "PhaseDifference",
     "PhaseTemplates",
@@ -54,6 +57,7 @@ __all__ = [
     "content_digest",
     "default_library_path",
     "gpu_types_used",
+    "is_on_demand",
     "library_digest",
     "library_scenario",
     "load_library",
@@ -71,5 +75,4 @@ __all__ = [
     "template_prices",
     "throughput_spread",
     "unlimited_tables",
-    "whole_nodes_bound",
 ]

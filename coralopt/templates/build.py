@@ -27,6 +27,7 @@ from coralopt.templates.library import (
 )
 from coralopt.templates.method import BuildMethod, method_key, method_words
 from coralopt.templates.node_sets import node_sets_for
+from coralopt.templates.on_demand import is_on_demand
 from coralopt.templates.parts import Parts
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 from coralopt.templates.tasks import TaskContext, TaskResult, cut_into_tasks, run_tasks, solve_task
@@ -41,6 +42,8 @@ def library_digest(scenario: ResolvedScenario, tables: Sequence[ThroughputTables
     if scenario.placement != PlacementRules():
         hosts = [(c.count, c.network_gb_s) for c in scenario.configurations]
         digest.update(f"{scenario.placement!r};{hosts!r};".encode())
+    if is_on_demand(scenario):
+        digest.update(b"on demand;")
     for configuration in scenario.configurations:
         digest.update(f"{configuration.name};{configuration.memory_gib!r};".encode())
     for phase, table in zip(scenario.model_phases, tables, strict=True):

@@ -11,11 +11,11 @@ cannot be. kappa is reached in the limit by stages of very many nodes, so no bet
 without counting nodes. With dual prices mu >= 0 on scarce nodes, p_c + mu_c takes the place of p_c: that is the pricing
 problem of a column generation over all node sets of any size, and its master gives a bound on a whole allocation.
 
-Fractions of nodes make that bound weak where a demand needs few nodes. A second bound counts whole ones. Cut the demand D
-into G steps and round the tokens/s of every node up to whole steps. The least price of a stage of t steps is then a
-covering knapsack over whole nodes, that of an instance of t steps a shortest path over layer splits, and that of all
-instances together a covering knapsack again. Rounding up only ever lowers a price, so the result is a bound for every G,
-and the finer the better. With duals it stays one (Lagrange); both are computed and the larger is told.
+Fractions of nodes make that bound weak where a demand needs few nodes. A second bound counts whole ones
+(:mod:`coralopt.templates.instance_prices`). With duals it stays one (Lagrange); both are computed and the larger is told.
+
+A model whose requests may pass in several ways (mixed, or prefill and decode; variants) pays the least over all splits of
+its demand: for fractions the cheapest way, for whole nodes a (min, +) product of the ways' prices over the steps.
 """
 
 from __future__ import annotations
@@ -27,8 +27,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.errors import LibraryError
+from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
+from coralopt.templates import certificate_kernels as kernels
+from coralopt.templates.instance_prices import (
+    InstancePrices,
+    fractional_prices,
+    fractional_stages,
+    instance_prices,
+    min_plus,
+)
 from coralopt.throughput import FIRST, LAST, MIDDLE, ThroughputTables, build_tables, throughput_source
 from coralopt.types import Floats
 
@@ -58,11 +67,17 @@ class CheapestToken:
         return nodes
 
 
-def unlimited_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
-    """Throughput tables for every stage count up to the number of layers, as node sets of any size may have."""
+def unlimited_tables(scenario: ResolvedScenario, max_stages: int | None = None) -> tuple[ThroughputTables, ...]:
+    """Throughput tables for every stage count up to the number of layers, as node sets of any size may have.
+
+    Args:
+        scenario: The resolved scenario.
+        max_stages: Stop at so many.
+    """
     source = throughput_source(scenario.throughput_source)
     return tuple(
-        build_tables(source, phase, scenario.configurations, phase.model.layers) for phase in scenario.model_phases
+        build_tables(source, phase, scenario.configurations, min(max_stages or phase.model.layers, phase.model.layers))
+        for phase in scenario.model_phases
     )
 
 
@@ -73,44 +88,14 @@ def cheapest_token(values: Floats, price_usd_h: Floats) -> CheapestToken:
         values: float64 (S, 3, C, L + 1), tokens/s of one node, for S up to the number of stages to be covered.
         price_usd_h: float64 (C,), USD per node-hour; infinite where a configuration cannot be had.
     """
-    best = CheapestToken(math.inf, ())
+    count, kappa = min(fractional_prices(values, price_usd_h), key=lambda item: item[1], default=(0, math.inf))
+    if not count:
+        return CheapestToken(math.inf, ())
+    cost, kind = fractional_stages(values[count - 1], price_usd_h)
     layers = values.shape[3] - 1
-    usable = np.isfinite(price_usd_h)
-    for count in range(1, min(values.shape[0], layers) + 1):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            each = np.where(
-                (values[count - 1] > 0) & usable[:, None], price_usd_h[:, None] / values[count - 1], math.inf
-            )
-        cost, kind = each.min(axis=1), each.argmin(axis=1)
-        if count == 1:
-            if cost[FIRST, layers] < best.usd_h:
-                best = CheapestToken(float(cost[FIRST, layers]), ((layers, int(kind[FIRST, layers])),))
-            continue
-        if not (np.isfinite(cost[FIRST]).any() and np.isfinite(cost[LAST]).any()):
-            continue
-        inner = _power(cost[MIDDLE], count - 2)
-        total = _product(_product(cost[FIRST], inner), cost[LAST])[layers]
-        if total < best.usd_h:
-            best = CheapestToken(float(total), _split(cost, kind, count, layers))
-    return best
-
-
-def _product(left: Floats, right: Floats) -> Floats:
-    """(min, +) product: out[l] = min over j of left[j] + right[l - j]."""
-    size = len(left)
-    reversed_right = np.concatenate([right[::-1], np.full(size - 1, math.inf)])
-    windows = np.lib.stride_tricks.sliding_window_view(reversed_right, size)[::-1]
-    return np.asarray((left[None, :] + windows).min(axis=1))
-
-
-def _power(table: Floats, times: int) -> Floats:
-    result = np.full(len(table), math.inf)
-    result[0] = 0.0
-    while times:
-        if times & 1:
-            result = _product(result, table)
-        table, times = _product(table, table), times >> 1
-    return result
+    if count == 1:
+        return CheapestToken(kappa, ((layers, int(kind[FIRST, layers])),))
+    return CheapestToken(kappa, _split(cost, kind, count, layers))
 
 
 def _split(cost: Floats, kind: npt.NDArray[np.intp], count: int, layers: int) -> tuple[tuple[int, int], ...]:
@@ -119,7 +104,7 @@ def _split(cost: Floats, kind: npt.NDArray[np.intp], count: int, layers: int) ->
     ahead = [np.full(layers + 1, math.inf)]
     ahead[0][0] = 0.0
     for role in roles:
-        ahead.append(_product(ahead[-1], cost[role]))
+        ahead.append(min_plus(ahead[-1], cost[role]))
     stages: list[tuple[int, int]] = []
     left = layers
     for position in range(count - 1, -1, -1):
@@ -130,53 +115,6 @@ def _split(cost: Floats, kind: npt.NDArray[np.intp], count: int, layers: int) ->
     return tuple(reversed(stages))
 
 
-def whole_nodes_bound(
-    values: Floats, price_usd_h: Floats, demand_tokens_s: float, grid: int = 1000
-) -> tuple[Floats, Floats]:
-    """Least price of one instance and of all instances, by steps of the demand, counting whole nodes.
-
-    Args:
-        values: float64 (S, 3, C, L + 1), tokens/s of one node, for S up to L.
-        price_usd_h: float64 (R, C), USD per node-hour; infinite where a configuration cannot be had.
-        demand_tokens_s: D, positive.
-        grid: G, steps of the demand.
-
-    Returns:
-        float64 (G + 1,) each, USD/h: lower bounds on the price of one instance, and of any number of instances, that serve
-        more than t - 1 steps of D / G tokens/s.
-    """
-    from coralopt.templates import certificate_kernels as kernels
-
-    layers = values.shape[3] - 1
-    one = np.full(grid + 1, math.inf)
-    one[0] = 0.0
-    steps = np.minimum(np.ceil(values / (demand_tokens_s / grid) * (1 - 1e-12)), grid).astype(np.int64)
-    for price in price_usd_h:
-        usable = np.isfinite(price)
-        if not usable.any():
-            continue
-        cheapest = float(price[usable].min())
-        for count in range(1, min(values.shape[0], layers) + 1):
-            # Each stage needs a node; with prices that can be 0 nothing may be skipped.
-            if cheapest > 0 and count * cheapest >= one[1:].max():
-                break
-            roles = [FIRST] if count == 1 else [FIRST, LAST] if count == 2 else [FIRST, MIDDLE, LAST]
-            tables = {}
-            for role in roles:
-                tables[role] = np.empty((layers + 1, grid + 1))
-                kernels.cover_costs(np.ascontiguousarray(steps[count - 1, role]), price, grid, tables[role])
-            if count == 1:
-                one[1:] = np.minimum(one[1:], tables[FIRST][layers, 1:])
-            else:
-                middle = tables.get(MIDDLE, tables[FIRST])
-                kernels.split_layers(tables[FIRST], middle, tables[LAST], count - 2, one)
-    every = np.empty(grid + 1)
-    # More steps never cost less: what serves t also serves t - 1.
-    one = np.minimum.accumulate(one[::-1])[::-1]
-    kernels.cover_demand(one, every)
-    return one, every
-
-
 @dataclass(frozen=True)
 class AllocationCertificate:
     """A bound on the cost of any allocation from any library, of node sets of any size.
@@ -185,18 +123,181 @@ class AllocationCertificate:
         bound_usd_h: No allocation that meets the demands within the availability costs less, USD/h, initialization
             penalty included where nothing runs yet.
         fractional_usd_h: The part of it that the column generation alone proves, with nodes in fractions, USD/h.
-        phase_usd_h: The least cost of each model phase by itself, whole nodes counted, at prices with duals, USD/h.
         rounds: Rounds of the column generation.
         columns: Columns made.
         feasible: Whether the demands can be met at all with nodes in fractions.
+        capacity_prices: float64 (R, C), the duals, USD/h per node.
     """
 
     bound_usd_h: float
     fractional_usd_h: float
-    phase_usd_h: tuple[float, ...]
     rounds: int
     columns: int
     feasible: bool
+    capacity_prices: Floats
+
+
+class AnySizeBounds:
+    """Bounds over node sets of any size on the cost of all that a scenario needs.
+
+    Args:
+        scenario: Demands, prices, availability.
+        tables: From :func:`unlimited_tables`, or for as many stages as are wanted: the bounds hold for those.
+
+    Raises:
+        LibraryError: The scenario lets nodes serve, or cost, other than the bound counts.
+    """
+
+    def __init__(self, scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> None:
+        _refuse(scenario)
+        self.tables = tables
+        self.demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
+        # The phases that a request may pass: for each model, one way or several.
+        self.ways = tuple(tuple(ways) for ways in ways_of(scenario).values())
+        sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
+        # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
+        # What starting costs by template is left out of this bound.
+        free = bool(scenario.running) or scenario.operations.start is not None
+        factor = 1.0 if free else 1.0 + scenario.initialization_penalty
+        # Reserved and spot nodes cost less, but the penalty is always on the list price; the cheapest class bounds them all.
+        rent = scenario.price_usd_h.copy()
+        names = [configuration.name for configuration in scenario.configurations]
+        for held in scenario.operations.classes:
+            cell = scenario.regions.index(held.region), names.index(held.configuration)
+            rent[cell] = min(rent[cell], held.usd_h)
+        self.price = np.where(sold, rent + (factor - 1.0) * scenario.price_usd_h, math.inf)
+        self.supply = np.where(sold, scenario.availability, 0).astype(np.float64)
+
+    def whole_nodes(self, mu: Floats, grid: int) -> tuple[float, list[list[InstancePrices]]]:
+        """The bound that counts whole nodes, USD/h, and what it is made of.
+
+        Args:
+            mu: float64 (R, C), prices of capacity, at least 0.
+            grid: Steps of each demand.
+
+        Returns:
+            The bound, and by model phase the prices of instances in each of the regions of different prices.
+        """
+        rows = np.unique(self.price + mu, axis=0)
+        prices = [
+            [instance_prices(table.values, row, float(demand), grid) for row in rows] if demand > 0 else []
+            for table, demand in zip(self.tables, self.demand, strict=True)
+        ]
+        return self._lagrangian(mu, [_over_regions(several, grid) for several in prices]), prices
+
+    def fractional(self, mu: Floats, least: Floats) -> float:
+        """The bound with nodes in fractions, USD/h; ``least``: float64 (M,), kappa of each phase at prices with ``mu``."""
+        return self._lagrangian(
+            mu, [np.array([0.0, d * k if d else 0.0]) for d, k in zip(self.demand, least, strict=True)]
+        )
+
+    def _lagrangian(self, mu: Floats, every: Sequence[Floats]) -> float:
+        """All demands at prices with duals, less what the duals earn on the supply."""
+        total = -float((mu * self.supply).sum())
+        for ways in self.ways:
+            served = None
+            for way in ways:
+                price = np.sum([every[p] for p in way], axis=0)
+                served = price if served is None else min_plus(served, price)
+            total += 0.0 if served is None else float(served[-1])
+        return total * (1 - _SAFE)
+
+    def column_generation(
+        self, tolerance: float = 1e-6, on_round: Callable[[int, float], None] | None = None
+    ) -> tuple[Floats, float, int, int, bool]:
+        """Duals of the capacity rows (R, C), the bound in USD/h, rounds, columns, and whether demands can be met."""
+        columns: dict[tuple[int, int, bytes], tuple[int, int, Floats, float]] = {}
+
+        def add(mu: Floats) -> Floats:
+            """Columns that are best at these duals; float64 (M,), the least cost of a token/s of each phase."""
+            least = np.full(len(self.demand), math.inf)
+            for m, table in enumerate(self.tables):
+                for r in range(len(mu)):
+                    token = cheapest_token(table.values, self.price[r] + mu[r])
+                    if not token.stages:
+                        continue
+                    least[m] = min(least[m], token.usd_h)
+                    usage = token.usage(table.values)
+                    usd = float(usage @ np.where(usage > 0, self.price[r], 0.0))
+                    columns.setdefault((m, r, usage.tobytes()), (m, r, usage, usd))
+            return least
+
+        mu = np.zeros(self.price.shape)
+        least = add(mu)
+        bound = self.fractional(mu, least)
+        if not math.isfinite(bound):
+            return mu, math.inf, 0, len(columns), False
+        for rounds in range(1, 201):
+            if on_round is not None:
+                on_round(rounds, bound)
+            objective, mu, short = self._master(list(columns.values()))
+            least = add(mu)
+            bound = max(bound, self.fractional(mu, least))
+            if short <= 0 and bound >= objective * (1 - tolerance):
+                break
+        return mu, bound, rounds, len(columns), short <= 1e-9
+
+    def _master(self, columns: Sequence[tuple[int, int, Floats, float]]) -> tuple[float, Floats, float]:
+        """The linear programme over the columns: objective, duals of the capacity rows (R, C), and share of unmet demand."""
+        from scipy.sparse import csc_matrix
+
+        demand, (regions, kinds) = self.demand, self.supply.shape
+        ways = [(model, way) for model, several in enumerate(self.ways) for way in several]
+        count, models, split = len(demand), len(self.ways), len(columns)
+        # Columns in units of the whole demand keep the numbers near 1: a pipeline's share of its phase's demand, a way's
+        # share of its model's, and what of it is unmet, which keeps the programme feasible.
+        dense = np.zeros((count + models + regions * kinds, split + len(ways) + models))
+        cost = np.zeros(dense.shape[1])
+        for position, (m, r, usage, usd) in enumerate(columns):
+            dense[m, position] = 1
+            place = count + models + r * kinds
+            dense[place : place + kinds, position] = usage * demand[m]
+            cost[position] = usd * demand[m]
+        for position, (model, way) in enumerate(ways, start=split):
+            dense[list(way), position] = -1
+            dense[count + model, position] = 1
+        dense[count : count + models, split + len(ways) :] = np.eye(models)
+        cost[split + len(ways) :] = 100 * max(float(cost.max()), 1.0)
+        matrix = MilpMatrix(
+            c=cost,
+            offset=0.0,
+            a=csc_matrix(dense),
+            row_lower=np.concatenate([np.zeros(count), np.ones(models), np.full(regions * kinds, -math.inf)]),
+            row_upper=np.concatenate([np.full(count + models, math.inf), self.supply.ravel()]),
+            lower=np.zeros(len(cost)),
+            upper=np.full(len(cost), math.inf),
+            integer=np.zeros(len(cost), dtype=bool),
+            maximize=False,
+            column_names=[f"x{i}" for i in range(len(cost))],
+            row_names=[f"r{i}" for i in range(dense.shape[0])],
+        )
+        result = solve_matrix(matrix, "highs")
+        if result.x is None or result.row_duals is None or result.termination.reason is not Reason.OPTIMAL:
+            raise ArithmeticError(f"the master of the certificate was not solved: {result.termination.raw}")
+        mu = np.maximum(-result.row_duals[count + models :], 0.0).reshape(regions, kinds)
+        return result.objective, mu, float(result.x[split + len(ways) :].sum())
+
+
+def _over_regions(prices: Sequence[InstancePrices], grid: int) -> Floats:
+    """float64 (G + 1,): least price of all instances together, each in the region where it is cheapest."""
+    every = np.zeros(grid + 1)
+    if prices:
+        one = np.min([np.minimum(price.one, price.every) for price in prices], axis=0)
+        kernels.cover_demand(one, every)
+    return every
+
+
+def _refuse(scenario: ResolvedScenario) -> None:
+    """Refuse what the bounds do not hold for."""
+    reason = None
+    if scenario.placement.budget_units is not None:
+        reason = "is for latency budgets of SLO / S; this scenario's are free"
+    elif scenario.sharing.models > 1:
+        reason = "counts whole nodes for each model; in this scenario models share nodes"
+    elif scenario.operations.cases:
+        reason = "is for one demand; this scenario has demand cases"
+    if reason is not None:
+        raise LibraryError(f"the bound over node sets of any size {reason}")
 
 
 def allocation_certificate(
@@ -218,105 +319,14 @@ def allocation_certificate(
         grid: Steps of each demand in the bound that counts whole nodes; 0 leaves that bound out.
         tolerance: Relative distance between master and bound to stop at.
         on_round: Called with (round, bound in USD/h).
+
+    Raises:
+        LibraryError: As :class:`AnySizeBounds`.
     """
-    tables = unlimited_tables(scenario) if tables is None else tables
-    regions, kinds = scenario.availability.shape
-    sold = (scenario.availability > 0) & np.isfinite(scenario.price_usd_h)
-    # What runs already pays no penalty; without knowing which of it stays, nobody is charged for it.
-    # What starting costs by template is left out of this bound.
-    free = bool(scenario.running) or scenario.operations.start is not None
-    factor = 1.0 if free else 1.0 + scenario.initialization_penalty
-    # Reserved and spot nodes cost less, but the penalty is always on the list price; the cheapest class bounds them all.
-    rent = scenario.price_usd_h.copy()
-    names = [configuration.name for configuration in scenario.configurations]
-    for held in scenario.operations.classes:
-        cell = scenario.regions.index(held.region), names.index(held.configuration)
-        rent[cell] = min(rent[cell], held.usd_h)
-    price = np.where(sold, rent + (factor - 1.0) * scenario.price_usd_h, math.inf)
-    demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
-    supply = np.where(sold, scenario.availability, 0).astype(np.float64)
-    known: set[tuple[int, int, bytes]] = set()
-    columns: list[tuple[int, int, Floats, float]] = []
-
-    def add(mu: Floats) -> Floats:
-        """Columns that are best at these duals; float64 (M,), the least cost of a token/s of each phase."""
-        least = np.full(len(demand), math.inf)
-        for m, table in enumerate(tables):
-            for r in range(regions):
-                token = cheapest_token(table.values, price[r] + mu[r])
-                if not token.stages:
-                    continue
-                least[m] = min(least[m], token.usd_h)
-                usage = token.usage(table.values)
-                if (m, r, usage.tobytes()) not in known:
-                    known.add((m, r, usage.tobytes()))
-                    columns.append((m, r, usage, float(usage @ np.where(usage > 0, price[r], 0.0))))
-        return least
-
-    needed = np.flatnonzero(demand > 0)
-    mu = np.zeros((regions, kinds))
-    least = add(mu)
-    if not np.isfinite(least[needed]).all():
-        return AllocationCertificate(math.inf, math.inf, (), 0, len(columns), False)
-    bound = float(demand[needed] @ least[needed])
-    for rounds in range(1, 201):
-        if on_round is not None:
-            on_round(rounds, bound)
-        objective, mu, short = _master(columns, demand, supply)
-        least = add(mu)
-        # Lagrangian bound: demand at the prices with duals, less what the duals earn on the supply.
-        bound = max(bound, float(demand[needed] @ least[needed]) - float((mu * supply).sum()))
-        if short <= 0 and bound >= objective * (1 - tolerance):
-            break
-    fractional, alone = (
-        bound * (1 - _SAFE),
-        [float(d * k) if d > 0 else 0.0 for d, k in zip(demand, least, strict=True)],
-    )
-    if grid > 0:
-        for m in (int(position) for position in needed):
-            every = whole_nodes_bound(tables[m].values, price + mu, float(demand[m]), grid)[1]
-            alone[m] = max(alone[m], float(every[-1]))
-        bound = max(bound, sum(alone) - float((mu * supply).sum()))
-    return AllocationCertificate(bound * (1 - _SAFE), fractional, tuple(alone), rounds, len(columns), short <= 1e-9)
-
-
-def _master(
-    columns: Sequence[tuple[int, int, Floats, float]], demand: Floats, supply: Floats
-) -> tuple[float, Floats, float]:
-    """The linear programme over the columns: objective, duals of the capacity rows (R, C), and share of unmet demand."""
-    from scipy.sparse import csc_matrix
-
-    regions, kinds = supply.shape
-    count = len(demand)
-    # Columns in units of the whole demand keep the numbers near 1; a shortfall column a phase keeps it feasible.
-    dense = np.zeros((count + regions * kinds, len(columns) + count))
-    cost = np.zeros(len(columns) + count)
-    for position, (m, r, usage, usd) in enumerate(columns):
-        dense[m, position] = 1
-        dense[count + r * kinds : count + (r + 1) * kinds, position] = usage * demand[m]
-        cost[position] = usd * demand[m]
-    dearest = max(float(cost.max()), 1.0)
-    for m in range(count):
-        dense[m, len(columns) + m] = 1
-        cost[len(columns) + m] = 100 * dearest
-    matrix = MilpMatrix(
-        c=cost,
-        offset=0.0,
-        a=csc_matrix(dense),
-        row_lower=np.concatenate([(demand > 0).astype(np.float64), np.full(regions * kinds, -math.inf)]),
-        row_upper=np.concatenate([np.full(count, math.inf), supply.ravel()]),
-        lower=np.zeros(len(cost)),
-        upper=np.full(len(cost), math.inf),
-        integer=np.zeros(len(cost), dtype=bool),
-        maximize=False,
-        column_names=[f"x{i}" for i in range(len(cost))],
-        row_names=[f"r{i}" for i in range(dense.shape[0])],
-    )
-    result = solve_matrix(matrix, "highs")
-    if result.x is None or result.row_duals is None or result.termination.reason is not Reason.OPTIMAL:
-        raise ArithmeticError(f"the master of the certificate was not solved: {result.termination.raw}")
-    mu = np.maximum(-result.row_duals[count:], 0.0).reshape(regions, kinds)
-    return result.objective, mu, float(result.x[len(columns) :].sum())
+    bounds = AnySizeBounds(scenario, unlimited_tables(scenario) if tables is None else tables)
+    mu, fractional, rounds, columns, feasible = bounds.column_generation(tolerance, on_round)
+    bound = max(fractional, bounds.whole_nodes(mu, grid)[0]) if grid > 0 and rounds else fractional
+    return AllocationCertificate(bound, fractional, rounds, columns, feasible, mu)
 
 
 def phase_bounds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from coralopt.types import Floats, Ints
+from coralopt.types import Bools, Floats, Ints
 
 
 @njit(cache=True, parallel=True)
@@ -37,13 +37,15 @@ def _times(left: Floats, right: Floats, out: Floats) -> None:
 
 
 @njit(cache=True, parallel=True)
-def split_layers(first: Floats, middle: Floats, last: Floats, inner: int, best: Floats) -> None:
+def split_layers(first: Floats, middle: Floats, last: Floats, inner: int, wanted: Bools, best: Floats) -> None:
     """``best[t]`` = min(best[t], least price of a first stage, ``inner`` middle ones and a last one, of t steps each).
 
-    Tables are (L + 1, T + 1); 0 layers are no stage.
+    Tables are (L + 1, T + 1); 0 layers are no stage. Only where ``wanted[t]``.
     """
     layers = first.shape[0] - 1
     for t in prange(1, best.shape[0]):
+        if not wanted[t]:
+            continue
         line, stage, spare = np.empty(layers + 1), np.empty(layers + 1), np.empty(layers + 1)
         stage[0] = np.inf
         line[0] = np.inf
@@ -76,3 +78,60 @@ def cover_demand(one: Floats, out: Floats) -> None:
             if cost < least:
                 least = cost
         out[t] = least
+
+
+@njit(cache=True)
+def trace_instance(
+    first: tuple[Floats, Ints],
+    middle: tuple[Floats, Ints],
+    last: tuple[Floats, Ints],
+    price: Floats,
+    size: tuple[int, int],
+    nodes: Ints,
+) -> None:
+    """Add to ``nodes[c]`` the nodes of a cheapest instance; ``size``: stages and steps t.
+
+    Of each role: least prices as of :func:`cover_costs`, and the steps of a node.
+    """
+    stages, t = size
+    layers = first[0].shape[0] - 1
+    if stages == 1:
+        _take(first, price, layers, t, nodes)
+        return
+    line = np.full((stages, layers + 1), np.inf)
+    held = np.zeros((stages, layers + 1), dtype=np.int64)
+    for position in range(stages):
+        table = first[0] if position == 0 else last[0] if position == stages - 1 else middle[0]
+        for total in range(1, layers + 1):
+            for j in range(1, total + 1):
+                if position == 0:
+                    cost = table[j, t] if j == total else np.inf
+                else:
+                    cost = line[position - 1, total - j] + table[j, t]
+                if cost < line[position, total]:
+                    line[position, total] = cost
+                    held[position, total] = j
+    left = layers
+    for back in range(stages):
+        position = stages - 1 - back
+        role = first if position == 0 else last if position == stages - 1 else middle
+        _take(role, price, held[position, left], t, nodes)
+        left -= held[position, left]
+
+
+@njit(cache=True)
+def _take(role: tuple[Floats, Ints], price: Floats, layers: int, t: int, nodes: Ints) -> None:
+    """Add the nodes of a cheapest stage of t steps."""
+    costs, steps = role
+    while t > 0:
+        chosen = -1
+        least = np.inf
+        for c in range(steps.shape[0]):
+            if steps[c, layers] > 0:
+                cost = price[c] + costs[layers, max(t - steps[c, layers], 0)]
+                if cost < least:
+                    least, chosen = cost, c
+        if chosen < 0:
+            return
+        nodes[chosen] += 1
+        t -= steps[chosen, layers]

@@ -6,10 +6,11 @@ configuration and 66 for each node it may have, and where two cores placed 15,00
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from coralopt.catalog.types import GIB
 from coralopt.errors import LibraryError, LongBuildWarning
@@ -46,7 +47,8 @@ class LibraryEstimate:
         )
 
 
-def count_node_sets(memory_gib: Sequence[float], max_nodes: int, memory_cap_gib: float = float("inf")) -> list[int]:
+@cache
+def count_node_sets(memory_gib: tuple[float, ...], max_nodes: int, memory_cap_gib: float = float("inf")) -> list[int]:
     """How many node sets of up to 1, 2, ..., ``max_nodes`` nodes :func:`coralopt.templates.node_sets` would make."""
     # Sets of k nodes by their memory, configuration by configuration; equal sums are counted together.
     sums: list[Counter[float]] = [Counter({0.0: 1}), *(Counter[float]() for _ in range(max_nodes))]
@@ -65,9 +67,23 @@ def count_node_sets(memory_gib: Sequence[float], max_nodes: int, memory_cap_gib:
     return counts
 
 
+def has_more_node_sets(scenario: ResolvedScenario, most: int) -> bool:
+    """Whether a scenario has more node sets than ``most``, all model phases together."""
+    hosts = tuple(configuration.memory_gib for configuration in scenario.configurations)
+    total = 0
+    if len(scenario.model_phases) * math.comb(len(hosts) + scenario.max_nodes, scenario.max_nodes) <= most:
+        return False
+    for phase in scenario.model_phases:
+        cap_gib = scenario.memory_ratio * phase.model.weight_bytes / GIB
+        total += count_node_sets(hosts, scenario.max_nodes, cap_gib)[-1]
+        if total > most:
+            return True
+    return False
+
+
 def library_estimates(scenario: ResolvedScenario) -> list[LibraryEstimate]:
     """The library's estimates at N_max 1, 2, ... up to the scenario's."""
-    hosts = [configuration.memory_gib for configuration in scenario.configurations]
+    hosts = tuple(configuration.memory_gib for configuration in scenario.configurations)
     totals = [0] * scenario.max_nodes
     for phase in scenario.model_phases:
         cap_gib = scenario.memory_ratio * phase.model.weight_bytes / GIB
@@ -94,7 +110,8 @@ def announce(scenario: ResolvedScenario) -> None:
     advice = f"lower pruning.max_nodes ({fits[-1]}) or " if fits else "offer fewer configurations, or "
     if whole.memory_gib > room:
         raise LibraryError(
-            f"the template library has {whole}; this machine has {room:.1f} GiB: {advice}lower pruning.memory_ratio"
+            f"the template library has {whole}; this machine has {room:.1f} GiB: {advice}lower pruning.memory_ratio; "
+            "`coralopt plan` needs no library with `templates: on-demand` in the scenario"
         )
     warnings.warn(
         f"the template library has {whole}; to shorten that, {advice}lower pruning.memory_ratio",

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt import load_scenario
+from coralopt.errors import LibraryError
 from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.templates import (
@@ -22,8 +23,8 @@ from coralopt.templates import (
     phase_bounds,
     rank_templates,
     unlimited_tables,
-    whole_nodes_bound,
 )
+from coralopt.templates.instance_prices import instance_prices
 from coralopt.testing.placement_strategies import throughput_values
 from coralopt.throughput.tables import stage_role
 
@@ -58,14 +59,15 @@ def test_cheapest_token_equals_every_layer_split(values, prices):
     st.lists(st.integers(1, 9), min_size=2, max_size=2),
     st.integers(1, 400),
 )
-def test_whole_nodes_bound_is_below_every_node_set(values, prices, demand):
+def test_whole_nodes_are_priced_below_every_node_set(values, prices, demand):
     """No instance of real nodes, and no number of instances, may be cheaper than the bound says."""
     price = np.array(prices[: values.shape[2]], dtype=float)
     width, grid = values.shape[2], 50
     rows = [row for row in itertools.product(range(5), repeat=width) if 1 <= sum(row) <= 4]
     sets = np.array(sorted(rows, key=lambda row: (sum(row), row)), dtype=np.int8)
     throughput = sweep(values, sets).throughput
-    one, every = whole_nodes_bound(values, price[None, :], float(demand), grid)
+    prices = instance_prices(values, price, float(demand), grid)
+    one, every = np.minimum(prices.one, prices.every), prices.every
     for row, speed in zip(sets, throughput, strict=True):
         if speed > 0:
             steps = min(int(np.ceil(speed / (demand / grid) - 1e-9)), grid)
@@ -137,3 +139,52 @@ def test_reserved_and_spot_nodes_lower_the_bound() -> None:
     plan = plan_scenario(scenario)
     certificate = allocation_certificate(scenario, unlimited_tables(scenario))
     assert certificate.bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    throughput_values(max_stages=3, max_configurations=2, max_layers=5),
+    st.lists(st.integers(1, 9), min_size=2, max_size=2),
+    st.integers(1, 400),
+)
+def test_node_sets_that_pay_reach_their_price(values, prices, demand):
+    """Each one costs a price of the table, and serves all but a step for every node of what that price is for."""
+    price, grid = np.array(prices[: values.shape[2]], dtype=float), 50
+    found = instance_prices(values, price, float(demand), grid)
+    sets = found.node_sets()
+    assert np.isfinite(found.every[-1]) == (len(sets) > 0)
+    for row in sets:
+        at = np.flatnonzero(np.isclose(found.one, row @ price))
+        assert len(at)
+        if row.sum() <= 6:
+            parts = [part for part in itertools.product(*(range(n + 1) for n in row)) if sum(part)]
+            below = np.array(sorted(parts, key=lambda part: (sum(part), part)), dtype=np.int8)
+            speed = sweep(values, below).throughput[-1]
+            assert speed / (demand / grid) > at.min() - 1 - row.sum()
+
+
+@pytest.mark.parametrize("mode", ["auto", "mixed"])
+def test_each_way_of_a_model_counts_once(mode: str) -> None:
+    """In mode auto the bound added the cost of every way that a request might take: 8.52 where a plan costs 2.93 USD/h."""
+    document = {**load_scenario("tiny").document, "mode": mode}
+    scenario = scenario_from_mapping(document)
+    plan, certificate = plan_scenario(scenario), allocation_certificate(scenario)
+    assert certificate.bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
+    assert certificate.bound_usd_h > 0.9 * plan.cost_usd_h
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"placement": {"latency_budgets": "free"}}, "budgets of SLO / S"),
+        ({"sharing": {"models": 2}, "mode": "mixed"}, "share nodes"),
+        (
+            {"demand_cases": {"a": {"probability": 0.5, "factor": 1.0}, "b": {"probability": 0.5, "factor": 2.0}}},
+            "cases",
+        ),
+    ],
+)
+def test_what_the_bound_does_not_count_is_refused(change: dict[str, Any], words: str) -> None:
+    scenario = scenario_from_mapping({**load_scenario("tiny").document, **change})
+    with pytest.raises(LibraryError, match=words):
+        allocation_certificate(scenario)

@@ -22,7 +22,7 @@ from coralopt.templates.estimate import announce, count_node_sets, library_estim
 )
 def test_node_sets_are_counted_without_making_them(memory: list[float], most: int, cap: float) -> None:
     sizes = node_sets(memory, most, cap).sum(axis=1)
-    assert count_node_sets(memory, most, cap) == [int((sizes <= nodes).sum()) for nodes in range(1, most + 1)]
+    assert count_node_sets(tuple(memory), most, cap) == [int((sizes <= nodes).sum()) for nodes in range(1, most + 1)]
 
 
 def test_estimates_of_a_scenario() -> None:

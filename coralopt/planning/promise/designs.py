@@ -16,12 +16,11 @@ import numpy as np
 
 from coralopt.placement import Placement, Stage
 from coralopt.plan import PlannedInstance
-from coralopt.plan.flows import ways_of
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, tighten
 from coralopt.planning.promise.games import planned_placement
 from coralopt.planning.promise.together import Together, TogetherRaces
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.throughput import ThroughputTables, stage_role
 from coralopt.types import Floats
 

@@ -1,0 +1,134 @@
+"""Planning with templates on demand: prices of nodes, node sets that pay at them, an allocation, and prices again.
+
+Every round adds the node sets that are worth their price, places them optimally, allocates over all templates so far,
+and takes the prices of capacity from that allocation to the next round. The bound counts whole nodes in node sets of any
+size at the same prices (:class:`coralopt.templates.certificate.AnySizeBounds`), in pipelines of up to N_max stages, so the
+gap that is told is proven over every template that there could be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from coralopt.allocation import AllocationProblem, AllocationResult, AllocationSearchOptions, Served, solve_allocation
+from coralopt.errors import InfeasibleError, OptionError
+from coralopt.planning.request import PlanRequest
+from coralopt.solving import relative_gap
+from coralopt.templates import (
+    AnySizeBounds,
+    NodeSetFamily,
+    TemplateLibrary,
+    build_library,
+    library_digest,
+)
+from coralopt.throughput import ThroughputTables
+from coralopt.types import Floats
+
+#: Most rounds, and the steps of each demand in the first one; a round without anything new makes them four times as many.
+ROUNDS, GRID, MOST_GRID = 8, 1000, 4000
+
+
+class OnDemandSearch:
+    """The cheapest allocation over templates made on demand, and a bound over node sets of any size.
+
+    Args:
+        request: What to plan.
+        tables: The scenario's throughput tables.
+        problem_of: The allocation problem over a library.
+        search: How each allocation is searched.
+
+    Raises:
+        LibraryError: The scenario lets nodes serve, or cost, other than the bound counts.
+        OptionError: Less than the whole demand may be served, a share of requests is asked for, or a library is given.
+    """
+
+    def __init__(
+        self,
+        request: PlanRequest,
+        tables: Sequence[ThroughputTables],
+        problem_of: Callable[[TemplateLibrary], AllocationProblem],
+        search: AllocationSearchOptions,
+    ) -> None:
+        scenario = self.scenario = request.scenario
+        instead = "give `templates: every`, and lower pruning.max_nodes where that is too many"
+        if request.on_infeasible != "explain":
+            raise OptionError(
+                f"on_infeasible is {request.on_infeasible!r}, which knows no templates on demand; {instead}"
+            )
+        if request.library is not None:
+            raise OptionError(f"{request.library}: templates on demand need no library file; {instead}")
+        if any(phase.attainment is not None for phase in scenario.model_phases):
+            raise OptionError(f"templates on demand are for mean requests (`attainment: mean`); {instead}")
+        self.request, self.tables, self.problem_of, self.search = request, tables, problem_of, search
+        self.bounds = AnySizeBounds(scenario, tables)
+        self.families = [NodeSetFamily(scenario, phase) for phase in scenario.model_phases]
+        self.bound_usd_h = 0.0
+
+    def run(self) -> tuple[TemplateLibrary, Served]:
+        """Templates, and an allocation of them whose gap is over node sets of any size.
+
+        Raises:
+            InfeasibleError: The demand cannot be met with the templates made.
+        """
+        mu, fractional, *_, feasible = self.bounds.column_generation()
+        if not feasible:
+            mu = np.zeros_like(mu)
+        best: tuple[TemplateLibrary, AllocationResult] | None = None
+        grid = GRID
+        for number in range(1, ROUNDS + 1):
+            if self.request.progress is not None:
+                self.request.progress("templates on demand", number, ROUNDS)
+            fresh = self._price(mu, grid)
+            if number == 1 and mu.any():
+                fresh = self._price(np.zeros_like(mu), grid) or fresh
+            if fresh or number == 1:
+                best = self._allocate(best)
+            if (
+                best is not None
+                and relative_gap(best[1].cost_usd_h, self.bound_usd_h) <= self.request.solve_options.rel_gap
+            ):
+                break
+            prices = None if best is None or best[1].state is None else best[1].state.capacity_prices
+            if prices is not None and not np.array_equal(prices, mu) and fresh:
+                mu = np.maximum(prices, 0.0)
+            elif grid < MOST_GRID:
+                grid *= 4
+            else:
+                break
+        if best is None:
+            raise InfeasibleError(
+                "no allocation of the templates made on demand meets every demand"
+                + ("" if feasible else "; nor could any node sets with this availability")
+            )
+        library, result = best
+        bound = min(max(self.bound_usd_h, fractional), result.cost_usd_h)
+        result = replace(result, bound_usd_h=bound, gap=relative_gap(result.cost_usd_h, bound))
+        return library, Served(result, self.problem_of(library))
+
+    def _price(self, mu: Floats, grid: int) -> bool:
+        """Node sets and the bound at these prices of capacity; whether any node set is new."""
+        bound, prices = self.bounds.whole_nodes(mu, grid)
+        self.bound_usd_h = max(self.bound_usd_h, bound)
+        fresh = [
+            family.add(nodes for price in several for nodes in price.node_sets().tolist())
+            for family, several in zip(self.families, prices, strict=True)
+        ]
+        return any(fresh)
+
+    def _allocate(
+        self, best: tuple[TemplateLibrary, AllocationResult] | None
+    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+        """The cheaper of ``best`` and an allocation over all templates so far."""
+        library = build_library(self.scenario, self.tables, node_sets=[family.rows() for family in self.families])
+        library = replace(library, digest=library_digest(self.scenario, self.tables))
+        state = None if best is None else best[1].state
+        search = replace(self.search, state=state or self.search.state, explained=False)
+        options = self.request.solve_options
+        try:
+            result = solve_allocation(self.problem_of(library), self.request.backend, options, search)
+        except InfeasibleError:
+            return best
+        return (library, result) if best is None or result.cost_usd_h < best[1].cost_usd_h else best

@@ -1,0 +1,161 @@
+"""The least price of one instance by what it serves, over node sets of any size, and the node sets that reach it.
+
+The demand D is cut into G steps, and the tokens/s of every node are rounded up to whole steps. The least price of a stage
+of t steps is then a covering knapsack over whole nodes, that of an instance of t steps a shortest path over layer splits,
+and that of all instances together a covering knapsack again. Rounding up only ever lowers a price: all are lower bounds.
+
+A pipeline of S stages has at least S nodes, and pays at least kappa_S for a token/s (:mod:`coralopt.templates.certificate`).
+Where that is no less than what instances of fewer stages pay together for as much, S stages need not be looked at: with
+them out, the least price of all instances together stays the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.templates import certificate_kernels as kernels
+from coralopt.throughput import FIRST, LAST, MIDDLE
+from coralopt.types import Floats, Ints
+
+#: Instances up to so much dearer than the cheapest way to serve as much are worth having.
+NEAR = 1.05
+
+
+@dataclass(frozen=True, eq=False)
+class InstancePrices:
+    """Least prices of one model phase at given prices of nodes.
+
+    Attributes:
+        values: float64 (S, 3, C, L + 1), tokens/s of one node, for S up to the number of stages looked at.
+        price_usd_h: float64 (C,), USD per node-hour; infinite where a configuration cannot be had.
+        step_tokens_s: D / G.
+        one: float64 (G + 1,), USD/h: no instance that serves more than t - 1 steps costs less, unless several of fewer
+            stages do as well together.
+        every: float64 (G + 1,), USD/h: nor do any number of instances.
+        stages: int64 (G + 1,), stages of the cheapest instance of just t steps; 0 where there is none.
+    """
+
+    values: Floats
+    price_usd_h: Floats
+    step_tokens_s: float
+    one: Floats
+    every: Floats
+    stages: Ints
+
+    def node_sets(self) -> npt.NDArray[np.int64]:
+        """int64 (M, C): node sets of instances that are worth their price for some number of steps."""
+        grid = len(self.one) - 1
+        worth = np.isfinite(self.one) & (self.one <= NEAR * self.every) & (self.stages > 0)
+        # Where more steps cost more, the price is that of an instance of just so many.
+        worth[:-1] &= self.one[1:] > self.one[:-1]
+        chosen: list[Ints] = []
+        for count in np.unique(self.stages[worth]).tolist():
+            steps, tables = _stage_prices(self.values[count - 1], count, self.price_usd_h, self.step_tokens_s, grid)
+            middle = tables.get(MIDDLE, tables[FIRST]), steps[MIDDLE]
+            last = tables.get(LAST, tables[FIRST]), steps[LAST]
+            for t in np.flatnonzero(worth & (self.stages == count)).tolist():
+                nodes = np.zeros(len(self.price_usd_h), dtype=np.int64)
+                kernels.trace_instance((tables[FIRST], steps[FIRST]), middle, last, self.price_usd_h, (count, t), nodes)
+                chosen.append(nodes)
+        return np.unique(np.array(chosen).reshape(-1, len(self.price_usd_h)), axis=0)
+
+
+def instance_prices(values: Floats, price_usd_h: Floats, demand_tokens_s: float, grid: int) -> InstancePrices:
+    """Least prices of instances of one model phase.
+
+    Args:
+        values: float64 (S, 3, C, L + 1), tokens/s of one node.
+        price_usd_h: float64 (C,), USD per node-hour, at least 0; infinite where a configuration cannot be had.
+        demand_tokens_s: D, positive.
+        grid: G, at least 1.
+    """
+    step = demand_tokens_s / grid
+    one, every = np.full(grid + 1, math.inf), np.full(grid + 1, math.inf)
+    one[0] = every[0] = 0.0
+    stages = np.zeros(grid + 1, dtype=np.int64)
+    usable = np.isfinite(price_usd_h)
+    cheapest = float(price_usd_h[usable].min()) if usable.any() else math.inf
+    served = np.arange(grid + 1) - 1.0
+    for count, kappa in fractional_prices(values, price_usd_h):
+        # An instance of more than t - 1 steps.
+        least = np.maximum(count * cheapest, kappa * step * served) * (1 - 1e-12)
+        wanted = least < every
+        wanted[0] = False
+        if not wanted.any():
+            if count * cheapest >= every[-1]:
+                break
+            continue
+        _, tables = _stage_prices(values[count - 1], count, price_usd_h, step, grid)
+        here = np.full(grid + 1, math.inf)
+        if count == 1:
+            here[1:] = tables[FIRST][-1, 1:]
+        else:
+            middle = tables.get(MIDDLE, tables[FIRST])
+            kernels.split_layers(tables[FIRST], middle, tables[LAST], count - 2, wanted, here)
+        better = here < one
+        if better.any():
+            one[better], stages[better] = here[better], count
+            # More steps never cost less: what serves t also serves t - 1.
+            for_less = np.minimum.accumulate(one[::-1])[::-1]
+            kernels.cover_demand(for_less, every)
+    one = np.minimum.accumulate(one[::-1])[::-1]
+    return InstancePrices(values, price_usd_h, step, one, every, stages)
+
+
+def fractional_prices(values: Floats, price_usd_h: Floats) -> Iterator[tuple[int, float]]:
+    """(S, kappa_S) for every stage count that has a pipeline: USD/h of a token/s when nodes can be had in fractions."""
+    layers = values.shape[3] - 1
+    for count in range(1, min(values.shape[0], layers) + 1):
+        cost = fractional_stages(values[count - 1], price_usd_h)[0]
+        kappa = float(cost[FIRST, layers]) if count == 1 else _pipeline(cost, count)
+        if math.isfinite(kappa):
+            yield count, kappa
+
+
+def fractional_stages(values: Floats, price_usd_h: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """float64 (3, L + 1), least USD/h of a token/s in a stage of each role and layer count, and which nodes are."""
+    usable = np.isfinite(price_usd_h)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.where((values > 0) & usable, price_usd_h[:, None] / values, math.inf)
+    return each.min(axis=1), each.argmin(axis=1)
+
+
+def _pipeline(cost: Floats, count: int) -> float:
+    if not (np.isfinite(cost[FIRST]).any() and np.isfinite(cost[LAST]).any()):
+        return math.inf
+    return float(min_plus(min_plus(cost[FIRST], _power(cost[MIDDLE], count - 2)), cost[LAST])[-1])
+
+
+def min_plus(left: Floats, right: Floats) -> Floats:
+    """(min, +) product: out[l] = min over j of left[j] + right[l - j]."""
+    size = len(left)
+    reversed_right = np.concatenate([right[::-1], np.full(size - 1, math.inf)])
+    windows = np.lib.stride_tricks.sliding_window_view(reversed_right, size)[::-1]
+    return np.asarray((left[None, :] + windows).min(axis=1))
+
+
+def _power(table: Floats, times: int) -> Floats:
+    result = np.full(len(table), math.inf)
+    result[0] = 0.0
+    while times:
+        if times & 1:
+            result = min_plus(result, table)
+        table, times = min_plus(table, table), times >> 1
+    return result
+
+
+def _stage_prices(
+    values: Floats, count: int, price_usd_h: Floats, step: float, grid: int
+) -> tuple[npt.NDArray[np.int64], dict[int, Floats]]:
+    """Whole steps of a node, int64 (3, C, L + 1), and by role float64 (L + 1, G + 1): least price of a stage, USD/h."""
+    steps = np.minimum(np.ceil(values / step * (1 - 1e-12)), grid).astype(np.int64)
+    roles = [FIRST] if count == 1 else [FIRST, LAST] if count == 2 else [FIRST, MIDDLE, LAST]
+    tables = {role: np.empty((values.shape[2], grid + 1)) for role in roles}
+    for role, table in tables.items():
+        kernels.cover_costs(np.ascontiguousarray(steps[role]), price_usd_h, grid, table)
+    return steps, tables

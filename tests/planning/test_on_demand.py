@@ -1,0 +1,96 @@
+"""Templates on demand against whole libraries: the same cost where supply is ample, and a bound that holds everywhere."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
+from coralopt.errors import CoraloptError
+from coralopt.planning import prove_bound
+from coralopt.scenario import ResolvedScenario
+from coralopt.templates import is_on_demand
+
+
+def tiny(templates: str | None, available: int = 64, scale: float = 1.0, **sections: Any) -> ResolvedScenario:
+    """The smallest built-in scenario with other supply and demand."""
+    document: dict[str, Any] = copy.deepcopy(dict(load_scenario("tiny").document))
+    for region in document["pool"]["regions"].values():
+        names = region["configurations"]
+        region["configurations"] = names if isinstance(names, (list, str)) else list(names)
+        region["available"] = available
+    for model in document["models"].values():
+        model["demand"]["requests_s"] *= scale
+    if templates is not None:
+        document["templates"] = templates
+        document.pop("pruning", None)
+    return scenario_from_mapping({**document, **sections})
+
+
+@pytest.mark.parametrize(("available", "scale"), [(64, 1.0), (64, 7.0), (3, 4.0)])
+def test_a_plan_costs_what_that_of_a_whole_library_costs(available: int, scale: float) -> None:
+    """With ample and scarce supply: no dearer than four nodes a template, above its own bound, and that below both."""
+    every = plan_scenario(tiny(None, available, scale, pruning={"max_nodes": 4, "memory_ratio": 1e6}))
+    plan = plan_scenario(tiny("on-demand", available, scale))
+    assert verify_plan(plan).ok
+    assert plan.lower_bound_usd_h <= min(plan.cost_usd_h, every.cost_usd_h) * (1 + 1e-9)
+    assert plan.cost_usd_h <= every.cost_usd_h * (1 + plan.gap + 1e-9)
+    if available == 64:
+        assert plan.gap < 1e-6
+
+
+def test_the_bound_is_derived_anew() -> None:
+    """A bound above what the proof gives, and a gap that it does not leave, are told."""
+    plan = plan_scenario(tiny("on-demand"))
+    assert prove_bound(plan) == ()
+    forged = plan.model_copy(update={"cost_usd_h": plan.cost_usd_h * 2, "lower_bound_usd_h": plan.cost_usd_h * 2})
+    sentences = " ".join(prove_bound(forged))
+    assert "an allocation of" in sentences
+    assert "leaves a gap" in sentences
+
+
+def test_what_runs_stays_known() -> None:
+    """A running instance of nodes that nothing else asks for is a template, too."""
+    entry = {"model": "phi4-14b", "phase": "decode", "region": "us-east-2", "nodes": {"1xL40S": 3}, "count": 1}
+    plan = plan_scenario(tiny("on-demand", running=[entry]))
+    assert verify_plan(plan).ok
+
+
+def test_one_way_or_several() -> None:
+    """Mode auto costs no more than its cheapest way, and the bound holds."""
+    several = plan_scenario(tiny("on-demand", mode="auto"))
+    alone = plan_scenario(tiny("on-demand", mode="mixed"))
+    assert several.lower_bound_usd_h <= several.cost_usd_h <= alone.cost_usd_h * (1 + 1e-6)
+
+
+def test_when_templates_are_made_on_demand() -> None:
+    """As the scenario says, else by the number of node sets; what is given about pruning stays."""
+    assert is_on_demand(tiny("on-demand"))
+    assert not is_on_demand(tiny("every"))
+    assert not is_on_demand(load_scenario("extended"))
+    large = {**load_scenario("extended").document, "pruning": {"max_nodes": 10, "memory_ratio": 1e6}}
+    assert is_on_demand(scenario_from_mapping(large))
+    kept = tiny("on-demand", pruning={"max_nodes": 5})
+    assert (kept.max_nodes, kept.memory_ratio) == (5, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sections", "words"),
+    [
+        ({"on_infeasible": "scale"}, {}, "on_infeasible is 'scale'"),
+        ({}, {"placement": {"latency_budgets": "free"}}, "budgets of SLO / S"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(arguments: Any, sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(CoraloptError, match=words):
+        plan_scenario(tiny("on-demand", **sections), **arguments)
+
+
+def test_shares_of_requests_need_a_library() -> None:
+    document: dict[str, Any] = copy.deepcopy(dict(tiny("on-demand").document))
+    for model in document["models"].values():
+        model["slo"]["attainment"] = 0.99
+    with pytest.raises(CoraloptError, match="mean requests"):
+        plan_scenario(scenario_from_mapping(document))
