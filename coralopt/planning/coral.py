@@ -251,8 +251,8 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     options = request.solve_options
     if is_on_demand(scenario):
         problem_of = partial(allocation_problem, scenario)
-        search = OnDemandSearch(request, scenario_tables(scenario), problem_of, AllocationSearchOptions())
-        result = search.run()[1].result
+        every_size = OnDemandSearch(request, scenario_tables(scenario), problem_of, AllocationSearchOptions())
+        result = every_size.run()[1].result
         return (*_outside(plan, result.bound_usd_h, result.cost_usd_h), *_wider(plan, result.bound_usd_h))
     library = build_library(scenario, progress=progress)
     violations = []
