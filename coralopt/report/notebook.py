@@ -39,7 +39,7 @@ MOST_ROWS = 50
 def shown(*parts: Table | Markup) -> str:
     """Tables and drawings as one element with the colours of the pages."""
     inside = [part if isinstance(part, Markup) else drawn([HtmlTable(part)]) for part in parts]
-    return element("div", element("style", Markup(stylesheet())), *inside, class_="coralopt")
+    return str(element("div", element("style", Markup(stylesheet())), *inside, class_="coralopt"))
 
 
 def drawn(blocks: Sequence[Block]) -> Markup:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from coralopt._version import __version__
 from coralopt.errors import UnsupportedError
 from coralopt.placement import Links, Placement, PlacementProblem, Stage
 from coralopt.solving import Availability, Capability, RawAnswer, Reason, SolveOptions
@@ -35,9 +36,7 @@ class DynamicProgrammeSolver:
 
     def probe(self) -> Availability:
         """Always there: it comes with coralopt."""
-        from importlib.metadata import version
-
-        return Availability(True, version("coralopt"), "Apache-2.0, no limits")
+        return Availability(True, __version__, "Apache-2.0, no limits")
 
     def solve_problem(self, problem: PlacementProblem, options: SolveOptions) -> RawAnswer[Placement]:
         """The throughput-optimal placement; of equally good ones the first with the fewest stages.

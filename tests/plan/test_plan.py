@@ -12,6 +12,7 @@ import pytest
 
 from coralopt import load_scenario, plan_scenario, verify_plan
 from coralopt.errors import PlanError
+from coralopt.placement.best import best_placement
 from coralopt.plan import Plan, plan_schema
 from coralopt.planning import prove_bound
 
@@ -27,6 +28,27 @@ def test_plan_holds(plan: Plan) -> None:
     assert verify_plan(plan).violations == ()
     assert plan.gap <= plan.requested_gap
     assert list(prove_bound(plan)) == []
+
+
+def test_optimality_is_derived_once_for_equal_nodes(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of instances of a few templates are verified as quickly as the templates."""
+    from coralopt.plan.verify import instances
+
+    asked = []
+
+    def counted(problem: object, solver: object) -> object:
+        asked.append(problem)
+        return best_placement(problem, solver=solver)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(instances, "best_placement", counted)
+    many = tuple(
+        item.model_copy(update={"name": f"{item.name}-{k}", "tokens_s": item.tokens_s * 2})
+        for k in range(50)
+        for item in plan.instances
+    )
+    wrong = verify_plan(plan.model_copy(update={"instances": many})).violations
+    assert len(asked) == len(plan.instances)
+    assert sum(violation.kind == "optimality" for violation in wrong) == len(many)
 
 
 def test_same_bytes_twice(plan: Plan, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_every_kind_shows_itself(values: dict[str, Shown]) -> None:
         assert words in repr(value)
         assert len(repr(value)) < 400
         html = value._repr_html_()
+        assert type(html) is str, "text that a caller joins to its own is not escaped"
         reader = Reader(html)
         assert not reader.open
         assert html.startswith('<div class="coralopt">')

@@ -154,11 +154,15 @@ def _sweep() -> Backend:
 
 def optimality(inspected: Inspected) -> Iterator[Violation]:
     """No better placement of the nodes of an instance exists, by the dynamic programme; or its own is as good as it says."""
+    reached: dict[tuple[str, frozenset[tuple[str, int]]], float] = {}
     for instance, phase in inspected.known:
         nodes = instance.nodes()
         if sum(nodes.values()) > inspected.scenario.max_nodes or instance.shared is not None:
             continue
-        best = best_placement(inspected.tables.problem(phase, nodes), solver=_sweep()).objective
+        key = (phase.key, frozenset(nodes.items()))
+        if key not in reached:
+            reached[key] = best_placement(inspected.tables.problem(phase, nodes), solver=_sweep()).objective
+        best = reached[key]
         # For a share of requests nodes may be cut so that each sends less of the KV caches.
         other = inspected.plan.planner in OTHER_PLACEMENTS or phase.attainment is not None
         if other and instance.tokens_s <= best * (1 + TOLERANCE):
