@@ -2,6 +2,7 @@
 
     python benchmarks/handover.py                  # 1k, 10k, 100k columns
     python benchmarks/handover.py --columns 100000
+    python benchmarks/handover.py --peers --columns 100000 1000000     # needs linopy, pulp and ortools beside
 
 Every route starts from the same arrays in a process of its own and ends with the model inside HiGHS, unsolved (HiGHS stops
 at time limit 0 with a given start, so that the check has an answer to check). CPU seconds of that process, imports left out:
@@ -10,6 +11,9 @@ at time limit 0 with a given start, so that the check has an answer to check). C
 - ``coralopt arrays``: ``solve(problem, route="arrays")``, with names, options, and the exact check of the answer;
 - ``coralopt pyomo``: the same through a Pyomo model and its standard-form compiler;
 - ``pyomo highs``: the Pyomo model through Pyomo's own HiGHS interface.
+
+``--peers`` has every package say the same matrix its own way: ``coralopt matrix`` (checked), linopy, PuLP, and MathOpt,
+whose model ends as the message that its solvers are handed.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import Any
 import numpy as np
 
 ROUTES = ("raw highspy", "coralopt arrays", "coralopt pyomo", "pyomo highs")
+PEERS = ("raw highspy", "coralopt matrix", "linopy", "mathopt", "pyomo highs", "pulp")
 
 
 def instance(columns: int) -> Any:
@@ -57,9 +62,8 @@ def begin(problem: Any) -> dict[tuple[int, int], int]:
     return found
 
 
-def raw(problem: Any) -> tuple[int, int]:
-    """Arrays to HiGHS, as short as it can be written."""
-    import highspy
+def arrays(problem: Any) -> Any:
+    """The rows as a sparse matrix, costs, lower and upper sides."""
     from scipy.sparse import csc_array, vstack
 
     price = problem.usage.astype(float) @ problem.price.T
@@ -72,27 +76,118 @@ def raw(problem: Any) -> tuple[int, int]:
         shape=(regions * configurations, len(t)),
     )
     serve = csc_array((problem.throughput[t], (problem.phase[t], np.arange(len(t)))), shape=(phases, len(t)))
-    a = vstack([usage, serve]).tocsc()
+    lower = np.concatenate([np.full(usage.shape[0], -np.inf), problem.demand])
+    upper = np.concatenate([problem.availability.ravel().astype(float), np.full(phases, np.inf)])
+    return vstack([usage, serve]).tocsc(), (1 + problem.penalty) * price.ravel(), lower, upper
+
+
+def raw(problem: Any) -> tuple[int, int]:
+    """Arrays to HiGHS, as short as it can be written."""
+    import highspy
+
+    a, cost, lower, upper = arrays(problem)
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.passModel(
-        len(t),
+        len(cost),
         a.shape[0],
         int(a.nnz),
         1,
         1,
         0.0,
-        (1 + problem.penalty) * price.ravel(),
-        np.zeros(len(t)),
-        np.full(len(t), solver.inf),
-        np.concatenate([np.full(usage.shape[0], -solver.inf), problem.demand]),
-        np.concatenate([problem.availability.ravel().astype(float), np.full(phases, solver.inf)]),
+        cost,
+        np.zeros(len(cost)),
+        np.full(len(cost), solver.inf),
+        lower,
+        upper,
         a.indptr.astype(np.int32),
         a.indices.astype(np.int32),
         a.data,
-        np.ones(len(t), dtype=np.int32),
+        np.ones(len(cost), dtype=np.int32),
     )
-    return int(a.shape[0]), len(t)
+    return int(a.shape[0]), len(cost)
+
+
+def matrix(problem: Any) -> tuple[int, int]:
+    """The same arrays as coralopt's matrix, with a complete start, which is checked."""
+    from coralopt.solving import LazyNames, MilpMatrix, solve_matrix
+
+    a, cost, lower, upper = arrays(problem)
+    m, n = a.shape
+    names = LazyNames([(n, str)]), LazyNames([(m, str)])
+    zeros, ones = np.zeros(n), np.ones(n, dtype=bool)
+    model = MilpMatrix(cost, 0.0, a, lower, upper, zeros, np.full(n, np.inf), ones, False, *names)
+    start = np.zeros(n)
+    start[[t * len(problem.region_names) + r for t, r in begin(problem)]] = list(begin(problem).values())
+    assert solve_matrix(model, "highs", {"time_limit": 0.0}, start=start).x is not None
+    return m, n
+
+
+def linopy(problem: Any) -> tuple[int, int]:
+    """linopy's variables over templates and regions, handed to HiGHS; nothing is checked."""
+    import linopy
+    import pandas as pd
+    import xarray as xr
+
+    price = (1 + problem.penalty) * problem.usage.astype(float) @ problem.price.T
+    model = linopy.Model()
+    axes = [pd.RangeIndex(price.shape[0], name="t"), pd.RangeIndex(price.shape[1], name="r")]
+    x = model.add_variables(lower=0, coords=axes, integer=True, name="x")
+    for c in range(problem.usage.shape[1]):
+        users = np.flatnonzero(problem.usage[:, c])
+        used = xr.DataArray(problem.usage[users, c].astype(float), dims="t", coords={"t": users})
+        model.add_constraints((used * x.sel(t=users)).sum("t") <= problem.availability[:, c].astype(float))
+    for p, demand in enumerate(problem.demand):
+        mine = np.flatnonzero(problem.phase == p)
+        speed = xr.DataArray(problem.throughput[mine], dims="t", coords={"t": mine})
+        model.add_constraints((speed * x.sel(t=mine)).sum() >= demand)
+    model.add_objective((xr.DataArray(price, coords=axes) * x).sum())
+    model.to_highspy()
+    return -1, price.size
+
+
+def mathopt(problem: Any) -> tuple[int, int]:
+    """MathOpt's variables one by one, as the message that its solvers get; nothing is checked."""
+    from ortools.math_opt.python import mathopt
+
+    price = (1 + problem.penalty) * problem.usage.astype(float) @ problem.price.T
+    model = mathopt.Model()
+    x = [[model.add_integer_variable(lb=0.0) for _ in row] for row in price]
+    for r, c in np.ndindex(problem.availability.shape):
+        row = model.add_linear_constraint(ub=float(problem.availability[r, c]))
+        for t in np.flatnonzero(problem.usage[:, c]):
+            row.set_coefficient(x[t][r], float(problem.usage[t, c]))
+    for p, demand in enumerate(problem.demand):
+        row = model.add_linear_constraint(lb=float(demand))
+        for t in np.flatnonzero(problem.phase == p):
+            for variable in x[t]:
+                row.set_coefficient(variable, float(problem.throughput[t]))
+    for variables, costs in zip(x, price.tolist(), strict=True):
+        for variable, cost in zip(variables, costs, strict=True):
+            model.objective.set_linear_coefficient(variable, cost)
+    model.export_model()
+    return -1, price.size
+
+
+def pulp(problem: Any) -> tuple[int, int]:
+    """PuLP's variables one by one, handed to HiGHS; nothing is checked."""
+    import pulp
+
+    price = (1 + problem.penalty) * problem.usage.astype(float) @ problem.price.T
+    model = pulp.LpProblem("m", pulp.LpMinimize)
+    x = [[pulp.LpVariable(f"x_{t}_{r}", 0, cat="Integer") for r in range(price.shape[1])] for t in range(len(price))]
+    model += pulp.LpAffineExpression((x[t][r], price[t, r]) for t, r in np.ndindex(price.shape))
+    for r, c in np.ndindex(problem.availability.shape):
+        users = np.flatnonzero(problem.usage[:, c])
+        used = pulp.LpAffineExpression((x[t][r], float(problem.usage[t, c])) for t in users)
+        model += used <= float(problem.availability[r, c])
+    for p, demand in enumerate(problem.demand):
+        mine = np.flatnonzero(problem.phase == p)
+        model += pulp.LpAffineExpression((v, float(problem.throughput[t])) for t in mine for v in x[t]) >= float(demand)
+    solver = pulp.HiGHS(msg=False)
+    solver.createAndConfigureSolver(model)
+    solver.buildSolverModel(model)
+    return -1, price.size
 
 
 def through_coralopt(problem: Any, route: str) -> tuple[int, int]:
@@ -122,21 +217,31 @@ def through_pyomo(problem: Any) -> tuple[int, int]:
 
 def measure(route: str, columns: int) -> dict[str, float]:
     """One route in this process."""
-    import highspy  # noqa: F401 - imports are not what is measured
-    import pyomo.environ  # noqa: F401
-    import scipy.sparse  # noqa: F401
+    import importlib
 
-    from coralopt.solving import solve  # noqa: F401
+    # Imports are not what is measured; each route needs its own.
+    own = {
+        "linopy": ("linopy", "highspy"),
+        "mathopt": ("ortools.math_opt.python.mathopt",),
+        "pulp": ("pulp", "highspy"),
+    }
+    for name in own.get(route, ("highspy", "pyomo.environ", "scipy.sparse", "coralopt.solving")):
+        importlib.import_module(name)
+    functions = {
+        "raw highspy": raw,
+        "coralopt arrays": lambda p: through_coralopt(p, "arrays"),
+        "coralopt pyomo": lambda p: through_coralopt(p, "pyomo"),
+        "coralopt matrix": matrix,
+        "pyomo highs": through_pyomo,
+        "linopy": linopy,
+        "mathopt": mathopt,
+        "pulp": pulp,
+    }
 
     problem = instance(columns)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cpu, wall = time.process_time(), time.perf_counter()
-    shape = {
-        "raw highspy": raw,
-        "coralopt arrays": lambda p: through_coralopt(p, "arrays"),
-        "coralopt pyomo": lambda p: through_coralopt(p, "pyomo"),
-        "pyomo highs": through_pyomo,
-    }[route](problem)
+    shape = functions[route](problem)
     return {
         "columns": shape[1],
         "cpu_s": time.process_time() - cpu,
@@ -149,16 +254,20 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", type=int, nargs="*", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--route", choices=ROUTES, help=argparse.SUPPRESS)
+    parser.add_argument("--peers", action="store_true", help="other packages, whichever are installed")
+    parser.add_argument("--route", choices=sorted({*ROUTES, *PEERS}), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.route:
         print(json.dumps(measure(arguments.route, arguments.columns[0])))
         return
     print(f"{'columns':>8}  {'route':16} {'CPU s':>8} {'wall s':>8} {'MiB':>8}")
     for columns in arguments.columns:
-        for route in ROUTES:
+        for route in PEERS if arguments.peers else ROUTES:
             command = [sys.executable, __file__, "--route", route, "--columns", str(columns)]
-            said = subprocess.run(command, capture_output=True, text=True, check=True)
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+            if said.returncode:
+                print(f"{columns:8}  {route:16} {(said.stderr.splitlines() or ['ended'])[-1][:80]}")
+                continue
             found = json.loads(said.stdout.splitlines()[-1])
             print(
                 f"{found['columns']:8.0f}  {route:16} {found['cpu_s']:8.2f} {found['wall_s']:8.2f} {found['mib']:8.0f}"

@@ -46,7 +46,9 @@ class ObservedBackend:
         self, inner: MatrixBackend, permute: int | None, tell: Tell | None, begins: Callable[[], None] = lambda: None
     ) -> None:
         self._inner, self._permute, self._tell, self._begins = inner, permute, tell, begins
-        self.name, self.capabilities = inner.name, inner.capabilities
+        self.name = inner.name
+        # What speaks of single rows and columns is not told in another order.
+        self.capabilities = inner.capabilities - {Capability.LP_BASIS, Capability.LAZY, Capability.POOL}
         self.seconds = {"handover": 0.0, "solve": 0.0, "permute": 0.0}
 
     def probe(self) -> Availability:
@@ -113,6 +115,7 @@ class Permutation:
             integer=matrix.integer[self.columns],
             column_names=[matrix.column_names[k] for k in self.columns],
             row_names=[matrix.row_names[k] for k in self.rows],
+            extras=matrix.extras.permuted(self.rows, self.columns),
         )
 
     def undo(self, raw: RawResult) -> RawResult:

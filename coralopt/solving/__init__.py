@@ -4,6 +4,7 @@ from coralopt.solving.attached import AttachedProblem, attach
 from coralopt.solving.backend import (
     Availability,
     Backend,
+    Basis,
     Capability,
     Listener,
     MatrixBackend,
@@ -15,9 +16,10 @@ from coralopt.solving.backend import (
 )
 from coralopt.solving.bridge import fast_build, matrix_from_pyomo
 from coralopt.solving.compiled import Compiled, compile_problem
+from coralopt.solving.extras import Extras, Indicator, SosSet
 from coralopt.solving.files import FileCheck, check_solution_file, read_model, write_model, write_solution
 from coralopt.solving.infeasibility import Conflict, SmallestRelaxation, find_conflict, smallest_relaxation
-from coralopt.solving.matrix import LazyNames, MilpMatrix
+from coralopt.solving.matrix import Lazy, LazyNames, LazyRow, MilpMatrix
 from coralopt.solving.options import SolveOptions, checked_native, unknown_option
 from coralopt.solving.plugin import Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.solving.problem import (
@@ -37,6 +39,7 @@ from coralopt.solving.registry import (
     solver_names,
     solvers_with,
 )
+from coralopt.solving.session import MatrixSession
 from coralopt.solving.solution import MatrixResult, Solution
 from coralopt.solving.solve import heeded, solve, solve_compiled, solve_matrix
 from coralopt.solving.status import Limit, Proof, Reason, Termination, gap_reached, relative_gap
@@ -46,19 +49,25 @@ __all__ = [
     "AttachedProblem",
     "Availability",
     "Backend",
+    "Basis",
     "Capability",
     "Check",
     "Compiled",
     "Conflict",
+    "Extras",
     "FileCheck",
     "Formulation",
+    "Indicator",
     "Job",
+    "Lazy",
     "LazyNames",
+    "LazyRow",
     "Limit",
     "Listener",
     "MatrixBackend",
     "MatrixPlugin",
     "MatrixResult",
+    "MatrixSession",
     "MilpMatrix",
     "Problem",
     "ProblemBackend",
@@ -70,6 +79,7 @@ __all__ = [
     "Solution",
     "SolveOptions",
     "SolveProgress",
+    "SosSet",
     "StartingFormulation",
     "Status",
     "Termination",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from coralopt.solving.matrix import MilpMatrix
+import numpy as np
+import numpy.typing as npt
+
+from coralopt.solving.matrix import Lazy, MilpMatrix
 from coralopt.solving.options import OptionValue, SolveOptions
 from coralopt.solving.status import Limit, Reason
 from coralopt.types import Floats
@@ -38,6 +41,12 @@ class Capability(Enum):
     PLACEMENT_FAMILY = "placement_family"
     MIP_START = "mip_start"
     LP_DUALS = "lp_duals"
+    #: Starts a linear programme from a :class:`Basis`, and gives the one that it ends with.
+    LP_BASIS = "lp_basis"
+    #: Takes rows that are made while it solves; without it the core solves again with them.
+    LAZY = "lazy"
+    #: Gives several solutions.
+    POOL = "pool"
     PROGRESS = "progress"
     SEED = "seed"
     INTERRUPT = "interrupt"
@@ -90,6 +99,26 @@ Listener = Callable[[SolveProgress], None]
 
 
 @dataclass(frozen=True, eq=False)
+class Basis:
+    """Where the simplex method stands: of every column and row whether it is basic, or at which of its bounds.
+
+    Attributes:
+        columns, rows: int8 (n,) and (m,): ``LOWER``, ``BASIC``, ``UPPER``, or ``FREE`` (at 0, without bounds).
+    """
+
+    LOWER: ClassVar[int] = 0
+    BASIC: ClassVar[int] = 1
+    UPPER: ClassVar[int] = 2
+    FREE: ClassVar[int] = 3
+    columns: npt.NDArray[np.int8]
+    rows: npt.NDArray[np.int8]
+
+    def with_rows(self, count: int) -> Basis:
+        """The basis of the same with ``count`` rows more."""
+        return Basis(self.columns, np.concatenate([self.rows, np.full(count, self.BASIC, dtype=np.int8)]))
+
+
+@dataclass(frozen=True, eq=False)
 class RawResult:
     """What a back end says; the core recomputes and checks before anything of it reaches a user.
 
@@ -108,6 +137,8 @@ class RawResult:
         solve_seconds: Seconds inside the solver.
         start_accepted: Whether a start was taken as a solution; ``None`` when none was given or it is unknown.
         objective: The solver's own objective of ``x``, ``None`` when it names none; the core recomputes it.
+        basis: Of an LP with an optimum, where the back end declares ``LP_BASIS``.
+        pool: Further solutions, where the back end declares ``POOL`` and the options ask for them.
     """
 
     reason: Reason
@@ -124,6 +155,8 @@ class RawResult:
     solve_seconds: float = 0.0
     start_accepted: bool | None = None
     objective: float | None = None
+    basis: Basis | None = None
+    pool: Sequence[Floats] = ()
 
 
 class Plugin(Protocol):
@@ -172,6 +205,22 @@ class MatrixBackend(Plugin, Protocol):
             OptionError: An unknown or wrong native option.
             LicenseLimitError: The licence does not cover the matrix.
         """
+        ...
+
+
+class SteeredBackend(Protocol):
+    """What ``solve`` of a back end takes beside, when it declares ``LP_BASIS`` or ``LAZY``."""
+
+    def solve(
+        self,
+        matrix: MilpMatrix,
+        options: SolveOptions,
+        *,
+        start: Floats | Basis | None = None,
+        on_progress: Listener | None = None,
+        lazy: Lazy | None = None,
+    ) -> RawResult:
+        """Like any other, from a basis, and with ``lazy`` asked about every solution before it counts."""
         ...
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from coralopt.errors import SolverError
-from coralopt.types import Floats
+from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
@@ -81,6 +81,16 @@ class Extras:
 
         units = diags_array(columns)
         return replace(self, quadratic=(units @ self.quadratic @ units * objective).tocsc())
+
+    def permuted(self, rows: Ints, columns: Ints) -> Extras:
+        """The same where row and column k are those that were at ``rows[k]`` and ``columns[k]``."""
+        row, column = np.argsort(rows).tolist(), np.argsort(columns).tolist()
+        return Extras(
+            None if self.quadratic is None else self.quadratic[columns][:, columns].tocsc(),
+            tuple(replace(group, columns=tuple(column[j] for j in group.columns)) for group in self.sos),
+            tuple(Indicator(row[part.row], column[part.column], part.value) for part in self.indicators),
+            tuple(sorted(column[j] for j in self.semicontinuous)),
+        )
 
     def examined(self, lower: Floats, upper: Floats, column_names: Sequence[str], row_names: Sequence[str]) -> Extras:
         """The same, with the quadratic part as canonical CSC.

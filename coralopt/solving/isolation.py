@@ -27,7 +27,7 @@ from coralopt.errors import (
     WrongAnswerError,
 )
 from coralopt.processes import LOOK_S, Child, Ending, Exit
-from coralopt.solving.backend import Listener, MatrixBackend, RawResult, SolveProgress
+from coralopt.solving.backend import Basis, Listener, MatrixBackend, RawResult, SolveProgress
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
@@ -50,7 +50,7 @@ def solve_isolated(
     matrix: MilpMatrix,
     backend: MatrixBackend,
     options: SolveOptions,
-    start: Floats | None,
+    start: Floats | Basis | None,
     on_progress: Listener | None,
 ) -> RawResult:
     """Run ``backend.solve`` in a process of its own.

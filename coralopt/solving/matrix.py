@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, overload
 
@@ -15,7 +15,7 @@ from coralopt.solving.extras import NO_EXTRAS, Extras
 from coralopt.types import Bools, Floats
 
 if TYPE_CHECKING:
-    from scipy.sparse import csc_array
+    from scipy.sparse import csc_array, sparray
 
 
 class LazyNames(Sequence[str]):
@@ -151,3 +151,48 @@ class MilpMatrix:
     def gradient(self, x: Floats) -> Floats:
         """float64 (n,): derivatives of the objective."""
         return self.c if self.extras.quadratic is None else self.c + self.extras.quadratic @ x
+
+
+@dataclass(frozen=True)
+class LazyRow:
+    """A row that is made while a problem is solved: its coefficients by the position of the column, and its sides."""
+
+    terms: Mapping[int, float]
+    lower: float
+    upper: float
+
+    def is_violated(self, x: Floats) -> bool:
+        """Whether a point misses it by more than rounding, relative to the size of its terms."""
+        parts = [factor * float(x[j]) for j, factor in self.terms.items()]
+        slack, activity = LAZY_TOLERANCE * max(1.0, sum(map(abs, parts))), sum(parts)
+        return not self.lower - slack <= activity <= self.upper + slack
+
+
+#: Largest violation of a lazy row, relative to the size of its terms, that passes.
+LAZY_TOLERANCE = 1e-6
+#: Rows that a point, float64 (n,), must hold beside those of the matrix; none when it holds all.
+Lazy = Callable[[Floats], Sequence[LazyRow]]
+
+
+def with_rows(matrix: MilpMatrix, a: sparray, lower: Floats, upper: Floats, names: Sequence[str] = ()) -> MilpMatrix:
+    """The matrix with rows behind its own: their entries, sides and names, ``new7`` for the eighth where none are given."""
+    from scipy.sparse import vstack
+
+    first = len(matrix.row_lower)
+    return replace(
+        matrix,
+        a=vstack([matrix.a, a]).tocsc(),
+        row_lower=np.concatenate([matrix.row_lower, lower]),
+        row_upper=np.concatenate([matrix.row_upper, upper]),
+        row_names=[*matrix.row_names, *(names or [f"new{first + k}" for k in range(len(lower))])],
+    )
+
+
+def with_lazy_rows(matrix: MilpMatrix, rows: Sequence[LazyRow]) -> MilpMatrix:
+    """The matrix with these rows behind its own."""
+    from scipy.sparse import csc_array
+
+    triples = [(i, j, value) for i, row in enumerate(rows) for j, value in row.terms.items()]
+    i, j, values = (np.array(part) for part in zip(*triples, strict=True)) if triples else (np.zeros(0, int),) * 3
+    below = csc_array((values, (i, j)), shape=(len(rows), len(matrix.c)), dtype=np.float64)
+    return with_rows(matrix, below, np.array([row.lower for row in rows]), np.array([row.upper for row in rows]))

@@ -32,6 +32,8 @@ class SolveOptions:
         presolve: On, off, or ``None`` for the solver's default.
         isolate: Whether the solve runs in a process of its own: ``time_limit`` is a hard deadline then, and the best
             incumbent outlives a crash.
+        solutions: Solutions to keep, best first, of those that the solver meets; more than one needs the capability
+            ``pool``.
         native: Options in the solver's own names, stronger than the common ones; an unknown one is an error.
 
     Raises:
@@ -48,6 +50,7 @@ class SolveOptions:
     log: bool = False
     presolve: bool | None = None
     isolate: bool = False
+    solutions: int = 1
     native: Mapping[str, OptionValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,7 +60,12 @@ class SolveOptions:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value < 0:
                 raise OptionError(f"option {name} is {value!r}; it must be a number of at least 0")
-        for name, least, optional in (("threads", 1, True), ("seed", 0, False), ("node_limit", 0, True)):
+        for name, least, optional in (
+            ("threads", 1, True),
+            ("seed", 0, False),
+            ("node_limit", 0, True),
+            ("solutions", 1, False),
+        ):
             value = getattr(self, name)
             if value is None and optional:
                 continue

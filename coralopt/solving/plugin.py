@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from coralopt.errors import LicenseLimitError, OptionError, SolverNotFoundError
-from coralopt.solving.backend import Availability, Capability, Listener, RawResult, SolveProgress
-from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.backend import Availability, Basis, Capability, Listener, RawResult, SolveProgress
+from coralopt.solving.matrix import Lazy, LazyRow, MilpMatrix
 from coralopt.solving.options import OptionValue, SolveOptions, checked_native
 from coralopt.solving.status import Limit, Reason
 from coralopt.types import Floats
@@ -82,6 +82,8 @@ class Job:
         matrix: What is to be solved.
         options: How; to be followed from scratch.
         start: float64 (n,), NaN where unknown; only for a matrix with integer columns.
+        basis: Where to start a linear programme.
+        lazy: Rows that a solution must hold beside those of the matrix; plugins call :meth:`missing`.
         listener: Told about events; plugins call :meth:`tell`.
         unknown: Figures of at least this size say that nothing is known.
         effective: Options in force, in the solver's own names; for the plugin to fill.
@@ -93,6 +95,8 @@ class Job:
     options: SolveOptions
     start: Floats | None = None
     listener: Listener | None = None
+    basis: Basis | None = None
+    lazy: Lazy | None = None
     unknown: float = math.inf
     effective: dict[str, OptionValue] = field(default_factory=dict)
     stop: Callable[[], object] = lambda: None
@@ -197,6 +201,15 @@ class Job:
             self.failure = error
             self.stop()
 
+    def missing(self, x: Floats) -> Sequence[LazyRow]:
+        """Lazy rows that a solution violates; what is raised there surfaces behind the solve."""
+        try:
+            return () if self.lazy is None or self.failure is not None else self.lazy(x)
+        except BaseException as error:
+            self.failure = error
+            self.stop()
+            return ()
+
     def without_columns(self) -> RawResult:
         """The result of a model without columns, which many solvers refuse: feasible iff every row admits 0."""
         matrix = self.matrix
@@ -295,8 +308,9 @@ class MatrixPlugin(ABC):
         matrix: MilpMatrix,
         options: SolveOptions,
         *,
-        start: Floats | None = None,
+        start: Floats | Basis | None = None,
         on_progress: Listener | None = None,
+        lazy: Lazy | None = None,
     ) -> RawResult:
         """Solve one matrix; see :class:`coralopt.solving.MatrixBackend`.
 
@@ -310,7 +324,9 @@ class MatrixPlugin(ABC):
             if self.probe().installed:
                 words = f"does not load in this process, solve with isolate=True: {error}"
             raise SolverNotFoundError(f"solver {self.name!r} {words}") from error
-        job = Job(matrix, options, start if matrix.is_mip else None, on_progress, self.unknown)
+        basis = start if isinstance(start, Basis) else None
+        begin = start if matrix.is_mip and not isinstance(start, Basis) else None
+        job = Job(matrix, options, begin, on_progress, None if matrix.is_mip else basis, lazy, self.unknown)
         if (matrix.lower > matrix.upper).any() or (matrix.row_lower > matrix.row_upper).any():
             # Some solvers take a row with crossed sides for a range the other way round.
             return job.finished(RawResult(Reason.INFEASIBLE, None, "crossed bounds", None, math.nan))

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from coralopt.display import Shown
 from coralopt.errors import NoSolutionError
+from coralopt.solving.backend import Basis
 from coralopt.solving.certificate import ClaimCertificate
 from coralopt.solving.options import OptionValue
 from coralopt.solving.status import Proof, Termination
@@ -97,6 +98,8 @@ class MatrixResult:
         reduced_costs: float64 (n,) for an LP: c - A'y.
         unit: Size of an ordinary objective, in which tolerances on it count.
         grounds: What the claim rests on, or what it takes to find out; see :attr:`proof`.
+        basis: Of an LP with an optimum, where the back end tells; a start for the next one.
+        pool: Checked solutions, best first, as many as the option ``solutions`` asks for and there are.
     """
 
     x: Floats | None
@@ -115,6 +118,8 @@ class MatrixResult:
     check_seconds: float = 0.0
     unit: float = 1.0
     grounds: Proof | ClaimCertificate = Proof.SOLVER
+    basis: Basis | None = None
+    pool: tuple[Floats, ...] = ()
 
     @cached_property
     def proof(self) -> Proof:

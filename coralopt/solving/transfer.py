@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.solving.backend import RawResult
+from coralopt.solving.backend import Basis, RawResult
 from coralopt.solving.extras import Extras, Indicator, SosSet
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
@@ -22,11 +22,15 @@ _SPARSE = ("data", "indices", "indptr")
 _ANSWERS = ("x", "row_duals", "reduced_costs")
 
 
-def write_request(folder: Path, matrix: MilpMatrix, solver: str, options: SolveOptions, start: Floats | None) -> None:
+def write_request(
+    folder: Path, matrix: MilpMatrix, solver: str, options: SolveOptions, start: Floats | Basis | None
+) -> None:
     """``matrix.npz`` and ``request.json``; names stay behind, no back end needs them."""
     arrays = {name: getattr(matrix, name) for name in _VECTORS}
     arrays.update(data=matrix.a.data, indices=matrix.a.indices, indptr=matrix.a.indptr)
-    if start is not None:
+    if isinstance(start, Basis):
+        arrays.update(basis_columns=start.columns, basis_rows=start.rows)
+    elif start is not None:
         arrays["start"] = start
     extras = matrix.extras
     if extras.quadratic is not None:
@@ -46,7 +50,7 @@ def write_request(folder: Path, matrix: MilpMatrix, solver: str, options: SolveO
     _write_json(folder / "request.json", request)
 
 
-def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | None]:
+def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | Basis | None]:
     """What :func:`write_request` wrote."""
     from scipy.sparse import csc_array
 
@@ -72,12 +76,17 @@ def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | 
         row_names=[f"r{i}" for i in range(rows)],
         extras=extras,
     )
-    return matrix, request["solver"], SolveOptions.from_mapping(request["options"]), held.get("start")
+    start = Basis(held["basis_columns"], held["basis_rows"]) if "basis_rows" in held else held.get("start")
+    return matrix, request["solver"], SolveOptions.from_mapping(request["options"]), start
 
 
 def write_result(folder: Path, result: RawResult) -> None:
     """``answer.npz`` and, last, ``result.json``: when that exists, everything does."""
     arrays = {name: getattr(result, name) for name in _ANSWERS if getattr(result, name) is not None}
+    if result.basis is not None:
+        arrays.update(basis_columns=result.basis.columns, basis_rows=result.basis.rows)
+    if result.pool:
+        arrays["pool"] = np.stack(result.pool)
     np.savez(folder / "answer.npz", **arrays)
     plain = {
         "reason": result.reason.value,
@@ -101,6 +110,9 @@ def result_from(folder: Path) -> RawResult:
     plain: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     with np.load(folder / "answer.npz", allow_pickle=False) as arrays:
         plain.update({name: arrays[name] if name in arrays.files else None for name in _ANSWERS})
+        if "basis_rows" in arrays.files:
+            plain["basis"] = Basis(arrays["basis_columns"], arrays["basis_rows"])
+        plain["pool"] = tuple(arrays["pool"]) if "pool" in arrays.files else ()
     limit = plain.pop("limit")
     return RawResult(reason=Reason(plain.pop("reason")), limit=None if limit is None else Limit(limit), **plain)
 

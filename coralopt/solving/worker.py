@@ -7,8 +7,9 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
-from coralopt.solving.backend import MatrixBackend, SolveProgress, is_matrix_backend
+from coralopt.solving.backend import MatrixBackend, SolveProgress, SteeredBackend, is_matrix_backend
 from coralopt.solving.registry import get_backend
 from coralopt.solving.transfer import read_request, write_error, write_incumbent, write_result
 
@@ -32,7 +33,7 @@ def main(folder: Path) -> int:
                 events.write(json.dumps(event) + "\n")
 
             events.write(json.dumps({"ready": time.time()}) + "\n")
-            write_result(folder, backend.solve(matrix, options, start=start, on_progress=tell))
+            write_result(folder, cast("SteeredBackend", backend).solve(matrix, options, start=start, on_progress=tell))
     except Exception as error:
         # Whatever a foreign solver raises belongs to the caller, not to this process's standard error.
         write_error(folder, error)

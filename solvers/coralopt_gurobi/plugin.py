@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from coralopt.errors import LicenseLimitError, SolverError
-from coralopt.solving import Availability, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
+from coralopt.solving import Availability, Basis, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
 from coralopt.solving.extras import is_convex
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, Job, MatrixPlugin, Status, lazy, named_options, stopped
-from coralopt.types import Ints
+from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
     from gurobipy import Model
@@ -70,6 +70,7 @@ class GurobiBackend(MatrixPlugin):
     def run(self, job: Job) -> RawResult:
         """One fresh model in an environment of its own, solved once."""
         _refuse_large(job.matrix)
+        options = job.options
         with _model(job.options.log) as model:
             _set_options(model, job)
             columns, parts = _pass_model(model, job.matrix)
@@ -78,6 +79,9 @@ class GurobiBackend(MatrixPlugin):
             watch = partial(_watch, job, columns, taken)
             if job.start is not None:
                 columns.Start = np.where(np.isnan(job.start), gurobipy.GRB.UNDEFINED, job.start)
+            if job.basis is not None:
+                model.update()
+                _pass_basis(columns, parts, job.basis)
             with job.solving():
                 model.optimize(watch)
                 if model.Status == gurobipy.GRB.INF_OR_UNBD:
@@ -88,13 +92,14 @@ class GurobiBackend(MatrixPlugin):
             reason, limit = _STATUSES.get(words, (Reason.OTHER_ERROR, Limit.OTHER))
             known = reason in (Reason.OPTIMAL, Reason.NO_SOLUTION_FOUND)
             usable = known and model.SolCount > 0
-            duals = None
+            duals = basis = None
             quadratic = job.matrix.extras.quadratic
             plain = not job.is_mip and (quadratic is None or is_convex(quadratic, job.matrix.maximize))
             if usable and reason is Reason.OPTIMAL and plain:
                 duals = np.zeros(job.matrix.shape[0])
                 for which, rows in parts:
                     duals[which] += np.asarray(rows.Pi, dtype=np.float64)
+                basis = _basis(columns, parts, len(duals)) if quadratic is None else None
             return RawResult(
                 reason,
                 limit,
@@ -106,6 +111,8 @@ class GurobiBackend(MatrixPlugin):
                 row_duals=duals,
                 start_accepted=bool(taken),
                 objective=float(model.ObjVal) if usable else None,
+                basis=basis,
+                pool=_pool(model, columns) if usable and options.solutions > 1 else (),
             )
 
     def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
@@ -173,6 +180,11 @@ def _set_options(model: Model, job: Job) -> None:
     if options.memory_limit is not None:
         # Gurobi counts in GB of 1e9 bytes; the soft limit keeps the incumbent.
         common["SoftMemLimit"] = float(options.memory_limit) * 1024**3 / 1e9
+    if job.lazy is not None:
+        common["LazyConstraints"] = 1
+    if options.solutions > 1:
+        # The best ones, not those that happen to be met.
+        common |= {"PoolSolutions": options.solutions, "PoolSearchMode": 2}
     if options.presolve is not None:
         common["Presolve"] = -1 if options.presolve else 0
     known = [name for name in dir(gurobipy.GRB.Param) if name[0] != "_"]
@@ -217,6 +229,48 @@ def _pass_model(model: Model, matrix: MilpMatrix) -> tuple[Any, list[tuple[Ints,
     return x, parts
 
 
+def _missing(job: Job, columns: Any, model: Model) -> list[tuple[Any, str, float]]:
+    """(terms, sense, side) of the lazy rows that a new solution violates."""
+    found = []
+    for row in job.missing(np.asarray(model.cbGetSolution(columns), dtype=np.float64)):
+        terms = gurobipy.LinExpr(list(row.terms.values()), [columns[j].item() for j in row.terms])
+        found += [(terms, sense, side) for sense, side in ((">", row.lower), ("<", row.upper)) if abs(side) < np.inf]
+    return found
+
+
+def _pool(model: Model, columns: Any) -> tuple[Floats, ...]:
+    """Every solution that Gurobi holds."""
+    points = []
+    for k in range(model.SolCount):
+        model.Params.SolutionNumber = k
+        points.append(np.asarray(columns.Xn, dtype=np.float64))
+    return tuple(points)
+
+
+def _pass_basis(columns: Any, parts: list[tuple[Ints, Any]], basis: Basis) -> None:
+    codes = np.empty(4, dtype=np.int32)
+    codes[[Basis.BASIC, Basis.LOWER, Basis.UPPER, Basis.FREE]] = 0, -1, -2, -3
+    columns.VBasis = codes[basis.columns]
+    for which, rows in parts:
+        # A row with two sides is two rows here, of which the one that does not hold it back is basic.
+        sides = {"<": (Basis.UPPER,), ">": (Basis.LOWER,)}.get(str(rows.Sense[0]), (Basis.LOWER, Basis.UPPER))
+        rows.CBasis = np.where(np.isin(basis.rows[which], sides), -1, 0)
+
+
+def _basis(columns: Any, parts: list[tuple[Ints, Any]], count: int) -> Basis | None:
+    try:
+        numbers = np.array([Basis.BASIC, Basis.FREE, Basis.UPPER, Basis.LOWER], dtype=np.int8)
+        status = numbers[np.asarray(columns.VBasis)]
+        rows_status = np.full(count, Basis.BASIC, dtype=np.int8)
+        for which, rows in parts:
+            side = Basis.UPPER if str(rows.Sense[0]) == "<" else Basis.LOWER
+            rows_status[which[np.asarray(rows.CBasis) < 0]] = side
+    except (AttributeError, gurobipy.GurobiError):
+        # The barrier method without crossover has none.
+        return None
+    return Basis(status, rows_status)
+
+
 def _watch(job: Job, columns: Any, taken: list[bool], model: Model, where: int) -> None:
     """Callback: incumbents and bounds while solving; ``taken`` gets an entry when a start is taken."""
     codes, get = gurobipy.GRB.Callback, model.cbGet
@@ -226,6 +280,9 @@ def _watch(job: Job, columns: Any, taken: list[bool], model: Model, where: int) 
             taken.append(True)
     elif where == codes.MIP:
         job.tell(get(codes.MIP_OBJBST), get(codes.MIP_OBJBND))
+    elif where == codes.MIPSOL and job.lazy is not None and (rows := _missing(job, columns, model)):
+        for terms, sense, side in rows:
+            model.cbLazy(terms, sense, side)
     elif where == codes.MIPSOL:
         new, best, bound = get(codes.MIPSOL_OBJ), get(codes.MIPSOL_OBJBST), get(codes.MIPSOL_OBJBND)
         if job.known(best) is None or (new >= best if job.matrix.maximize else new <= best):

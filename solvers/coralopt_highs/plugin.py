@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from coralopt.errors import SolverError, SolverNotFoundError
-from coralopt.solving import Availability, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
+from coralopt.solving import Availability, Basis, Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
 from coralopt.solving.options import OptionValue
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.types import Floats
@@ -76,7 +76,8 @@ class HighsBackend(MatrixPlugin):
     licence: ClassVar[str] = "MIT, no size limit"
     hint: ClassVar[str] = "install the package highspy"
     capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {
-        *(Capability.MEMORY_LIMIT, Capability.MIQP, Capability.SOS, Capability.INDICATOR, Capability.SEMICONTINUOUS)
+        *(Capability.MEMORY_LIMIT, Capability.MIQP, Capability.SOS, Capability.INDICATOR, Capability.SEMICONTINUOUS),
+        *(Capability.LAZY, Capability.POOL),
     }
     takes_argument: ClassVar[bool] = True
     #: Methods for linear programmes behind the colon; ``hipo`` needs the package highspy-extras.
@@ -107,6 +108,8 @@ class HighsBackend(MatrixPlugin):
         """One fresh solver, run once."""
         solver = _new(job, self.method)
         _pass_model(solver, job.matrix)
+        if job.basis is not None:
+            _pass_basis(solver, job.basis)
         accepted = [] if job.start is None else _pass_start(solver, job.start, job.options.log)
         interrupted = _run(solver, job)
         status, info = solver.getModelStatus(), solver.getInfo()
@@ -115,11 +118,12 @@ class HighsBackend(MatrixPlugin):
             limit = Limit.NODE
         if interrupted and reason in (Reason.NO_SOLUTION_FOUND, Reason.OTHER_ERROR):
             limit = Limit.INTERRUPTED
-        x = duals = None
+        x = duals = basis = None
         if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
             solution = solver.getSolution()
             x = np.array(solution.col_value, dtype=np.float64)
             duals = None if job.is_mip else np.array(solution.row_dual, dtype=np.float64)
+            basis = None if job.is_mip or job.matrix.extras else _basis(solver)
         return RawResult(
             reason,
             limit,
@@ -131,6 +135,7 @@ class HighsBackend(MatrixPlugin):
             row_duals=duals,
             start_accepted=bool(accepted),
             objective=float(info.objective_function_value),
+            basis=basis,
         )
 
     def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
@@ -212,6 +217,28 @@ def _pass_model(solver: Highs, matrix: MilpMatrix) -> None:
         half, triangular = tril(quadratic).tocsc(), highspy.HessianFormat.kTriangular
         starts, places = half.indptr.astype(np.int32), half.indices.astype(np.int32)
         solver.passHessian(columns, int(half.nnz), int(triangular), starts, places, half.data)
+
+
+def _pass_basis(solver: Highs, basis: Basis) -> None:
+    kinds, start = highspy.HighsBasisStatus, highspy.HighsBasis()
+    names = {Basis.LOWER: kinds.kLower, Basis.BASIC: kinds.kBasic, Basis.UPPER: kinds.kUpper, Basis.FREE: kinds.kZero}
+    start.col_status = [names[status] for status in basis.columns.tolist()]
+    start.row_status = [names[status] for status in basis.rows.tolist()]
+    start.valid = True
+    # One that does not fit is refused, and the solve begins from nothing.
+    solver.setBasis(start)
+
+
+def _basis(solver: Highs) -> Basis | None:
+    basis, kinds = solver.getBasis(), highspy.HighsBasisStatus
+    if not basis.valid:
+        return None
+    numbers = {kinds.kLower: Basis.LOWER, kinds.kBasic: Basis.BASIC, kinds.kUpper: Basis.UPPER}
+    numbers |= {kinds.kZero: Basis.FREE, kinds.kNonbasic: Basis.FREE}
+    columns, rows = (
+        np.array([numbers[s] for s in part], dtype=np.int8) for part in (basis.col_status, basis.row_status)
+    )
+    return Basis(columns, rows)
 
 
 def _pass_start(solver: Highs, start: Floats, log: bool) -> list[bool]:

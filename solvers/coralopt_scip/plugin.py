@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
+from coralopt.solving.matrix import LazyRow
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, Job, MatrixPlugin, Status, lazy, named_options, stopped
 from coralopt.solving.verdict import examine
 from coralopt.types import Floats
@@ -41,7 +43,10 @@ class ScipBackend(MatrixPlugin):
     package: ClassVar[str] = "pyscipopt"
     licence: ClassVar[str] = "Apache-2.0, no size limit"
     hint: ClassVar[str] = "install the extra: pip install 'coralopt[scip]'"
-    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {Capability.SEMICONTINUOUS}
+    capabilities: ClassVar[frozenset[Capability]] = MATRIX_CAPABILITIES - {
+        Capability.SEMICONTINUOUS,
+        Capability.LP_BASIS,
+    }
     unknown: ClassVar[float] = 1e20
 
     def release(self) -> str:
@@ -86,6 +91,8 @@ def _run(job: Job) -> RawResult:
     accepted = None if job.start is None else _pass_start(model, variables, job.start)
     if job.listener is not None:
         _listen(model, variables, job)
+    if job.lazy is not None:
+        _watch_lazy(model, variables, job)
     with job.solving():
         # The call that leaves Python's lock alone lets SCIP itself take Ctrl-C and keep its incumbent.
         model.optimizeNogil()
@@ -109,8 +116,46 @@ def _run(job: Job) -> RawResult:
         row_duals=duals,
         start_accepted=accepted,
         # A quadratic objective is a column beside a row, which holds within tolerances.
+        pool=_pool(model, variables) if x is not None and job.options.solutions > 1 else (),
         objective=None if x is None or job.matrix.extras.quadratic is not None else float(model.getPrimalbound()),
     )
+
+
+def _pool(model: Model, variables: list[Variable]) -> tuple[Floats, ...]:
+    """Every solution that SCIP met and kept."""
+    return tuple(np.array([model.getSolVal(point, v) for v in variables]) for point in model.getSols())
+
+
+def _watch_lazy(model: Model, variables: list[Variable], job: Job) -> None:
+    """A constraint of SCIP's kind that asks for the lazy rows of every solution; it may hold any column back."""
+    results = pyscipopt.SCIP_RESULT
+
+    class Watch(pyscipopt.Conshdlr):  # type: ignore[name-defined,misc]
+        def rows(self, solution: Any = None) -> Sequence[LazyRow]:
+            job.stop = self.model.interruptSolve
+            return job.missing(np.array([self.model.getSolVal(solution, v) for v in variables]))
+
+        def conscheck(self, constraints: Any, solution: Any, *_: Any) -> dict[str, Any]:
+            return {"result": results.INFEASIBLE if self.rows(solution) else results.FEASIBLE}
+
+        def consenfolp(self, *_: Any) -> dict[str, Any]:
+            rows = self.rows()
+            for row in rows:
+                terms = pyscipopt.quicksum(value * variables[j] for j, value in row.terms.items())
+                for side in [terms >= row.lower] * (row.lower > -math.inf) + [terms <= row.upper] * (
+                    row.upper < math.inf
+                ):
+                    self.model.addCons(side)
+            return {"result": results.CONSADDED if rows else results.FEASIBLE}
+
+        consenfops = consenfolp
+
+        def conslock(self, constraint: Any, locktype: Any, positive: int, negative: int) -> None:
+            for variable in variables:
+                own, locks = self.model.getTransformedVar(variable), positive + negative
+                self.model.addVarLocksType(own, locktype, locks, locks)
+
+    model.includeConshdlr(Watch(), "coralopt_lazy", "lazy rows", enfopriority=-1, chckpriority=-1, needscons=False)
 
 
 def _incumbent(model: Model, variables: list[Variable]) -> Floats:

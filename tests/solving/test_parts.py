@@ -227,6 +227,23 @@ def test_starts_isolation_scaling_and_proof() -> None:
         assert result.proof is Proof.DUAL_BOUND
 
 
+def test_parts_move_with_their_rows_and_columns() -> None:
+    """The benchmark's permutations."""
+    from coralopt.benchmark.observe import Permutation
+
+    for seed in (0, 1):
+        programme = drawn(seed, quadratic=seed == 1)
+        order = Permutation.of(programme, 5)
+        moved = order.apply(programme)
+        solver = "scip" if seed else "highs"
+        if get_backend(solver).probe().installed:
+            first, second = (solve_matrix(part, solver, {"rel_gap": 1e-6}) for part in (programme, moved))
+            assert first.termination.reason is second.termination.reason
+            assert first.x is None or first.objective == pytest.approx(second.objective, rel=1e-5)
+        x = np.arange(6.0)
+        assert moved.objective(x[order.columns]) == pytest.approx(programme.objective(x))
+
+
 def test_answers_that_break_a_part_are_caught() -> None:
     """A back end that declares sets and drops them is called wrong."""
     from coralopt.solving import Capability

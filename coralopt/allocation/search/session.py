@@ -17,8 +17,15 @@ import numpy.typing as npt
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.errors import UnsupportedError
-from coralopt.solving import Backend, Compiled, Solution, SolveOptions, compile_problem, solve_compiled
-from coralopt.types import Floats
+from coralopt.solving import (
+    Backend,
+    Compiled,
+    MatrixSession,
+    Solution,
+    SolveOptions,
+    compile_problem,
+    solve_compiled,
+)
 
 
 class AllocationSession:
@@ -43,10 +50,10 @@ class AllocationSession:
                 "routes, start costs by template or unmet demand by solve_allocation"
             )
         self.problem, self.builds = problem, 0
-        self._solver, self._options = solver, options
+        self._solver, self._options = solver, SolveOptions.of(options)
         self._compiled: Compiled[Allocation] | None = None
         self._wide = problem
-        self._last: Floats | None = None
+        self._session: MatrixSession | None = None
 
     def solve(
         self,
@@ -68,19 +75,22 @@ class AllocationSession:
         values = {name: np.asarray(value) for name, value in changes.items() if value is not None}
         self.problem = replace(self.problem, **values)  # type: ignore[arg-type]
         started = time.perf_counter()
-        compiled = self._rebuilt() if self._outgrown() else self._moved()
-        compiled = replace(compiled, seconds=time.perf_counter() - started)
+        session = self._rebuilt() if self._session is None or self._outgrown() else self._session
+        self._move(session)
+        assert self._compiled is not None
+        compiled = replace(self._compiled, matrix=session.matrix, seconds=time.perf_counter() - started)
+        start = session.start if isinstance(session.start, np.ndarray) else None
         solution: Solution[Allocation] = solve_compiled(
-            self.problem, compiled, self._solver, self._options, start=self._last
+            self.problem, compiled, self._solver, self._options, start=start
         )
         if solution.answer is not None:
-            self._last = Columns.of(self._wide).counts(solution.answer).astype(np.float64)
+            session.start = Columns.of(self._wide).counts(solution.answer).astype(np.float64)
         return solution
 
     def _outgrown(self) -> bool:
-        return self._compiled is None or bool((np.isnan(self._wide.price) & ~np.isnan(self.problem.price)).any())
+        return bool((np.isnan(self._wide.price) & ~np.isnan(self.problem.price)).any())
 
-    def _rebuilt(self) -> Compiled[Allocation]:
+    def _rebuilt(self) -> MatrixSession:
         """A matrix wide enough for any demand, and any availability of what has a price."""
         priced = ~np.isnan(self.problem.price)
         running = 0 if self.problem.running is None else int(self.problem.running.max(initial=0))
@@ -90,12 +100,12 @@ class AllocationSession:
             self.problem, availability=np.where(priced, plenty, 0), demand=np.ones_like(self.problem.demand)
         )
         self._compiled = compile_problem(self._wide, "split", route="arrays")
-        self._last = None
+        self._session = MatrixSession(self._compiled.matrix, self._solver, self._options)
         self.builds += 1
-        return self._moved()
+        return self._session
 
-    def _moved(self) -> Compiled[Allocation]:
-        """The matrix with the right-hand sides, costs and bounds of the problem as it stands."""
+    def _move(self, session: MatrixSession) -> None:
+        """Give the matrix the right-hand sides, costs and bounds of the problem as it stands."""
         assert self._compiled is not None
         matrix, problem = self._compiled.matrix, self.problem
         columns = Columns.of(self._wide)
@@ -108,11 +118,9 @@ class AllocationSession:
                 upper[i] = float(problem.availability[place[0], place[1]])
             else:
                 lower[i] = float(problem.demand[place[0]])
-        changed = replace(
-            matrix,
+        session.change(
             c=np.where(sold, np.where(columns.kept, 1.0, 1.0 + problem.penalty) * np.nan_to_num(price), 0.0),
             row_lower=lower,
             row_upper=upper,
             upper=np.where(sold, matrix.upper, 0.0),
         )
-        return replace(self._compiled, matrix=changed)

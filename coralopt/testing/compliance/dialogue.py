@@ -11,11 +11,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from coralopt.solving import (
     Capability,
+    LazyRow,
     Limit,
     MatrixBackend,
     MilpMatrix,
@@ -24,6 +26,8 @@ from coralopt.solving import (
     SolveProgress,
     solve_matrix,
 )
+from coralopt.solving.matrix import with_lazy_rows
+from coralopt.solving.verdict import examine
 from coralopt.testing.compliance.case import (
     INFINITY,
     best_by_enumeration,
@@ -203,6 +207,53 @@ def no_duals_of_integer_programmes(backend: MatrixBackend) -> None:
     result = solve_matrix(knapsack(items=8), backend)
     assert result.row_duals is None
     assert result.reduced_costs is None
+
+
+@case(Capability.LP, Capability.LP_BASIS)
+def a_basis_is_a_start(backend: MatrixBackend) -> None:
+    """From its own basis a linear programme needs no iteration, from that of other costs it has the same optimum."""
+    rng = np.random.default_rng(6)
+    for maximize in (False, True):
+        for _ in range(5):
+            programme = _random_linear(rng, maximize)
+            first = solve_matrix(programme, backend)
+            assert first.basis is not None
+            again = solve_matrix(programme, backend, start=first.basis)
+            assert again.iterations == 0, again.iterations
+            assert math.isclose(again.objective, first.objective, abs_tol=1e-6)
+            other = replace(programme, c=programme.c[::-1].copy())
+            value = solve_matrix(other, backend, start=first.basis).objective
+            assert math.isclose(value, solve_matrix(other, backend).objective, abs_tol=1e-6)
+
+
+@case(Capability.BOXED)
+def rows_that_come_later(backend: MatrixBackend) -> None:
+    """Rows are asked for at solutions only; the optimum is that of all rows from the beginning."""
+    pairs = [(i, j) for i, j in itertools.combinations(range(10), 2) if (i + j) % 3 == 0]
+    every = [LazyRow({i: 1.0, j: 1.0}, -INFINITY, 1.0) for i, j in pairs]
+    asked: list[int] = []
+
+    def ask(x: Floats) -> list[LazyRow]:
+        asked.append(len(x))
+        return [row for row in every if row.is_violated(x)][:2]
+
+    for maximize in (True, False):
+        programme = knapsack(maximize, items=10)
+        result = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0), lazy=ask)
+        assert result.objective == best_by_enumeration(with_lazy_rows(programme, every)), result.objective
+    assert set(asked) == {10}
+
+
+@case(Capability.BOXED, Capability.POOL)
+def several_solutions(backend: MatrixBackend) -> None:
+    """Different ones, the best first, each of them a solution."""
+    programme = knapsack(items=10)
+    result = solve_matrix(programme, backend, SolveOptions(rel_gap=0.0, solutions=4))
+    values = [programme.objective(point) for point in result.pool]
+    assert 1 < len({point.tobytes() for point in result.pool}) == len(values) <= 4
+    assert values == sorted(values, reverse=True)
+    assert values[0] == result.objective == best_by_enumeration(programme)
+    assert not any(examine(programme, point)[1] for point in result.pool)
 
 
 @case(Capability.BOXED)
