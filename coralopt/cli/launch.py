@@ -107,8 +107,6 @@ def start(
     json_output: JsonFlag = False,
 ) -> None:
     """Start the servers of PLAN on this machine behind a router; Ctrl-C drains and stops them."""
-    import asyncio
-
     from coralopt.runtime import lower
 
     document = plan.load()
@@ -116,6 +114,7 @@ def start(
     require_runnable(lower(document, engine), mode.partial)
     need_runtime_extra()
     from coralopt.runtime.local import LocalAddresses, serve_locally
+    from coralopt.runtime.router.run import run_loop
 
     for model, path in engine.model_paths.items():
         if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():
@@ -134,7 +133,7 @@ def start(
         say(f"serving {', '.join(routes.models())} at {url}/v1; Ctrl-C drains and stops")
 
     say(f"logs in {output}/logs")
-    if not asyncio.run(serve_locally(document, engine, engine.program[0], local, on_event=say, on_ready=ready)):
+    if not run_loop(serve_locally(document, engine, engine.program[0], local, on_event=say, on_ready=ready)):
         raise typer.Exit(INTERRUPTED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -314,6 +314,9 @@ class RolloutOptions(OptionGroup):
     """How a new plan takes the place of the one before."""
 
     ready_timeout: Annotated[float, typer.Option(help="Longest wait for a server, seconds.")] = 1800.0
+    drain_first: Annotated[
+        bool, typer.Option(help="Remove what goes before anything starts, where there are no nodes for both.")
+    ] = False
     reload: Annotated[
         str | None,
         typer.Option(metavar="COMMAND", help="skypilot: makes the router read router.json anew, without a shell."),
@@ -321,21 +324,37 @@ class RolloutOptions(OptionGroup):
 
 
 def target_files(
-    target: Target, plan: Plan, engine: VllmEngine, nodes: NodeOptions, manifests: ManifestOptions
+    target: Target,
+    plan: Plan,
+    engine: VllmEngine,
+    nodes: NodeOptions,
+    manifests: ManifestOptions,
+    called: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Files by relative path that start the servers of ``plan``.
+
+    Args:
+        target: Whose files.
+        plan: What they start.
+        engine: With what.
+        nodes: Options of nodes.
+        manifests: Options of manifests.
+        called: Other names for pipelines, by those they have; what there is to remark was said with the first ones.
 
     Raises:
         LaunchError: ``--hosts`` or ``--cloud`` cannot be read.
     """
     from coralopt.runtime import OneNodeEach, lower, targets
 
+    def lowered(places: OneNodeEach) -> Launch:
+        return lower(plan, engine, places, lambda name: (called or {}).get(name, name))
+
     if target is Target.SHELL:
-        return targets.shell_files(lower(plan, engine, OneNodeEach(addresses(nodes.hosts))))
+        return targets.shell_files(lowered(OneNodeEach(addresses(nodes.hosts))))
     if target is Target.SKYPILOT:
         market = plan.scenario.get("pool", {}).get("market", "on-demand")
         return targets.skypilot_files(
-            lower(plan, engine, targets.SkyPilotAddresses()),
+            lowered(targets.SkyPilotAddresses()),
             spot=market == "spot",
             clouds=parse_pairs("--cloud", nodes.cloud, error=LaunchError),
             setup=nodes.setup,
@@ -349,12 +368,13 @@ def target_files(
         cache_claim=manifests.model_cache,
         leader_worker_set=manifests.leader_worker_set,
     )
-    for image in (options.image, options.router_image):
-        if "@sha256:" not in image:
-            say(f"image {image} is a tag, which may become another image: name it by digest (NAME@sha256:...)")
-    files = targets.kubernetes_files(lower(plan, engine, targets.KubernetesAddresses()), options)
-    if any("kind: LeaderWorkerSet" in text for text in files.values()):
-        say("pipelines are LeaderWorkerSets: the cluster needs their controller, or give --no-leader-worker-set")
+    files = targets.kubernetes_files(lowered(targets.KubernetesAddresses()), options)
+    if called is None:
+        for image in (options.image, options.router_image):
+            if "@sha256:" not in image:
+                say(f"image {image} is a tag, which may become another image: name it by digest (NAME@sha256:...)")
+        if any("kind: LeaderWorkerSet" in text for text in files.values()):
+            say("pipelines are LeaderWorkerSets: the cluster needs their controller, or give --no-leader-worker-set")
     return files
 
 

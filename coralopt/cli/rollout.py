@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +29,9 @@ from coralopt.cli.launch_options import (
 )
 from coralopt.errors import LaunchError
 
+if TYPE_CHECKING:
+    from coralopt.runtime.targets import Rollout
+
 
 def rollout(
     plan: PlanFile,
@@ -41,7 +45,7 @@ def rollout(
 ) -> None:
     """Put PLAN in the place of the one in DIR: start what is new, wait, route to it, drain and remove what is gone."""
     from coralopt.runtime import lower
-    from coralopt.runtime.targets import Rollout
+    from coralopt.runtime.targets import Rollout, successors
 
     if target is Target.SHELL:
         raise LaunchError(
@@ -53,13 +57,16 @@ def rollout(
     engine = options.engine(document)
     require_runnable(lower(document, engine), mode.partial)
     files = target_files(target, document, engine, nodes, manifests)
+    names = successors(output, files)
+    files = target_files(target, document, engine, nodes, manifests, names) if names else files
     with ExitStack() as held:
         folder, heads, dry = output, addresses(nodes.hosts), mode.dry_run
         if dry:
             folder = Path(held.enter_context(TemporaryDirectory())) / output.name
             shutil.copytree(output, folder) if output.is_dir() else folder.mkdir()
             heads |= {f"{backend['name']}-s0": "" for backend in json.loads(files["router.json"])["backends"]}
-        change = Rollout(folder, files, _shown if dry else _run, steps.ready_timeout)
+        change = Rollout(folder, files, _shown if dry else _run, steps.ready_timeout, steps.drain_first)
+        _say_changes(change)
         if target is Target.KUBERNETES:
             change.kubernetes(manifests.namespace)
         else:
@@ -68,6 +75,23 @@ def rollout(
     if dry:
         return
     say(f"{output}: the plan is followed")
+
+
+def _say_changes(change: Rollout) -> None:
+    """What stays, starts and goes, and what machines that takes for a while."""
+    starting, going = change.comes, change.goes
+    pipelines = json.loads(change.files["launch.json"])["pipelines"]
+    say(f"{len(pipelines) - len(starting)} pipelines stay, {len(starting)} start, {len(going)} go")
+    nodes = [node for pipeline in pipelines if pipeline["name"] in starting for node in pipeline["nodes"]]
+    rented = Counter({node["machine"]: node["instance_type"] or node["configuration"] for node in nodes}.values())
+    machines = ", ".join(f"{count} x {kind}" for kind, count in sorted(rented.items()))
+    if starting and going:
+        say(
+            f"{', '.join(going)} removed first: until the new ones are ready, nobody answers in their place"
+            if change.drain_first
+            else f"until {', '.join(going)} are drained, both run: that takes {machines} beside what runs "
+            "(without them, --drain-first removes what goes before anything starts)"
+        )
 
 
 def _run(argv: Sequence[str]) -> None:

@@ -70,7 +70,10 @@ def check(plan: Plan, engine: Engine) -> Launch:
 
 
 def lower(
-    plan: Plan, engine: Engine, addresses: OneNodeEach | None = None, only: Callable[[str], bool] = lambda name: True
+    plan: Plan,
+    engine: Engine,
+    addresses: OneNodeEach | None = None,
+    called: Callable[[str], str | None] = lambda name: name,
 ) -> Launch:
     """All processes to start for ``plan``; instances the engine cannot run are left out and say why.
 
@@ -81,7 +84,8 @@ def lower(
         plan: From :func:`coralopt.plan_scenario` or a file.
         engine: For example :class:`coralopt.runtime.VllmEngine`.
         addresses: Where the machines are; by their names on fixed ports when ``None``.
-        only: Which pipelines to lower, by name; others get no addresses and are left out.
+        called: What a pipeline is called instead of the name it has; those called nothing get no addresses and are left
+            out.
 
     Raises:
         PlanError: The plan and the scenario in it do not fit together, a name holds characters that no name has, or there
@@ -102,12 +106,12 @@ def lower(
                 suffix = (str(replica), f"p{index}") if len(verdict.pipelines) > 1 else (str(replica),)
                 name = dns_label(instance.name, *suffix)
                 names[name] += 1
-                if only(name):
+                if (own := called(name)) is not None:
                     phase = phases[instance.key]
                     shared = instance.shared
                     # Replica i of an instance stands where replica i of the others of its group does.
-                    base = name if shared is None else dns_label(shared.group, str(replica))
-                    lowered = _lower_pipeline((name, base), instance, pipeline, phase, engine, places, kinds)
+                    base = own if shared is None else dns_label(shared.group, str(replica))
+                    lowered = _lower_pipeline((own, base), instance, pipeline, phase, engine, places, kinds)
                     pipelines.append(replace(lowered, decode_regions=_decode_regions(plan, instance)))
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:

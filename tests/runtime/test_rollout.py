@@ -11,7 +11,8 @@ from runtime_plans import instance, plan
 from test_targets import files
 
 from coralopt.errors import LaunchError
-from coralopt.runtime.targets import Rollout
+from coralopt.plan import Plan
+from coralopt.runtime.targets import Rollout, successors
 
 L4, L40S = {"1xL4": (1, 900.0)}, {"1xL40S": (1, 900.0)}
 OLD = plan(instance("mixed", (3, L4), (5, L40S)), instance("mixed", (8, L40S)))
@@ -94,6 +95,57 @@ def test_skypilot(tmp_path: Path) -> None:
     assert calls.at("launch", COMES) < calls.at("reload") < calls.at("cancel", GONE)
     assert len(calls.lines) == 3
     assert not (tmp_path / f"{GONE}.sky.yaml").exists()
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "kubernetes-led", "skypilot"])
+@pytest.mark.parametrize("drain_first", [False, True])
+def test_other_layers_on_the_same_nodes(target: str, drain_first: bool, tmp_path: Path) -> None:
+    """Where only layers change, a successor of another name starts; the same call finishes what broke off; and back."""
+    calls, first, second = (
+        Calls(),
+        plan(instance("mixed", (3, L4), (5, L40S))),
+        plan(instance("mixed", (4, L4), (4, L40S))),
+    )
+    end = ".sky.yaml" if target == "skypilot" else ".yaml"
+
+    def roll(document: Plan) -> Rollout:
+        texts = files(target, document)
+        names = successors(tmp_path, texts)
+        texts = files(target, document, names)
+        change = Rollout(tmp_path, texts, calls, drain_first=drain_first)
+        if target == "skypilot":
+            hosts = {f"{name}-s0": "10.0.0.1" for name in (STAYS, *names.values())}
+            change.skypilot(hosts, ["reload"], 0, bool, lambda _: None)
+        else:
+            change.kubernetes()
+        return change
+
+    def running() -> list[str]:
+        return sorted(path.name.removesuffix(end) for path in tmp_path.glob(f"tiny-*{end}"))
+
+    roll(first)
+    assert running() == [STAYS]
+    calls.lines = []
+    roll(first)
+    assert not [line for line in calls.lines if "launch" in line or "delete" in line]
+    calls.broken = "reload" if target == "skypilot" else "deployment/"
+    with pytest.raises(LaunchError):
+        roll(second)
+    (new,) = set(running()) - {STAYS}
+    assert drain_first or STAYS in running()
+    calls.broken, calls.lines = "nothing", []
+    change = roll(second)
+    assert running() == [new]
+    assert (change.comes, change.goes) == ([], [])
+    word = "cancel" if target == "skypilot" else "delete"
+    if not drain_first:
+        routed = calls.at("reload") if target == "skypilot" else calls.at("deployment/")
+        assert routed < calls.at(word, STAYS)
+    calls.lines = []
+    roll(first)
+    assert running() == [STAYS]
+    start, end_of_new = calls.at("launch" if target == "skypilot" else "apply", f"/{STAYS}{end}"), calls.at(word, new)
+    assert (end_of_new < start) == drain_first
 
 
 def test_the_command(

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,16 @@ ENGINE = VllmEngine(virtual_nodes=True, interface="eth0", model_paths={"tiny": "
 STATEFUL = KubernetesOptions(leader_worker_set=False)
 
 
-def files(target: str, document: Plan) -> dict[str, str]:
+def files(target: str, document: Plan, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    def called(name: str) -> str:
+        return (names or {}).get(name, name)
+
     if target == "shell":
         return shell_files(lower(document, ENGINE))
     if target == "skypilot":
-        return skypilot_files(lower(document, ENGINE, SkyPilotAddresses()))
+        return skypilot_files(lower(document, ENGINE, SkyPilotAddresses(), called))
     options = KubernetesOptions(leader_worker_set=target == "kubernetes-led")
-    return kubernetes_files(lower(document, ENGINE, KubernetesAddresses()), options)
+    return kubernetes_files(lower(document, ENGINE, KubernetesAddresses(), called), options)
 
 
 def manifests(texts: dict[str, str]) -> list[dict[str, Any]]:

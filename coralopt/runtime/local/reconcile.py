@@ -147,14 +147,17 @@ class Starts:
         taken = [gpu for pipeline in self.cluster.running.values() for gpu in pipeline.gpus]
         kinds = ["any" if product and self.pace.any_gpu else gpu_kind(product) for product in products]
         addresses = LocalAddresses(taken=taken, kinds=kinds) if self.pace.needs_gpus else LocalAddresses()
-        launch = lower(self.plan, self._engine, addresses, only=lambda name: name in names)
+
+        def called(name: str) -> str | None:
+            # Where a predecessor of the same name is still there, the new one gets its definition as a second name.
+            mark = f"@{self.definitions[name][:8]}" if name in self.cluster.running else ""
+            return name + mark if name in names else None
+
+        launch = lower(self.plan, self._engine, addresses, called)
         addresses.release()
         if addresses.missing:
             raise _too_few_gpus(addresses, products, len(taken))
-        # A predecessor of the same name is still there: the new one gets its definition as a second name.
-        return [
-            _renamed(p, self.definitions[p.name]) if p.name in self.cluster.running else p for p in launch.pipelines
-        ]
+        return list(launch.pipelines)
 
 
 class Change:
@@ -199,12 +202,6 @@ class Change:
 def plain_name(name: str) -> str:
     """The name in the plan; a successor that starts beside its predecessor has a mark behind it."""
     return name.split("@", 1)[0]
-
-
-def _renamed(pipeline: PipelineLaunch, digest: str) -> PipelineLaunch:
-    mark = f"@{digest[:8]}"
-    nodes = tuple(dataclasses.replace(node, name=node.name + mark) for node in pipeline.nodes)
-    return dataclasses.replace(pipeline, name=pipeline.name + mark, nodes=nodes)
 
 
 def _too_few_gpus(addresses: LocalAddresses, products: tuple[str, ...], taken: int) -> LaunchError:

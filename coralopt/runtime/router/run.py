@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import importlib.util
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -21,8 +24,16 @@ from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.doors import Doors, socket_address
 from coralopt.runtime.router.router import Router
 
+Result = TypeVar("Result")
 #: Seconds that requests in flight are given when it is told to stop.
 DRAIN_S = 120.0
+
+
+def run_loop(work: Coroutine[None, None, Result]) -> Result:
+    """Carry ``work`` out to its end; on uvloop where that is installed, on which a request and a token cost less."""
+    fast = importlib.import_module("uvloop").new_event_loop if importlib.util.find_spec("uvloop") else None
+    with asyncio.Runner(loop_factory=fast) as runner:
+        return runner.run(work)
 
 
 def run_router(
@@ -53,7 +64,7 @@ def run_router(
     # What was imported lives as long as the process; nobody needs to look through it again and again.
     gc.freeze()
     part = config if share is None else config.part(*share)
-    asyncio.run(_route(path, Router(part, doors.keys.servers), doors, hooks, share, on_event))
+    run_loop(_route(path, Router(part, doors.keys.servers), doors, hooks, share, on_event))
 
 
 async def _route(

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 #: Bytes of the head of an answer, and of a line between two chunks.
@@ -117,8 +117,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._expected = "size"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Those of uvloop are of no class of asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
 
     @property
     def reusable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from coralopt.runtime.targets.kubernetes import KubernetesAddresses, KubernetesOptions, kubernetes_files
 from coralopt.runtime.targets.output import write_files
-from coralopt.runtime.targets.rollout import Rollout
+from coralopt.runtime.targets.rollout import Rollout, successors
 from coralopt.runtime.targets.shell import preflight_program, shell_files
 from coralopt.runtime.targets.skypilot import SkyPilotAddresses, skypilot_files
 
@@ -15,5 +15,6 @@ __all__ = [
     "preflight_program",
     "shell_files",
     "skypilot_files",
+    "successors",
     "write_files",
 ]
