@@ -229,7 +229,7 @@ class LocalCluster:
                         f"{pipeline.name}: not ready after {timeout_s:g} s; the end of "
                         f"{head.child.log}:\n{head.log_end}"
                     )
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(LOOK_S)
 
     async def stop(self, pipeline: RunningPipeline, *, at_once: bool = False) -> None:
         """Stop a pipeline: the head first, which finishes its requests, then the others, then what is left.

@@ -23,6 +23,9 @@ from coralopt.runtime.router.doors import ADMIN_SOCKET, Doors
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.run import open_doors, require_free_port
 
+#: Most seconds between two looks at the servers; one that ends here is looked at when it does.
+LOOK_S = 0.5
+
 
 @dataclass(frozen=True)
 class LocalOptions:
@@ -112,8 +115,10 @@ async def _route(
     ) as url:
         on_ready(url, cluster, router)
         while not signals.count and not controller.hopeless:
+            signals.child_ended.clear()
             if await signals.unless(controller.look_after()):
-                await signals.unless(asyncio.sleep(0.5))
+                with suppress(TimeoutError):
+                    await signals.unless(asyncio.wait_for(signals.child_ended.wait(), LOOK_S))
         await controller.close()
         if not cluster.running:
             if signals.count:
@@ -133,16 +138,20 @@ def _ending() -> list[signal.Signals]:
 
 
 class _Signals:
-    """SIGINT, SIGTERM and SIGHUP, which end whatever is being done."""
+    """SIGINT, SIGTERM and SIGHUP, which end whatever is being done; SIGCHLD, when a server ended that was started here."""
 
     def __init__(self) -> None:
         self.count = 0
         #: Whether everything was up and requests in flight deserve their time.
         self.orderly = False
+        self.child_ended = ended = asyncio.Event()
         self._event = asyncio.Event()
         self._numbers = _ending()
+        loop = asyncio.get_running_loop()
         for number in self._numbers:
-            asyncio.get_running_loop().add_signal_handler(number, self._seen)
+            loop.add_signal_handler(number, self._seen)
+        # uvloop keeps this one to itself.
+        self._before = signal.signal(signal.SIGCHLD, lambda *_: loop.call_soon_threadsafe(ended.set))
 
     def _seen(self) -> None:
         self.count += 1
@@ -165,5 +174,6 @@ class _Signals:
         return False
 
     def close(self) -> None:
+        signal.signal(signal.SIGCHLD, self._before)
         for number in self._numbers:
             asyncio.get_running_loop().remove_signal_handler(number)
