@@ -20,6 +20,8 @@ from coralopt.runtime.router.router import Router
 
 #: The admin key of routers under test.
 ADMIN = "admin"
+#: Longest time for whatever a test waits for; much more than it takes on an idle machine.
+PATIENCE_S = 120.0
 AS_ADMIN = {"Authorization": f"Bearer {ADMIN}"}
 
 
@@ -169,6 +171,7 @@ class Client:
     session: aiohttp.ClientSession
     url: str
     router: Router
+    app: web.Application
 
     async def ask(self, stream: bool = False, tokens: int = 4, **more: Any) -> tuple[int, str, dict[str, str]]:
         """Status, text and headers of one completion."""
@@ -180,6 +183,13 @@ class Client:
     async def get(self, path: str, **more: Any) -> tuple[int, str]:
         async with self.session.get(self.url + path, **more) as answer:
             return answer.status, await answer.text()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until that is so."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
 
 
 def send_admin(client: Client, method: str, path: str, **more: Any) -> Any:
@@ -204,17 +214,18 @@ def with_router(
             backends=tuple(backend.config() for backend in backends), **{"health_interval_s": 0.05, **limits}
         )
         router = Router(config)
-        server = TestServer(make_app(router, doors or Doors(keys=Keys(api_key, ADMIN)), hooks))
+        app = make_app(router, doors or Doors(keys=Keys(api_key, ADMIN)), hooks)
+        server = TestServer(app)
         try:
             await server.start_server()
             async with aiohttp.ClientSession() as session:
-                await test(Client(session, str(server.make_url("")).rstrip("/"), router))
+                await test(Client(session, str(server.make_url("")).rstrip("/"), router, app))
         finally:
             await server.close()
             for each in servers:
                 await each.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
 
 def count(client: Client, name: str, **labels: str) -> float:

@@ -31,13 +31,16 @@ def not_transferable(body: JsonObject, connector: str | None) -> str | None:
     """Why no KV cache can be handed over for this request: several sequences would share the blocks of one."""
     if not holds_cache(connector):
         return None
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > 1 and not all(isinstance(token, int) for token in prompt):
-        return "several prompts in one request cannot be served where prefill and decode are apart; send one by one"
+    for name in ("prompt", "prompt_embeds"):
+        prompts = body.get(name)
+        if isinstance(prompts, list) and len(prompts) > 1 and not all(isinstance(token, int) for token in prompts):
+            return "several prompts in one request cannot be served where prefill and decode are apart; send one by one"
     for name in ("n", "best_of"):
-        count = body.get(name)
-        if isinstance(count, int) and count > 1:
-            return f"{name} = {count} cannot be served where prefill and decode are apart; ask {count} times"
+        # Servers take "2" for 2.
+        if (count := body.get(name)) not in (None, 1, "1"):
+            return (
+                f"{name} = {str(count)[:20]} cannot be served where prefill and decode are apart; ask for one at a time"
+            )
     if body.get("use_beam_search"):
         return "use_beam_search cannot be served where prefill and decode are apart"
     return None

@@ -220,21 +220,27 @@ class BackendPool:
     async def _wait(self, need: Need, timeout_s: float) -> Backend:
         if not self.up(need.avoid):
             raise self._down()
-        queue = self._again if need.avoid else self._queue
-        future: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
+        queue, loop = self._again if need.avoid else self._queue, asyncio.get_running_loop()
+        future: asyncio.Future[Backend] = loop.create_future()
         queue[future] = need
-        self.wake()
+        if need.avoid:
+            # The others cannot have what those before them could not.
+            self.wake()
+        limit = loop.call_later(timeout_s, self._give_up, future, f"no slot became free in {timeout_s:g} s")
         try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except BaseException as error:
-            queue.pop(future, None)
+            return await future
+        except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
                 # Chosen at the very moment of giving up: hand the slot on.
                 self._give_back(future.result(), need)
-            if isinstance(error, TimeoutError):
-                raise Busy(f"no slot became free in {timeout_s:g} s", self.retry_after_s(), 503) from None
             raise
+        finally:
+            queue.pop(future, None)
+            limit.cancel()
+
+    def _give_up(self, future: asyncio.Future[Backend], why: str) -> None:
+        if not future.done():
+            future.set_exception(Busy(why, self.retry_after_s(), 503))
 
     def _down(self) -> Busy:
         return Busy("no instance of this model is up", self.retry_after_s(), 503)

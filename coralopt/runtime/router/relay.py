@@ -86,7 +86,7 @@ class Refused(Exception):
 
 
 async def relay(router: Router, request: web.Request, body: JsonObject, model: str) -> web.StreamResponse:
-    """ServerAnswer one request for ``model``; never raises for anything a backend does."""
+    """Answer one request for ``model``; never raises for anything a backend does."""
     journey = _Journey(router, request, body, model)
     request[MODEL] = model
     router.demand.arrived(model)
