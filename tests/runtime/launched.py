@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from runtime_plans import instance, plan
 
@@ -74,7 +77,7 @@ class Launched:
         return self.end()
 
     def end(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=30)
+        _, said = self.process.communicate(timeout=120)
         return self.process.returncode, said
 
 
@@ -87,7 +90,7 @@ def ask(
     if key:
         request.add_header("Authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             raw, name = answer.read().decode(), answer.headers["X-Coralopt-Instance"]
     except urllib.error.HTTPError as error:
         return error.read().decode(), "", error.code
@@ -95,6 +98,21 @@ def ask(
         return json.loads(raw)["choices"][0]["text"], name, 200
     events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
     return "".join(event["choices"][0]["text"] if "choices" in event else "ERROR" for event in events), name, 200
+
+
+def until(what: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait until ``what`` holds; much longer than it takes on an idle machine."""
+    limit = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < limit, "in vain"
+        time.sleep(0.05)
+
+
+def backends(url: str) -> list[dict[str, Any]]:
+    """What the router of a launch under test says of its backends."""
+    with urllib.request.urlopen(admin(f"{url}/router/backends"), timeout=60) as answer:
+        listed: list[dict[str, Any]] = json.load(answer)["backends"]
+        return listed
 
 
 def admin(url: str) -> urllib.request.Request:

@@ -129,16 +129,16 @@ def test_events_bring_all_parts_once_and_then_what_changed() -> None:
 
 def test_open_pages_are_few_and_do_not_keep_a_router_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coralopt.runtime.router.fleet.MOST_PAGES", 2)
-    ended: list[float] = []
 
     async def test(client: Client) -> None:
         pages = [await client.session.get(f"{client.url}/fleet/events", headers=AS_ADMIN) for _ in range(3)]
         assert [page.status for page in pages] == [200, 200, 503]
-        ended.append(time.monotonic())
+        # What a router does first when it ends.
+        await client.app.shutdown()
+        for page in pages:
+            await page.read()
 
     _with_fleet(test, [FakeBackend("a")])
-    # Long before the minute that the server would wait for open answers.
-    assert time.monotonic() - ended[0] < 45
 
 
 def test_a_plan_gives_slos_cost_and_reasons() -> None:
@@ -282,7 +282,7 @@ def test_the_page_of_a_launch_tells_its_plans_and_what_is_missing(
     assert {name: newest[name] for name in changes} == changes
     victim = json.loads((tmp_path / "run" / "state.json").read_text())["pipelines"][0]
     os.kill(victim["processes"][0]["pid"], signal.SIGKILL)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (after := status())["given_up"] and time.monotonic() < deadline:
         time.sleep(0.2)
     assert list(after["given_up"])

@@ -8,13 +8,12 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from fake_vllm import tokens
-from launched import L4, TWO, Launched, ask, gone, strays
+from launched import L4, TWO, Launched, ask, gone, strays, until
 from runtime_plans import instance, plan
 from test_local import coralopt
 
@@ -25,15 +24,6 @@ from coralopt.runtime.router import RouterConfig
 from coralopt.runtime.router.router import Router
 
 LEFT, RIGHT = instance("mixed", (8, L4), batch=5), instance("mixed", (8, {"1xL40S": (1, 900.0)}), batch=7)
-
-
-def until(what: Callable[[], bool], seconds: float = 20.0) -> float:
-    """Seconds until ``what`` holds."""
-    begun = time.monotonic()
-    while not what():
-        assert time.monotonic() - begun < seconds, "in vain"
-        time.sleep(0.05)
-    return time.monotonic() - begun
 
 
 def of(run: Launched, name: str) -> list[int]:
@@ -76,7 +66,7 @@ def test_a_relaunch_over_a_half_dead_pipeline(tmp_path: Path, vllm: Path, drain_
 
 def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
     """Two die at once and come back side by side; one that cannot start holds up nobody."""
-    when(vllm, "[ -e slow ]", "sleep 3")
+    when(vllm, "[ -e slow ]", "while [ -e slow ]; do sleep 0.1; done")
     when(vllm, 'echo "$*" | grep -q "max-num-seqs 7 " && [ -e broken ]', "exit 3")
     run = Launched(plan(LEFT, RIGHT), tmp_path).ready()
     launched.append(run)
@@ -87,15 +77,14 @@ def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launc
     until(lambda: len(set(run.pids()) - set(before)) == 2)
     answer = ask(run.url)
     assert answer[2] == 503, answer
+    (tmp_path / "slow").unlink()
     until(lambda: ask(run.url)[2] == 200)
     until(lambda: coralopt(tmp_path, "status", "run").returncode == 0)
-    (tmp_path / "slow").unlink()
     (tmp_path / "broken").touch()
     before = run.pids()
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    took = until(lambda: bool(set(of(run, "1xl4-")) - set(before)) and ask(run.url)[2] == 200)
-    assert took < 10
+    until(lambda: bool(set(of(run, "1xl4-")) - set(before)) and ask(run.url)[2] == 200)
     survivor = of(run, "1xl4-")
     time.sleep(1.5)
     assert of(run, "1xl4-") == survivor, "who cannot start stops nobody"
@@ -104,7 +93,7 @@ def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launc
 
 def test_a_death_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
     """What both plans have comes back at once, though the new plan takes its time; then the plan is followed."""
-    when(vllm, 'echo "$*" | grep -q "max-num-seqs 7 "', "sleep 6")
+    when(vllm, 'echo "$*" | grep -q "max-num-seqs 7 "', "until [ -e go ]; do sleep 0.1; done")
     run = Launched(plan(LEFT), tmp_path).ready()
     launched.append(run)
     plan(LEFT, RIGHT).save(tmp_path / "new.json")
@@ -118,6 +107,7 @@ def test_a_death_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: l
         os.kill(victim, signal.SIGKILL)
         await asyncio.to_thread(until, lambda: victim not in of(run, "1xl4-") and ask(run.url)[2] == 200)
         assert not applying.done()
+        (tmp_path / "go").touch()
         assert (await applying).returncode == 0
 
     asyncio.run(scene())
@@ -136,7 +126,7 @@ def test_who_hangs_is_replaced(tmp_path: Path, vllm: Path, launched: list[Launch
     victims = [head, stage, psutil.Process(other).children()[0].pid]
     for pid in victims:
         os.kill(pid, signal.SIGSTOP)
-    until(lambda: len(run.pids()) == 4 and not set(before) & set(run.pids()), 30)
+    until(lambda: len(run.pids()) == 4 and not set(before) & set(run.pids()))
     until(lambda: coralopt(tmp_path, "status", "run").returncode == 0)
     assert ask(run.url)[0] == "".join(tokens("p", 5))
     assert gone(victims)

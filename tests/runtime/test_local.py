@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from fake_vllm import tokens
-from launched import L4, TWO, Launched, ask, gone, strays
+from launched import L4, TWO, Launched, ask, backends, gone, strays, until
 from runtime_plans import instance, plan
 
 from coralopt.cli.launch_options import LocalRouterOptions
@@ -44,7 +44,7 @@ def test_from_plan_to_answers_and_away(tmp_path: Path, vllm: Path, launched: lis
     slow: list[Any] = []
     asking = threading.Thread(target=lambda: slow.append(ask(run.url, count=40)))
     asking.start()
-    time.sleep(0.3)
+    until(lambda: slow or any(item["in_flight"] for item in backends(run.url)))
     code, said = run.interrupt()
     asking.join()
     assert slow[0][0] == "".join(tokens("p", 40))
@@ -102,11 +102,8 @@ def test_a_killed_server_costs_no_request_before_its_first_token(
             whole = "".join(tokens(f"b{n}", 10))
             assert text == whole or (text.endswith("ERROR") and len(text) > 5 and whole.startswith(text[:-5]))
     assert ask(run.url)[1] == "tiny-mixed-us-east-2-1xl4-0"
-    for _ in range(100):
-        if gone(victim):
-            break
-        time.sleep(0.05)
-    assert gone(victim), "the other stage of a broken pipeline is stopped"
+    # The other stage of a broken pipeline is stopped.
+    until(lambda: gone(victim))
     code, said = run.interrupt()
     assert (code, "died" in said, "is given up" in said) == (0, True, True)
 
@@ -139,15 +136,11 @@ def test_a_start_that_fails_leaves_nothing(
 
 def test_ctrl_c_during_the_start(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
     """Weights take minutes to load; whoever changes their mind must not be left with processes."""
-    run = Launched(TWO, tmp_path, FAKE_START_S="30")
+    run = Launched(TWO, tmp_path, FAKE_START_S="300")
     launched.append(run)
     state = tmp_path / "run" / "state.json"
-    for _ in range(200):
-        if state.exists() and len(run.pids()) == 3:
-            break
-        time.sleep(0.05)
+    until(lambda: state.exists() and len(run.pids()) == 3)
     pids = run.pids()
-    assert len(pids) == 3
     code, said = run.interrupt()
     assert code == 130, said
     assert gone(pids)
@@ -184,7 +177,7 @@ def test_a_new_controller_finds_its_servers_again(tmp_path: Path, vllm: Path, la
 def coralopt(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`coralopt launch WORDS`, to its end."""
     command = [sys.executable, "-m", "coralopt", "launch", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
 def apply(document: Plan, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
@@ -205,7 +198,7 @@ def test_status(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
     assert told["given_up"] == {}
     (victim,) = (p["pids"] for p in run.told["pipelines"] if "1xl40s" not in p["name"])
     os.kill(victim[0], signal.SIGKILL)
-    for _ in range(100):
+    for _ in range(200):
         part = coralopt(tmp_path, "status", run.url)
         if "given up" in part.stdout:
             break
@@ -389,7 +382,7 @@ def test_the_router_alone(tmp_path: Path) -> None:
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
         told = None
-        for _ in range(200):
+        for _ in range(2400):
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
             except urllib.error.HTTPError as error:
@@ -399,7 +392,7 @@ def test_the_router_alone(tmp_path: Path) -> None:
                 time.sleep(0.05)
         assert told == (503, {"models": {"tiny": False}})
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=120)
         assert "Traceback" not in said
         assert process.returncode == 0, said
     finally:

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_backends import AS_ADMIN, Client, FakeBackend, count, send_admin, with_router
+from runtime_backends import AS_ADMIN, PATIENCE_S, Client, FakeBackend, count, send_admin, until, with_router
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router import BackendConfig, RouterConfig, vllm_router_commands
@@ -82,21 +82,21 @@ def test_requests_are_split_over_both_modes_as_planned() -> None:
 
 def test_streams_pass_through_as_they_come() -> None:
     """A client sees the first token long before the last one exists."""
+    backend = FakeBackend("a", token_s=0.05)
 
     async def test(client: Client) -> None:
         body = {"model": "m", "prompt": "p", "max_tokens": 5, "stream": True}
-        loop = asyncio.get_running_loop()
         arrivals = []
         async with client.session.post(f"{client.url}/v1/completions", json=body) as answer:
             assert answer.headers["Content-Type"].startswith("text/event-stream")
             async for line in answer.content:
                 if line.startswith(b"data: {"):
-                    arrivals.append((loop.time(), json.loads(line[6:])))
+                    arrivals.append((backend._now, json.loads(line[6:])))
         assert [event["choices"][0]["text"] for _, event in arrivals[:5]] == [f"a:{n} " for n in range(5)]
-        assert arrivals[4][0] - arrivals[0][0] > 0.1
+        assert arrivals[0][0] == 1, "the server is at it still"
         assert count(client, "completion_tokens_total", model="m") == 5
 
-    with_router([FakeBackend("a", token_s=0.05)], test)
+    with_router([backend], test)
 
 
 def test_request_ids_reach_every_backend() -> None:
@@ -379,10 +379,10 @@ def test_the_queue_is_served_in_order() -> None:
     backend = FakeBackend("a", slots=1, token_s=0.01)
 
     async def test(client: Client) -> None:
-        tasks = []
+        tasks, pool = [], client.router.pools("m")["mixed"]
         for index in range(6):
             tasks.append(asyncio.create_task(client.ask(tokens=1, prompt=str(index))))
-            await asyncio.sleep(0.004)
+            await until(lambda arrived=index + 1: len(backend.bodies) + pool.waiting == arrived)
         await asyncio.gather(*tasks)
         assert [body["prompt"] for body in backend.bodies] == list("012345")
 
@@ -395,15 +395,16 @@ def test_health_takes_backends_out_and_in_again() -> None:
 
     async def test(client: Client) -> None:
         a.healthy = False
-        await asyncio.sleep(0.2)
+        known = client.router.backends
+        await until(lambda: not known["a"].healthy)
         assert {(await client.ask())[2]["X-Coralopt-Instance"] for _ in range(4)} == {"b"}
         b.healthy = False
-        await asyncio.sleep(0.2)
+        await until(lambda: not known["b"].healthy)
         status, text, headers = await client.ask()
         assert (status, "no instance" in text, "Retry-After" in headers) == (503, True, True)
         assert (await client.get("/health"))[0] == 503
         a.healthy = True
-        await asyncio.sleep(0.2)
+        await until(lambda: known["a"].healthy)
         assert (await client.ask())[0] == 200
         assert (await client.get("/health"))[0] == 200
 
@@ -415,13 +416,14 @@ def test_clients_that_wait_learn_when_the_last_backend_dies() -> None:
     backend = FakeBackend("a", slots=1, token_s=0.5)
 
     async def test(client: Client) -> None:
-        first = asyncio.create_task(client.ask(stream=True))
-        await asyncio.sleep(0.05)
+        first = asyncio.create_task(client.ask(stream=True, tokens=400))
+        await until(lambda: count(client, "first_byte_seconds_count", model="m"))
         second = asyncio.create_task(client.ask())
-        await asyncio.sleep(0.05)
+        await until(lambda: client.router.pools("m")["mixed"].waiting)
         client.router.health.suspect(client.router.backends["a"])
         status, _, headers = await second
         assert (status, "Retry-After" in headers) == (503, True)
+        backend.token_s = 0.0
         assert (await first)[0] == 200
 
     with_router([backend], test, health_interval_s=60.0)
@@ -432,10 +434,11 @@ def test_drain_waits_for_requests_in_flight() -> None:
     a, b = FakeBackend("a", token_s=0.05), FakeBackend("b", token_s=0.05)
 
     async def test(client: Client) -> None:
-        running = [asyncio.create_task(client.ask(stream=True)) for _ in range(6)]
-        await asyncio.sleep(0.05)
+        running = [asyncio.create_task(client.ask(stream=True, tokens=4000)) for _ in range(6)]
+        await until(lambda: len(a.bodies) + len(b.bodies) == 6)
         assert await client.router.drain("a", 0.01) is False
-        assert await client.router.drain("a", 5) is True
+        a.token_s = b.token_s = 0.0
+        assert await client.router.drain("a", PATIENCE_S) is True
         before = len(a.bodies)
         assert before == 3
         await asyncio.gather(*(client.ask() for _ in range(4)))
@@ -455,7 +458,7 @@ def test_a_backend_may_break_after_it_was_removed(stream: bool) -> None:
 
     async def test(client: Client) -> None:
         running = asyncio.create_task(client.ask(stream=stream))
-        await asyncio.sleep(0.1)
+        await until(lambda: only.bodies)
         client.router.remove("a")
         status, text, _ = await running
         assert (status, "instance a" in text) == (200 if stream else 502, True)
@@ -525,13 +528,10 @@ def test_a_client_that_leaves_frees_its_slot_and_its_server() -> None:
     backend = FakeBackend("a", slots=1, token_s=0.05)
 
     async def test(client: Client) -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await client.ask(stream=True, tokens=1000)
-        for _ in range(40):
-            if client.router.backends["a"].in_flight == 0 and backend.cancelled:
-                break
-            await asyncio.sleep(0.05)
+        leaving = asyncio.create_task(client.ask(stream=True, tokens=10_000))
+        await until(lambda: backend.bodies)
+        leaving.cancel()
+        await until(lambda: client.router.backends["a"].in_flight == 0 and backend.cancelled)
         assert backend.cancelled == 1
         assert (await client.ask())[0] == 200
         assert client.router.backends["a"].healthy

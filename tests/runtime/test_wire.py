@@ -26,7 +26,7 @@ async def read(pieces: list[bytes], url: str = "/v1/completions") -> tuple[int, 
         writer.close()
 
     server, wire = await asyncio.start_server(serve, "127.0.0.1", 0), Wire(5.0)
-    async with server, asyncio.timeout(20):
+    async with server, asyncio.timeout(120):
         port = server.sockets[0].getsockname()[1]
         try:
             async with wire.ask("GET", f"http://localhost:{port}{url}") as answer:
