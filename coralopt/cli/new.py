@@ -106,10 +106,10 @@ def new_scenario(
         output_tokens = output_tokens or typer.prompt("Mean answer length, tokens", type=float, default=250)
     if not model or requests_s is None:
         raise OptionError("name at least one --model, and its --requests-s; on a terminal they are asked for")
-    entries = [
-        _entry(name, output.parent, None, requests_s, input_tokens or 1000.0, output_tokens or 250.0) for name in model
-    ]
-    _write(output, [NewModel(*entry) for entry in entries], promise, supply, "")
+    lengths = (1000.0 if input_tokens is None else input_tokens, 250.0 if output_tokens is None else output_tokens)
+    # By key: one model may go by several names.
+    entries = {entry[0]: entry for entry in (_entry(name, output.parent, None, requests_s, *lengths) for name in model)}
+    _write(output, [NewModel(*entry) for entry in entries.values()], promise, supply, "")
 
 
 @takes_groups

@@ -10,6 +10,7 @@ import yaml
 
 from coralopt.scenario.checkpoints import include_checkpoints
 from coralopt.scenario.load import scenario_from_mapping
+from coralopt.scenario.read import parse_text
 
 #: Region of nodes of one's own.
 OWN_REGION = "own"
@@ -118,8 +119,9 @@ def scenario_text(
             lines.append("      configurations:  # node configuration: nodes that you may rent, your quota")
             lines += [f"        {_scalar(name)}: {count}" for name, count in supply.items()]
     text = "\n".join(lines) + "\n"
-    data = yaml.safe_load(text)
+    data, _ = parse_text(text, "the new scenario")
     include_checkpoints(data, file)
+    assert isinstance(data, dict)
     scenario_from_mapping(data, source="the new scenario")
     return text
 

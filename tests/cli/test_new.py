@@ -46,6 +46,12 @@ def test_new_writes_a_file_that_checks(run_cli: RunCli, tmp_path: Path) -> None:
     again = run_cli("scenario", "new", *flags, "-o", "new.yaml")
     assert again.returncode == 2
     assert "--force" in again.stderr
+    twice = ("--model", "qwen3-8b", "--model", "Qwen/Qwen3-8B", "--requests-s", "1", "-o", "twice.yaml")
+    assert run_cli("scenario", "new", *twice).returncode == 0
+    assert {phase.model.name for phase in load_scenario(tmp_path / "twice.yaml").model_phases} == {"qwen3-8b"}
+    assert (
+        "input_tokens: must be above 0" in run_cli("scenario", "new", *twice, "--input-tokens", "0", "--force").stderr
+    )
     assert "at least one --model" in run_cli("scenario", "new", "-o", "other.yaml").stderr
     assert "nosuch" in run_cli("scenario", "new", "--model", "nosuch", "--requests-s", "1", "-o", "other.yaml").stderr
 
