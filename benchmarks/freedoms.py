@@ -74,6 +74,15 @@ CASES: Change = {
 }
 MISSED: Change = {"models": {"*": {"unmet": {"usd_per_1000_requests": 2.0}}}}
 
+#: All requests of ``classes`` as one, with the means of all.
+ONE_CLASS: Change = {
+    "models": {
+        "llama3.1-8b-instruct": {
+            "demand": {"classes": None, "requests_s": 18.3948, "input_tokens": 1768.0, "output_tokens": 87.8}
+        }
+    }
+}
+
 ROWS = (
     Row("several GPU types, not one (L40S)", "core", _quota(L4=0, A10G=0), {}),
     Row("replicas of several nodes", "core", {"pruning": {"max_nodes": 1}}, {}),
@@ -86,6 +95,7 @@ ROWS = (
     Row("quota of 4 L40S", "core", {}, _quota(L40S=4)),
     Row("variants at a mean quality of 0.993, not the best one", "variants", _only("ngram"), {}),
     Row("variants at a mean quality of 0.98, not 16 bits", "variants", _only("bf16"), _floor(0.98)),
+    Row("classes of requests, not one of mean lengths", "classes", ONE_CLASS, {}),
     Row("N+1: any one instance may be lost", "core", {}, {"models": {"*": {"survive_instance_loss": 1.0}}}),
     Row("starting before stopping, all 1xL40S in use", "core", BUSY, {**BUSY, "transition": "start-first"}),
     Row("start costs by template, not K = 0.1", "core", {}, {"start": {"load_gb_s": 0.31}}),
@@ -97,30 +107,35 @@ ROWS = (
 
 
 def changed(document: Any, change: Any) -> Any:  # JSON
-    """A document with a change; ``*`` stands for every key."""
+    """A document with a change; ``*`` stands for every key, and what becomes ``None`` is left out."""
     if not isinstance(change, Mapping):
         return change
     own = document or {}
     keys = list(own) if "*" in change else list(change)
-    return {**own, **{key: changed(own.get(key), change.get(key, change.get("*"))) for key in keys}}
+    made = {**own, **{key: changed(own.get(key), change.get(key, change.get("*"))) for key in keys}}
+    return {key: value for key, value in made.items() if value is not None}
 
 
-def figures(scenario: ResolvedScenario) -> tuple[float, float, float, float]:
-    """Cost in USD/h, proven gap, share of played requests within both SLOs, processor seconds of the plan."""
+def figures(scenario: ResolvedScenario, arriving: ResolvedScenario) -> tuple[float, float, float, float]:
+    """Cost in USD/h, proven gap, share of played requests within both SLOs, processor seconds of the plan.
+
+    The requests are those of ``arriving``, the same for both plans of a row.
+    """
     request = PlanRequest(scenario, options={"rel_gap": 1e-3, "time_limit": 120}).warmed()
     begin = time.process_time()
     plan = CoralPlanner().plan(request).plan
     seconds = time.process_time() - begin
-    played = simulate(plan, poisson_for_scenario(scenario, duration_s=PLAYED_S, seed=1))
+    played = simulate(plan, poisson_for_scenario(arriving, duration_s=PLAYED_S, seed=1))
     return plan.cost_usd_h, plan.gap, played.attainment, seconds
 
 
 def line(row: Row) -> str:
     """One line of the table."""
     document, cells, costs = dict(load_scenario(row.scenario).document), [row.name, f"`{row.scenario}`"], []
+    arriving = scenario_from_mapping(changed(document, row.given))
     for change in (row.without, row.given):
         try:
-            cost, gap, attainment, seconds = figures(scenario_from_mapping(changed(document, change)))
+            cost, gap, attainment, seconds = figures(scenario_from_mapping(changed(document, change)), arriving)
             costs.append(cost)
             cells.append(f"{cost:,.4f} ({gap:.3%}; {attainment:.1%}; {seconds:.1f} s)")
         except CoraloptError as error:

@@ -12,6 +12,9 @@ routing                  rule
 Work is what a router can know, in prompt tokens (:func:`work_of`): a prompt counts whole until its first token is made, and
 a sequence that is answered counts a little for its cache and its answer, whose length is known to nobody.
 
+Where requests come in classes, those of one class are shared out by the planned rates for that class alone; an instance
+without one gets none of them. Work is compared with the planned rate of all that an instance does.
+
 Requests that share a session or the beginning of a prompt are better off where its KV cache is (:func:`choose_by_key`).
 """
 
@@ -65,6 +68,17 @@ class Loaded(Weighted, Protocol):
     def work(self) -> float: ...
 
 
+class Rated(Loaded, Protocol):
+    """Something that can be picked for some of what it does.
+
+    Attributes:
+        rate: Planned rate of all that it does; its weight, but where that is for one class of requests only.
+    """
+
+    @property
+    def rate(self) -> float: ...
+
+
 class Named(Loaded, Protocol):
     """Something that can be picked by a key.
 
@@ -78,7 +92,7 @@ class Named(Loaded, Protocol):
 
 Item = TypeVar("Item", bound=Weighted)
 Home = TypeVar("Home", bound=Named)
-Busy = TypeVar("Busy", bound=Loaded)
+Busy = TypeVar("Busy", bound=Rated)
 
 
 def choose(routing: Routing, items: Sequence[Busy], own: float, uniform: Callable[[], float]) -> Busy | None:
@@ -96,7 +110,7 @@ def choose(routing: Routing, items: Sequence[Busy], own: float, uniform: Callabl
         first = _drawn(items, uniform)
         rest = [item for item in items if item is not first]
         items = [first, _drawn(rest, uniform)] if rest else [first]
-    return min(items, key=lambda item: (item.work + own) / item.weight)
+    return min(items, key=lambda item: (item.work + own) / item.rate)
 
 
 def choose_by_key(items: Sequence[Home], key: str, own: float) -> Home | None:

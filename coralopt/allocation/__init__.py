@@ -1,6 +1,6 @@
 """The online stage: how many of each serving template to deploy where, at least cost (paper section 4.3)."""
 
-from coralopt.allocation.check import check_allocation, price_of_unmet, request_flows, unmet_demand
+from coralopt.allocation.check import check_allocation, price_of_unmet, request_flows, time_shares, unmet_demand
 from coralopt.allocation.explain import Explanation, MissedConstraint, Shortfall, explain
 from coralopt.allocation.joint import Joint
 from coralopt.allocation.largest_factor import FactorLimits, LargestFactor, largest_factor
@@ -61,5 +61,6 @@ __all__ = [
     "solve_allocation",
     "solve_or_serve_less",
     "taken",
+    "time_shares",
     "unmet_demand",
 ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
+from coralopt.allocation.joint import divided_time
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.routes import Flow, Pool, least_flow
 from coralopt.allocation.side_constraints import SideConstraint
@@ -72,7 +74,7 @@ def check_allocation(problem: AllocationProblem, allocation: Allocation) -> Chec
             cost += price_of_unmet(problem, p, unmet[p])
         elif unmet[p] > 0:
             demand = Fraction(float(problem.demand[p]))
-            served = _served(problem, items, p, range(regions))
+            served = demand - unmet[p] if problem.joint.divided else _served(problem, items, p, range(regions))
             if above(demand, served) and p not in routed:
                 name = problem.phase_names[p]
                 text = f"{name} gets {float(served)!r} tokens/s, its demand is {float(demand)!r}"
@@ -130,8 +132,10 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flo
         flows: What :func:`request_flows` says, if that is known.
     """
     unmet = []
+    divided = _divided(problem, items) if problem.joint.divided else {}
     for p, demand in enumerate(problem.demand.tolist()):
-        level = min(_served(problem, items, p, range(len(problem.region_names))), _surviving(problem, items, p))
+        served = divided[p] if p in divided else _served(problem, items, p, range(len(problem.region_names)))
+        level = min(served, _surviving(problem, items, p))
         wanted = Fraction(float(demand))
         # Three times 0.7 tokens/s serve 2.1, though not in binary fractions.
         unmet.append(wanted - level if above(wanted, level) else Fraction(0))
@@ -145,6 +149,54 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flo
             for p in together:
                 unmet[p] = share * demands[p]
     return unmet
+
+
+def time_shares(problem: AllocationProblem, items: list[_Item], most: Fraction | None = None) -> list[TimeShares]:
+    """How instances that divide their time do so best, exactly: one entry for model phases that share templates.
+
+    Args:
+        problem: The problem.
+        items: (template, region, count) triples.
+        most: Largest share of a demand that counts; ``None`` for any.
+    """
+    counts: dict[int, int] = {}
+    for t, _, n in items:
+        counts[t] = counts.get(t, 0) + n
+    gives = {t: {p: Fraction(rate) for p, rate in _gives(problem, t)} for t, n in counts.items() if n}
+    groups: list[set[int]] = []
+    for phases in (set(rates) for rates in gives.values()):
+        groups = [*(g for g in groups if not g & phases), phases.union(*(g for g in groups if g & phases))]
+    shares = []
+    for group in groups:
+        demand = {p: Fraction(float(problem.demand[p])) for p in sorted(group) if problem.demand[p] > 0}
+        mine = {t: counts[t] for t, rates in gives.items() if set(rates) & set(demand)}
+        if demand:
+            shares.append(TimeShares(demand, *divided_time(gives, mine, demand, most)))
+    return shares
+
+
+@dataclass(frozen=True)
+class TimeShares:
+    """How instances of some templates divide their time among the model phases that they serve.
+
+    Attributes:
+        demand: Model phase -> tokens/s.
+        served: Share of each of these demands that is served.
+        time: (template, model phase) -> instances' worth of time.
+    """
+
+    demand: dict[int, Fraction]
+    served: Fraction
+    time: dict[tuple[int, int], Fraction]
+
+
+def _divided(problem: AllocationProblem, items: list[_Item]) -> dict[int, Fraction]:
+    """Tokens/s of every model phase where those that share templates get equal shares of their demands, at most all."""
+    return {
+        p: group.served * wanted
+        for group in time_shares(problem, items, Fraction(1))
+        for p, wanted in group.demand.items()
+    }
 
 
 def _left(problem: AllocationProblem, items: list[_Item], item: SideConstraint) -> Fraction:

@@ -57,6 +57,8 @@ def readable_names(problem: AllocationProblem, matrix: MilpMatrix) -> MilpMatrix
             return f"shortfall[{'+'.join(problem.phase_names[p] for p in groups[index[0]][0])}]{rest}"
         if kind == "extra":
             return f"extra[{places[0][index[0]]},{places[1][index[1]]},{index[2]}]{rest}"
+        if kind in ("time", "shared"):
+            return name
         t, r = index
         further = problem.joint.phase[problem.joint.template == t]
         served = "+".join(problem.phase_names[p] for p in (problem.phase[t], *further))

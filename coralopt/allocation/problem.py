@@ -173,6 +173,10 @@ class AllocationProblem(AttachedProblem[Allocation]):
             raise SolverError(
                 "templates of several phases know neither start costs of their own nor the loss of an instance"
             )
+        if self.joint.divided and (self.routes or any(row.measure == "tokens_s" for row in self.side_constraints)):
+            raise SolverError(
+                "templates whose time is divided know neither routes nor tokens/s that must survive a loss"
+            )
         if (self.availability < 0).any():
             r, c = np.argwhere(self.availability < 0)[0]
             raise SolverError(
@@ -208,6 +212,12 @@ class AllocationProblem(AttachedProblem[Allocation]):
             if len({bool(np.isfinite(self.unmet_prices()[p])) for p in group}) > 1:
                 names = ", ".join(self.phase_names[p] for p in group)
                 raise SolverError(f"{names} go unmet together, so all or none of them must have a price")
+        if self.joint.divided and self.unmet_price is not None:
+            alone = [p for p in range(phases) if p not in together]
+            owner = {p: g for g, group in enumerate((*self.unmet_together, *((p,) for p in alone))) for p in group}
+            for t, p in zip(self.joint.template.tolist(), self.joint.phase.tolist(), strict=True):
+                if owner[p] != owner[int(self.phase[t])]:
+                    raise SolverError(f"template {t} divides its time among phases that do not go unmet together")
         refuse_bad_routes(
             self.routes,
             self.demand,

@@ -183,6 +183,31 @@ def measure_prefix_hits(
     present(CommandOutput(document, [prefix_hits_table(found, title)]), json_output)
 
 
+@app.command("classes")
+def classes(
+    trace: TraceArgument,
+    inputs: Annotated[
+        list[int] | None, typer.Option("--input", help="Longest prompt of a class, tokens; may be repeated.")
+    ] = None,
+    outputs: Annotated[
+        list[int] | None, typer.Option("--output", help="Longest answer of a class, tokens; may be repeated.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only the requests of this model.")] = None,
+    sort: SortFlag = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Tell the requests of TRACE apart by their lengths: `classes` of a scenario's demand, with rates and quantiles."""
+    import yaml
+
+    from coralopt.workload import only_model, request_classes
+
+    requests = _read(trace, sort, json_output).trace
+    found = request_classes(requests if model is None else only_model(requests, model), inputs or (), outputs or ())
+    document = {"classes": found}
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110).rstrip()
+    present(CommandOutput(document, [text]), json_output)
+
+
 @app.command("fit")
 @takes_groups
 def fit(

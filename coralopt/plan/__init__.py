@@ -5,6 +5,7 @@ from coralopt.plan.difference import InstanceChange, PlanDifference, difference
 from coralopt.plan.document import (
     Plan,
     PlannedCase,
+    PlannedClass,
     PlannedDemand,
     PlannedInstance,
     PlannedNode,
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "PlanDifference",
     "PlannedCase",
+    "PlannedClass",
     "PlannedDemand",
     "PlannedInstance",
     "PlannedNode",

@@ -173,7 +173,9 @@ def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
         nodes[line.region, line.configuration] += line.nodes
     rent: dict[tuple[str, str], float] = defaultdict(float)
     for item in plan.instances:
-        rent[item.model, item.phase] += item.count * _rent(item, paid, nodes)
+        for key, (_, time_share) in item.serves().items():
+            model, phase = key.rsplit("/", 1)
+            rent[model, phase] += item.count * _rent(item, paid, nodes) * time_share
     tokens_s: dict[tuple[str, str], float] = {
         (d.model, d.phase): max(0.0, d.demand_tokens_s - d.unmet_tokens_s) for d in plan.demands
     }

@@ -86,6 +86,14 @@ class PlannedShare(_Part):
     memory_share: Figure = Field(gt=0, le=1, description="Share of the GPUs' memory that its engine takes.")
 
 
+class PlannedClass(_Part):
+    """What an instance serves of one class of its model's requests."""
+
+    model: Name = Field(description="The class, after the name of its model.")
+    tokens_s: Figure = Field(gt=0, description="Throughput of one instance that serves nothing else, tokens/s.")
+    time_share: Figure = Field(gt=0, le=1, description="Share of its time that goes to this class.")
+
+
 class PlannedInstance(_Part):
     """Equal serving instances: one serving template deployed ``count`` times in one region."""
 
@@ -104,6 +112,9 @@ class PlannedInstance(_Part):
         default=None,
         description="Replica i shares its node with replica i of the others of this group; null: with none.",
     )
+    classes: tuple[PlannedClass, ...] = Field(
+        default=(), description="Classes of requests that it serves; its stages are stated for that in `model`."
+    )
 
     @property
     def rents(self) -> bool:
@@ -114,6 +125,12 @@ class PlannedInstance(_Part):
     def key(self) -> str:
         """``"qwen3-32b/prefill"``, as :attr:`ModelPhase.key`."""
         return f"{self.model}/{self.phase}"
+
+    def serves(self) -> dict[str, tuple[float, float]]:
+        """Model phase -> tokens/s that one instance is planned to serve of it, and the share of its time that this takes."""
+        if not self.classes:
+            return {self.key: (self.tokens_s, 1.0)}
+        return {f"{c.model}/{self.phase}": (c.time_share * c.tokens_s, c.time_share) for c in self.classes}
 
     def nodes(self) -> dict[str, int]:
         """Nodes of one instance by configuration."""
@@ -365,6 +382,8 @@ class Plan(_Part, Tabular):
         for item in data["instances"]:
             if item["shared"] is None:
                 del item["shared"]
+            if not item["classes"]:
+                del item["classes"]
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path) -> None:

@@ -40,13 +40,14 @@ from coralopt.templates import (
     TemplateLibrary,
     build_library,
     check_slos,
+    class_rates,
     is_on_demand,
     library_digest,
     scenario_tables,
     shared_patterns,
 )
 from coralopt.throughput import ThroughputTables
-from coralopt.types import Progress
+from coralopt.types import Floats, Ints, Progress
 
 
 class CoralPlanner:
@@ -92,11 +93,11 @@ class CoralPlanner:
             library, reused, warm = request.templates()
             steps.end("library")
             patterns = shared_patterns(scenario, warm.tables_of(scenario))
-            if len(patterns) and request.on_infeasible == "scale":
-                raise OptionError(
-                    "on_infeasible is 'scale', which does not know shared nodes; leave sharing out of the scenario"
-                )
-            problem = replace(allocation_problem(scenario, library, patterns), unmet_price=unmet_prices(scenario))
+            problem = allocation_problem(scenario, library, patterns, warm.tables_of(scenario))
+            if len(problem.joint) and request.on_infeasible == "scale":
+                what = "shared nodes; leave sharing" if len(patterns) else "classes of requests; leave these"
+                raise OptionError(f"on_infeasible is 'scale', which does not know {what} out of the scenario")
+            problem = replace(problem, unmet_price=unmet_prices(scenario))
             if asks_for_shares(scenario):
                 served, placements = _for_shares(request, library, warm.tables_of(scenario), problem)
             else:
@@ -182,15 +183,29 @@ def plan_scenario(
 
 
 def allocation_problem(
-    scenario: ResolvedScenario, library: TemplateLibrary, patterns: Patterns | None = None
+    scenario: ResolvedScenario,
+    library: TemplateLibrary,
+    patterns: Patterns | None = None,
+    tables: Sequence[ThroughputTables] | None = None,
 ) -> AllocationProblem:
     """The allocation problem of the scenario; template t is row t of the stacked library, patterns come behind.
+
+    Of models whose requests come in classes the templates divide their time; those that are not worth having serve nothing.
+
+    Args:
+        scenario: The scenario.
+        library: Its templates.
+        patterns: Its shared nodes.
+        tables: Its throughput tables, which only classes need; made anew if they are not given.
 
     Raises:
         ScenarioError: A running instance whose template the library does not hold.
     """
     patterns = Patterns.none() if patterns is None else patterns
     rows = len(library) + len(patterns)
+    throughput, joint = np.concatenate([library.throughput, patterns.tokens_s[:, 0]]), _joint(patterns, len(library))
+    if scenario.models_in_classes:
+        throughput, joint = _divided(scenario, library, scenario_tables(scenario) if tables is None else tables)
     running = np.zeros((rows, len(scenario.regions)), dtype=np.int64) if scenario.running else None
     mistakes = []
     for index, entry in enumerate(scenario.running):
@@ -216,7 +231,7 @@ def allocation_problem(
         usage=np.concatenate(
             [library.usage, np.eye(len(library.configurations), dtype=np.int16)[patterns.configuration]]
         ),
-        throughput=np.concatenate([library.throughput, patterns.tokens_s[:, 0]]),
+        throughput=throughput,
         phase=np.concatenate([library.phase, patterns.phase[:, 0].astype(np.int32)]),
         availability=scenario.availability,
         price=scenario.price_usd_h,
@@ -227,7 +242,7 @@ def allocation_problem(
         configuration_names=library.configurations,
         routes=allowed_routes(scenario),
         start_penalty=start_penalties(scenario, library),
-        joint=_joint(patterns, len(library)),
+        joint=joint,
         **case_terms(scenario),
         **operator_terms(scenario, library.configurations),
     )
@@ -238,6 +253,23 @@ def _joint(patterns: Patterns, first: int) -> Joint:
     row, column = np.nonzero(patterns.phase[:, 1:] >= 0)
     place = row, column + 1
     return Joint(first + row, patterns.phase[place].astype(np.int32), patterns.tokens_s[place])
+
+
+def _divided(
+    scenario: ResolvedScenario, library: TemplateLibrary, tables: Sequence[ThroughputTables]
+) -> tuple[Floats, Joint]:
+    """Tokens/s of every template for its own class, 0 where another is as good for all, and for the other classes."""
+    throughput = library.throughput.copy()
+    parts: list[tuple[Ints, Ints, Floats]] = []
+    for group, rows, speeds in class_rates(scenario, library, tables):
+        throughput[np.isin(library.phase, group)] = 0.0
+        own = group[None, :] == library.phase[rows][:, None]
+        throughput[rows] = speeds[own]
+        row, column = np.nonzero(~own & (speeds > 0))
+        parts.append((rows[row], group[column], speeds[row, column]))
+    template, phase, tokens_s = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.lexsort((phase, template))
+    return throughput, Joint(template[order], phase[order].astype(np.int32), tokens_s[order], divided=True)
 
 
 def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, ...]:
@@ -259,7 +291,7 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     if library.digest != plan.library_digest:
         violations.append(f"library_digest is {plan.library_digest[:12]}, rebuilt {library.digest[:12]}")
     tables = scenario_tables(scenario)
-    problem = allocation_problem(scenario, library, shared_patterns(scenario, tables))
+    problem = allocation_problem(scenario, library, shared_patterns(scenario, tables), tables)
     if asks_for_shares(scenario):
         search = PromiseSearch(request, library, tables, problem, remember=False)
         return (*violations, *_outside(plan, *search.interval()))

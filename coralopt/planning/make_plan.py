@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from coralopt._version import __version__
-from coralopt.allocation import Served, price_of_unmet, request_flows, unmet_demand
+from coralopt.allocation import AllocationProblem, Served, price_of_unmet, request_flows, time_shares, unmet_demand
 from coralopt.placement import Budgets, Links, Placement, best_cells
-from coralopt.plan import Plan, PlannedDemand, PlannedInstance, PlannedNode, PlannedShare, PlannedStage
+from coralopt.plan import Plan, PlannedClass, PlannedDemand, PlannedInstance, PlannedNode, PlannedShare, PlannedStage
 from coralopt.plan.document import headline_gap, share_of
 from coralopt.plan.flows import allowed_routes, planned_flows, planned_means, planned_modes
 from coralopt.planning.operators import planned_cases, planned_classes, planned_options
@@ -171,6 +171,25 @@ def shared_instances(
     return instances
 
 
+def planned_class_shares(problem: AllocationProblem, items: list[tuple[int, int, int]]) -> dict[int, dict[int, float]]:
+    """Template -> model phase -> share of its instances' time, where they divide it so that all have as much to spare.
+
+    Time that no class needs goes to the one that has most of it already.
+    """
+    counts: Counter[int] = Counter()
+    for t, _, n in items:
+        counts[t] += n
+    shares: dict[int, dict[int, float]] = {t: {} for t in counts}
+    for group in time_shares(problem, items):
+        for (t, p), time in group.time.items():
+            if time / counts[t] > Fraction(1, 10**9):
+                shares[t][p] = float(time / counts[t])
+    for t, mine in shares.items():
+        most = max(mine, key=lambda p: mine[p]) if mine else int(problem.phase[t])
+        mine[most] = 1.0 - sum(share for p, share in mine.items() if p != most)
+    return shares
+
+
 def make_plan(
     scenario: ResolvedScenario,
     library: TemplateLibrary,
@@ -210,9 +229,8 @@ def make_plan(
         np.maximum(0.0, needed - problem.demand),
         planned_cases(scenario, problem, [Fraction(0)] * len(needed)),
     )
-    unmet_usd_h = 0.0
+    unmet_usd_h, items = 0.0, [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
     if problem.unmet_price is not None:
-        items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
         missing = unmet_demand(problem, items)
         cases = planned_cases(scenario, problem, missing)
         unmet = np.array([float(lack) for lack in missing])
@@ -221,6 +239,7 @@ def make_plan(
             unmet = np.where(unmet > TOLERANCE * needed, unmet, 0.0)
         unmet_usd_h = float(sum(price_of_unmet(problem, p, m) for p, m in enumerate(missing) if m))
     groups: Counter[str] = Counter()
+    divided = planned_class_shares(problem, items) if problem.joint.divided else {}
     for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
         if patterns is not None and row >= len(library):
             shared = shared_instances(scenario, patterns, int(row) - len(library), int(region), groups)
@@ -233,11 +252,21 @@ def make_plan(
         running = 0 if problem.running is None else int(problem.running[row, region])
         region_name = scenario.regions[region]
         nodes = {library.configurations[c]: int(n) for c, n in enumerate(usage) if n}
-        placement = (placements or {}).get(int(row))
+        placement = (placements or {}).get(int(row)) or templates.placement(local)
+        parts: tuple[PlannedClass, ...] = ()
+        if phase.request_class is not None:
+            parts = tuple(
+                PlannedClass(
+                    model=scenario.model_phases[p].model.name,
+                    tokens_s=float(problem.rates((p,))[row]),
+                    time_share=min(1.0, share),
+                )
+                for p, share in sorted(divided[int(row)].items())
+            )
+        by_stage, budgets_ms = of_stages.of(phase.key, placement)
+        stages = planned_stages(scenario, placement, by_stage, int(region), budgets_ms)
         tokens_s = float(templates.throughput[local])
-        by_stage, budgets_ms = of_stages.of(phase.key, placement or templates.placement(local))
-        stages = planned_stages(scenario, placement or templates.placement(local), by_stage, int(region), budgets_ms)
-        if placement is not None:
+        if int(row) in (placements or {}) or parts:
             tokens_s = min(stage.tokens_s for stage in stages)
         instances.append(
             PlannedInstance(
@@ -250,14 +279,15 @@ def make_plan(
                 stages=stages,
                 tokens_s=tokens_s,
                 price_usd_h=price,
+                classes=parts,
             )
         )
         provisioning += int(count) * price
     for item in instances:
-        planned[item.key] += item.count * item.tokens_s
-        spent[item.key] += item.count * item.price_usd_h
+        for key, (given, time_share) in item.serves().items():
+            planned[key] += item.count * given
+            spent[key] += item.count * item.price_usd_h * time_share
         provisioning += item.count * item.price_usd_h if item.shared else 0.0
-    items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
     chosen = request_flows(problem, items) if served.flows is None else served.flows
     modes = planned_modes(scenario, chosen, list(planned.values()))
     taken = {key: share_of(modes, key) for key in phases}
@@ -272,7 +302,7 @@ def make_plan(
             throughput_sources={
                 name: line
                 for name, line in zip(by_key[key].configurations, by_key[key].provenance, strict=True)
-                if any(name in item.nodes() for item in instances if item.key == key)
+                if any(name in item.nodes() for item in instances if key in item.serves())
             },
             unmet_tokens_s=max(0.0, taken[key] * float(lack)),
             prefix_hit=phase.prefix_hit,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from coralopt.errors import LaunchError
 from coralopt.routing import Routing
+from coralopt.scenario.parts import RequestClass
 from coralopt.types import JsonObject
 
 Phase = Literal["prefill", "decode", "mixed"]
@@ -162,6 +163,7 @@ class PipelineLaunch:
         drain_s: Seconds that requests in flight are given when it stops.
         nodes: The processes.
         decode_regions: Where its KV caches may go; ``None`` where the plan does not say.
+        classes: Class of requests -> tokens/s that are planned of it; empty where there are none.
     """
 
     name: str
@@ -176,6 +178,7 @@ class PipelineLaunch:
     drain_s: int
     nodes: tuple[NodeLaunch, ...]
     decode_regions: tuple[str, ...] | None = None
+    classes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def head(self) -> NodeLaunch:
@@ -216,6 +219,7 @@ class Launch:
         mixed_share: Model or variant in mode auto -> share of its requests that goes to its mixed instances.
         variants: Model, as requests say it -> model of its pipelines -> share of the requests.
         prefix_hits: Whether the plan counts on prompts found in KV caches, so that those that begin alike go together.
+        classes: Model, as requests say it -> the classes of its requests; empty where it has none.
     """
 
     engine: str
@@ -225,6 +229,7 @@ class Launch:
     mixed_share: Mapping[str, float] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prefix_hits: bool = False
+    classes: Mapping[str, tuple[RequestClass, ...]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:

@@ -28,7 +28,7 @@ from coralopt.planning import (
     planned_instances,
 )
 from coralopt.planning.rolling.forecast import foretold
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.types import Floats
 from coralopt.workload import EpochDemand, read_demand, write_demand
 
@@ -106,7 +106,7 @@ def measured_demand(
             prompt = phase.phase == "prefill"
             expected = phase.mean_input_tokens if prompt else phase.mean_output_tokens
             mean = expected
-            if grown["answered"]:
+            if grown["answered"] and phase.request_class is None:
                 mean = grown["prompt_tokens" if prompt else "completion_tokens"] / grown["answered"]
                 if expected > 0 and abs(mean / expected - 1) > LENGTHS_OFF:
                     what = "input" if prompt else "output"
@@ -114,10 +114,18 @@ def measured_demand(
                         f"{name}: {mean:.0f} {what} tokens a request, the scenario says {expected:.0f}; its throughput "
                         "tables count on that"
                     )
-            demand[p] = grown["requests"] / seconds * mean
+            demand[p] = grown["requests"] / seconds * mean * _class_share(scenario, phase)
     except (KeyError, TypeError, AttributeError) as error:
         raise LaunchError(f"the router does not say what was asked of it ({error}); is it another version?") from error
     return demand, tuple(dict.fromkeys(remarks))
+
+
+def _class_share(scenario: ResolvedScenario, phase: ModelPhase) -> float:
+    """Share of a model's requests that are of this phase's class: the scenario's, since a router counts by model."""
+    if phase.request_class is None:
+        return 1.0
+    alike = [other for other in scenario.model_phases if (other.served, other.phase) == (phase.served, phase.phase)]
+    return phase.requests_s / max(sum(other.requests_s for other in alike), 1e-300)
 
 
 _SUMS = ("requests", "answered", "prompt_tokens", "completion_tokens")

@@ -15,7 +15,7 @@ from coralopt.plan.flows import variant_shares
 from coralopt.runtime.engine import Engine, NodeJob
 from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch
 from coralopt.runtime.naming import dns_label
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.resolved import ModelPhase, RequestClass
 
 #: Port by use, where every process has a machine of its own: HTTP API, rendezvous of a pipeline, KV caches.
 BASE_PORTS = {"http": 8000, "rendezvous": 29500, "kv": 5600}
@@ -112,7 +112,8 @@ def lower(
                     # Replica i of an instance stands where replica i of the others of its group does.
                     base = own if shared is None else dns_label(shared.group, str(replica))
                     lowered = _lower_pipeline((own, base), instance, pipeline, phase, engine, places, kinds)
-                    pipelines.append(replace(lowered, decode_regions=_decode_regions(plan, instance)))
+                    lowered = replace(lowered, decode_regions=_decode_regions(plan, instance))
+                    pipelines.append(_with_classes(lowered, instance, phase))
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise PlanError(f"two instances of the plan would both be called {twice[0]}; give their models other names")
@@ -124,7 +125,21 @@ def lower(
         whole = sum(shares.get(name, 0.0) for shares in variants.values())
         mixed[name] /= whole or 1.0
     hits = any(phase.prefix_hit for phase in scenario.model_phases)
-    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed, variants, hits)
+    classes: dict[str, tuple[RequestClass, ...]] = {}
+    for part in dict.fromkeys(phase.request_class for phase in scenario.model_phases):
+        if part is not None:
+            classes[part.of] = (*classes.get(part.of, ()), part)
+    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed, variants, hits, classes)
+
+
+def _with_classes(pipeline: PipelineLaunch, instance: PlannedInstance, phase: ModelPhase) -> PipelineLaunch:
+    """The pipeline as the router knows it: of the model, with what is planned of it by class."""
+    if phase.request_class is None:
+        return pipeline
+    mine = pipeline.tokens_s / instance.tokens_s
+    first = len(phase.served) + 1
+    rates = {part.model[first:]: mine * part.time_share * part.tokens_s for part in instance.classes}
+    return replace(pipeline, model=phase.served, tokens_s=sum(rates.values()), classes=rates)
 
 
 def _decode_regions(plan: Plan, instance: PlannedInstance) -> tuple[str, ...] | None:

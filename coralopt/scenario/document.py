@@ -147,6 +147,33 @@ class Lengths(Section):
         return self
 
 
+class DemandClass(Section):
+    """Some of the requests, told apart by their lengths: the first class that holds a request has it."""
+
+    requests_s: Rate = Field(description="request rate, in requests/s")
+    most_input: Tokens | None = Field(default=None, description="longest prompt, in tokens; default: any")
+    most_output: Tokens | None = Field(
+        default=None, description="longest answer that is asked for (max_tokens), in tokens; default: any"
+    )
+    input_tokens: Tokens | None = Field(default=None, description="mean prompt length, in tokens")
+    output_tokens: Tokens | None = Field(default=None, description="mean answer length, in tokens")
+    dataset: Literal["azure-code", "azure-conv", "burstgpt"] | None = Field(
+        default=None, description="published trace whose mean lengths are used"
+    )
+    input_cv: Variation | None = Field(
+        default=None, description="coefficient of variation of prompt lengths (lognormal); default: 1"
+    )
+    output_cv: Variation | None = Field(
+        default=None, description="coefficient of variation of answer lengths (lognormal); default: 1"
+    )
+    lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> DemandClass:
+        _check_lengths(self)
+        return self
+
+
 class Demand(Section):
     """What must be served: a rate (requests, or tokens of each phase) and mean lengths (or a data set with them)."""
 
@@ -175,35 +202,65 @@ class Demand(Section):
     min_shares: dict[Name, Share] = Field(
         default_factory=dict, description="variant -> least share of the requests that it serves, above 0 to 1"
     )
+    classes: dict[Name, DemandClass] = Field(
+        default_factory=dict, description="name -> some of the requests, by their lengths, with their rate"
+    )
 
     @model_validator(mode="after")
     def _one_rate_and_one_length(self) -> Demand:
         given = {name for name, value in self if value is not None}
         rates = given & {"prefill_tokens_s", "decode_tokens_s", "mixed_tokens_s"}
+        if self.classes:
+            _check_classes(self, given)
+            return self
         if "requests_s" in given and rates:
             raise ValueError(f"give requests_s or {', '.join(sorted(rates))}, not both")
         if "requests_s" not in given and not rates:
             raise ValueError("the rate is missing: give requests_s, or prefill_tokens_s and decode_tokens_s")
-        lengths = given & {"input_tokens", "output_tokens"}
-        if "dataset" in given and (lengths or self.lengths):
-            others = sorted(lengths | ({"lengths"} if self.lengths else set()))
-            raise ValueError(f"give dataset or {', '.join(others)}, not both")
-        for side in ("input", "output"):
-            quantiles = None if self.lengths is None else getattr(self.lengths, side)
-            mean = getattr(self, f"{side}_tokens")
-            if quantiles is None:
-                if "dataset" not in given and mean is None:
-                    raise ValueError("the lengths are missing: give input_tokens and output_tokens, or a dataset")
-                continue
-            if f"{side}_cv" in given:
-                raise ValueError(f"give {side}_cv or lengths.{side}, not both")
-            own = quantiles.distribution.mean
-            if mean is not None and abs(mean - own) > 0.05 * own:
-                raise ValueError(
-                    f"{side}_tokens says a mean of {mean:g} tokens, the quantiles of lengths.{side} have one of {own:.4g}; "
-                    f"leave {side}_tokens out, or correct one of them"
-                )
+        _check_lengths(self)
         return self
+
+
+def _check_lengths(demand: Demand | DemandClass) -> None:
+    """Lengths are said once: as means, by quantiles, or by a data set."""
+    given = {name for name, value in demand if value is not None}
+    lengths = given & {"input_tokens", "output_tokens"}
+    if "dataset" in given and (lengths or demand.lengths):
+        others = sorted(lengths | ({"lengths"} if demand.lengths else set()))
+        raise ValueError(f"give dataset or {', '.join(others)}, not both")
+    for side in ("input", "output"):
+        quantiles = None if demand.lengths is None else getattr(demand.lengths, side)
+        mean = getattr(demand, f"{side}_tokens")
+        if quantiles is None:
+            if "dataset" not in given and mean is None:
+                raise ValueError("the lengths are missing: give input_tokens and output_tokens, or a dataset")
+            continue
+        if f"{side}_cv" in given:
+            raise ValueError(f"give {side}_cv or lengths.{side}, not both")
+        own = quantiles.distribution.mean
+        if mean is not None and abs(mean - own) > 0.05 * own:
+            raise ValueError(
+                f"{side}_tokens says a mean of {mean:g} tokens, the quantiles of lengths.{side} have one of {own:.4g}; "
+                f"leave {side}_tokens out, or correct one of them"
+            )
+
+
+def _check_classes(demand: Demand, given: set[str]) -> None:
+    """Classes have rates and lengths of their own, and the last one takes what no other holds."""
+    beside = sorted(given - {"requests_s", "prefix_hit", "classes", "min_quality", "min_shares"})
+    if beside:
+        raise ValueError(f"{', '.join(beside)}: classes have rates and lengths of their own; leave it out beside them")
+    total = sum(entry.requests_s for entry in demand.classes.values())
+    if demand.requests_s is not None and abs(demand.requests_s - total) > 1e-6 * max(total, demand.requests_s):
+        raise ValueError(
+            f"requests_s is {demand.requests_s:g}, those of the classes sum to {total:g}; leave it out, or correct one"
+        )
+    *others, last = demand.classes
+    for name in others:
+        if demand.classes[name].most_input is None and demand.classes[name].most_output is None:
+            raise ValueError(f"class '{name}' holds every request, so none is left for those behind it; give it bounds")
+    if demand.classes[last].most_input is not None or demand.classes[last].most_output is not None:
+        raise ValueError(f"class '{last}' is the last one and takes what no other does; leave its bounds out")
 
 
 class Latent(Section):

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration, RegionLink
 from coralopt.routing import Routing
 from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPair, LengthSpread
-from coralopt.types import Floats, Ints
+from coralopt.types import Bools, Floats, Ints
 
 Phase = Literal["prefill", "decode", "mixed"]
 Mode = Literal["disaggregated", "mixed", "auto"]
@@ -78,6 +80,28 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class RequestClass:
+    """Some of a model's requests, told apart by their lengths.
+
+    Attributes:
+        of: Name of the model that requests ask for.
+        name: Its name among the classes.
+        most_input: Longest prompt, tokens; ``None`` for any.
+        most_output: Most tokens that the answer may have; ``None`` for any.
+    """
+
+    of: str
+    name: str
+    most_input: float | None = None
+    most_output: float | None = None
+
+    def holds(self, input_tokens: Ints, output_tokens: Ints) -> Bools:
+        """bool (n,): whether requests are within its bounds; they belong to the first class that holds them."""
+        most_input, most_output = (np.inf if most is None else most for most in (self.most_input, self.most_output))
+        return np.asarray((input_tokens <= most_input) & (output_tokens <= most_output))
+
+
+@dataclass(frozen=True)
 class ModelPhase:
     """One phase of one model with its SLO and demand; served by its own instances.
 
@@ -98,6 +122,7 @@ class ModelPhase:
         serving: How engines and the router work.
         variant: Which of the model's variants it is of; ``None`` where the model has none.
         prefix_hit: Share of every prompt whose KV cache is there already, inside [0, 1).
+        request_class: Which class of the model's requests it is for; ``None`` where there are none.
     """
 
     model: ModelArchitecture
@@ -115,6 +140,7 @@ class ModelPhase:
     serving: Serving = PAPER_SERVING
     variant: Variant | None = None
     prefix_hit: float = 0.0
+    request_class: RequestClass | None = None
 
     @property
     def computed_tokens(self) -> float:
@@ -124,7 +150,13 @@ class ModelPhase:
     @property
     def served(self) -> str:
         """Name of the model that requests ask for."""
-        return self.model.name if self.variant is None else self.variant.of
+        part = self.variant or self.request_class
+        return self.model.name if part is None else part.of
+
+    @property
+    def requested(self) -> str:
+        """Name of the requests that this phase, or another one in its place, serves: the model's, or those of a class."""
+        return self.model.name if self.request_class else self.served
 
     @property
     def lengths(self) -> LengthPair:
@@ -138,6 +170,11 @@ class ModelPhase:
     def needed_tokens_s(self) -> float:
         """Throughput that a plan must give, tokens/s: the demand and its headroom."""
         return self.demand_tokens_s * (1.0 + self.throughput_headroom)
+
+    @property
+    def requests_s(self) -> float:
+        """Requests/s behind the demand."""
+        return self.demand_tokens_s / (self.mean_input_tokens if self.phase == "prefill" else self.mean_output_tokens)
 
     @property
     def prefill_budget_ms(self) -> float:

@@ -15,6 +15,7 @@ from coralopt.scenario.architectures import architecture_of, find_model, variant
 from coralopt.scenario.document import (
     CustomGpu,
     Demand,
+    DemandClass,
     Document,
     Headroom,
     Limits,
@@ -42,6 +43,7 @@ from coralopt.scenario.parts import (
     Phase,
     PlacementRules,
     RentLimits,
+    RequestClass,
     RunningInstances,
     Serving,
     Sharing,
@@ -290,7 +292,15 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
         base = architecture_of(key, entry, mistakes)
         if base is None:
             continue
-        mode, lengths = _mode(document, key), _lengths(entry.demand)
+        mode = _mode(document, key)
+        if entry.demand.classes:
+            _check_classes(document, key, mistakes)
+            for name, part in entry.demand.classes.items():
+                most = (None if most is None else float(most) for most in (part.most_input, part.most_output))
+                own = dataclasses.replace(base, name=f"{base.name}.{name}")
+                names[own.name] = key
+                found += _phases_of(document, key, mode, part, (own, RequestClass(base.name, name, *most)), mistakes)
+            continue
         if mode == "auto" or entry.variants:
             _check_choice(key, entry, "mode auto" if mode == "auto" else "a choice of variants", mistakes)
         for model, variant in variants_of(key, entry, base, mistakes):
@@ -302,7 +312,7 @@ def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase
                 place = ("models", key, "variants", "" if variant is None else variant.name, "speculative")
                 problem = "times of speculative decoding are known for decode instances, not for mixed ones"
                 mistakes.add(place, problem, "choose mode disaggregated for this model")
-            found += _phases_of(document, key, mode, lengths, (model, variant), mistakes)
+            found += _phases_of(document, key, mode, entry.demand, (model, variant), mistakes)
     modes = [_mode(document, key) for key in names.values()]
     known: list[str] = list(dict.fromkeys(phase for mode in modes or [document.mode] for phase in PHASES_OF[mode]))
     known += [
@@ -322,13 +332,15 @@ def _phases_of(
     document: Document,
     key: str,
     mode: Mode,
-    lengths: LengthPair,
-    served: tuple[ModelArchitecture, Variant | None],
+    demand: Demand | DemandClass,
+    served: tuple[ModelArchitecture, Variant | RequestClass | None],
     mistakes: MistakeList,
 ) -> Iterator[ModelPhase]:
-    """The phases of a model, or of one variant of it."""
-    model, variant = served
-    demand, slo, place = document.models[key].demand, document.models[key].slo, ("models", key, "demand")
+    """The phases of a model, of one variant of it, or for one class of its requests."""
+    model, part = served
+    slo, lengths, place = document.models[key].slo, _lengths(demand), tuple[str, ...](("models", key, "demand"))
+    if isinstance(part, RequestClass):
+        place = (*place, "classes", part.name)
     mean_input, mean_output = lengths.input.mean, lengths.output.mean
     if mean_input + mean_output > model.max_position:
         problem = f"a mean request of {mean_input + mean_output:g} tokens exceeds the context of {model.max_position}"
@@ -339,7 +351,7 @@ def _phases_of(
             wanted = "mixed_tokens_s or decode_tokens_s" if phase == "mixed" else f"{phase}_tokens_s"
             mistakes.add(place, f"the rate of {phase} is missing in mode '{mode}'", f"give {wanted}")
             continue
-        of = key if variant is None else variant.of
+        of = key if part is None else part.of
         room = _headroom(document, phase, f"{model.name}/{phase}", f"{key}/{phase}", f"{of}/{phase}")
         yield ModelPhase(
             model,
@@ -355,8 +367,9 @@ def _phases_of(
             input_spread=lengths.input.spread,
             output_spread=lengths.output.spread,
             serving=_serving(document),
-            variant=variant,
-            prefix_hit=demand.prefix_hit,
+            variant=part if isinstance(part, Variant) else None,
+            prefix_hit=document.models[key].demand.prefix_hit,
+            request_class=part if isinstance(part, RequestClass) else None,
         )
 
 
@@ -387,7 +400,47 @@ def _check_choice(key: str, entry: Model, what: str, mistakes: MistakeList) -> N
         mistakes.add((*place, "demand"), problem, "give requests_s, or rates above 0 for all phases")
 
 
-def _lengths(demand: Demand) -> LengthPair:
+def _check_classes(document: Document, key: str, mistakes: MistakeList) -> None:
+    """What classes of requests go with, and what their bounds say of their own lengths."""
+    entry, hint = document.models[key], "leave it out, or plan without classes"
+    place: tuple[str, ...] = ("models", key)
+    routed = document.kv_transfer != "free" and len(document.pool.regions) > 1 and _mode(document, key) != "mixed"
+    unmet = entry.unmet is not None and entry.unmet.usd_per_1000_requests is not None
+    for path, stated in (
+        ((*place, "variants"), bool(entry.variants)),
+        ((*place, "slo", "attainment"), entry.slo.attainment != "mean"),
+        ((*place, "min_replicas"), entry.min_replicas > 0),
+        ((*place, "survive_region_loss"), entry.survive_region_loss > 0),
+        ((*place, "survive_instance_loss"), entry.survive_instance_loss > 0),
+        ((*place, "unmet", "usd_per_1000_requests"), unmet),
+        ((*place, "mode") if entry.mode else ("mode",), _mode(document, key) == "auto"),
+        (("kv_transfer",), routed),
+        (("sharing",), document.sharing is not None),
+        (("templates",), document.templates == "on-demand"),
+        (("transition",), document.transition != "free"),
+        (("start",), document.start is not None),
+        (("demand_cases",), bool(document.demand_cases)),
+        (("placement", "latency_budgets"), document.placement.latency_budgets == "free"),
+        (("placement", "network"), document.placement.network == "link"),
+    ):
+        if stated:
+            asked = {"kv_transfer": "give kv_transfer: free", "attainment": "give attainment: mean"}
+            problem = f"is not planned for with classes of requests, which '{key}' has"
+            mistakes.add(path, problem, asked.get(path[-1], hint))
+    for name, part in entry.demand.classes.items():
+        inside, lengths = (*place, "demand", "classes", name), _lengths(part)
+        if "/" in name:
+            mistakes.add(inside, f"the name '{name}' must not hold '/'", "name it otherwise")
+        for side, most, mean in (
+            ("input", part.most_input, lengths.input.mean),
+            ("output", part.most_output, lengths.output.mean),
+        ):
+            if most is not None and mean > most:
+                problem = f"its mean of {mean:g} tokens is above most_{side}, {most:g}"
+                mistakes.add((*inside, f"most_{side}"), problem, "correct one of them")
+
+
+def _lengths(demand: Demand | DemandClass) -> LengthPair:
     known = None if demand.dataset is None else catalog.request_lengths()[demand.dataset]
     sides = []
     for side in ("input", "output"):
@@ -424,10 +477,10 @@ def _look_up_the_rest(
                 mistakes.add(place, f"unknown node configuration '{name}'", _configuration_hint(name, nodes))
 
 
-def _rate(demand: Demand, phase: Phase, mean_input: float, mean_output: float) -> float | None:
+def _rate(demand: Demand | DemandClass, phase: Phase, mean_input: float, mean_output: float) -> float | None:
     """Demand of one phase in tokens/s: input tokens for prefill, output tokens otherwise."""
-    if demand.requests_s is not None:
-        return float(demand.requests_s) * (mean_input if phase == "prefill" else mean_output)
+    if isinstance(demand, DemandClass) or demand.requests_s is not None:
+        return float(demand.requests_s or 0.0) * (mean_input if phase == "prefill" else mean_output)
     rate = demand.prefill_tokens_s if phase == "prefill" else demand.decode_tokens_s
     if phase == "mixed" and demand.mixed_tokens_s is not None:
         rate = demand.mixed_tokens_s
@@ -535,7 +588,8 @@ def _running(
     for key, entry in document.models.items():
         model = catalog.find_model(key) if entry.model is None else None
         names[key] = model.name if model else key
-        names |= {f"{names[key]}.{variant}": f"{names[key]}.{variant}" for variant in entry.variants}
+        parts = (*entry.variants, *entry.demand.classes)
+        names |= {f"{names[key]}.{part}": f"{names[key]}.{part}" for part in parts}
     modes = {word: _mode(document, key) for key, name in names.items() for word in (key, name)}
     names |= {name: name for name in names.values()}
     known = tuple(dict.fromkeys((*names, *_keys(raw.get("models")))))

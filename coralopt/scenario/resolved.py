@@ -36,6 +36,7 @@ from coralopt.scenario.parts import (
     Phase,
     PlacementRules,
     RentLimits,
+    RequestClass,
     RunningInstances,
     Serving,
     Sharing,
@@ -56,6 +57,7 @@ __all__ = [
     "Phase",
     "PlacementRules",
     "RentLimits",
+    "RequestClass",
     "ResolvedScenario",
     "RunningInstances",
     "Serving",
@@ -114,6 +116,11 @@ class ResolvedScenario(Facts, Tabular):
         return tuple(name for name in self.model_keys if {(name, "prefill"), (name, "mixed")} <= phases)
 
     @property
+    def models_in_classes(self) -> tuple[str, ...]:
+        """Names of models whose requests come in classes, as requests say them."""
+        return tuple(dict.fromkeys(phase.served for phase in self.model_phases if phase.request_class is not None))
+
+    @property
     def models_with_variants(self) -> tuple[str, ...]:
         """Names of models that are served by variants, as requests say them."""
         return tuple(dict.fromkeys(phase.served for phase in self.model_phases if phase.variant is not None))
@@ -132,8 +139,19 @@ class ResolvedScenario(Facts, Tabular):
             key: {name: value for name, value in entry.demand if not name.endswith("_s")}
             for key, entry in self.source.models.items()
         }
+        rates: dict[tuple[str, str], float] = {}
         for phase, rate in zip(self.model_phases, tokens_s.tolist(), strict=True):
-            demands[keys[phase.served]][f"{phase.phase}_tokens_s"] = rate
+            demand = demands[keys[phase.served]]
+            if phase.request_class is None:
+                demand[f"{phase.phase}_tokens_s"] = rate
+                continue
+            # A class has one rate: that of the phase that needs most.
+            each = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
+            name = phase.request_class.name
+            rates[keys[phase.served], name] = max(rates.get((keys[phase.served], name), 0.0), rate / each)
+        for key in {key for key, _ in rates}:
+            parts = self.source.models[key].demand.classes.items()
+            demands[key]["classes"] = {name: {**dict(part), "requests_s": rates[key, name]} for name, part in parts}
         return self._with_models({key: {"demand": demand} for key, demand in demands.items()})
 
     def with_supply(self, availability: Ints, price_usd_h: Floats) -> ResolvedScenario:
@@ -337,7 +355,8 @@ def _plain(document: Document, name: str) -> dict[str, Any]:
             if holder.get(key) == nothing:
                 del holder[key]
     for model in plain["models"].values():
-        for holder, key in ((model, "variants"), (model["demand"], "min_shares"), (model["demand"], "prefix_hit")):
+        demand = model["demand"]
+        for holder, key in ((model, "variants"), (demand, "min_shares"), (demand, "prefix_hit"), (demand, "classes")):
             if not holder[key]:
                 del holder[key]
     if not document.egress:
@@ -412,7 +431,7 @@ def _digest(scenario: Facts) -> str:
         del entry["serving"]
         # What asks for nothing new leaves the digest as it was before there was any.
         nothing: dict[str, object] = {"throughput_headroom": 0.0, "latency_headroom": 0.0, "attainment": None}
-        nothing |= {"variant": None, "prefix_hit": 0.0}
+        nothing |= {"variant": None, "prefix_hit": 0.0, "request_class": None}
         nothing |= dict.fromkeys(("input_spread", "output_spread"), asdict(USUAL_SPREAD))
         for name, value in nothing.items():
             if entry[name] == value:
@@ -432,14 +451,14 @@ def _digest(scenario: Facts) -> str:
 
 
 def ways_of(scenario: ResolvedScenario) -> dict[str, list[tuple[int, ...]]]:
-    """Model, as requests say it -> the phases that a request may pass, by position: (mixed,) or (prefill, decode).
+    """Model, as requests say it, or class of its requests -> the phases that a request may pass, by position.
 
-    One a mode and variant, of phases with demand.
+    One a mode and variant, (mixed,) or (prefill, decode), of phases with demand.
     """
     place = {phase.key: p for p, phase in enumerate(scenario.model_phases) if phase.demand_tokens_s > 0}
     ways: dict[str, list[tuple[int, ...]]] = {}
-    for name, served in dict.fromkeys((phase.model.name, phase.served) for phase in scenario.model_phases):
+    for name, whose in dict.fromkeys((phase.model.name, phase.requested) for phase in scenario.model_phases):
         for phases in (("mixed",), ("prefill", "decode")):
             if all(f"{name}/{phase}" in place for phase in phases):
-                ways.setdefault(served, []).append(tuple(place[f"{name}/{phase}"] for phase in phases))
+                ways.setdefault(whose, []).append(tuple(place[f"{name}/{phase}"] for phase in phases))
     return ways

@@ -20,7 +20,7 @@ from coralopt.simulation.outcomes import of_phases, slos
 from coralopt.simulation.results import Samples, SimulationResult, collect
 from coralopt.simulation.state import State, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
-from coralopt.simulation.variants import by_variant
+from coralopt.simulation.variants import by_class, by_variant
 from coralopt.types import Floats, Ints, Progress
 from coralopt.workload import Trace
 
@@ -63,9 +63,11 @@ def simulate(
     timed = [(0.0, plans)] if isinstance(plans, Plan) else list(plans)
     if len(timed) > 1 and any(instance.shared for _, plan in timed for instance in plan.instances):
         raise CoraloptError("plans whose instances share nodes cannot follow one another here; simulate each by itself")
+    if len(timed) > 1 and any(plan.resolved.models_in_classes for _, plan in timed):
+        raise CoraloptError("plans for classes of requests cannot follow one another here; simulate each by itself")
     starts = [start for start, _ in timed]
     _check_starts(starts)
-    trace = by_variant(trace, timed)
+    trace = by_class(by_variant(trace, timed), timed[0][1].resolved)
     arrival, inputs, outputs, model, window = _requests(trace, duration_s)
     # numpy.max has no answer for an empty trace. A step may have more tokens than the longest request.
     serving = _serving([plan for _, plan in timed], config)

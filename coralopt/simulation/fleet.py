@@ -65,6 +65,8 @@ def empty_state(
         nodes=np.zeros(0, dtype=NODE),
         members=np.zeros((3 * models, 0), dtype=np.int64),
         member_count=np.zeros(3 * models, dtype=np.int64),
+        weights=np.zeros((3 * models, 0)),
+        credits=np.zeros((3 * models, 0)),
         entry=np.tile([1.0, 0.0, 0.0], (models, 1)),
         entry_credit=np.zeros((models, 3)),
         paths=np.zeros((models, 0, 0)),
@@ -191,14 +193,14 @@ class Fleet:
             if self.state.instances["state"][i] == STARTING:
                 self.state.instances["state"][i] = READY
                 self.state.instances["ready_at"][i] = now
-                pools.add(int(self.state.instances["pool"][i]))
+                pools |= self._pools_of(i)
         for item in [item for item in self.drains if item[0] <= now]:
             self.drains.remove(item)
             _, model, drained, entry = item
             self.state.entry[model] = entry
             for i in drained:
                 self._drain(i, now)
-                pools.add(int(self.state.instances["pool"][i]))
+                pools |= self._pools_of(i)
         for pool in sorted(pools):
             self._list_members(pool)
         for pool in sorted(pools):
@@ -218,9 +220,13 @@ class Fleet:
         else:
             instance["state"] = DRAINING
 
+    def _pools_of(self, i: int) -> set[int]:
+        """Pools that an instance takes requests of."""
+        return set(np.flatnonzero(self.state.weights[:, i]).tolist())
+
     def _list_members(self, pool: int) -> None:
         instances = self.state.instances
-        serving = np.flatnonzero((instances["pool"] == pool) & (instances["state"] == READY))
+        serving = np.flatnonzero((self.state.weights[pool, : len(instances)] > 0) & (instances["state"] == READY))
         self.state.members[pool, : len(serving)] = serving
         self.state.member_count[pool] = len(serving)
 
@@ -259,8 +265,14 @@ class Fleet:
             "touched_nodes": np.zeros(len(nodes), dtype=np.int64),
         }
         grown = {name: np.concatenate([getattr(state, name), rows]) for name, rows in more.items()}
-        members = np.pad(state.members, ((0, 0), (0, 1)), constant_values=NIL)
-        self.state = state._replace(members=members, **grown)
+        # Room for as many again whenever it is full.
+        members, weights, credits = state.members, state.weights, state.credits
+        if i >= members.shape[1]:
+            room = ((0, 0), (0, max(16, i)))
+            members, weights, credits = np.pad(members, room), np.pad(weights, room), np.pad(credits, room)
+        for model, tokens_s in blueprint.serves or ((blueprint.model, blueprint.weight),):
+            weights[3 * self.models.index(model) + blueprint.phase, i] = tokens_s
+        self.state = state._replace(members=members, weights=weights, credits=credits, **grown)
         self.blueprints.append(blueprint)
         return i
 

@@ -37,6 +37,7 @@ class Blueprint:
         weight: Expected throughput of the instance, tokens/s.
         load_s: Time to load the weights of the slowest node, s.
         group: Name of the shared node that it stands on; empty where it has nodes of its own.
+        serves: (class of requests, tokens/s of it) where it serves several; empty where it serves its model.
     """
 
     key: tuple[object, ...]
@@ -52,6 +53,7 @@ class Blueprint:
     price_usd_h: float
     load_s: float
     group: str = ""
+    serves: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,10 +191,11 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
         stage_sizes=tuple(sum(node.count for node in stage.nodes) for stage in instance.stages),
         configurations=tuple(names),
         labels=tuple(labels),
-        weight=instance.tokens_s,
+        weight=sum(tokens_s for tokens_s, _ in instance.serves().values()),
         price_usd_h=instance.price_usd_h,
         load_s=load_s,
         group=group,
+        serves=tuple((part.model, part.time_share * part.tokens_s) for part in instance.classes),
     )
 
 

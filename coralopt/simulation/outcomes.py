@@ -143,7 +143,12 @@ def _outcome(requests: Columns, instances: Table, schedule: Schedule, key: str, 
     in_plan = np.array(promised, dtype=np.float64)[schedule.in_force(arrival)]
     own = np.array(instances["model"], dtype=np.str_) == name
     own &= np.array(instances["phase"], dtype=np.str_) == phase
-    ready, gone, tokens_s = (instances[column][own] for column in ("ready_s", "gone_s", "tokens_s"))
+    tokens_s = np.array(instances["tokens_s"])
+    parts = {item.name: item.serves() for layout in schedule.layouts for item in layout.plan.instances if item.classes}
+    for i, serves in enumerate(map(parts.get, instances["name"]) if parts else ()):
+        if serves is not None:
+            own[i], tokens_s[i] = key in serves, serves.get(key, (0.0, 0.0))[0]
+    ready, gone, tokens_s = instances["ready_s"][own], instances["gone_s"][own], tokens_s[own]
     # An answer may wait for a decode instance long after its request arrived: what counts is the first token.
     moments = arrival if first else np.fmax.accumulate(arrival + np.nan_to_num(requests["ttft_ms"][mine] / 1e3))
     starting = serving_tokens_s(moments, ready, gone, tokens_s) < in_plan * (1 - 1e-6)

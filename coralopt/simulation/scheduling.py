@@ -189,14 +189,13 @@ def by_round_robin(state: State, request: int, pool: int) -> int:
     best, total = NIL, 0.0
     for m in range(state.member_count[pool]):
         i = state.members[pool, m]
-        member = state.instances[i]
         if fits(state, request, i):
-            member.credit += member.weight
-            total += member.weight
-            if best == NIL or member.credit > state.instances[best].credit:
+            state.credits[pool, i] += state.weights[pool, i]
+            total += state.weights[pool, i]
+            if best == NIL or state.credits[pool, i] > state.credits[pool, best]:
                 best = i
     if best != NIL:
-        state.instances[best].credit -= total
+        state.credits[pool, best] -= total
     return best
 
 
@@ -208,7 +207,7 @@ def draw(state: State, request: int, pool: int, without: int) -> int:
         i = state.members[pool, m]
         if i != without and fits(state, request, i):
             count += 1
-            total += state.instances[i].weight
+            total += state.weights[pool, i]
             last = i
     if count < 2:
         return last
@@ -216,7 +215,7 @@ def draw(state: State, request: int, pool: int, without: int) -> int:
     for m in range(state.member_count[pool]):
         i = state.members[pool, m]
         if i != without and fits(state, request, i):
-            point -= state.instances[i].weight
+            point -= state.weights[pool, i]
             if point < 0:
                 return int(i)
     return last

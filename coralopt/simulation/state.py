@@ -96,9 +96,8 @@ INSTANCE = np.dtype(
         ("region", "i8"),
         ("stages", "i8"),
         ("state", "i8"),
-        # Weighted round robin: weight (tokens/s of the template) and running credit.
+        # Tokens/s that it is planned to serve.
         ("weight", "f8"),
-        ("credit", "f8"),
         # Requests routed here that have not left, the integral of that number over time (s), and its clock.
         ("inside", "i8"),
         ("area", "f8"),
@@ -236,9 +235,13 @@ class State(NamedTuple):
     stage_first: Ints
     #: (K,) of :data:`NODE`.
     nodes: Records
-    #: int64 (P, I): instances that take requests, first ``member_count`` of each row; (P,).
+    #: int64 (P, >= I): instances that take requests, first ``member_count`` of each row; (P,).
     members: Ints
     member_count: Ints
+    #: float64 (P, >= I) each, weighted round robin: tokens/s that an instance is planned to serve of a pool's requests, and
+    #: its running credit there. An instance is in several pools where it serves several classes of requests.
+    weights: Floats
+    credits: Floats
     #: float64 (models, 3): shares of a model's new requests that go to the pool of each phase, and the running credits
     #: of the weighted round robin between them.
     entry: Floats

@@ -1,4 +1,4 @@
-"""Requests of models with variants, shared out over these as the plans say."""
+"""Requests of models with variants, shared out over these as the plans say, and of models with classes, told apart."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt.plan.document import Plan
 from coralopt.plan.flows import variant_shares
 from coralopt.routing import smooth_weighted_round_robin
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.workload import Trace
 
 
@@ -43,6 +45,33 @@ def by_variant(trace: Trace, plans: Sequence[tuple[float, Plan]]) -> Trace:
             for row in np.flatnonzero((trace.model == models.index(name)) & (in_force == position)).tolist():
                 if (chosen := smooth_weighted_round_robin(candidates)) is not None:
                     number[row] = chosen.number
+    return _renamed(trace, number, models, served)
+
+
+def by_class(trace: Trace, scenario: ResolvedScenario) -> Trace:
+    """The trace with requests for classes in place of their models.
+
+    A request belongs to the first class whose bounds hold its prompt and its answer: what the router knows where clients
+    ask for as many tokens as they get (max_tokens).
+    """
+    served = set(scenario.models_in_classes)
+    if not served:
+        return trace
+    models = list(trace.models) if trace.is_named else [next(iter(served))]
+    number = np.array(trace.model)
+    left = np.ones(len(trace), dtype=np.bool_)
+    for phase in scenario.model_phases:
+        part = phase.request_class
+        if part is None or part.of not in models or phase.model.name in models:
+            continue
+        models.append(phase.model.name)
+        mine = left & (trace.model == models.index(part.of)) & part.holds(trace.input_tokens, trace.output_tokens)
+        number[mine], left[mine] = len(models) - 1, False
+    return _renamed(trace, number, models, served)
+
+
+def _renamed(trace: Trace, number: npt.NDArray[np.int32], models: list[str], served: set[str]) -> Trace:
+    """The trace with these model numbers; models that are ``served`` by others are left out."""
     left = [m for m, name in enumerate(models) if name not in served or (number == m).any()]
     place = np.full(len(models), -1, dtype=np.int32)
     place[left] = np.arange(len(left), dtype=np.int32)

@@ -28,6 +28,7 @@ from coralopt.templates.certificate import (
     unlimited_tables,
 )
 from coralopt.templates.check import LibraryCheck, check_library, library_scenario
+from coralopt.templates.classes import class_rates
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
@@ -53,6 +54,7 @@ __all__ = [
     "cheapest_token",
     "check_library",
     "check_slos",
+    "class_rates",
     "compare_libraries",
     "content_digest",
     "default_library_path",

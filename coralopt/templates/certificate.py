@@ -294,6 +294,8 @@ def _refuse(scenario: ResolvedScenario) -> None:
         reason = "is for latency budgets of SLO / S; this scenario's are free"
     elif scenario.sharing.models > 1:
         reason = "counts whole nodes for each model; in this scenario models share nodes"
+    elif scenario.models_in_classes:
+        reason = "counts instances for each class of requests; in this scenario they share their time"
     elif scenario.operations.cases:
         reason = "is for one demand; this scenario has demand cases"
     if reason is not None:

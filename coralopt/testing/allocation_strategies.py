@@ -6,6 +6,7 @@ They are public: anyone who writes a formulation, a reduction or a bound can hol
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
@@ -80,8 +81,8 @@ def allocation_problems(
 
 
 @st.composite
-def joint_problems(draw: st.DrawFn) -> AllocationProblem:
-    """Small problems some of whose templates serve several model phases at once."""
+def joint_problems(draw: st.DrawFn, divided: bool = False) -> AllocationProblem:
+    """Small problems some of whose templates serve several model phases at once, or divide their time among them."""
     problem = draw(allocation_problems(max_templates=4, max_phases=3, max_available=3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     entries = [
@@ -95,6 +96,7 @@ def joint_problems(draw: st.DrawFn) -> AllocationProblem:
         np.asarray(template, dtype=np.int64),
         np.asarray(phase, dtype=np.int32),
         np.asarray(throughput, dtype=np.float64),
+        divided,
     )
     return replace(problem, joint=joint)
 
@@ -167,8 +169,56 @@ def flow_by_linear_programme(problem: AllocationProblem, allocation: Allocation)
 
 def best_with_routes(problem: AllocationProblem) -> float | None:
     """Least cost in USD/h by trying all counts, each with its best flow; ``None`` when none serves. Tiny problems only."""
+    return _best_of_all_counts(problem, flow_by_linear_programme)
+
+
+def best_with_divided_time(problem: AllocationProblem) -> float | None:
+    """The same where templates divide their time, each number of instances with its best shares of time."""
+    return _best_of_all_counts(problem, time_by_linear_programme)
+
+
+def time_by_linear_programme(problem: AllocationProblem, allocation: Allocation) -> float | None:
+    """0 where some shares of time serve every demand, by SciPy; the price of what is unmet where there is one."""
+    from scipy.optimize import linprog
+
+    gives: dict[int, dict[int, float]] = {
+        t: {int(problem.phase[t]): float(problem.throughput[t])} for t in allocation.template.tolist()
+    }
+    joint = problem.joint
+    for t, p, rate in zip(joint.template.tolist(), joint.phase.tolist(), joint.throughput.tolist(), strict=True):
+        if t in gives:
+            gives[t][p] = rate
+    items = list(allocation.to_mapping().items())
+    places = [(k, p) for k, ((t, _), _) in enumerate(items) for p in gives[t]]
+    groups = problem.unmet_groups()
+    rows = [[float(k == own) for own, _ in places] + [0.0] * len(groups) for k in range(len(items))]
+    limits = [float(count) for _, count in items]
+    for p, wanted in enumerate(problem.demand.tolist()):
+        served = [-gives[items[k][0][0]][q] if q == p else 0.0 for k, q in places]
+        rows.append(served + [-wanted if p in group else 0.0 for group, _, _ in groups])
+        limits.append(-wanted)
+    costs = [0.0] * len(places) + [price for _, price, _ in groups]
+    if not costs:
+        return None if problem.demand.any() else 0.0
+    bounds = [(0, None)] * len(places) + [(0, most) for _, _, most in groups]
+    found = linprog(costs, A_ub=np.array(rows), b_ub=np.array(limits) + 1e-9, bounds=bounds)
+    return float(found.fun) if found.status == 0 else None
+
+
+def _best_of_all_counts(
+    problem: AllocationProblem, rest: Callable[[AllocationProblem, Allocation], float | None]
+) -> float | None:
+    """Least rent and ``rest`` of it over all counts."""
     templates, regions, _, _ = problem.shape
-    bare = replace(problem, demand=np.zeros_like(problem.demand), routes=(), unmet_price=None, unmet_together=())
+    bare = replace(
+        problem,
+        demand=np.zeros_like(problem.demand),
+        routes=(),
+        unmet_price=None,
+        unmet_together=(),
+        unmet_tiers=(),
+        joint=Joint(),
+    )
     pairs = [(t, r) for t in range(templates) for r in range(regions) if problem.most_instances()[t, r]]
     best = math.inf
 
@@ -179,7 +229,7 @@ def best_with_routes(problem: AllocationProblem) -> float | None:
         if not check.feasible or check.objective >= best:
             return
         if position == len(pairs):
-            flow = flow_by_linear_programme(problem, allocation)
+            flow = rest(problem, allocation)
             best = best if flow is None else min(best, check.objective + flow)
             return
         for count in range(int(problem.most_instances()[pairs[position]]) + 1):
@@ -197,7 +247,8 @@ def best_by_enumeration(problem: AllocationProblem) -> Fraction | None:
     gives: list[dict[int, Fraction]] = [
         {p: Fraction(rate)} for p, rate in zip(problem.phase.tolist(), problem.throughput.tolist(), strict=True)
     ]
-    for t, p, rate in zip(*(part.tolist() for part in vars(problem.joint).values()), strict=True):
+    joint = problem.joint
+    for t, p, rate in zip(joint.template.tolist(), joint.phase.tolist(), joint.throughput.tolist(), strict=True):
         gives[t][p] = Fraction(rate)
     for t in range(templates):
         for r in range(regions):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from coralopt.allocation import AllocationProblem, Joint, ModelRoutes, Route, RouteMean, SideConstraint, SupplyClass
 from coralopt.placement import PlacementProblem
 from coralopt.placement.limits import EngineLimits
-from coralopt.types import Ints
+from coralopt.types import Floats, Ints
 
 PLACEMENT_TRAITS = ("ordinary", "ties", "one node", "equal nodes", "holes", "no memory", "rising", "roles", "huge")
 ALLOCATION_TRAITS = (
@@ -125,12 +125,20 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
     if trait == "scarce" and not is_wide(seed):
         # Half of all demand comes with a probability of one half.
         unmet = np.random.default_rng((seed, 6)).integers(1, 40, phases) / 4.0
+    joint, together = Joint(), tuple[tuple[int, ...], ...]()
+    if seed // 9 % 6 == 4:
+        # None of these loses instances or has start costs by template. Half of them divide their time.
+        joint = _random_joint(np.random.default_rng((seed, 7)), phase, throughput, phases)
+        if seed % 2 and not routes:
+            joint, together = replace(joint, divided=True), (tuple(range(phases)),)
     return AllocationProblem(
         usage=usage,
         throughput=throughput,
         phase=phase,
         demand=demand,
         routes=routes,
+        joint=joint,
+        unmet_together=together,
         unmet_price=unmet,
         unmet_tiers=() if unmet is None else (((0.5, 0.5), (1.0, 1.0)),) * phases,
         availability=availability,
@@ -145,6 +153,14 @@ def allocation_instance(seed: int, max_templates: int = 12) -> AllocationProblem
         region_names=tuple(f"region{r}" for r in range(regions)),
         configuration_names=tuple(f"{c + 1}xGPU" for c in range(configurations)),
     )
+
+
+def _random_joint(rng: np.random.Generator, phase: npt.NDArray[np.int32], throughput: Floats, phases: int) -> Joint:
+    """Further phases of some templates, each at the throughput of some template of that phase."""
+    pairs = [(t, p) for t, own in enumerate(phase.tolist()) for p in range(phases) if p != own and rng.random() < 0.4]
+    template, further = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    speeds = [float(rng.choice(throughput[phase == p])) for p in further.tolist()]
+    return Joint(template, further.astype(np.int32), np.array(speeds))
 
 
 def starting_rows(running: Ints, usage: npt.NDArray[np.int16], availability: Ints) -> list[SideConstraint]:
@@ -254,8 +270,9 @@ def problem_from_json(data: dict[str, Any]) -> PlacementProblem | AllocationProb
         )
         if "joint" in held:
             types = {"template": np.int64, "phase": np.int32}
-            parts = {name: np.array(some, dtype=types.get(name, np.float64)) for name, some in held["joint"].items()}
-            held["joint"] = Joint(**parts)
+            own = {name: some for name, some in held["joint"].items() if name != "divided"}
+            parts = {name: np.array(some, dtype=types.get(name, np.float64)) for name, some in own.items()}
+            held["joint"] = Joint(**parts, divided=held["joint"].get("divided", False))
         held["unmet_together"] = tuple(map(tuple, held.get("unmet_together", ())))
         held["unmet_tiers"] = tuple(tuple(map(tuple, tiers)) for tiers in held.get("unmet_tiers", ()))
         for name in ("phase_names", "region_names", "configuration_names"):

@@ -111,7 +111,6 @@ class SlowInstance:
     weight: float
     stages: list[list[SlowNode]] = field(default_factory=list)
     state: str = "starting"
-    credit: float = 0.0
     queue: deque[SlowRequest] = field(default_factory=deque)
     arrived: deque[SlowRequest] = field(default_factory=deque)
     returned: deque[SlowRequest] = field(default_factory=deque)
@@ -121,12 +120,34 @@ class SlowInstance:
     inside: int = 0
     reason: str = ""
     gone_at: float = math.nan
+    #: How it is picked, and where it serves several classes of requests, by class.
+    parts: dict[int, SlowPart] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.whole = SlowPart(self, self.weight)
 
     def most(self, request: SlowRequest) -> int:
         return request.input + (0 if self.phase == "prefill" else request.output)
 
     def holds(self, request: SlowRequest) -> int:
         return request.input if self.phase == "prefill" else request.held
+
+
+@dataclass(eq=False)
+class SlowPart:
+    """An instance as one class of requests sees it: weight and credit of its own, all of its work."""
+
+    owner: SlowInstance
+    weight: float
+    credit: float = 0.0
+
+    @property
+    def work(self) -> float:
+        return self.owner.work
+
+    @property
+    def rate(self) -> float:
+        return self.owner.weight
 
 
 class Reference:
@@ -183,7 +204,8 @@ class Reference:
         pools = set()
         for instance in ready:
             instance.state = "ready"
-            pools.add((instance.model, ("prefill", "decode", "mixed").index(instance.phase), instance.phase))
+            place = ("prefill", "decode", "mixed").index(instance.phase), instance.phase
+            pools |= {(model, *place) for model in instance.parts or (instance.model,)}
         for instance in drained:
             instance.state = "draining"
             if instance.inside == 0:
@@ -196,7 +218,8 @@ class Reference:
                 self.settle()
 
     def serving(self, model: int, phase: str) -> list[SlowInstance]:
-        return [i for i in self.instances if (i.model, i.phase, i.state) == (model, phase, "ready")]
+        ready = (i for i in self.instances if (i.phase, i.state) == (phase, "ready"))
+        return [i for i in ready if model in (i.parts or (i.model,))]
 
     def schedule(self, time: float, happens: Callable[[Any], None], what: Any) -> None:
         heapq.heappush(self.events, (time, self.order, happens, what))
@@ -217,7 +240,8 @@ class Reference:
             and self.path(request, i) > 0
         ]
         own = sum(work_of(phase, request.input))
-        chosen = choose(self.policy.routing, fitting, own, self.uniform)
+        part = choose(self.policy.routing, [i.parts.get(request.model) or i.whole for i in fitting], own, self.uniform)
+        chosen = None if part is None else part.owner
         if chosen is None:
             request.status = "rejected"
             if phase == "decode":

@@ -18,7 +18,14 @@ from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import ADMISSIONS, DECODE, MIXED, NODE, ORDERS, PHASES, PREFILL, requests_of
 from coralopt.simulation.times import FunctionTimes, TimeTables
-from coralopt.testing.simulation_reference import Reference, SlowInstance, SlowNode, SlowRequest, SlowWay
+from coralopt.testing.simulation_reference import (
+    Reference,
+    SlowInstance,
+    SlowNode,
+    SlowPart,
+    SlowRequest,
+    SlowWay,
+)
 from coralopt.types import Floats, Ints
 
 
@@ -95,6 +102,7 @@ class SimulationCase:
             instance = SlowInstance(
                 int(blueprint.model[1:]), PHASES[blueprint.phase], int(blueprint.region[1:]), blueprint.weight
             )
+            instance.parts = {int(name[1:]): SlowPart(instance, weight) for name, weight in blueprint.serves}
             instance.stages = [[] for _ in blueprint.stage_sizes]
             for record in blueprint.nodes:
                 instance.stages[record["stage"]].append(_node(instance, record))
@@ -201,6 +209,9 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
             for _ in range(draw(st.integers(1, 2))):
                 sizes = tuple(draw(st.integers(1, 3)) for _ in range(draw(st.integers(1, 3))))
                 blueprints.append(_blueprint(rng, m, phase, sizes, pairs, tight))
+    if models == 2 and mixed[0] == mixed[1] and draw(st.booleans()):
+        # Both models are classes of one, whose instances may serve either.
+        blueprints = [_of_classes(rng, blueprint) for blueprint in blueprints]
     n = draw(st.integers(0, most_requests))
     late = all_serve or draw(st.booleans())
     arrival = np.sort(rng.uniform(0, rng.choice([0.1, 1.0, 5.0]), n))
@@ -254,6 +265,14 @@ def _times(rng: np.random.Generator) -> FunctionTimes:
         most_prompts=6,
         most_sequences=12,
     )
+
+
+def _of_classes(rng: np.random.Generator, blueprint: Blueprint) -> Blueprint:
+    """The instance, or one that serves both models."""
+    if rng.random() < 0.4:
+        return blueprint
+    weights = rng.uniform(0.5, 3.0, 2).tolist()
+    return replace(blueprint, weight=sum(weights), serves=tuple(zip(("m0", "m1"), weights, strict=True)))
 
 
 def _blueprint(

@@ -37,6 +37,7 @@ from coralopt.workload.series.epochs import (
     write_demand,
     write_prices,
 )
+from coralopt.workload.traces.classes import request_classes
 from coralopt.workload.traces.operations import (
     EPOCH_S,
     IMBALANCES,
@@ -104,6 +105,7 @@ __all__ = [
     "read_trace",
     "read_trace_file",
     "repeat",
+    "request_classes",
     "request_shares",
     "save_availability_model",
     "save_generator",

@@ -44,6 +44,19 @@ def test_figures_of_every_size_agree() -> None:
             assert verdict.agree, verdict
 
 
+def test_templates_of_several_phases_agree() -> None:
+    """One seed of six has some, at once or with divided time."""
+    problems = {seed: allocation_instance(seed) for seed in (40, 43, 44)}
+    assert [(len(p.joint) > 0, p.joint.divided) for p in problems.values()] == [
+        (True, False),
+        (True, True),
+        (True, False),
+    ]
+    for seed in problems:
+        verdict = verify_seed("allocation", seed, ["highs"])
+        assert verdict.agree, verdict
+
+
 def test_workers_change_nothing() -> None:
     """Spread over processes, the same instances get the same answers."""
     one, two = (

@@ -67,7 +67,12 @@ def reduced_costs(
     """float64 (N,): cost + capacity and side constraints used at their prices - demand served at its duals."""
     burden = problem.usage.astype(np.float64) @ capacity_prices.T
     served = columns.served
-    worth = np.bincount(served.column, served.tokens_s * demand_duals[served.pool], minlength=len(columns))
+    each = served.tokens_s * demand_duals[served.pool]
+    worth = np.bincount(served.column, each, minlength=len(columns))
+    if problem.joint.divided:
+        # All of its time goes where it is worth most.
+        worth[:] = 0.0
+        np.maximum.at(worth, served.column, each)
     total = columns.cost + burden[columns.template, columns.region] - worth
     if side_prices is not None and side_prices.any():
         total = total + SidePrices(problem, side_prices).terms(columns.template, columns.region, columns.kept)
@@ -217,7 +222,7 @@ class _Generation:
             demand = np.maximum(0.0, result.row_duals[cells:pools]) / pool_units(problem)
             routes = np.maximum(0.0, result.row_duals[pools:models])
             side = np.maximum(0.0, -sign * result.row_duals[models : models + len(sign)])
-            means = np.maximum(0.0, result.row_duals[models + len(sign) :])
+            means = np.maximum(0.0, result.row_duals[models + len(sign) :][: sum(len(m.means) for m in problem.routes)])
             prices = reduced_costs(problem, columns, demand, capacity, side)
             prices[active] = 0.0
             added = columns.least(prices, BATCH, prices < -1e-9 * scale)

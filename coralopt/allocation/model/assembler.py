@@ -10,12 +10,14 @@ r"""The one assembler of allocation matrices: full, restricted to some columns, 
     sum_k (v_k - V) f[k]                                   >= 0              every mean over the requests of a model
     sum T nu - sum_i (l_i - l_i-1) largest[i] + ...        >= x T_m          one that holds with any one instance lost
     nu <= U largest[i],  largest[i+1] <= largest[i]                          instances of the i-th least throughput l_i
+    sum_p time[nu,p]                                       <= nu             columns that divide their time: T_p time[nu,p]
+                                                                             goes to phase p, T time[nu,p] from their own
 
 Columns, in this order: instances nu; ``largest``, whether an instance of this throughput or above is there, unless instances
-may be split; ``flow`` f, the share of a model's requests on a route; ``extra``, nodes of the dearer
-supply classes at their surcharge; ``shortfall`` sigma, the unmet share of a group of phases at its price; ``omega``, one
-share of *every* demand that is not served; the elastic slack e, what is missing of a pool or of a side constraint that
-asks for "least".
+may be split; ``time``, instances' worth of time for a further model phase; ``flow`` f, the share of a model's requests on a
+route; ``extra``, nodes of the dearer supply classes at their surcharge; ``shortfall`` sigma, the unmet share of a group of
+phases at its price; ``omega``, one share of *every* demand that is not served; the elastic slack e, what is missing of a
+pool or of a side constraint that asks for "least".
 
 :mod:`coralopt.allocation.model.pyomo_rows` says the same to Pyomo, in code of its own; tests hold both equal.
 """
@@ -76,7 +78,8 @@ def assemble(
     first = rows.add(columns.cost[chosen], upper, instances)
     rows.enter(r.astype(np.int32)[k] * rows.configurations + c, k + np.int32(first), usage.data)
     served = PoolEntries.of(problem, t, r)
-    rows.enter(rows.pool + served.pool, first + served.column, served.tokens_s)
+    whole_time = slice(None, len(t) if problem.joint.divided else None)
+    rows.enter(rows.pool + served.pool[whole_time], first + served.column[whole_time], served.tokens_s[whole_time])
     for row, item in rows.sides:
         values = item.coefficients(problem, t, r, kept)
         used = np.flatnonzero(values)
@@ -86,6 +89,8 @@ def assemble(
             if item.one_lost:
                 _add_largest(rows, (side, row), item, t, columns.upper[chosen])
     whole = rows.columns
+    if problem.joint.divided:
+        _add_time(rows, first, served, len(t))
     _add_flows(rows, columns.paid)
     _add_supply(rows, columns.paid)
     groups = problem.unmet_groups() if unserved == "by group" else ((tuple(range(len(problem.demand))), 1.0, 1.0),)
@@ -238,6 +243,27 @@ def _add_largest(rows: _Rows, place: tuple[int, int], item: SideConstraint, temp
     ladder = rows.at_most_0([f"ladder[{side},{i}]" for i in range(len(levels) - 1)]) + np.arange(len(levels) - 1)
     rows.enter(ladder, first + np.arange(1, len(levels)), np.ones(len(levels) - 1))
     rows.enter(ladder, first + np.arange(len(levels) - 1), -np.ones(len(levels) - 1))
+
+
+def _add_time(rows: _Rows, first: int, served: PoolEntries, columns: int) -> None:
+    """Time of instances that goes to further model phases instead of their first; together no more than there is.
+
+    Args:
+        rows: Where to add it.
+        first: Number of the first instance column.
+        served: Entries of all instance columns, those of their first model phases ahead.
+        columns: How many of these there are.
+    """
+    own, more = served.pool[:columns], slice(columns, None)
+    k, phase, pool = served.column[more], served.phase[more], served.pool[more]
+    names = [f"time[{i},{p}]" for i, p in zip(k.tolist(), phase.tolist(), strict=True)]
+    place = rows.add(np.zeros(len(k)), np.full(len(k), np.inf), names) + np.arange(len(k))
+    rows.enter(rows.pool + pool, place, served.tokens_s[more])
+    rows.enter(rows.pool + own[k], place, -served.tokens_s[k])
+    divided = np.unique(k)
+    shared = rows.at_most_0([f"shared[{i}]" for i in divided.tolist()])
+    rows.enter(shared + np.searchsorted(divided, k), place, np.ones(len(k)))
+    rows.enter(shared + np.arange(len(divided)), first + divided, -np.ones(len(divided)))
 
 
 def enough_copies(problem: AllocationProblem, item: SideConstraint, speed: Floats, most: Floats) -> Floats:

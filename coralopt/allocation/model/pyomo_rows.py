@@ -17,6 +17,12 @@ Where prices of a group have tiers there are several, each up to its share.
 ``level``, v: of a side constraint that holds with any one instance lost, the throughput of the largest instance::
 
     sum T nu - sum_i l_i v[i] >= x T_m,   sum_i v[i] <= 1,   nu <= U sum_{i: l_i >= T} v[i],   v binary
+
+``time``: instances' worth of time of a column, by its number, that goes to a further model phase p instead of its own one m
+(:mod:`coralopt.allocation.joint`)::
+
+    sum_p time[k,p] <= nu_k,   T_m (nu_k - sum_p time[k,p]) in the row of m,   T_p time[k,p] in that of p
+
 Side constraints: :mod:`coralopt.allocation.side_constraints`.
 """
 
@@ -56,15 +62,28 @@ def add_rows(
     joint = problem.joint
     for t, p, tokens_s in zip(joint.template.tolist(), joint.phase.tolist(), joint.throughput.tolist(), strict=True):
         further.setdefault(t, []).append((p, tokens_s))
-    for t, r, variable in columns:
+    divided = {k: further[t] for k, (t, _, _) in enumerate(columns) if t in further and joint.divided}
+    if divided:
+        model.time = pyo.Var([(k, p) for k, some in divided.items() for p, _ in some], domain=pyo.NonNegativeReals)
+        model.shared = pyo.Constraint(list(divided))
+    for k, (t, r, variable) in enumerate(columns):
         for c in np.flatnonzero(problem.usage[t]).tolist():
             coefficients, variables = usage.setdefault((r, c), ([], []))
             coefficients.append(float(problem.usage[t, c]))
             variables.append(variable)
-        for p, tokens_s in ((int(problem.phase[t]), float(problem.throughput[t])), *further.get(t, ())):
+        own = int(problem.phase[t]), float(problem.throughput[t])
+        parts = [(*own, variable), *((p, tokens_s, variable) for p, tokens_s in further.get(t, ()))]
+        if k in divided:
+            elsewhere = [model.time[k, p] for p, _ in divided[k]]
+            parts = [(*own, variable), *((own[0], -own[1], part) for part in elsewhere)]
+            parts += [(p, tokens_s, model.time[k, p]) for p, tokens_s in divided[k]]
+            each = [1.0] * len(elsewhere)
+            total = LinearExpression(constant=0, linear_coefs=[*each, -1.0], linear_vars=[*elsewhere, variable])
+            model.shared[k] = total <= 0
+        for p, tokens_s, part in parts:
             coefficients, variables = serve.setdefault((p, r if p in regional else -1), ([], []))
             coefficients.append(tokens_s)
-            variables.append(variable)
+            variables.append(part)
     pieces = problem.segments
     cells = [divmod(cell, configurations) for cell in pieces.cell.tolist()]
     costs: list[float] = pieces.surcharge.tolist()

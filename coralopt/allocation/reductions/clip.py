@@ -1,7 +1,8 @@
 """Coefficient tightening: no template serves more of a demand than there is.
 
 Lossless: for whole counts, sum T n >= d holds iff sum min(T, d) n >= d does: if some n >= 1 has T >= d both hold, else
-nothing was clipped. The linear relaxation becomes tighter.
+nothing was clipped. The linear relaxation becomes tighter. Where instances divide their time nothing is clipped: a part of
+an instance may be all that is needed.
 """
 
 from __future__ import annotations
@@ -13,4 +14,6 @@ from coralopt.allocation.problem import AllocationProblem
 
 def clipped(problem: AllocationProblem) -> AllocationProblem:
     """With min(T(tau), demand of its model phase) in place of every throughput, tokens/s."""
+    if problem.joint.divided:
+        return problem
     return problem.with_throughputs(lambda tokens_s, phase: np.minimum(tokens_s, problem.demand[phase]))

@@ -235,8 +235,10 @@ def _round(search: SearchContext, root: Root) -> None:
     start, kept = search.options.start, search.reduced.kept
     if start is not None and np.isin(start.template, kept).all():
         search.offer(replace(start, template=np.searchsorted(kept, start.template)))
-    relaxation = root.relaxation
-    first = rounded(search.small, search.columns, relaxation.x, root.reduced_costs, relaxation.demand_duals)
+    relaxation, first = root.relaxation, None
+    # Filling up counts what whole instances serve; how they divide their time is the programme's business.
+    if not search.small.joint.divided:
+        first = rounded(search.small, search.columns, relaxation.x, root.reduced_costs, relaxation.demand_duals)
     if first is not None:
         search.offer(first)
     search.lap("rounding")

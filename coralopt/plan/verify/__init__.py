@@ -14,6 +14,7 @@ from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
 from coralopt.plan.verify.cases import cases
 from coralopt.plan.verify.certified import certificate_violations
+from coralopt.plan.verify.classes import classes
 from coralopt.plan.verify.demands import demands
 from coralopt.plan.verify.inspected import Inspected
 from coralopt.plan.verify.instances import capacity, names, optimality, placements, prices
@@ -76,6 +77,8 @@ def verify_plan(plan: Plan) -> Verification:
     check("scenario", 1, scenario(inspected))
     check("names", instances, names(inspected))
     check("placements", instances, placements(inspected))
+    if inspected.scenario.models_in_classes or any(instance.classes for instance in plan.instances):
+        check("classes", sum(len(instance.classes) for instance in plan.instances), classes(inspected))
     check("shared nodes", sum(instance.shared is not None for instance in plan.instances), shared_nodes(inspected))
     check("optimality of placements", instances, optimality(inspected))
     check("prices", instances, prices(inspected))

@@ -33,7 +33,12 @@ def rule_of(inspected: Inspected, phase: ModelPhase) -> ModelRules:
 
 def instances_of(inspected: Inspected, phase: ModelPhase) -> list[PlannedInstance]:
     """The instances that serve a model phase."""
-    return [instance for instance, own in inspected.known if own.key == phase.key]
+    return [instance for instance, _ in inspected.known if phase.key in instance.serves()]
+
+
+def given(instance: PlannedInstance, phase: ModelPhase) -> Fraction:
+    """Tokens/s of a model phase that one of these instances is planned to serve."""
+    return Fraction(instance.serves()[phase.key][0])
 
 
 def needed(inspected: Inspected, phase: ModelPhase) -> Fraction:
@@ -45,7 +50,7 @@ def _modes(inspected: Inspected) -> Iterator[Violation]:
     """Requests of models in mode auto or with variants, and of no others, are split over all ways."""
     off = partial(Violation, "figure")
     demands = {phase.key: phase.demand_tokens_s for phase in inspected.scenario.model_phases}
-    served = {phase.model.name: phase.served for phase in inspected.scenario.model_phases}
+    served = {phase.model.name: phase.requested for phase in inspected.scenario.model_phases}
     halves = {"mixed": ("mixed",), "disaggregated": ("prefill", "decode")}
     ways: dict[str, list[tuple[str, str]]] = {}
     for name, of in served.items():
@@ -89,11 +94,13 @@ def _promise(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> It
 
 def _stated(item: PlannedDemand, phase: ModelPhase, inspected: Inspected) -> Iterator[Violation]:
     off, instances = partial(Violation, "figure", phase.key), instances_of(inspected, phase)
-    planned = sum((i.count * Fraction(i.tokens_s) for i in instances), Fraction(0))
+    planned = sum((i.count * given(i, phase) for i in instances), Fraction(0))
     demand = share_of(inspected.plan.modes, phase.key) * phase.demand_tokens_s
     if differs(item.demand_tokens_s, demand) or differs(item.planned_tokens_s, float(planned)):
         yield off(f"{phase.key}: demand or planned tokens/s in `demands` are not those recomputed")
-    if differs(item.cost_usd_h, float(sum(i.count * Fraction(i.price_usd_h) for i in instances))):
+    times = (Fraction(i.serves()[phase.key][1]) for i in instances)
+    spent = sum(i.count * Fraction(i.price_usd_h) * time for i, time in zip(instances, times, strict=True))
+    if differs(item.cost_usd_h, float(spent)):
         yield off(f"{phase.key}: cost_usd_h in `demands` is not the sum over its instances")
     if differs(item.prefix_hit, phase.prefix_hit):
         text = f"prefix_hit in `demands` is {item.prefix_hit:g}, the scenario says {phase.prefix_hit:g}"
@@ -113,7 +120,7 @@ def _served(inspected: Inspected, phase: ModelPhase) -> Fraction:
     """Tokens/s that the plan can promise: what is there, and what a loss leaves over the share asked for."""
     by_region = dict.fromkeys(inspected.scenario.regions, Fraction(0))
     for instance in instances_of(inspected, phase):
-        by_region[instance.region] += instance.count * Fraction(instance.tokens_s)
+        by_region[instance.region] += instance.count * given(instance, phase)
     total = sum(by_region.values(), Fraction(0))
     rule, level = rule_of(inspected, phase), total
     if rule.survive_region_loss > 0:
@@ -135,7 +142,8 @@ def _unserved_share(inspected: Inspected, phase: ModelPhase) -> Fraction:
     share = Fraction(0)
     for other in inspected.scenario.model_phases:
         whole = needed(inspected, other)
-        if other.model.name == phase.model.name and whole > 0:
+        same = other.served == phase.served if phase.request_class else other.model.name == phase.model.name
+        if same and whole > 0:
             share = max(share, 1 - _served(inspected, other) / whole)
     # Where sending costs more than leaving requests unserved, fewer go than could.
     return max(share, 1 - share_under_way(inspected, phase.model.name))

@@ -203,7 +203,7 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
 
     Raises:
         ScenarioError: The scenario asks for free latency budgets, network-aware stages, operators' limits, shared nodes, or
-            models in mode auto or with variants.
+            models in mode auto, with variants or with classes of requests.
     """
     if varied := scenario.models_with_variants:
         raise ScenarioError(
@@ -227,6 +227,10 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
                 )
             ],
         )
+    if divided := scenario.models_in_classes:
+        problem = "only planner coral lets instances share their time among classes of requests"
+        place = f"models.{scenario.model_keys[divided[0]]}.demand.classes"
+        raise ScenarioError(scenario.name, [Mistake(place, problem, "give one rate and lengths to compare planners")])
     if scenario.sharing != Sharing():
         problem = "only planner coral lets models share nodes"
         raise ScenarioError(scenario.name, [Mistake("sharing", problem, "leave it out to compare planners")])

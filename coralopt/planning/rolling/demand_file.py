@@ -68,6 +68,10 @@ def demand_of_trace(
     Raises:
         WorkloadError: The trace has no requests or models that do not fit, or the epoch length makes no sense.
     """
+    if scenario.models_in_classes:
+        raise WorkloadError(
+            f"{name}: a trace is not cut into classes of requests; give a table epoch,model,phase,tokens_s"
+        )
     models = list(dict.fromkeys(phase.served for phase in scenario.model_phases))
     if len(trace.arrival_s) == 0:
         raise WorkloadError(f"{name}: no requests; there is no demand to plan for")

@@ -20,6 +20,7 @@ from coralopt.runtime.launch import Launch, PipelineLaunch
 from coralopt.runtime.local.addresses import LocalAddresses, gpu_kind, gpus_here
 from coralopt.runtime.local.cluster import LocalCluster, RunningPipeline
 from coralopt.runtime.lower import lower
+from coralopt.runtime.router.config import ClassConfig, class_configs
 from coralopt.runtime.router.router import Router
 
 
@@ -187,7 +188,8 @@ class Change:
         await _retire(first, self._cluster, router)
         started = await self._starts.start(new)
         launch = self._starts.launch
-        router.route_by(launch.routing, launch.mixed_share, launch.variants)
+        told = {of: [ClassConfig(**part) for part in parts] for of, parts in class_configs(launch).items()}
+        router.route_by(launch.routing, launch.mixed_share, launch.variants, told)
         for pipeline in started:
             route(pipeline, router)
         for pipeline in self.kept.values():

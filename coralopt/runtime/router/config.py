@@ -33,6 +33,9 @@ class BackendConfig(_Part):
         default=None, description="Regions that its KV caches may go to; null for any."
     )
     health_path: str = "/health"
+    classes: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default={}, description="Class of requests -> tokens/s planned of it; empty where it takes requests of any."
+    )
 
     def reaches(self, decode: BackendConfig) -> bool:
         """Whether a KV cache may go from here to a decode server."""
@@ -58,6 +61,14 @@ class ClientConfig(_Part):
     tokens_per_minute: float | None = Field(default=None, gt=0, description="Input and output; counted once answered.")
 
 
+class ClassConfig(_Part):
+    """A class of requests, told by what a request says: of several that hold it the first one has it."""
+
+    name: str = Field(min_length=1)
+    most_input: float | None = Field(default=None, gt=0, description="Longest prompt, tokens; null for any.")
+    most_output: float | None = Field(default=None, gt=0, description="Most tokens that are asked for; null for any.")
+
+
 class RouterConfig(_Part):
     """The whole router. Times are in seconds."""
 
@@ -79,6 +90,9 @@ class RouterConfig(_Part):
     )
     variants: dict[str, dict[str, Annotated[float, Field(ge=0, le=1)]]] = Field(
         default={}, description="Model name that requests use -> model of backends -> share of the requests for these."
+    )
+    classes: dict[str, tuple[ClassConfig, ...]] = Field(
+        default={}, description="Model name that requests use -> its classes of requests; the last one takes the rest."
     )
     aliases: dict[str, str] = Field(default={}, description="Other names of models, as clients may say them.")
     clients: tuple[ClientConfig, ...] = Field(default=(), description="Keys with limits, beside CORALOPT_API_KEY.")
@@ -148,9 +162,19 @@ def backend_config(pipeline: PipelineLaunch) -> BackendConfig:
 def _backend(pipeline: PipelineLaunch) -> dict[str, Any]:  # Any: each field has its own type, checked by BackendConfig
     names = ("name", "model", "phase", "url", "tokens_s", "max_in_flight", "connector", "health_path", "kv_url")
     fields = {"weight" if name == "tokens_s" else name: getattr(pipeline, name) for name in names}
+    if pipeline.classes:
+        fields["classes"] = dict(pipeline.classes)
     if pipeline.decode_regions is not None:
         fields |= {"region": pipeline.region, "decode_regions": pipeline.decode_regions}
     return {name: value for name, value in fields.items() if name != "kv_url" or value is not None}
+
+
+def class_configs(launch: Launch) -> dict[str, list[dict[str, Any]]]:  # Any: as above
+    """``classes`` of the router's configuration."""
+    names = ("name", "most_input", "most_output")
+    return {
+        of: [{name: getattr(part, name) for name in names} for part in parts] for of, parts in launch.classes.items()
+    }
 
 
 def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
@@ -159,6 +183,8 @@ def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
     routing = {} if launch.routing == ROUTINGS[0] else {"routing": launch.routing}
     splits = {"mixed_share": dict(launch.mixed_share), "variants": {m: dict(s) for m, s in launch.variants.items()}}
     split: dict[str, Any] = {name: shares for name, shares in splits.items() if shares}  # Any: as above
+    if launch.classes:
+        split["classes"] = class_configs(launch)
     if launch.prefix_hits:
         split["affinity"] = "prefix"
     return {"format": "coralopt-router", "version": 1, **routing, **split, "backends": backends}

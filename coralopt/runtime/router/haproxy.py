@@ -41,6 +41,8 @@ def haproxy_configuration(config: RouterConfig, host: str, port: int, certificat
         for model in models
         if any(backend.phase != "mixed" for backend in config.backends if backend.model == model)
     ]
+    wrong += [f"{model}: is served by variants, each with its share of the requests" for model in config.variants]
+    wrong += [f"{model}: its requests come in classes, told by their lengths" for model in config.classes]
     wrong += ["there are no backends"] if not models else []
     wrong += ["clients have limits of their own"] if config.clients else []
     wrong += ["models have aliases: it does not change what is in a request"] if config.aliases else []

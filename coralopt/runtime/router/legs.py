@@ -7,6 +7,7 @@ itself and need no word.
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -112,6 +113,12 @@ def _transfer(prefill: JsonObject) -> Mapping[str, Json]:
 def prompt_tokens(body: JsonObject) -> float:
     """About how many tokens the prompt of a request has: four characters each, or as many as it lists; 1 at least."""
     return max(1.0, _characters(body.get("prompt", body.get("messages"))) / 4)
+
+
+def most_output(body: JsonObject) -> float:
+    """Tokens that a request asks for at most; infinite where it does not say."""
+    asked = body.get("max_completion_tokens", body.get("max_tokens"))
+    return float(asked) if isinstance(asked, int | float) and not isinstance(asked, bool) else math.inf
 
 
 def beginning(body: JsonObject, characters: int) -> str:

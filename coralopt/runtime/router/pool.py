@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -34,12 +34,14 @@ class Need:
         prompt: Work that it brings until its first token is made, as :mod:`coralopt.routing` counts it.
         answer: Work that it brings until it leaves.
         key: Requests with the same key go to the same backend while its load allows; ``None``: any backend will do.
+        kind: Its class, where requests come in some.
     """
 
     avoid: frozenset[str] = frozenset()
     prompt: float = 0.0
     answer: float = 1.0
     key: str | None = None
+    kind: str | None = None
 
     @property
     def own(self) -> float:
@@ -59,6 +61,7 @@ class Backend:
         on_trial: Whether it gets one request at a time, after its circuit was open.
         strikes: Requests in a row that failed on it and succeeded elsewhere.
         waits: Limits of requests that wait for its first byte.
+        parts: What it is to each class of requests.
         draining: Whether it gets no new requests.
         in_flight: Requests it has at the moment.
         taken: Requests it got since its pool changed last.
@@ -85,6 +88,7 @@ class Backend:
     push_identity: JsonObject | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     waits: set[asyncio.Timeout] = field(default_factory=set)
+    parts: dict[str, BackendPart] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -101,6 +105,17 @@ class Backend:
     @property
     def weight(self) -> float:
         return self.config.weight
+
+    @property
+    def rate(self) -> float:
+        """Planned rate of all that it does."""
+        return self.config.weight
+
+    def part(self, kind: str) -> BackendPart:
+        """The backend as requests of a class see it."""
+        if kind not in self.parts:
+            self.parts[kind] = BackendPart(self, kind)
+        return self.parts[kind]
 
     @property
     def usable(self) -> bool:
@@ -128,6 +143,31 @@ class Backend:
                 yield limit
             finally:
                 self.waits.discard(limit)
+
+
+@dataclass(eq=False)
+class BackendPart:
+    """A backend as one class of requests sees it: the rate planned of that, with a credit of its own."""
+
+    backend: Backend
+    kind: str
+    credit: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        return self.backend.config.classes[self.kind]
+
+    @property
+    def rate(self) -> float:
+        return self.backend.rate
+
+    @property
+    def work(self) -> float:
+        return self.backend.work
+
+    @property
+    def name(self) -> str:
+        return self.backend.name
 
 
 class BackendPool:
@@ -180,14 +220,21 @@ class BackendPool:
         self.backends = backends
         for backend in backends:
             backend.credit, backend.taken = 0.0, 0
+            backend.parts.clear()
         self.changed()
 
     def _take(self, need: Need) -> Backend | None:
-        free = [backend for backend in self.backends if backend.free and backend.config.name not in need.avoid]
+        able = [backend for backend in self.backends if backend.usable and backend.config.name not in need.avoid]
+        # Where all that were planned for its class are down, a request goes to any.
+        mine = [b for b in able if need.kind in b.config.classes] if need.kind is not None else []
+        items: Sequence[Backend | BackendPart] = [backend for backend in mine or able if backend.free]
+        if mine and need.kind is not None:
+            items = [backend.part(need.kind) for backend in mine if backend.free]
         if need.key is not None:
-            chosen = choose_by_key(free, need.key, need.own)
+            item = choose_by_key(items, need.key, need.own)
         else:
-            chosen = choose(self.routing, free, need.own, self._uniform)
+            item = choose(self.routing, items, need.own, self._uniform)
+        chosen = item.backend if isinstance(item, BackendPart) else item
         if chosen is not None:
             chosen.in_flight += 1
             chosen.taken += 1
@@ -206,8 +253,9 @@ class BackendPool:
         Raises:
             Busy: No backend is up, or none became free within ``timeout_s``.
         """
-        # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free.
-        backend = None if self._queue else self._take(need)
+        # Nobody overtakes the queue, unless all who wait are avoiding the backend that is free, or are of other classes.
+        alike = any(need.kind == other.kind for other in self._queue.values()) if need.kind else bool(self._queue)
+        backend = None if alike else self._take(need)
         if backend is None:
             backend = await self._wait(need, timeout_s)
         started = time.monotonic()
@@ -265,6 +313,15 @@ class BackendPool:
                     break
                 future.set_result(chosen)
             del self._queue[future]
+        # Those of one class wait for each other only.
+        stuck = {next(iter(self._queue.values())).kind} if self._queue else set()
+        for future, need in list(self._queue.items()) if stuck - {None} else ():
+            if need.kind not in stuck and not future.done():
+                if (chosen := self._take(need)) is None:
+                    stuck.add(need.kind)
+                    continue
+                future.set_result(chosen)
+                del self._queue[future]
 
     def changed(self) -> None:
         """A backend came, went, fell ill or got well: tell those whose last one went down, and hand out slots."""

@@ -21,6 +21,7 @@ from coralopt.runtime.router.legs import (
     beginning,
     decode_body,
     holds_cache,
+    most_output,
     not_transferable,
     prefill_body,
     prompt_tokens,
@@ -118,6 +119,7 @@ class _Journey:
         self.first_s = math.nan
         self.key = self._home_key(router.config)
         self.prompt_tokens = prompt_tokens(body)
+        self.kind = router.class_of(model, self.prompt_tokens, most_output(body))
 
     def _home_key(self, config: RouterConfig) -> str | None:
         """What its KV cache is likely to be shared by: the session, or the beginning of the prompt."""
@@ -179,7 +181,7 @@ class _Journey:
 
     def _need(self, phase: str, avoid: frozenset[str]) -> Need:
         # A cache comes to a decode instance wherever its session is at home.
-        return Need(avoid, *work_of(phase, self.prompt_tokens), None if phase == "decode" else self.key)
+        return Need(avoid, *work_of(phase, self.prompt_tokens), None if phase == "decode" else self.key, self.kind)
 
     async def _prefilled(self, source: Backend) -> JsonObject:
         """The first leg; what the second one is to be asked."""

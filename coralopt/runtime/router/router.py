@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from coralopt.errors import LaunchError
 from coralopt.routing import Routing, smooth_weighted_round_robin
-from coralopt.runtime.router.config import BackendConfig, RouterConfig
+from coralopt.runtime.router.config import BackendConfig, ClassConfig, RouterConfig
 from coralopt.runtime.router.demand import DemandMeter
 from coralopt.runtime.router.health import Health
 from coralopt.runtime.router.metrics import Metrics
@@ -49,7 +50,7 @@ class Router:
         self._key_header = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self.wire = Wire(config.connect_timeout_s)
         self.health = Health(config, self.wire, self.backends, self._changed)
-        self.route_by(config.routing, config.mixed_share, config.variants)
+        self.route_by(config.routing, config.mixed_share, config.variants, config.classes)
         for backend in config.backends:
             self.add(backend)
 
@@ -66,9 +67,10 @@ class Router:
         routing: Routing,
         mixed_share: Mapping[str, float],
         variants: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+        classes: Mapping[str, Sequence[ClassConfig]] = MappingProxyType({}),
     ) -> None:
-        """Choose instances by another rule from now on, and split requests over modes and variants by other shares."""
-        self._routing = routing
+        """Choose instances by another rule from now on, split requests over modes and variants, tell classes otherwise."""
+        self._routing, self._classes = routing, dict(classes)
         self._served = {name: model for model, shares in variants.items() for name in shares}
         parts = {name: {name: 1.0} for name in mixed_share if name not in self._served} | dict(variants)
         self._ways = {}
@@ -82,6 +84,19 @@ class Router:
             self._ways[model] = tuple(ways)
         for pool in self._pools.values():
             pool.routing = routing
+
+    def class_of(self, model: str, input_tokens: float, most_output: float) -> str | None:
+        """The class of a request: the first one that holds it; ``None`` where its model has none.
+
+        Args:
+            model: What the request asks for.
+            input_tokens: About how long its prompt is.
+            most_output: Tokens that it asks for at most.
+        """
+        for part in self._classes.get(model, ()):
+            if input_tokens <= (part.most_input or math.inf) and most_output <= (part.most_output or math.inf):
+                return part.name
+        return None
 
     def models(self) -> tuple[str, ...]:
         """What requests may ask for."""
@@ -179,7 +194,7 @@ class Router:
         await self.health.check_all()
         for name in [name for name in self.backends if name not in wanted]:
             self.remove(name)
-        self.route_by(config.routing, config.mixed_share)
+        self.route_by(config.routing, config.mixed_share, config.variants, config.classes)
 
     async def drain(self, name: str, timeout_s: float | None = None) -> bool:
         """Send no new requests to a backend and wait for those it has.

@@ -27,6 +27,7 @@ def vllm_router_commands(
     wrong: list[str] = []
     commands: dict[str, tuple[str, ...]] = {}
     wrong += [f"{model}: is served by variants, each with its share of the requests" for model in config.variants]
+    wrong += [f"{model}: its requests come in classes, each with instances of its own" for model in config.classes]
     models = list(dict.fromkeys(backend.model for backend in config.backends))
     for number, model in enumerate(models):
         backends = [backend for backend in config.backends if backend.model == model]

@@ -29,7 +29,7 @@ def poisson_for_scenario(
 
     Args:
         scenario: Models, mean lengths and demand.
-        rate: Requests/s of every model; by default the scenario's demand over its mean lengths.
+        rate: Requests/s of every model, or class; by default the scenario's demand over its mean lengths.
         duration_s: Seconds of arrivals.
         seed: Seed.
         length_cv: Lognormal lengths of this coefficient of variation around the scenario's means instead; 0 makes all
@@ -50,15 +50,18 @@ def poisson_for_scenario(
             "give a lower rate or a shorter duration"
         )
     columns: list[tuple[Floats, ...]] = []
-    for m, phase in enumerate(phases.values()):
+    names = list(dict.fromkeys(phase.served for phase in phases.values()))
+    for phase in phases.values():
         count = int(generator.poisson(_requests_s(phase, rate) * duration_s))
-        half = phase.model.max_position // 2
+        half, part = phase.model.max_position // 2, phase.request_class
+        bounds = (None, None) if part is None else (part.most_input, part.most_output)
+        mosts = [half if most is None else most for most in bounds]
         arrival = np.sort(generator.uniform(0.0, duration_s, count))
         lengths = [
-            np.clip(np.rint(distribution.sample(generator, count)), 1, half)
-            for distribution in _distributions(phase, length_cv)
+            np.clip(np.rint(distribution.sample(generator, count)), 1, most)
+            for distribution, most in zip(_distributions(phase, length_cv), mosts, strict=True)
         ]
-        columns.append((arrival, *lengths, np.full(count, float(m))))
+        columns.append((arrival, *lengths, np.full(count, float(names.index(phase.served)))))
     arrival, inputs, outputs, model = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     order = np.argsort(arrival, kind="stable")
     return Trace(
@@ -66,15 +69,15 @@ def poisson_for_scenario(
         inputs[order].astype(np.int64),
         outputs[order].astype(np.int64),
         model[order].astype(np.int32),
-        tuple(phases),
+        tuple(names),
     )
 
 
 def _first_phases(scenario: ResolvedScenario) -> dict[str, ModelPhase]:
-    """Model name -> its first phase, whose demand says how many requests there are."""
+    """Model name, or class of requests -> its first phase, whose demand says how many requests there are."""
     phases: dict[str, ModelPhase] = {}
     for phase in scenario.model_phases:
-        phases.setdefault(phase.served, phase)
+        phases.setdefault(phase.requested, phase)
     return phases
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt import load_scenario, scenario_from_mapping, verify_plan
-from coralopt.allocation import AllocationProblem, solve_allocation
+from coralopt.allocation import AllocationProblem, Joint, solve_allocation
 from coralopt.errors import InfeasibleError, OptionError, ScenarioError
 from coralopt.planning import PlanRequest, demand_met, get_planner, planner_names
 from coralopt.planning.compare import Contestant, compare, scaled
@@ -146,6 +146,36 @@ def test_melange_replays_its_own_example(formulation: str, rate: float, by_slice
     for slices, cost in by_slices.items():
         solution = solve(_example(rate, slices), "highs", formulation, EXACT)
         assert solution.objective == pytest.approx(cost, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "cost"), [(1, 1.01), (5, 2.02), (10, 3.67), (30, 5.69), (60, 10.37), (100, 14.68), (300, 44.04)]
+)
+def test_divided_time_replays_the_example_too(rate: float, cost: float) -> None:
+    """Types as nodes, buckets as classes of one model: the published programme with splits at will, so never dearer.
+
+    ``cost`` is the published one with eight slices of a bucket.
+    """
+    example = _example(rate, None)
+    speeds, wanted = example.tput.reshape(2, 4), rate * example.distribution.ravel()
+    template, phase = (part.ravel() for part in np.meshgrid(range(2), range(1, 4), indexing="ij"))
+    problem = AllocationProblem(
+        usage=np.eye(2, dtype=np.int16),
+        throughput=speeds[:, 0],
+        phase=np.zeros(2, dtype=np.int32),
+        demand=wanted,
+        availability=np.full((1, 2), 1000),
+        price=example.cost[None, :],
+        running=None,
+        penalty=0.0,
+        phase_names=tuple(f"bucket{p}" for p in range(4)),
+        region_names=("anywhere",),
+        configuration_names=example.types,
+        joint=Joint(template, phase.astype(np.int32), speeds[:, 1:].ravel(), divided=True),
+    )
+    ours = solve_allocation(problem, "highs", EXACT).cost_usd_h
+    assert ours == pytest.approx(solve(example, "highs", "grouped", EXACT).objective, abs=1e-9)
+    assert ours <= cost + 1e-9
 
 
 def _enumerated(problem: MelangeProblem) -> float:
