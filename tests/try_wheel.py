@@ -27,7 +27,7 @@ EXTRAS = {
     "silicon": "throughput build qwen3-8b 1xH200",
     "ray": "templates tiny --executor ray -o library.parquet",
     "notebook": "import coralopt; print(coralopt.plan_scenario(coralopt.load_scenario('tiny')).to_frame())",
-    "runtime": "import coralopt.runtime.router.app, coralopt.runtime.router.run, coralopt.runtime.replay",
+    "runtime": "import coralopt.runtime.router.app, coralopt.runtime.router.run",
     "otel": "import coralopt.runtime.router.tracing, opentelemetry.exporter.otlp.proto.http",
     "torch": "import coralopt.reference.run, torch, transformers",
     "plot": "import matplotlib, coralopt.report.library, coralopt.benchmark.plots",

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.fidelity.replay import Replay, replay
 from benchmarks.fidelity.rows import Row
 from coralopt import Plan, load_scenario, plan_scenario
 from coralopt.catalog import read_checkpoint
@@ -31,7 +32,6 @@ from coralopt.profiling import (
     read_bench_files,
     save_measurements,
 )
-from coralopt.runtime.replay import Replay, replay
 from coralopt.simulation import simulate
 from coralopt.simulation.fidelity import deviation
 from coralopt.throughput import build_tables, throughput_source

@@ -7,12 +7,10 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
+from aiohttp import web
 
-from coralopt.runtime.replay import Replay, replay
+from benchmarks.fidelity.replay import Replay, replay
 from coralopt.workload import Trace
-
-web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 #: Seconds to the first token and between tokens.
 FIRST_S, STEP_S = 0.2, 0.05

@@ -7,16 +7,12 @@ import json
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import aiohttp
 import numpy as np
 
-from coralopt.errors import LaunchError
 from coralopt.types import Floats, Ints, Progress
 from coralopt.workload import Trace
-
-if TYPE_CHECKING:
-    import aiohttp
 
 
 @dataclass(frozen=True)
@@ -60,16 +56,7 @@ async def replay(
         api_key: Sent as bearer token when given.
         timeout_s: Longest answer, s.
         progress: Called with (what, done, total).
-
-    Raises:
-        LaunchError: aiohttp is not installed.
     """
-    try:
-        import aiohttp
-    except ImportError as error:
-        raise LaunchError(
-            "replaying a trace needs aiohttp, which is not installed: pip install 'coralopt[runtime]'"
-        ) from error
     draw = random.Random(seed)
     count = len(trace.arrival_s)
     prompts = [[draw.randrange(1, vocabulary) for _ in range(int(n))] for n in trace.input_tokens]
