@@ -6,10 +6,12 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from io import RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -229,7 +231,7 @@ class ListenOptions(OptionGroup):
                 raise LaunchError(f"{pair}: cannot be used: {error.strerror or error}") from error
         if self.access_log is not None:
             try:
-                log = _json_lines(self.access_log.open("a", buffering=1, encoding="utf-8"))
+                log = _json_lines(self.access_log.open("ab", buffering=0))
             except OSError as error:
                 raise LaunchError(f"--access-log {self.access_log}: cannot be used: {error.strerror}") from error
         tracing = None
@@ -395,9 +397,11 @@ def addresses(path: Path | None) -> dict[str, str]:
     return addresses
 
 
-def _json_lines(file: TextIO) -> Callable[[JsonObject], None]:
+def _json_lines(file: RawIOBase) -> Callable[[JsonObject], None]:
     def write(line: JsonObject) -> None:
-        print(json.dumps(line), file=file)
+        # On a full disk lines are lost, not requests.
+        with suppress(OSError):
+            file.write(f"{json.dumps(line)}\n".encode())
 
     return write
 

@@ -162,6 +162,22 @@ def test_the_log_has_no_prompts() -> None:
     assert "secret" not in json.dumps(lines)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_full_disk_costs_log_lines_and_no_request() -> None:
+    """The access log cannot be written: clients are answered all the same."""
+    doors = ListenOptions(port=0, access_log=Path("/dev/full")).doors()
+
+    async def run() -> None:
+        async with (
+            open_doors(Router(RouterConfig()), doors) as url,
+            aiohttp.ClientSession() as session,
+            session.get(f"{url}/ping") as answer,
+        ):
+            assert answer.status == 200
+
+    asyncio.run(run())
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_https(tmp_path: Path) -> None:
     """With a certificate the router speaks HTTPS only."""
