@@ -1,9 +1,10 @@
 """Planning with templates on demand: prices of nodes, node sets that pay at them, an allocation, and prices again.
 
 Every round adds the node sets that are worth their price, places them optimally, allocates over all templates so far,
-and takes the prices of capacity from that allocation to the next round. The bound counts whole nodes in node sets of any
-size at the same prices (:class:`coralopt.templates.certificate.AnySizeBounds`), in pipelines of up to N_max stages, so the
-gap that is told is proven over every template that there could be.
+adds node sets that differ by a node from those used as long as that helps, and takes the prices of capacity from that
+allocation to the next round. The bound counts whole nodes in node sets of any size at the same prices
+(:class:`coralopt.templates.certificate.AnySizeBounds`), in pipelines of up to N_max stages, so the gap that is told is
+proven over every template that there could be.
 """
 
 from __future__ import annotations
@@ -85,11 +86,8 @@ class OnDemandSearch:
             if number == 1 and mu.any():
                 fresh = self._price(np.zeros_like(mu), grid) or fresh
             if fresh or number == 1:
-                best = self._allocate(best)
-            if (
-                best is not None
-                and relative_gap(best[1].cost_usd_h, self.bound_usd_h) <= self.request.solve_options.rel_gap
-            ):
+                best = self._improve(best)
+            if self._is_reached(best):
                 break
             prices = None if best is None or best[1].state is None else best[1].state.capacity_prices
             if prices is not None and not np.array_equal(prices, mu) and fresh:
@@ -117,6 +115,24 @@ class OnDemandSearch:
             for family, several in zip(self.families, prices, strict=True)
         ]
         return any(fresh)
+
+    def _improve(
+        self, best: tuple[TemplateLibrary, AllocationResult] | None
+    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+        """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""
+        while True:
+            before, best = best, self._allocate(best)
+            if best is None or best is before or self._is_reached(best):
+                return best
+            library, used = best[0], np.unique(best[1].allocation.template)
+            near = [self.families[library.phase[t]].add_near(library.usage[t].astype(np.int64)) for t in used]
+            if not any(near):
+                return best
+
+    def _is_reached(self, best: tuple[TemplateLibrary, AllocationResult] | None) -> bool:
+        """Whether the gap asked for is proven."""
+        gap = self.request.solve_options.rel_gap
+        return best is not None and relative_gap(best[1].cost_usd_h, self.bound_usd_h) <= gap
 
     def _allocate(
         self, best: tuple[TemplateLibrary, AllocationResult] | None

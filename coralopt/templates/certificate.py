@@ -179,10 +179,14 @@ class AnySizeBounds:
             The bound, and by model phase the prices of instances in each of the regions of different prices.
         """
         rows = np.unique(self.price + mu, axis=0)
-        prices = [
-            [instance_prices(table.values, row, float(demand), grid) for row in rows] if demand > 0 else []
-            for table, demand in zip(self.tables, self.demand, strict=True)
-        ]
+        prices: list[list[InstancePrices]] = []
+        for table, demand in zip(self.tables, self.demand, strict=True):
+            several: list[InstancePrices] = []
+            # The cheapest region first: what others need not look at is more then.
+            for row in sorted(rows, key=lambda row: cheapest_token(table.values, row).usd_h) if demand > 0 else []:
+                known = several[-1].every if several else None
+                several.append(instance_prices(table.values, row, float(demand), grid, known))
+            prices.append(several)
         return self._lagrangian(mu, [_over_regions(several, grid) for several in prices]), prices
 
     def fractional(self, mu: Floats, least: Floats) -> float:

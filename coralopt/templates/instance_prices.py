@@ -34,8 +34,8 @@ class InstancePrices:
         values: float64 (S, 3, C, L + 1), tokens/s of one node, for S up to the number of stages looked at.
         price_usd_h: float64 (C,), USD per node-hour; infinite where a configuration cannot be had.
         step_tokens_s: D / G.
-        one: float64 (G + 1,), USD/h: no instance that serves more than t - 1 steps costs less, unless several of fewer
-            stages do as well together.
+        one: float64 (G + 1,), USD/h: no instance that serves more than t - 1 steps costs less, unless several others do
+            as well together.
         every: float64 (G + 1,), USD/h: nor do any number of instances.
         stages: int64 (G + 1,), stages of the cheapest instance of just t steps; 0 where there is none.
     """
@@ -65,7 +65,9 @@ class InstancePrices:
         return np.unique(np.array(chosen).reshape(-1, len(self.price_usd_h)), axis=0)
 
 
-def instance_prices(values: Floats, price_usd_h: Floats, demand_tokens_s: float, grid: int) -> InstancePrices:
+def instance_prices(
+    values: Floats, price_usd_h: Floats, demand_tokens_s: float, grid: int, known: Floats | None = None
+) -> InstancePrices:
     """Least prices of instances of one model phase.
 
     Args:
@@ -73,9 +75,11 @@ def instance_prices(values: Floats, price_usd_h: Floats, demand_tokens_s: float,
         price_usd_h: float64 (C,), USD per node-hour, at least 0; infinite where a configuration cannot be had.
         demand_tokens_s: D, positive.
         grid: G, at least 1.
+        known: float64 (G + 1,), ``every`` at other prices, those of another region: what is dearer is not looked at.
     """
     step = demand_tokens_s / grid
-    one, every = np.full(grid + 1, math.inf), np.full(grid + 1, math.inf)
+    one = np.full(grid + 1, math.inf)
+    every = one.copy() if known is None else known.copy()
     one[0] = every[0] = 0.0
     stages = np.zeros(grid + 1, dtype=np.int64)
     usable = np.isfinite(price_usd_h)
@@ -102,7 +106,9 @@ def instance_prices(values: Floats, price_usd_h: Floats, demand_tokens_s: float,
             one[better], stages[better] = here[better], count
             # More steps never cost less: what serves t also serves t - 1.
             for_less = np.minimum.accumulate(one[::-1])[::-1]
-            kernels.cover_demand(for_less, every)
+            together = np.empty(grid + 1)
+            kernels.cover_demand(for_less, together)
+            every = np.minimum(every, together)
     one = np.minimum.accumulate(one[::-1])[::-1]
     return InstancePrices(values, price_usd_h, step, one, every, stages)
 

@@ -63,6 +63,12 @@ class NodeSetFamily:
         self._sets.discard((0,) * len(self._memory))
         return len(self._sets) > before
 
+    def add_near(self, nodes: Ints) -> bool:
+        """Add what comes of one node more or less, or of another kind, in every way; whether any is new."""
+        kinds = np.eye(len(nodes), dtype=int)
+        fewer = [nodes, *(nodes - kinds[c] for c in np.flatnonzero(nodes))]
+        return self.add(row for less in fewer for row in (less + kinds).tolist())
+
     def rows(self) -> npt.NDArray[np.int8]:
         """int8 (M, C), sorted by the number of nodes, then lexicographically."""
         rows: Ints = np.array(sorted(self._sets, key=lambda row: (sum(row), row)))

@@ -1,0 +1,120 @@
+"""Plans over pools too large to enumerate: templates on demand, with a gap proven over node sets of any size.
+
+    python benchmarks/on_demand.py                                             # 12 models, 4 regions, 40 configurations
+    python benchmarks/on_demand.py --models 24 --regions 16 --configurations 80 --rel-gap 0.005
+    python benchmarks/on_demand.py --grow models 6 12 24                       # a growth curve
+
+Models come from the catalog, configurations are its GPUs 1, 2, 4 or 8 to a node, prices differ between regions by up to
+30 % and nodes are scarce in part, all by seed. Times are CPU seconds, which other work on the machine changes less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coralopt import scenario_from_mapping
+from coralopt.allocation import AllocationSearchOptions
+from coralopt.catalog import gpus, models
+from coralopt.planning import PlanRequest
+from coralopt.planning.coral import allocation_problem
+from coralopt.planning.on_demand import OnDemandSearch
+from coralopt.scenario import ResolvedScenario
+from coralopt.templates import scenario_tables
+from coralopt.templates.estimate import count_node_sets
+
+#: USD/h of one GPU, about what clouds ask; a GPU that has none here costs by its memory.
+USD_H = {
+    "T4": 0.5,
+    "V100": 2.5,
+    "A10G": 1.0,
+    "L4": 0.8,
+    "L40S": 1.9,
+    "A100": 3.4,
+    "H100": 6.9,
+    "H200": 8.0,
+    "B200": 11.0,
+}
+
+
+def pool_scenario(settings: argparse.Namespace) -> ResolvedScenario:
+    """A scenario of this many models, regions and configurations."""
+    draw = np.random.default_rng(settings.seed)
+    hosts = [(name, count) for count in (1, 2, 4, 8, 3, 6, 16) for name in gpus()][: settings.configurations]
+    chosen = [name for name, model in models().items() if model.weight_bytes < 160e9][: settings.models]
+    demands: dict[str, Any] = {
+        name: {
+            "slo": {"ttft_ms": 3000, "tpot_ms": 150, "attainment": "mean"},
+            "demand": {"requests_s": float(draw.integers(1, 12)), "input_tokens": 1000, "output_tokens": 250},
+        }
+        for name in chosen
+    }
+    regions: dict[str, Any] = {}
+    for r in range(settings.regions):
+        factor = float(draw.uniform(1.0, 1.3))
+        regions[f"region-{r}"] = {
+            "configurations": {
+                f"{count}x{name}": {
+                    "available": int(draw.integers(0, 12)),
+                    "price_usd_h": round(count * factor * USD_H.get(name, gpus()[name].memory_gib / 20), 4),
+                }
+                for name, count in hosts
+            }
+        }
+    nodes = {f"{count}x{name}": {"gpu": name, "count": count} for name, count in hosts if count not in (1, 2, 4, 8)}
+    document = {
+        "name": "pool",
+        "templates": "on-demand",
+        "kv_transfer": "free",
+        "serving": {"preset": "paper"},
+        "throughput": {"source": "roofline"},
+        "models": demands,
+        "pool": {"regions": regions},
+        **({"nodes": nodes} if nodes else {}),
+    }
+    return scenario_from_mapping(document)
+
+
+def measure(settings: argparse.Namespace) -> str:
+    """One row: size, cost, gap, CPU seconds, memory."""
+    scenario, started = pool_scenario(settings), time.process_time()
+    tables = scenario_tables(scenario)
+    request = PlanRequest(scenario, options={"rel_gap": settings.rel_gap})
+    search = OnDemandSearch(request, tables, partial(allocation_problem, scenario), AllocationSearchOptions())
+    library, served = search.run()
+    seconds, peak = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    memory = tuple(configuration.memory_gib for configuration in scenario.configurations)
+    sets = count_node_sets(memory, 6)[-1] * len(scenario.model_phases)
+    return (
+        f"| {settings.models} | {settings.regions} | {len(scenario.configurations)} | {sets:.1e} | {len(library):,} "
+        f"| {served.result.cost_usd_h:,.2f} | {served.result.gap:.2%} | {seconds:,.0f} | {peak:.1f} |"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=12)
+    parser.add_argument("--regions", type=int, default=4)
+    parser.add_argument("--configurations", type=int, default=40)
+    parser.add_argument("--rel-gap", type=float, default=0.005)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--grow", nargs="+", metavar=("WHAT", "VALUE"), help="models, regions or configurations, and values"
+    )
+    settings = parser.parse_args(arguments)
+    print("| models | regions | configurations | node sets up to 6 | templates | USD/h | gap | CPU s | GiB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    what, *values = settings.grow or ["models", settings.models]
+    for value in values:
+        print(measure(argparse.Namespace(**{**vars(settings), what: int(value)})), flush=True)
+
+
+if __name__ == "__main__":
+    main()
