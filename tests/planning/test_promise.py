@@ -20,6 +20,7 @@ from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
 from coralopt.planning import certify_again, expected_shares, plan_scenario, prove_bound
 from coralopt.planning.make_plan import StageTables
+from coralopt.planning.promise import designs
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
@@ -172,11 +173,45 @@ def test_nodes_are_cut_where_caches_come_too_late(monkeypatch: pytest.MonkeyPatc
 def test_as_many_threads_as_there_are_cores_change_nothing(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Games of phases, windows of races and of certificates side by side: the same plan, byte for byte."""
+    """Games of phases, windows of races and of certificates side by side: the same plan, byte for byte; and again once more,
+    where all games are remembered and count as if they were played."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     cores = 5 if (os.cpu_count() or 1) == 1 else 1
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     assert plan_scenario(small()).to_json() == plan.to_json()
+    monkeypatch.setattr(PhaseGames, "_race", None)
+    monkeypatch.setattr(TogetherRaces, "_raced", None)
+    assert (
+        plan_scenario(small(), settings={"certify": False}).to_json()
+        == plan.model_copy(update={"certificate": None}).to_json()
+    )
+
+
+@pytest.mark.parametrize("windows", [0, 40])
+def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a model holds with room for three times its answers only, it gets it, whether or not windows are left to look
+    for something cheaper; the bound stays that of groups by themselves."""
+    scenario = small()
+    asked = {phase.phase: phase.demand_tokens_s for phase in scenario.model_phases}
+
+    def room(instances: tuple[PlannedInstance, ...]) -> float:
+        return sum(item.count * item.tokens_s for item in instances if item.phase == "decode") / asked["decode"]
+
+    def race(self: TogetherRaces, instances: tuple[PlannedInstance, ...]) -> Together:
+        self.windows_of[instances[0].model] += 1
+        holds = room(instances) >= 3
+        return Together(holds, {"prefill": 1.0, "decode": 1.0 if holds else 0.98}, 1)
+
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(TogetherRaces, "race", lambda self, instances: Together(True, {"decode": 1.0}, 1))
+    cheap = plan_scenario(scenario, settings={"certify": False})
+    monkeypatch.setattr(TogetherRaces, "race", race)
+    monkeypatch.setattr(designs, "WINDOWS", windows)
+    plan = plan_scenario(scenario, settings={"certify": False})
+    assert room(cheap.instances) < 3 <= room(plan.instances)
+    assert plan.lower_bound_usd_h == cheap.lower_bound_usd_h <= cheap.cost_usd_h < plan.cost_usd_h
+    assert plan.gap == pytest.approx(1 - plan.lower_bound_usd_h / plan.cost_usd_h)
+    assert verify_plan(plan).ok
 
 
 def test_work_ends_where_other_work_fails() -> None:

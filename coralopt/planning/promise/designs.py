@@ -28,11 +28,12 @@ from coralopt.types import Floats
 ALLOWANCES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 #: Covers of one phase looked at at once, and questions about the groups of one phase ahead of that, at most.
 MOST_COVERS, MOST_QUESTIONS = 200, 60
-#: A design that is to hold whatever it costs gets more instances so often, twice as many more each time.
-RAISES = 6
+#: A design that is to hold whatever it costs gets more instances so often, twice as many more each time; and so many groups
+#: with more room are asked whether they hold all.
+RAISES, ROOMIER = 6, 5
 #: Windows that the search for cheaper designs may play, a model on average; games that count as one; how often what is left
 #: is shared out anew, and what is too little for another design.
-WINDOWS, GAMES_A_WINDOW, ROUNDS, TOO_FEW = 80, 4, 3, 4
+WINDOWS, GAMES_A_WINDOW, ROUNDS, TOO_FEW = 40, 4, 3, 4
 #: Designs with different groups of the other phases, after which groups that failed in all of them are left out.
 FAILURES = {"prefill": 2, "decode": 4, "mixed": 1}
 #: Stages of the pipelines that are tried.
@@ -172,15 +173,21 @@ class Designs:
         return None
 
     def _raise(self, p: int, cover: list[Place], more: int) -> None:
-        """More instances of the group that does most; as many again where there are no larger groups of them."""
+        """More instances of the group that does most; where there are none, a cheap group with twice its room instead."""
         groups = self.groups[p]
         k = max(range(len(cover)), key=lambda k: int(groups.least[cover[k][1]]))
         j = cover[k][1]
         last = int(np.flatnonzero(groups.template == groups.template[j])[-1])
-        if j == last:
-            cover.append((p, j))
-        else:
+        if j < last:
             cover[k] = p, min(j + more, last)
+            return
+        tokens = groups.games.templates.throughput[groups.template] * groups.count
+        roomier = np.flatnonzero((tokens >= 2 * tokens[j]) & (groups.most == PARTS) & np.isfinite(self.price[p]))
+        for other in roomier[np.argsort(self.price[p][roomier], kind="stable")][:ROOMIER].tolist():
+            groups.find_out(other, PARTS)
+            if groups.least[other] == PARTS:
+                cover[:] = [(p, other)]
+                return
 
     def _design(self, model: str, groups: tuple[Place, ...], parts: Mapping[Place, tuple[Cutting, ...]]) -> Design:
         return Design(model, groups, parts, float(sum(self.price[p][j] for p, j in groups)))
