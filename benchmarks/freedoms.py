@@ -74,6 +74,19 @@ CASES: Change = {
 }
 MISSED: Change = {"models": {"*": {"unmet": {"usd_per_1000_requests": 2.0}}}}
 
+COMMITTED: Change = {
+    "horizon_h": 8760,
+    "pool": {
+        "regions": {
+            "us-east-2": {
+                "configurations": {
+                    "1xL40S": {"available": 8, "commitment": {"nodes": 4, "price_usd_h": 1.2, "term_h": 8760}}
+                }
+            }
+        }
+    },
+}
+
 #: All requests of ``classes`` as one, with the means of all.
 ONE_CLASS: Change = {
     "models": {
@@ -93,6 +106,7 @@ ROWS = (
     Row("caches within a region, not anywhere for nothing", "extended", {}, {"kv_transfer": "region"}),
     Row("caches priced, not within a region", "extended", {"kv_transfer": "region"}, {"kv_transfer": "priced"}),
     Row("quota of 4 L40S", "core", {}, _quota(L40S=4)),
+    Row("up to 4 L40S by the year at 1.20 USD/h, for a year", "variants", {}, COMMITTED),
     Row("variants at a mean quality of 0.993, not the best one", "variants", _only("ngram"), {}),
     Row("variants at a mean quality of 0.98, not 16 bits", "variants", _only("bf16"), _floor(0.98)),
     Row("classes of requests, not one of mean lengths", "classes", ONE_CLASS, {}),
@@ -110,7 +124,7 @@ def changed(document: Any, change: Any) -> Any:  # JSON
     """A document with a change; ``*`` stands for every key, and what becomes ``None`` is left out."""
     if not isinstance(change, Mapping):
         return change
-    own = document or {}
+    own = document if isinstance(document, Mapping) else {}
     keys = list(own) if "*" in change else list(change)
     made = {**own, **{key: changed(own.get(key), change.get(key, change.get("*"))) for key in keys}}
     return {key: value for key, value in made.items() if value is not None}

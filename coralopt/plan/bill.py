@@ -27,7 +27,7 @@ class BillLine:
         instance_type: The cloud's name of the instance; ``None`` when no such instance is known.
         configuration: The scenario's name of the node.
         gpus, gpu: GPUs of one node.
-        supply: ``"reserved"``, ``"spot"`` or ``"on-demand"``.
+        supply: ``"reserved"``, ``"spot"``, ``"committed"`` or ``"on-demand"``.
         nodes: How many.
         usd_h_each: Price of one, USD/h; NaN where the plan's scenario has none.
         usd_h, usd_month: Price of all of them; a month has 730 h.

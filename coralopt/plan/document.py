@@ -180,7 +180,7 @@ class PlannedNodeClass(_Part):
 
     region: Name
     configuration: Name
-    node_class: str = Field(description="reserved, spot or on-demand.")
+    node_class: str = Field(description="reserved, spot, committed or on-demand.")
     nodes: Count = Field(ge=1)
     usd_h: Figure = Field(ge=0, description="USD per node-hour, preemptions included.")
 

@@ -495,6 +495,14 @@ class SpotEntry(Section):
     )
 
 
+class Commitment(Section):
+    """Nodes that may be had at a price of their own by paying for whole terms."""
+
+    nodes: Count = Field(description="how many of the available nodes may be committed to, a whole number")
+    price_usd_h: Usd = Field(description="price while committed, in USD per node-hour")
+    term_h: Positive = Field(description="what is paid for at least, and again when it is over, in hours")
+
+
 class PoolEntry(Section):
     """Supply of one node configuration in one region."""
 
@@ -503,6 +511,9 @@ class PoolEntry(Section):
         default=0, description="how many of these are paid for already and cost nothing more, a whole number"
     )
     spot: SpotEntry | None = Field(default=None, description="spot nodes beside those")
+    commitment: Commitment | None = Field(
+        default=None, description="nodes among those on demand that a term makes cheaper: nodes, price_usd_h and term_h"
+    )
     price_usd_h: Usd | None = Field(default=None, description="overrides the catalog, in USD per node-hour")
     instance_type: Word | None = Field(
         default=None, description="the cloud's name of the instance; overrides the catalog"
@@ -807,6 +818,9 @@ class Document(Section):
     start: Start | None = Field(
         default=None,
         description="start costs by template, in place of initialization_penalty: load_gb_s, boot_s, interval_s",
+    )
+    horizon_h: Positive | None = Field(
+        default=None, description="how long the plan is to hold, which says what a commitment costs, in hours"
     )
     solver: Solver = Field(default_factory=Solver, description="who solves the allocation")
 

@@ -333,14 +333,15 @@ class NodeClass:
     """Nodes of one configuration in one region that have a price of their own; part of the availability.
 
     Attributes:
-        name: ``"reserved"`` or ``"spot"``.
+        name: ``"reserved"``, ``"spot"`` or ``"committed"``.
         region: Region name.
         configuration: Node configuration name.
         nodes: How many.
-        usd_h: USD per node-hour, preemptions included; 0 for reserved ones.
+        usd_h: USD per node-hour, preemptions included; 0 for reserved ones; of committed ones the whole terms that the
+            horizon takes, spread over it.
     """
 
-    name: Literal["reserved", "spot"]
+    name: Literal["reserved", "spot", "committed"]
     region: str
     configuration: str
     nodes: int

@@ -256,6 +256,8 @@ class _Offered:
     reserved: int = 0
     spot: int = 0
     spot_usd_h: float = 0.0
+    committed: int = 0
+    committed_usd_h: float = 0.0
 
 
 def _nodes(document: Document, raw: Mapping[str, object], mistakes: MistakeList) -> dict[str, NodeConfiguration]:
@@ -543,11 +545,30 @@ def _supply(
                 given.reserved,
                 spot,
                 spot_usd_h,
+                *_committed(document.horizon_h, given, where, mistakes),
             )
         if without_price:
             what = f"no {document.pool.market} price is known for {', '.join(without_price)}"
             mistakes.add((*place, "configurations"), what, "leave them out or give each a price_usd_h")
     return supply
+
+
+def _committed(horizon_h: float | None, given: PoolEntry, where: Path, mistakes: MistakeList) -> tuple[int, float]:
+    """How many nodes a commitment is offered for, and what one costs over the horizon, USD/h: whole terms are paid."""
+    offer, place = given.commitment, (*where, "commitment")
+    if offer is None:
+        return 0, 0.0
+    if offer.nodes + given.reserved > given.available:
+        problem = (
+            f"{offer.nodes} nodes to commit to and {given.reserved} reserved ones, but {given.available} are available"
+        )
+        mistakes.add(place, problem, "both are among the available ones")
+    if horizon_h is None:
+        problem = "what it costs depends on how long the plan is to hold, which is not said"
+        mistakes.add(place, problem, "give horizon_h at the top of the scenario")
+        return offer.nodes, float(offer.price_usd_h)
+    terms = math.ceil(horizon_h / offer.term_h * (1 - 1e-12))
+    return offer.nodes, float(offer.price_usd_h) * terms * float(offer.term_h) / float(horizon_h)
 
 
 def _asked(region: str, entry: Region, place: Path) -> list[tuple[str, PoolEntry, Path]]:
@@ -697,6 +718,9 @@ def _operations(
                 classes.append(NodeClass("reserved", region, node, offer.reserved, 0.0))
             if offer.spot:
                 classes.append(NodeClass("spot", region, node, offer.spot, offer.spot_usd_h))
+            if offer.committed and not offer.committed_usd_h >= offer.price:
+                # Where a term costs more than renting on demand all along, nobody commits.
+                classes.append(NodeClass("committed", region, node, offer.committed, offer.committed_usd_h))
     regions = [
         (region, limits(entry.limits, "pool", "regions", region)) for region, entry in document.pool.regions.items()
     ]

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from coralopt import catalog
 from coralopt.display import Tabular
-from coralopt.scenario.document import Document
+from coralopt.scenario.document import Document, PoolEntry
 from coralopt.scenario.explain import explain
 from coralopt.scenario.lengths import USUAL_SPREAD
 from coralopt.scenario.mistakes import MistakeList, suggest
@@ -174,11 +174,19 @@ class ResolvedScenario(Facts, Tabular):
             for c, configuration in enumerate(self.configurations):
                 reserved = classes.get(("reserved", region, configuration.name))
                 spot = classes.get(("spot", region, configuration.name))
+                committed = classes.get(("committed", region, configuration.name))
                 spots = 0 if spot is None else min(spot.nodes, int(availability[r, c]))
                 on_demand = int(availability[r, c]) - spots
                 entry: dict[str, object] = {"available": on_demand, "instance_type": self.instance_types[r][c]}
                 if reserved is not None:
                     entry["reserved"] = min(reserved.nodes, on_demand)
+                if committed is not None:
+                    terms = self.source.pool.regions[region].configurations
+                    offer = terms[configuration.name] if isinstance(terms, dict) else None
+                    least = 0 if reserved is None else min(reserved.nodes, on_demand)
+                    if isinstance(offer, PoolEntry) and offer.commitment is not None:
+                        most = min(offer.commitment.nodes, on_demand - least)
+                        entry["commitment"] = {**dict(offer.commitment), "nodes": most}
                 if spot is not None and spots:
                     # The price holds what preemptions cost.
                     entry["spot"] = {"available": spots, "price_usd_h": spot.usd_h}

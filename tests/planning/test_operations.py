@@ -78,6 +78,53 @@ def everything(data: dict[str, Any]) -> None:
     }
 
 
+def test_commitments_are_chosen_where_their_terms_pay(library: Path) -> None:
+    """As many nodes as is best, against committing to every number of them by hand; whole terms are paid."""
+    price, term = 0.5, 730.0
+
+    def committed(nodes: int, horizon_h: float, most: float = price) -> Plan:
+        def change(data: dict[str, Any]) -> None:
+            data["horizon_h"] = horizon_h
+            offer = {"nodes": nodes, "price_usd_h": most, "term_h": term}
+            data["pool"]["regions"]["us-east-2"]["configurations"]["1xL4"] = {"available": 6, "commitment": offer}
+
+        return plan_scenario(scenario(change), library=library, options={"rel_gap": 0.0})
+
+    def by_hand(nodes: int, usd_h: float) -> float:
+        def change(data: dict[str, Any]) -> None:
+            data["pool"]["regions"]["us-east-2"]["configurations"]["1xL4"] = {"available": 6, "reserved": nodes}
+
+        return plan_scenario(scenario(change), library=library, options={"rel_gap": 0.0}).cost_usd_h + nodes * usd_h
+
+    for horizon_h, terms in ((730.0, 1), (1000.0, 2)):
+        plan, usd_h = committed(3, horizon_h), price * terms * term / horizon_h
+        assert plan.cost_usd_h == pytest.approx(min(by_hand(k, usd_h) for k in range(4)))
+        assert verify_plan(plan).ok
+        assert prove_bound(plan) == ()
+        (own,) = [item for item in plan.node_classes if item.node_class == "committed"]
+        assert own.usd_h == pytest.approx(usd_h)
+        assert plan.resolved.with_demand(
+            np.array([p.demand_tokens_s for p in plan.resolved.model_phases])
+        ).operations == (plan.resolved.operations)
+        supply = plan.resolved.with_supply(plan.resolved.availability, plan.resolved.price_usd_h)
+        assert supply.operations == plan.resolved.operations
+    # A tenth of a term: dearer than on demand.
+    assert committed(3, 73.0).node_classes == ()
+    with pytest.raises(ScenarioError, match=r"1xL4\.commitment: 7 nodes to commit to and 0 reserved ones, but 6"):
+        committed(7, 730.0)
+
+
+def test_a_commitment_needs_a_horizon() -> None:
+    """What a term costs an hour depends on it."""
+
+    def change(data: dict[str, Any]) -> None:
+        offer = {"nodes": 1, "price_usd_h": 0.5, "term_h": 730}
+        data["pool"]["regions"]["us-east-2"]["configurations"]["1xL4"] = {"available": 6, "commitment": offer}
+
+    with pytest.raises(ScenarioError, match="give horizon_h at the top of the scenario"):
+        scenario(change)
+
+
 @pytest.fixture(scope="module")
 def full(library: Path) -> Plan:
     """A plan with everything."""

@@ -237,7 +237,7 @@ def _classes(inspected: Inspected) -> Iterator[Violation]:
     off, scenario, plan = partial(Violation, "figure", "node_classes"), inspected.scenario, inspected.plan
     if not scenario.operations.classes:
         if plan.node_classes:
-            yield off("node_classes: the scenario has no reserved or spot nodes")
+            yield off("node_classes: the scenario has no reserved, spot or committed nodes")
         return
     stated: dict[tuple[str, str], list[tuple[str, float, int]]] = {}
     for item in plan.node_classes:

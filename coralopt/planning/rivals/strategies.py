@@ -247,8 +247,9 @@ def refuse_cells(scenario: ResolvedScenario) -> None:
             [
                 Mistake(
                     "operations",
-                    "budgets, limits, least replicas, loss of a region or an instance, forbidden nodes, reserved and spot "
-                    "nodes, start costs, starting before stopping, demand cases, unmet demand are known to coral only",
+                    "budgets, limits, least replicas, loss of a region or an instance, forbidden nodes, reserved, spot and "
+                    "committed nodes, start costs, starting before stopping, demand cases, unmet demand are known to coral "
+                    "only",
                     "leave them out to compare planners",
                 )
             ],
