@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from coralopt.plan.bill import bill_of
 from coralopt.planning import PlanRequest, get_planner, prove_bound
 from coralopt.report.tables import instance_table
 from coralopt.runtime import VllmEngine, lower
+from coralopt.runtime.launch import PipelineLaunch
+from coralopt.runtime.local.reconcile import Pace, Starts
 from coralopt.runtime.targets import KubernetesAddresses, kubernetes_files, shell_files
 from coralopt.simulation import simulate
 from coralopt.workload import poisson_for_scenario
@@ -156,6 +161,33 @@ def test_bad_sections_are_refused(changes: dict[str, Any], message: str) -> None
     """Each mistake names its place."""
     with pytest.raises(ScenarioError, match=message):
         scenario_from_mapping({**_document(), **changes})
+
+
+def test_servers_of_one_node_start_in_turn(plan: Plan) -> None:
+    """Each looks at how much memory is free when it starts; those of other nodes start meanwhile."""
+    at_work: list[str] = []
+    most: dict[str, int] = {}
+
+    class Cluster:
+        running: Mapping[str, object] = MappingProxyType({})
+
+        def admit(self, launch: PipelineLaunch, definition: str) -> str:
+            return launch.name
+
+        async def start(self, pipeline: str, launch: PipelineLaunch, timeout_s: float) -> None:
+            (machine,) = launch.machines
+            at_work.append(machine)
+            await asyncio.sleep(0.01)
+            most[machine] = max(most.get(machine, 0), at_work.count(machine))
+            most["all"] = max(most.get("all", 0), len(at_work))
+            at_work.remove(machine)
+
+    twice = [item.model_copy(update={"count": 2}) for item in plan.instances]
+    double = plan.model_copy(update={"instances": tuple(twice)})
+    starts = Starts(double, VllmEngine(), Cluster(), Pace(needs_gpus=False))  # type: ignore[arg-type]
+    assert len(asyncio.run(starts.start(list(starts.definitions)))) == 6
+    assert {name: count for name, count in most.items() if name != "all"} == dict.fromkeys(set(most) - {"all"}, 1)
+    assert most["all"] == 2
 
 
 def test_one_model_or_a_share_of_requests_cannot_share() -> None:

@@ -9,8 +9,9 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from coralopt.errors import LaunchError
@@ -57,8 +58,10 @@ class Pace:
 def definition(pipeline: PipelineLaunch) -> str:
     """Digest of what a pipeline is, without where it is: lowered with names for addresses, it is equal for equal ones."""
     facts = dataclasses.asdict(pipeline)
-    # Where its caches go is the router's business; no server starts anew for that.
+    # Where its caches go, and how its time is shared, is the router's business; no server starts anew for that.
     del facts["decode_regions"]
+    if facts.pop("classes"):
+        del facts["tokens_s"]
     text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -130,19 +133,24 @@ class Starts:
         # No other task runs until all are taken in: two starts at a time find other devices.
         launches = self._placed(names, products)
         pipelines = [self.cluster.admit(launch, self.definitions[plain_name(launch.name)]) for launch in launches]
+        turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         try:
             async with asyncio.TaskGroup() as group:
                 for pipeline, launch in zip(pipelines, launches, strict=True):
-                    group.create_task(self._one(pipeline, launch))
+                    group.create_task(self._one(pipeline, launch, [turns[name] for name in sorted(launch.machines)]))
         except BaseException as error:
             await asyncio.gather(*(self.cluster.stop(pipeline, at_once=True) for pipeline in pipelines))
             # The first that failed; the group has cancelled the others.
             raise error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error from None
         return pipelines
 
-    async def _one(self, pipeline: RunningPipeline, launch: PipelineLaunch) -> None:
-        async with self._gate:
-            await self.cluster.start(pipeline, launch, self.pace.ready_timeout_s)
+    async def _one(self, pipeline: RunningPipeline, launch: PipelineLaunch, turns: Sequence[asyncio.Lock]) -> None:
+        async with AsyncExitStack() as stack:
+            # Servers that share GPUs start in turn: each looks at how much of their memory is free.
+            for turn in turns:
+                await stack.enter_async_context(turn)
+            async with self._gate:
+                await self.cluster.start(pipeline, launch, self.pace.ready_timeout_s)
 
     def _placed(self, names: Collection[str], products: tuple[str, ...]) -> list[PipelineLaunch]:
         taken = [gpu for pipeline in self.cluster.running.values() for gpu in pipeline.gpus]
@@ -196,6 +204,12 @@ class Change:
             lives = pipeline.ready and self._cluster.running.get(pipeline.name) is pipeline
             if lives and pipeline.name not in router.backends:
                 router.add(pipeline.backend)
+            planned = next(item for item in launch.pipelines if item.name == plain_name(pipeline.name))
+            if planned.classes:
+                shares = {"classes": dict(planned.classes), "weight": planned.tokens_s}
+                pipeline.backend = pipeline.backend.model_copy(update=shares)
+                if pipeline.name in router.backends:
+                    router.backends[pipeline.name].config = pipeline.backend
         await _retire([pipeline for pipeline in self._gone if pipeline not in first], self._cluster, router)
         kept = tuple(sorted(pipeline.name for pipeline in self.kept.values()))
         return Changes(kept, tuple(p.name for p in started), tuple(p.name for p in self._gone))
