@@ -289,7 +289,7 @@ class Launch:
             "format": "coralopt-launch",
             "version": 1,
             "engine": self.engine,
-            "pipelines": [{**dataclasses.asdict(pipeline), "url": pipeline.url} for pipeline in self.pipelines],
+            "pipelines": [{**_facts(pipeline), "url": pipeline.url} for pipeline in self.pipelines],
             "instances": [
                 {
                     "instance": verdict.instance,
@@ -300,3 +300,8 @@ class Launch:
                 for verdict in self.verdicts
             ],
         }
+
+
+def _facts(pipeline: PipelineLaunch) -> JsonObject:
+    """All of a pipeline; classes of requests where there are any."""
+    return {name: value for name, value in dataclasses.asdict(pipeline).items() if name != "classes" or value}
