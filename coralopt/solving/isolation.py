@@ -55,7 +55,8 @@ def solve_isolated(
 ) -> RawResult:
     """Run ``backend.solve`` in a process of its own.
 
-    The clock of ``time_limit`` starts when the child has read the matrix. ``GRACE`` seconds after the limit, or when its
+    The clock of ``time_limit`` starts when the child has read the matrix; where nobody asked for a process, up to three
+    tenths of the limit earlier, so that it holds for the start as well. ``GRACE`` seconds after the limit, or when its
     resident memory passes ``memory_limit``, the child is killed; the best incumbent it reported is the answer then, as
     it is when the solver crashes.
 
@@ -146,8 +147,8 @@ class _Watch:
             event = json.loads(line)
             if "ready" in event:
                 self.ready = time.perf_counter()
-                if self.options.time_limit is not None:
-                    self.child.allow(self.options.time_limit + GRACE)
+                if event["ready"] is not None:
+                    self.child.allow(event["ready"] + GRACE)
                 continue
             objective, bound = event["objective"], event["bound"]
             self.bound = self.bound if bound is None else bound

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -18,6 +20,8 @@ from coralopt.solving.status import Limit, Reason
 from coralopt.types import Floats
 
 _VECTORS = ("c", "row_lower", "row_upper", "lower", "upper", "integer")
+#: Share of a time limit that the start of a process, and the matrix on its way there, may take of it.
+HANDOVER_SHARE = 0.3
 _SPARSE = ("data", "indices", "indptr")
 _ANSWERS = ("x", "row_duals", "reduced_costs")
 
@@ -39,6 +43,8 @@ def write_request(
     # The parent enforces memory limits on any solver.
     plain = replace(options, isolate=False, memory_limit=None).to_mapping()
     request = {
+        # Who did not ask for a process has a limit for its start as well.
+        "begun": math.inf if options.isolate else time.time(),
         "solver": solver,
         "options": plain,
         "offset": matrix.offset,
@@ -77,7 +83,12 @@ def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | 
         extras=extras,
     )
     start = Basis(held["basis_columns"], held["basis_rows"]) if "basis_rows" in held else held.get("start")
-    return matrix, request["solver"], SolveOptions.from_mapping(request["options"]), start
+    options = SolveOptions.from_mapping(request["options"])
+    if options.time_limit is not None:
+        # The way here counts as solving, up to a share.
+        spent = min(max(0.0, time.time() - request["begun"]), HANDOVER_SHARE * options.time_limit)
+        options = replace(options, time_limit=options.time_limit - spent)
+    return matrix, request["solver"], options, start
 
 
 def write_result(folder: Path, result: RawResult) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import time
 from pathlib import Path
 from typing import cast
 
@@ -32,7 +31,7 @@ def main(folder: Path) -> int:
                 event = {"objective": progress.objective, "bound": progress.bound, "seconds": progress.seconds}
                 events.write(json.dumps(event) + "\n")
 
-            events.write(json.dumps({"ready": time.time()}) + "\n")
+            events.write(json.dumps({"ready": options.time_limit}) + "\n")
             write_result(folder, cast("SteeredBackend", backend).solve(matrix, options, start=start, on_progress=tell))
     except Exception as error:
         # Whatever a foreign solver raises belongs to the caller, not to this process's standard error.

@@ -12,7 +12,7 @@ import pytest
 
 from coralopt.benchmark import read_solu, write_library
 from coralopt.benchmark.instances import expand_all
-from coralopt.benchmark.library import PATTERNS, RANDOM_ALLOCATIONS, RANDOM_PLACEMENTS, ROWS
+from coralopt.benchmark.library import PATTERNS, RANDOM_ALLOCATIONS, RANDOM_PLACEMENTS, ROWS, _origins, _problem
 from coralopt.solving.files import check_solution_file
 
 RunCli = Callable[..., Any]
@@ -21,6 +21,13 @@ RunCli = Callable[..., Any]
 def test_there_are_enough_instances() -> None:
     """240 at least, of every kind."""
     assert len(expand_all(PATTERNS)) + RANDOM_PLACEMENTS + RANDOM_ALLOCATIONS + 2 * len(ROWS) >= 240
+    assert len(dict(_origins())) == 261
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_every_kind_of_row_makes_a_problem(rows: str) -> None:
+    """In core, which has two regions."""
+    assert _problem(f"rows:core:{rows}").kind == "allocation"
 
 
 def test_files_of_the_library_fit_one_another(tmp_path: Path, run_cli: RunCli) -> None:

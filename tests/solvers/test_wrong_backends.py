@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from coralopt.errors import OptionError, UnsupportedError
-from coralopt.solving import Limit, Reason, SolveOptions, solve_matrix
+from coralopt.solving import Limit, Reason, SolveOptions, SolveProgress, solve_matrix
 from coralopt.testing import compliance
 from coralopt.testing.compliance.case import knapsack, market_split, trivial_start
 from coralopt.testing.wrong_backends import LIARS, Crashes, Hangs, Hoards, Honest
@@ -84,10 +84,16 @@ def test_what_cannot_be_isolated_says_so() -> None:
 def test_ctrl_c_of_an_isolated_solve_keeps_the_incumbent(solver: str) -> None:
     """The signal reaches the child in order, and its incumbent comes back."""
     pytest.importorskip({"highs": "highspy", "scip": "pyscipopt", "gurobi": "gurobipy"}[solver])
-    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+
+    def begin(event: SolveProgress) -> None:
+        """From the first incumbent on, however long the process takes to have one."""
+        if event.objective is not None and timer.ident is None:
+            timer.start()
+
+    options = {"isolate": True, "time_limit": 300.0, "rel_gap": 0.0}
     try:
-        found = solve_matrix(market_split(), solver, {"isolate": True, "time_limit": 60.0, "rel_gap": 0.0})
+        found = solve_matrix(market_split(), solver, options, on_progress=begin)
     finally:
         timer.cancel()
     assert found.termination.limit is Limit.INTERRUPTED, found.termination
