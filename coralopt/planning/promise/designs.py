@@ -17,17 +17,17 @@ import numpy as np
 from coralopt.placement import Placement, Stage
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables
-from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, tighten
+from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, tighten
 from coralopt.planning.promise.games import planned_placement
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.throughput import ThroughputTables, stage_role
 from coralopt.types import Floats
 
-#: Designs are looked at that cost at most so much more than the cheapest groups, as shares; then wider.
-ALLOWANCES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+#: Of a model without any design those are looked at that cost at most so many times what the cheapest groups do.
+MOST_TIMES = 2.0
 #: Covers of one phase looked at at once, and questions about the groups of one phase ahead of that, at most.
-MOST_COVERS, MOST_QUESTIONS = 200, 60
+MOST_COVERS, QUESTIONS = 60, (8, 60)
 #: A design that is to hold whatever it costs gets more instances so often, twice as many more each time; and so many groups
 #: with more room are asked whether they hold all.
 RAISES, ROOMIER = 6, 5
@@ -194,34 +194,38 @@ class Designs:
 
     def _cheaper(self, model: str, best: Design | None, most_windows: float) -> tuple[Design | None, bool]:
         """The cheapest design that is seen to hold, and whether cheaper ones were all looked at before so many windows were
-        asked for; designs as dear as ``best`` are not looked at."""
+        asked for.
+
+        Looked at is what costs about half of what is between the least and the best, and after a failure what costs more.
+        """
         ways = self._ways(model)
-        least = min(map(self._cost, ways))
+        least, way = min(map(self._cost, ways)), HALFWAY
         played: set[tuple[PlannedInstance, ...]] = set()
         failures: dict[tuple[Place, ...], int] = {}
-        ceiling = math.inf if best is None else best.price * (1 - PRICE_TOLERANCE)
-        for share in ALLOWANCES:
-            most = min(least * (1 + PRICE_TOLERANCE + share), ceiling)
-            for covers in self._combinations(ways, most, most_windows - self._spent(model)):
-                if any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers):
-                    continue
-                groups = tuple(itertools.chain(*covers))
-                instances = self.instances(groups, {})
-                if instances in played:
-                    continue
-                if self._spent(model) >= most_windows:
-                    return best, False
-                played.add(instances)
-                self.races.workers.tell(f"designs of {model}", int(self._spent(model)), int(most_windows))
-                parts, failed = self._hold(groups)
-                if not failed:
-                    return self._design(model, groups, parts), True
-                for cover in covers:
-                    if self._kind(cover) in {*failed, "mixed"}:
-                        failures[cover] = failures.get(cover, 0) + 1
-            if most == ceiling:
-                break
-        return best, True
+        while True:
+            ceiling = MOST_TIMES * least if best is None else best.price * (1 - PRICE_TOLERANCE)
+            open_ = []
+            for questions in QUESTIONS:
+                for price, covers in self._combinations(ways, ceiling, questions):
+                    groups = tuple(itertools.chain(*covers))
+                    tired = any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers)
+                    if not tired and self.instances(groups, {}) not in played:
+                        open_.append((price, groups, covers))
+                if open_ or self._spent(model) >= most_windows:
+                    break
+            if not open_ or self._spent(model) >= most_windows:
+                return best, not open_
+            self.races.workers.tell(f"designs of {model}", int(self._spent(model)), int(most_windows))
+            _, groups, covers = min(open_, key=lambda item: abs(item[0] - least - way * (ceiling - least)))
+            played.add(self.instances(groups, {}))
+            parts, failed = self._hold(groups)
+            if not failed:
+                best, way = self._design(model, groups, parts), HALFWAY
+                continue
+            way += FARTHER * (1 - way)
+            for cover in covers:
+                if self._kind(cover) in {*failed, "mixed"}:
+                    failures[cover] = failures.get(cover, 0) + 1
 
     def _cost(self, way: Sequence[int]) -> float:
         """Price of the cheapest groups that were seen to hold all phases of a way, USD/h."""
@@ -262,13 +266,12 @@ class Designs:
         return self._cut[p, part]
 
     def _combinations(
-        self, ways: Sequence[tuple[int, ...]], most_usd_h: float, windows: float
-    ) -> list[tuple[tuple[Place, ...], ...]]:
-        """Groups of each phase of a way that cover it, of all ways those of at most some price, cheapest first.
+        self, ways: Sequence[tuple[int, ...]], most_usd_h: float, questions: int
+    ) -> list[tuple[float, tuple[tuple[Place, ...], ...]]]:
+        """Price and groups of each phase of a way that cover it, of all ways those of at most some price, cheapest first.
 
-        Groups are played by themselves first, for about so many windows at most.
+        Of each phase so many questions about groups by themselves are answered first, at most.
         """
-        questions = min(MOST_QUESTIONS, int(windows * GAMES_A_WINDOW / sum(map(len, ways))))
 
         def covers_of(at: tuple[int, float]) -> list[tuple[float, tuple[Place, ...]]]:
             p, ceiling = at
@@ -285,7 +288,7 @@ class Designs:
                     (sum(cost for cost, _ in chosen), tuple(cover for _, cover in chosen))
                     for chosen in itertools.product(*covers)
                 ]
-        return [chosen for cost, chosen in sorted(priced) if cost <= most_usd_h]
+        return sorted(item for item in priced if item[0] <= most_usd_h)
 
     def _hold(self, groups: tuple[Place, ...]) -> tuple[Mapping[Place, tuple[Cutting, ...]], set[str]]:
         """How groups are cut so that they hold together, and the kinds of SLO that they miss however they are cut."""
