@@ -216,7 +216,8 @@ def _in_range(
             inner, objective=true.objective, bound=true.bound, gap=true.gap, termination=true.termination
         )
         lower = math.inf if bound is None else bound + RANGE_SLACK * ceiling
-        if inner.answer is None or solution.termination.reason is Reason.OPTIMAL or not lower < ceiling / 8:
+        # A claim of optimality far below the ceiling is one within tolerances that are as large as the answer.
+        if inner.answer is None or not lower < ceiling / 8:
             return solution
         ceiling = lower
         if options.time_limit is not None:

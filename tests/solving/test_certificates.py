@@ -162,6 +162,11 @@ def test_bounds_that_say_nothing_are_mistakes() -> None:
         matrix([1], [([1], INFINITY, INFINITY)])
 
 
+def test_an_optimum_within_coarse_tolerances_is_none() -> None:
+    """HiGHS called 75.75 optimal where figures go up to 2e8; 82.0625 is, and the search goes on below that ceiling."""
+    assert solve(placement_instance(500037), "highs", "tight").objective == pytest.approx(82.0625, rel=2e-4)
+
+
 @pytest.mark.parametrize("kind", ["a billionth", "a billion times", "mixed"])
 @pytest.mark.parametrize("formulation", ["tight", "paper"])
 def test_placements_of_any_range_are_right(kind: str, formulation: str) -> None:
