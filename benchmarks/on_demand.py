@@ -21,7 +21,7 @@ import numpy as np
 
 from coralopt import scenario_from_mapping
 from coralopt.allocation import AllocationSearchOptions
-from coralopt.catalog import gpus, models
+from coralopt.catalog import gpus, models, node_configurations
 from coralopt.planning import PlanRequest
 from coralopt.planning.coral import allocation_problem
 from coralopt.planning.on_demand import OnDemandSearch
@@ -67,7 +67,11 @@ def pool_scenario(settings: argparse.Namespace) -> ResolvedScenario:
                 for name, count in hosts
             }
         }
-    nodes = {f"{count}x{name}": {"gpu": name, "count": count} for name, count in hosts if count not in (1, 2, 4, 8)}
+    nodes = {
+        f"{count}x{name}": {"gpu": name, "count": count, "network_gb_s": 1.5 * count}
+        for name, count in hosts
+        if f"{count}x{name}" not in node_configurations()
+    }
     document = {
         "name": "pool",
         "templates": "on-demand",
