@@ -74,7 +74,8 @@ class OnDemandSearch:
         Raises:
             InfeasibleError: The demand cannot be met with the templates made.
         """
-        mu, fractional, *_, feasible = self.bounds.column_generation()
+        # These prices only begin the rounds: the bound holds at any.
+        mu, fractional, *_, feasible = self.bounds.column_generation(1e-3)
         if not feasible:
             mu = np.zeros_like(mu)
         best: tuple[TemplateLibrary, AllocationResult] | None = None

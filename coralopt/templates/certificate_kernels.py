@@ -14,15 +14,23 @@ def cover_costs(steps: Ints, price: Floats, grid: int, out: Floats) -> None:
 
     ``steps[c, j]`` (int64): steps of one node of configuration c with j layers, 0: it cannot; ``price[c]`` may be infinite.
     """
+    order = np.argsort(price)
     for j in prange(steps.shape[1]):
+        # Of nodes that give no more and cost no less than another nothing is bought.
+        front = np.empty(steps.shape[0], dtype=np.int64)
+        kept, most = 0, 0
+        for c in order:
+            if steps[c, j] > most and price[c] < np.inf:
+                most = steps[c, j]
+                front[kept] = c
+                kept += 1
         out[j, 0] = 0.0
         for t in range(1, grid + 1):
             least = np.inf
-            for c in range(steps.shape[0]):
-                if steps[c, j] > 0:
-                    cost = price[c] + out[j, max(t - steps[c, j], 0)]
-                    if cost < least:
-                        least = cost
+            for c in front[:kept]:
+                cost = price[c] + out[j, max(t - steps[c, j], 0)]
+                if cost < least:
+                    least = cost
             out[j, t] = least
 
 
