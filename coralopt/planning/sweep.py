@@ -409,7 +409,10 @@ def _set(document: dict[str, Any], path: str, value: float) -> None:
         last = SLO_ALIASES.get(rest, rest) if rest not in place else rest
         if "." in last or (name and rest != name):
             known = suggest(rest.partition(".")[0], place)
-            raise OptionError(f"--vary {path}: the scenario has no {path!r} to change, from {rest!r} on ({known})")
+            raise OptionError(
+                f"--vary {path}: the scenario has no {path!r} to change, from {rest!r} on ({known}); factors are "
+                "price.X, demand.MODEL and slo.MODEL"
+            )
         # A name that the scenario leaves out gets its value; one that it cannot have is refused when it is read.
         place[last] = value
         return

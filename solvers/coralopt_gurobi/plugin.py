@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gurobipy import Model
 
 gurobipy = lazy("gurobipy")
+#: A block of columns or rows, of whose attributes gurobipy's hints know nothing.
+Block: TypeAlias = Any
 #: Size limit of the licence that comes with the package: columns, and rows with a range counted twice.
 FREE_LIMIT = 2000
 TOO_LARGE, NO_LICENCE = 10010, 10009
@@ -191,8 +193,7 @@ def _set_options(model: Model, job: Job) -> None:
     job.set_options("Gurobi", common, lambda: known, lambda name: model.getParamInfo(name)[2], model.setParam)
 
 
-# gurobipy's hints know no attributes of blocks of columns and rows, which are Any here.
-def _pass_model(model: Model, matrix: MilpMatrix) -> tuple[Any, list[tuple[Ints, Any]]]:
+def _pass_model(model: Model, matrix: MilpMatrix) -> tuple[Block, list[tuple[Ints, Block]]]:
     """The model's columns, and (rows of the matrix, Gurobi rows) of every block of rows."""
     extras, codes = matrix.extras, gurobipy.GRB
     kinds = np.where(matrix.integer, codes.INTEGER, codes.CONTINUOUS)
@@ -229,7 +230,7 @@ def _pass_model(model: Model, matrix: MilpMatrix) -> tuple[Any, list[tuple[Ints,
     return x, parts
 
 
-def _missing(job: Job, columns: Any, model: Model) -> list[tuple[Any, str, float]]:
+def _missing(job: Job, columns: Block, model: Model) -> list[tuple[Block, str, float]]:
     """(terms, sense, side) of the lazy rows that a new solution violates."""
     found = []
     for row in job.missing(np.asarray(model.cbGetSolution(columns), dtype=np.float64)):
@@ -238,7 +239,7 @@ def _missing(job: Job, columns: Any, model: Model) -> list[tuple[Any, str, float
     return found
 
 
-def _pool(model: Model, columns: Any) -> tuple[Floats, ...]:
+def _pool(model: Model, columns: Block) -> tuple[Floats, ...]:
     """Every solution that Gurobi holds."""
     points = []
     for k in range(model.SolCount):
@@ -247,7 +248,7 @@ def _pool(model: Model, columns: Any) -> tuple[Floats, ...]:
     return tuple(points)
 
 
-def _pass_basis(columns: Any, parts: list[tuple[Ints, Any]], basis: Basis) -> None:
+def _pass_basis(columns: Block, parts: list[tuple[Ints, Block]], basis: Basis) -> None:
     codes = np.empty(4, dtype=np.int32)
     codes[[Basis.BASIC, Basis.LOWER, Basis.UPPER, Basis.FREE]] = 0, -1, -2, -3
     columns.VBasis = codes[basis.columns]
@@ -257,7 +258,7 @@ def _pass_basis(columns: Any, parts: list[tuple[Ints, Any]], basis: Basis) -> No
         rows.CBasis = np.where(np.isin(basis.rows[which], sides), -1, 0)
 
 
-def _basis(columns: Any, parts: list[tuple[Ints, Any]], count: int) -> Basis | None:
+def _basis(columns: Block, parts: list[tuple[Ints, Block]], count: int) -> Basis | None:
     try:
         numbers = np.array([Basis.BASIC, Basis.FREE, Basis.UPPER, Basis.LOWER], dtype=np.int8)
         status = numbers[np.asarray(columns.VBasis)]
@@ -271,7 +272,7 @@ def _basis(columns: Any, parts: list[tuple[Ints, Any]], count: int) -> Basis | N
     return Basis(status, rows_status)
 
 
-def _watch(job: Job, columns: Any, taken: list[bool], model: Model, where: int) -> None:
+def _watch(job: Job, columns: Block, taken: list[bool], model: Model, where: int) -> None:
     """Callback: incumbents and bounds while solving; ``taken`` gets an entry when a start is taken."""
     codes, get = gurobipy.GRB.Callback, model.cbGet
     if where == codes.MESSAGE:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyscipopt import Constraint, Model, Variable
 
 pyscipopt = lazy("pyscipopt")
+#: What SCIP hands to its callbacks, of which its hints say nothing.
+Untyped: TypeAlias = Any
 _OPTIONS = {"rel_gap": "limits/gap", "abs_gap": "limits/absgap", "seed": "randomization/randomseedshift"}
 _OPTIONS |= {"time_limit": "limits/time", "node_limit": "limits/totalnodes"}
 _STATUSES: dict[str, Status] = {
@@ -131,14 +133,14 @@ def _watch_lazy(model: Model, variables: list[Variable], job: Job) -> None:
     results = pyscipopt.SCIP_RESULT
 
     class Watch(pyscipopt.Conshdlr):  # type: ignore[name-defined,misc]
-        def rows(self, solution: Any = None) -> Sequence[LazyRow]:
+        def rows(self, solution: Untyped = None) -> Sequence[LazyRow]:
             job.stop = self.model.interruptSolve
             return job.missing(np.array([self.model.getSolVal(solution, v) for v in variables]))
 
-        def conscheck(self, constraints: Any, solution: Any, *_: Any) -> dict[str, Any]:
+        def conscheck(self, constraints: Untyped, solution: Untyped, *_: Untyped) -> dict[str, Any]:
             return {"result": results.INFEASIBLE if self.rows(solution) else results.FEASIBLE}
 
-        def consenfolp(self, *_: Any) -> dict[str, Any]:
+        def consenfolp(self, *_: Untyped) -> dict[str, Any]:
             rows = self.rows()
             for row in rows:
                 terms = pyscipopt.quicksum(value * variables[j] for j, value in row.terms.items())
@@ -150,7 +152,7 @@ def _watch_lazy(model: Model, variables: list[Variable], job: Job) -> None:
 
         consenfops = consenfolp
 
-        def conslock(self, constraint: Any, locktype: Any, positive: int, negative: int) -> None:
+        def conslock(self, constraint: Untyped, locktype: Untyped, positive: int, negative: int) -> None:
             for variable in variables:
                 own, locks = self.model.getTransformedVar(variable), positive + negative
                 self.model.addVarLocksType(own, locktype, locks, locks)
@@ -265,7 +267,7 @@ def _listen(model: Model, variables: list[Variable], job: Job) -> None:
         def eventexit(self) -> None:
             self.model.dropEvent(watched, self)
 
-        def eventexec(self, event: Any) -> None:
+        def eventexec(self, event: Untyped) -> None:
             own = self.model
             job.stop = own.interruptSolve
             # The primal bound lags behind while an incumbent is being announced.

@@ -42,7 +42,6 @@ def scenario(
     prices = {name: {"available": 20, "price_usd_h": 0.5 * (n + 1)} for n, name in enumerate(pool)}
     document = {
         "mode": mode,
-        "nodes": {"1xT4": {"gpu": "T4", "count": 1, "network_gb_s": 2.5}},
         "models": models,
         "pool": {"regions": {"here": {"configurations": prices}}},
         "pruning": {"max_nodes": 3, "memory_ratio": 1000},

@@ -165,8 +165,8 @@ def test_smallest_slo_told_is_one_that_works_and_a_smaller_one_is_not(model: Mod
     """The figure in the message is tried: with it some pipeline holds every layer, with 2 % less none does."""
     item = phase_of(model, phase, 1e-2, 1e-2)
     text = explain_infeasible(item, NODES, "roofline", 4)
-    field = "prefill_ms" if phase == "prefill" else "decode_ms"
-    assert f"smallest {field}" in text
+    field, told = ("prefill_ms", "ttft_ms") if phase == "prefill" else ("decode_ms", "tpot_ms")
+    assert f"smallest {told}" in text
     least = float(text.split("about ")[1].split(" ms")[0])
 
     def possible(ms: float) -> bool:
@@ -183,7 +183,7 @@ def test_smallest_slo_told_is_one_that_works_and_a_smaller_one_is_not(model: Mod
 def test_mixed_names_the_slo_that_is_in_the_way() -> None:
     """With an easy time per token the first token is the obstacle, and the message says so."""
     text = explain_infeasible(phase_of(DENSE, "mixed", 1e-2, 1e6), NODES, "roofline", 3)
-    assert "smallest prefill_ms" in text
+    assert "smallest ttft_ms" in text
 
 
 def test_lack_of_memory_is_told_apart_from_lack_of_speed() -> None:

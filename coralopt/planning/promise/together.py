@@ -28,7 +28,8 @@ FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 40
 #: Windows of one race played side by side: some may be played for nothing.
 AT_ONCE = 2
 #: A plan is to be confirmed by a certificate of so many windows. It passes sooner where that is so many standard errors of
-#: the mean from doubt, and fails sooner where that is unlikely.
+#: the mean from doubt, and fails where that is unlikely, or not so by the last window: of many plans raced the cheapest that
+#: passes is taken, which is the one that had luck.
 CERTIFIED_BY, SURE, UNLIKELY = 40, 2.0, 0.5
 #: Mean shares that so many times the misses allowed leave, and worse ones, are refused after so many windows.
 HOPELESS = ((1, 5.0), (2, 3.0))
@@ -131,7 +132,7 @@ class TogetherRaces:
             return Together(True, {})
         allowed = 1 - target
         shares: dict[str, list[float]] = {}
-        outcome, limits = Together(False, {}), list[tuple[float, float]]()
+        outcome = Together(False, {})
         for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
             for kind, share in window.items():
                 shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
@@ -145,7 +146,7 @@ class TogetherRaces:
                 return replace(outcome, holds=True)
             if any(low + UNLIKELY * error < target for low, error in limits):
                 return outcome
-        return replace(outcome, holds=all(low >= target for low, _ in limits))
+        return outcome
 
     def _windows(self, instances: Sequence[PlannedInstance], most_missed: float) -> Iterator[dict[str, float]]:
         """Shares of one window after the other; those after which a race may not end are played side by side."""
