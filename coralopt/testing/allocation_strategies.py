@@ -102,6 +102,17 @@ def joint_problems(draw: st.DrawFn, divided: bool = False) -> AllocationProblem:
 
 
 @st.composite
+def divided_problems(draw: st.DrawFn) -> AllocationProblem:
+    """Some of them with demand that may go unmet, all of it together."""
+    problem = draw(joint_problems(divided=True))
+    if not draw(st.booleans()):
+        return problem
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    price = rng.integers(1, 200, len(problem.demand)) / np.maximum(problem.demand, 0.25)
+    return replace(problem, unmet_price=price, unmet_together=(tuple(range(len(problem.demand))),))
+
+
+@st.composite
 def routed_problems(draw: st.DrawFn, unmet: bool = False) -> AllocationProblem:
     """Small problems whose first phases are one model's prefill, decode and mixed instances, with random routes.
 

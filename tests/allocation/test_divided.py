@@ -8,7 +8,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from coralopt.allocation import (
     Allocation,
@@ -25,25 +24,13 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.columns import Columns
-from coralopt.allocation.model.split import split_matrix
 from coralopt.allocation.search.options import SearchLimits
 from coralopt.errors import InfeasibleError, SolverError
-from coralopt.solving import SolveOptions, matrix_from_pyomo, solve
-from coralopt.testing.allocation_strategies import best_with_divided_time, joint_problems
+from coralopt.solving import SolveOptions, solve
+from coralopt.testing.allocation_strategies import best_with_divided_time, divided_problems
 from coralopt.testing.instances import problem_from_json, problem_to_json
 
 EXACT = SolveOptions(rel_gap=0.0)
-
-
-@st.composite
-def divided_problems(draw: st.DrawFn) -> AllocationProblem:
-    """Some of them with demand that may go unmet, all of it together."""
-    problem = draw(joint_problems(divided=True))
-    if not draw(st.booleans()):
-        return problem
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    price = rng.integers(1, 200, len(problem.demand)) / np.maximum(problem.demand, 0.25)
-    return replace(problem, unmet_price=price, unmet_together=(tuple(range(len(problem.demand))),))
 
 
 @settings(max_examples=12, deadline=None)
@@ -82,27 +69,6 @@ def test_the_relaxation_is_a_bound_at_its_own_and_at_worse_prices(problem: Alloc
         worse = replace(relaxation, demand_duals=factor * relaxation.demand_duals)
         prices = reduced_costs(problem, columns, worse.demand_duals, worse.capacity_prices)
         assert dual_bound(problem, columns, worse, prices) <= truth + 1e-6
-
-
-@settings(max_examples=12, deadline=None)
-@given(divided_problems())
-def test_the_direct_matrix_has_the_entries_of_the_compiled_one(problem: AllocationProblem) -> None:
-    """Two routes to the same rows, coefficient for coefficient."""
-    direct, built = split_matrix(problem), FORMULATIONS["split"].build(problem)
-    if hasattr(built, "nothing_serves"):
-        return
-    compiled, _ = matrix_from_pyomo(built)
-
-    def entries(matrix: object) -> set[tuple[str, str, float]]:
-        cells = matrix.a.tocoo()  # type: ignore[attr-defined]
-        names = matrix.row_names, matrix.column_names  # type: ignore[attr-defined]
-        return {
-            (names[0][i].removesuffix("_lb").removesuffix("_ub"), names[1][j], value)
-            for i, j, value in zip(cells.row.tolist(), cells.col.tolist(), cells.data.tolist(), strict=True)
-            if value
-        }
-
-    assert entries(direct) == entries(compiled)
 
 
 def _pair(price: tuple[float, float] = (1.0, 1.5)) -> AllocationProblem:

@@ -24,7 +24,7 @@ from coralopt.allocation.model.split import split_matrix
 from coralopt.allocation.search.options import SearchLimits
 from coralopt.errors import InfeasibleError, SolverError
 from coralopt.solving import SolveOptions, matrix_from_pyomo, solve
-from coralopt.testing.allocation_strategies import best_by_enumeration, joint_problems
+from coralopt.testing.allocation_strategies import best_by_enumeration, divided_problems, joint_problems
 
 EXACT = SolveOptions(rel_gap=0.0)
 
@@ -67,10 +67,14 @@ def test_the_relaxation_is_a_bound_at_its_own_and_at_worse_prices(problem: Alloc
         assert dual_bound(problem, columns, worse, prices) <= float(truth) + 1e-6
 
 
+@pytest.mark.parametrize("problems", [joint_problems(), divided_problems()], ids=["at once", "divided"])
 @settings(max_examples=25, deadline=None)
-@given(joint_problems())
-def test_the_direct_matrix_has_the_entries_of_the_compiled_one(problem: AllocationProblem) -> None:
+@given(st.data())
+def test_the_direct_matrix_has_the_entries_of_the_compiled_one(
+    problems: st.SearchStrategy[AllocationProblem], data: st.DataObject
+) -> None:
     """Two routes to the same rows, coefficient for coefficient."""
+    problem = data.draw(problems)
     direct, built = split_matrix(problem), FORMULATIONS["split"].build(problem)
     if hasattr(built, "nothing_serves"):
         return
