@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from importlib.metadata import EntryPoint, entry_points
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import TypedDict
 
 from coralopt.errors import SolverError, SolverNotFoundError
@@ -13,6 +16,8 @@ from coralopt.solving.backend import Backend, Capability
 GROUP = "coralopt.solvers"
 #: Back ends that were given as objects, by name: plans made with them can be verified in the process that made them.
 _USED: dict[str, Backend] = {}
+#: Back ends that a probe saw installed; nothing is uninstalled under a running process, and a probe may start programs.
+_INSTALLED: set[tuple[type, str]] = set()
 
 
 def _load(point: EntryPoint, argument: str = "") -> Backend:
@@ -31,8 +36,14 @@ def _load(point: EntryPoint, argument: str = "") -> Backend:
 
 
 def _plugins() -> dict[str, EntryPoint]:
+    return _plugins_on(tuple(sys.path), entry_points)
+
+
+@cache
+def _plugins_on(_path: tuple[str, ...], points: Callable[..., EntryPoints]) -> dict[str, EntryPoint]:
+    """Plugins by name, read once for each state of the path: the metadata of all packages take 20 ms to read."""
     plugins: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
+    for point in points(group=GROUP):
         other = plugins.get(point.name)
         # The same distribution seen twice on the path is no conflict; two different plugins of one name are.
         if other is not None and other.value != point.value:
@@ -81,9 +92,12 @@ def require_backend(solver: str | Backend) -> Backend:
         SolverNotFoundError: Unknown or not installed; says what to install.
     """
     backend = get_backend(solver)
-    availability = backend.probe()
-    if not availability.installed:
-        raise SolverNotFoundError(f"solver {backend.name!r} is not installed; {availability.hint}")
+    key = type(backend), backend.name
+    if key not in _INSTALLED:
+        availability = backend.probe()
+        if not availability.installed:
+            raise SolverNotFoundError(f"solver {backend.name!r} is not installed; {availability.hint}")
+        _INSTALLED.add(key)
     return backend
 
 

@@ -403,6 +403,21 @@ def test_missing_packages_say_what_to_install():
             get_backend(nonsense)
 
 
+def test_what_is_installed_is_probed_once():
+    """A probe may start programs, and a search asks for its back end hundreds of times."""
+
+    class Counted(Double):
+        name, probes = "counted", 0
+
+        def probe(self) -> Availability:
+            Counted.probes += 1
+            return Availability(True, "1", "")
+
+    for _ in range(3):
+        require_backend(Counted(raw([1, 1, 0], 9)))
+    assert Counted.probes == 1
+
+
 def test_importing_the_package_loads_no_solver():
     """`import coralopt.solving` must stay cheap and work where no solver is installed."""
     import subprocess
