@@ -52,11 +52,12 @@ def solve_isolated(
     options: SolveOptions,
     start: Floats | Basis | None,
     on_progress: Listener | None,
+    begun: float,
 ) -> RawResult:
     """Run ``backend.solve`` in a process of its own.
 
-    The clock of ``time_limit`` starts when the child has read the matrix; where nobody asked for a process, up to three
-    tenths of the limit earlier, so that it holds for the start as well. ``GRACE`` seconds after the limit, or when its
+    The clock of ``time_limit`` starts when the child has read the matrix; where nobody asked for a process, at ``begun``,
+    but never leaves the solver less than two fifths of the limit. ``GRACE`` seconds after the limit, or when its
     resident memory passes ``memory_limit``, the child is killed; the best incumbent it reported is the answer then, as
     it is when the solver crashes.
 
@@ -66,7 +67,8 @@ def solve_isolated(
     """
     with tempfile.TemporaryDirectory(prefix="coralopt-") as name:
         folder = Path(name)
-        write_request(folder, matrix, _address(backend), options, start)
+        # Who did not ask for a process has a limit for its start as well.
+        write_request(folder, matrix, _address(backend), options, start, math.inf if options.isolate else begun)
         argv = [sys.executable, "-m", "coralopt.solving.worker", str(folder)]
         with Child.start(argv, memory_gib=options.memory_limit) as child:
             watch = _Watch(folder, child, options, on_progress)

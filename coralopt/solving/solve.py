@@ -365,6 +365,7 @@ def _solve_once(
     lazy: Lazy | None,
 ) -> MatrixResult:
     """The matrix and no further rows but those that the back end itself asks for."""
+    begun = time.time()
     whole = linearised(matrix, backend.capabilities, partial(_unsupported, backend))
     _refuse_kind(whole.matrix, backend)
     if options.node_limit is not None and Capability.NODE_LIMIT not in backend.capabilities:
@@ -392,7 +393,7 @@ def _solve_once(
     else:
         watched = _inside(lazy, whole, inside) if lazy and Capability.LAZY in backend.capabilities else None
         listener = inside.listener(on_progress)
-        raw = _ask(inside.matrix, backend, asked, begin if basis is None else basis, listener, watched)
+        raw = _ask(inside.matrix, backend, asked, begin if basis is None else basis, listener, watched, begun=begun)
         raw = repaired(inside.matrix, raw, lambda changed: _ask(changed, backend, asked, None, None))
     returned = time.perf_counter()
     x, objective = best_of(inside.matrix, raw, begin, backend.name)
@@ -473,12 +474,16 @@ def _ask(
     start: Floats | Basis | None,
     listener: Listener | None,
     lazy: Lazy | None = None,
+    begun: float = math.inf,
 ) -> RawResult:
-    """What the back end says, from this process or another one, where nobody can be asked for lazy rows."""
+    """What the back end says, from this process or another one, where nobody can be asked for lazy rows.
+
+    In a process that nobody asked for, time counts from ``begun``, seconds of ``time.time``.
+    """
     if options.isolate or (isinstance(backend, PickyBackend) and backend.needs_process(matrix, options)):
         from coralopt.solving.isolation import solve_isolated
 
-        return solve_isolated(matrix, backend, options, start, listener)
+        return solve_isolated(matrix, backend, options, start, listener, begun)
     if options.memory_limit is not None and Capability.MEMORY_LIMIT not in backend.capabilities:
         lacks = "has no memory limit of its own; set isolate=True to have one"
         raise _unsupported(backend, lacks, Capability.MEMORY_LIMIT)

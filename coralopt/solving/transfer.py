@@ -14,22 +14,30 @@ import numpy as np
 
 from coralopt.solving.backend import Basis, RawResult
 from coralopt.solving.extras import Extras, Indicator, SosSet
-from coralopt.solving.matrix import MilpMatrix
+from coralopt.solving.matrix import LazyNames, MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.status import Limit, Reason
 from coralopt.types import Floats
 
 _VECTORS = ("c", "row_lower", "row_upper", "lower", "upper", "integer")
-#: Share of a time limit that the start of a process, and the matrix on its way there, may take of it.
-HANDOVER_SHARE = 0.3
+#: Share of a time limit that all before the solver itself may take: conditioning, the start of a process, the way there.
+HANDOVER_SHARE = 0.6
 _SPARSE = ("data", "indices", "indptr")
 _ANSWERS = ("x", "row_duals", "reduced_costs")
 
 
 def write_request(
-    folder: Path, matrix: MilpMatrix, solver: str, options: SolveOptions, start: Floats | Basis | None
+    folder: Path,
+    matrix: MilpMatrix,
+    solver: str,
+    options: SolveOptions,
+    start: Floats | Basis | None,
+    begun: float = math.inf,
 ) -> None:
-    """``matrix.npz`` and ``request.json``; names stay behind, no back end needs them."""
+    """``matrix.npz`` and ``request.json``; names stay behind, no back end needs them.
+
+    The time limit counts from ``begun``, seconds of ``time.time``, or from when the matrix is read where that is later.
+    """
     arrays = {name: getattr(matrix, name) for name in _VECTORS}
     arrays.update(data=matrix.a.data, indices=matrix.a.indices, indptr=matrix.a.indptr)
     if isinstance(start, Basis):
@@ -43,8 +51,7 @@ def write_request(
     # The parent enforces memory limits on any solver.
     plain = replace(options, isolate=False, memory_limit=None).to_mapping()
     request = {
-        # Who did not ask for a process has a limit for its start as well.
-        "begun": math.inf if options.isolate else time.time(),
+        "begun": begun,
         "solver": solver,
         "options": plain,
         "offset": matrix.offset,
@@ -78,8 +85,8 @@ def read_request(folder: Path) -> tuple[MilpMatrix, str, SolveOptions, Floats | 
         offset=request["offset"],
         a=csc_array((held["data"], held["indices"], held["indptr"]), shape=(rows, columns)),
         maximize=request["maximize"],
-        column_names=[f"c{j}" for j in range(columns)],
-        row_names=[f"r{i}" for i in range(rows)],
+        column_names=LazyNames([(columns, "c{}".format)]),
+        row_names=LazyNames([(rows, "r{}".format)]),
         extras=extras,
     )
     start = Basis(held["basis_columns"], held["basis_rows"]) if "basis_rows" in held else held.get("start")

@@ -33,10 +33,10 @@ from coralopt.solving import MilpMatrix, Reason, solve_matrix
 from coralopt.templates import certificate_kernels as kernels
 from coralopt.templates.instance_prices import (
     InstancePrices,
-    fractional_prices,
     fractional_stages,
-    instance_prices,
     min_plus,
+    regional_prices,
+    token_prices,
 )
 from coralopt.throughput import FIRST, LAST, MIDDLE, ThroughputTables, build_tables, throughput_source
 from coralopt.types import Floats
@@ -88,8 +88,10 @@ def cheapest_token(values: Floats, price_usd_h: Floats) -> CheapestToken:
         values: float64 (S, 3, C, L + 1), tokens/s of one node, for S up to the number of stages to be covered.
         price_usd_h: float64 (C,), USD per node-hour; infinite where a configuration cannot be had.
     """
-    count, kappa = min(fractional_prices(values, price_usd_h), key=lambda item: item[1], default=(0, math.inf))
-    if not count:
+    by_count = token_prices(values, price_usd_h)
+    count = int(by_count.argmin()) + 1
+    kappa = float(by_count[count - 1])
+    if not math.isfinite(kappa):
         return CheapestToken(math.inf, ())
     cost, kind = fractional_stages(values[count - 1], price_usd_h)
     layers = values.shape[3] - 1
@@ -176,17 +178,13 @@ class AnySizeBounds:
             grid: Steps of each demand.
 
         Returns:
-            The bound, and by model phase the prices of instances in each of the regions of different prices.
+            The bound, and by model phase the prices of instances in the regions that are cheapest for some of them.
         """
         rows = np.unique(self.price + mu, axis=0)
-        prices: list[list[InstancePrices]] = []
-        for table, demand in zip(self.tables, self.demand, strict=True):
-            several: list[InstancePrices] = []
-            # The cheapest region first: what others need not look at is more then.
-            for row in sorted(rows, key=lambda row: cheapest_token(table.values, row).usd_h) if demand > 0 else []:
-                known = several[-1].every if several else None
-                several.append(instance_prices(table.values, row, float(demand), grid, known))
-            prices.append(several)
+        prices = [
+            regional_prices(table.values, rows, float(demand), grid) if demand > 0 else []
+            for table, demand in zip(self.tables, self.demand, strict=True)
+        ]
         return self._lagrangian(mu, [_over_regions(several, grid) for several in prices]), prices
 
     def fractional(self, mu: Floats, least: Floats) -> float:

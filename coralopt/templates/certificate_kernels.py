@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
+from coralopt.throughput import FIRST, LAST, MIDDLE
 from coralopt.types import Bools, Floats, Ints
 
 
 @njit(cache=True, parallel=True)
-def cover_costs(steps: Ints, price: Floats, grid: int, out: Floats) -> None:
-    """``out[j, t]`` = least price of whole nodes with at least t steps together, for t = 0..``grid``.
+def cover_costs(steps: Ints, price: Floats, most: int, until: int, out: Floats) -> None:
+    """``out[j, t]`` = least price of whole nodes with at least t steps together, for t = 0..``until``, j = 0..``most``.
 
     ``steps[c, j]`` (int64): steps of one node of configuration c with j layers, 0: it cannot; ``price[c]`` may be infinite.
     """
     order = np.argsort(price)
-    for j in prange(steps.shape[1]):
+    for j in prange(most + 1):
         # Of nodes that give no more and cost no less than another nothing is bought.
         front = np.empty(steps.shape[0], dtype=np.int64)
         kept, most = 0, 0
@@ -25,13 +26,25 @@ def cover_costs(steps: Ints, price: Floats, grid: int, out: Floats) -> None:
                 front[kept] = c
                 kept += 1
         out[j, 0] = 0.0
-        for t in range(1, grid + 1):
+        passed = 0
+        for t in range(1, until + 1):
             least = np.inf
-            for c in front[:kept]:
+            replaced = False
+            for i in range(kept):
+                c = front[i]
+                if i == passed and steps[c, j] == t:
+                    # What cheaper nodes serve together for no more is not bought from here on.
+                    replaced = least <= price[c]
                 cost = price[c] + out[j, max(t - steps[c, j], 0)]
                 if cost < least:
                     least = cost
             out[j, t] = least
+            if replaced:
+                kept -= 1
+                for i in range(passed, kept):
+                    front[i] = front[i + 1]
+            elif passed < kept and steps[front[passed], j] == t:
+                passed += 1
 
 
 @njit(cache=True)
@@ -42,6 +55,52 @@ def _times(left: Floats, right: Floats, out: Floats) -> None:
             if left[j] + right[total - j] < least:
                 least = left[j] + right[total - j]
         out[total] = least
+
+
+@njit(cache=True)
+def _path(line: Floats, stage: Floats, last: Floats, inner: int, spare: Floats) -> float:
+    """Least price of a stage of ``line``, ``inner`` ones of ``stage`` and one of ``last`` that share all layers.
+
+    All by layers, infinite at 0; ``line``, ``stage`` and ``spare`` are overwritten.
+    """
+    times = inner
+    while times > 0:
+        if times & 1:
+            _times(line, stage, spare)
+            line[:] = spare
+        times >>= 1
+        if times > 0:
+            _times(stage, stage, spare)
+            stage[:] = spare
+    layers = line.shape[0] - 1
+    least = np.inf
+    for j in range(1, layers):
+        least = min(least, line[j] + last[layers - j])
+    return least
+
+
+@njit(cache=True, parallel=True)
+def token_prices(values: Floats, price: Floats, out: Floats) -> None:
+    """``out[S - 1]`` = least price of one token/s in a pipeline of S stages of nodes in fractions; infinite without one.
+
+    ``values``: (S, 3, C, L + 1), tokens/s of one node; ``price[c]`` may be infinite.
+    """
+    layers = values.shape[3] - 1
+    for s in prange(values.shape[0]):
+        out[s] = np.inf
+        if s >= layers:
+            continue
+        cost = np.full((3, layers + 1), np.inf)
+        for role in range(3):
+            for c in range(values.shape[2]):
+                if price[c] < np.inf:
+                    for j in range(1, layers - s + 1):
+                        if values[s, role, c, j] > 0:
+                            cost[role, j] = min(cost[role, j], price[c] / values[s, role, c, j])
+        if s == 0:
+            out[s] = cost[FIRST, layers]
+        else:
+            out[s] = _path(cost[FIRST], cost[MIDDLE], cost[LAST], s - 1, np.empty(layers + 1))
 
 
 @njit(cache=True, parallel=True)
@@ -60,19 +119,7 @@ def split_layers(first: Floats, middle: Floats, last: Floats, inner: int, wanted
         for j in range(1, layers + 1):
             line[j] = first[j, t]
             stage[j] = middle[j, t]
-        times = inner
-        while times > 0:
-            if times & 1:
-                _times(line, stage, spare)
-                line[:] = spare
-            times >>= 1
-            if times > 0:
-                _times(stage, stage, spare)
-                stage[:] = spare
-        for j in range(1, layers):
-            cost = line[j] + last[layers - j, t]
-            if cost < best[t]:
-                best[t] = cost
+        best[t] = min(best[t], _path(line, stage, last[:, t], inner, spare))
 
 
 @njit(cache=True)

@@ -12,7 +12,6 @@ them out, the least price of all instances together stays the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +54,9 @@ class InstancePrices:
         worth[:-1] &= self.one[1:] > self.one[:-1]
         chosen: list[Ints] = []
         for count in np.unique(self.stages[worth]).tolist():
-            steps, tables = _stage_prices(self.values[count - 1], count, self.price_usd_h, self.step_tokens_s, grid)
+            steps, tables = _stage_prices(
+                self.values[count - 1], count, self.price_usd_h, self.step_tokens_s, grid, grid
+            )
             middle = tables.get(MIDDLE, tables[FIRST]), steps[MIDDLE]
             last = tables.get(LAST, tables[FIRST]), steps[LAST]
             for t in np.flatnonzero(worth & (self.stages == count)).tolist():
@@ -65,8 +66,45 @@ class InstancePrices:
         return np.unique(np.array(chosen).reshape(-1, len(self.price_usd_h)), axis=0)
 
 
+def regional_prices(values: Floats, prices_usd_h: Floats, demand_tokens_s: float, grid: int) -> list[InstancePrices]:
+    """Least prices in the regions where instances cost less than in all that come before, the cheapest region first.
+
+    Regions are left out together: with every node at its cheapest among them, no instance of theirs costs more.
+
+    Args:
+        values: float64 (S, 3, C, L + 1), tokens/s of one node.
+        prices_usd_h: float64 (R, C), USD per node-hour in each region.
+        demand_tokens_s: D, positive.
+        grid: G, at least 1.
+    """
+    rows = sorted(prices_usd_h, key=lambda row: float(token_prices(values, row).min(initial=math.inf)))
+    regions = [instance_prices(values, rows[0], demand_tokens_s, grid)]
+
+    def look(several: list[Floats], least: Floats | None) -> None:
+        if not several:
+            return
+        known = regions[-1].every
+        price = instance_prices(values, np.min(several, axis=0), demand_tokens_s, grid, known, least)
+        if not (price.one < known).any():
+            return
+        if len(several) == 1:
+            regions.append(price)
+            return
+        half, below = len(several) // 2, np.minimum(price.one, price.every)
+        look(several[:half], below)
+        look(several[half:], below)
+
+    look(rows[1:], None)
+    return regions
+
+
 def instance_prices(
-    values: Floats, price_usd_h: Floats, demand_tokens_s: float, grid: int, known: Floats | None = None
+    values: Floats,
+    price_usd_h: Floats,
+    demand_tokens_s: float,
+    grid: int,
+    known: Floats | None = None,
+    least: Floats | None = None,
 ) -> InstancePrices:
     """Least prices of instances of one model phase.
 
@@ -76,6 +114,7 @@ def instance_prices(
         demand_tokens_s: D, positive.
         grid: G, at least 1.
         known: float64 (G + 1,), ``every`` at other prices, those of another region: what is dearer is not looked at.
+        least: float64 (G + 1,), what each instance is known to cost at least, unless others do as well for less.
     """
     step = demand_tokens_s / grid
     one = np.full(grid + 1, math.inf)
@@ -85,19 +124,23 @@ def instance_prices(
     usable = np.isfinite(price_usd_h)
     cheapest = float(price_usd_h[usable].min()) if usable.any() else math.inf
     served = np.arange(grid + 1) - 1.0
-    for count, kappa in fractional_prices(values, price_usd_h):
+    layers = values.shape[3] - 1
+    for count, kappa in enumerate(token_prices(values, price_usd_h).tolist(), 1):
+        if not math.isfinite(kappa):
+            continue
         # An instance of more than t - 1 steps.
-        least = np.maximum(count * cheapest, kappa * step * served) * (1 - 1e-12)
-        wanted = least < every
+        price = np.maximum(count * cheapest, kappa * step * served) * (1 - 1e-12)
+        wanted = (price if least is None else np.maximum(price, least)) < every
         wanted[0] = False
         if not wanted.any():
             if count * cheapest >= every[-1]:
                 break
             continue
-        _, tables = _stage_prices(values[count - 1], count, price_usd_h, step, grid)
+        until = int(np.flatnonzero(wanted)[-1])
+        _, tables = _stage_prices(values[count - 1], count, price_usd_h, step, grid, until)
         here = np.full(grid + 1, math.inf)
         if count == 1:
-            here[1:] = tables[FIRST][-1, 1:]
+            here[wanted] = tables[FIRST][layers, wanted]
         else:
             middle = tables.get(MIDDLE, tables[FIRST])
             kernels.split_layers(tables[FIRST], middle, tables[LAST], count - 2, wanted, here)
@@ -113,14 +156,11 @@ def instance_prices(
     return InstancePrices(values, price_usd_h, step, one, every, stages)
 
 
-def fractional_prices(values: Floats, price_usd_h: Floats) -> Iterator[tuple[int, float]]:
-    """(S, kappa_S) for every stage count that has a pipeline: USD/h of a token/s when nodes can be had in fractions."""
-    layers = values.shape[3] - 1
-    for count in range(1, min(values.shape[0], layers) + 1):
-        cost = fractional_stages(values[count - 1], price_usd_h)[0]
-        kappa = float(cost[FIRST, layers]) if count == 1 else _pipeline(cost, count)
-        if math.isfinite(kappa):
-            yield count, kappa
+def token_prices(values: Floats, price_usd_h: Floats) -> Floats:
+    """float64 (S,), kappa_S for every stage count: USD/h of a token/s when nodes can be had in fractions."""
+    kappa = np.empty(len(values))
+    kernels.token_prices(values, price_usd_h, kappa)
+    return kappa
 
 
 def fractional_stages(values: Floats, price_usd_h: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:
@@ -131,12 +171,6 @@ def fractional_stages(values: Floats, price_usd_h: Floats) -> tuple[Floats, npt.
     return each.min(axis=1), each.argmin(axis=1)
 
 
-def _pipeline(cost: Floats, count: int) -> float:
-    if not (np.isfinite(cost[FIRST]).any() and np.isfinite(cost[LAST]).any()):
-        return math.inf
-    return float(min_plus(min_plus(cost[FIRST], _power(cost[MIDDLE], count - 2)), cost[LAST])[-1])
-
-
 def min_plus(left: Floats, right: Floats) -> Floats:
     """(min, +) product: out[l] = min over j of left[j] + right[l - j]."""
     size = len(left)
@@ -145,23 +179,17 @@ def min_plus(left: Floats, right: Floats) -> Floats:
     return np.asarray((left[None, :] + windows).min(axis=1))
 
 
-def _power(table: Floats, times: int) -> Floats:
-    result = np.full(len(table), math.inf)
-    result[0] = 0.0
-    while times:
-        if times & 1:
-            result = min_plus(result, table)
-        table, times = min_plus(table, table), times >> 1
-    return result
-
-
 def _stage_prices(
-    values: Floats, count: int, price_usd_h: Floats, step: float, grid: int
+    values: Floats, count: int, price_usd_h: Floats, step: float, grid: int, until: int
 ) -> tuple[npt.NDArray[np.int64], dict[int, Floats]]:
-    """Whole steps of a node, int64 (3, C, L + 1), and by role float64 (L + 1, G + 1): least price of a stage, USD/h."""
+    """Whole steps of a node, int64 (3, C, L + 1), and by role float64 (L + 1, G + 1): least price of a stage, USD/h.
+
+    Beyond ``until`` steps, and with more layers than the other stages leave to one, prices are infinite.
+    """
     steps = np.minimum(np.ceil(values / step * (1 - 1e-12)), grid).astype(np.int64)
     roles = [FIRST] if count == 1 else [FIRST, LAST] if count == 2 else [FIRST, MIDDLE, LAST]
-    tables = {role: np.empty((values.shape[2], grid + 1)) for role in roles}
+    tables = {role: np.full((values.shape[2], grid + 1), math.inf) for role in roles}
     for role, table in tables.items():
-        kernels.cover_costs(np.ascontiguousarray(steps[role]), price_usd_h, grid, table)
+        most = values.shape[2] - count
+        kernels.cover_costs(np.ascontiguousarray(steps[role]), price_usd_h, most, until, table)
     return steps, tables

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from highspy import Highs
 
 highspy = lazy("highspy")
-#: Nonzeros from which a solve with a time limit has a process of its own: HiGHS looks at the clock between steps that
-#: last minutes there.
-LARGE = 1_000_000
+#: Nonzeros from which a solve with a time limit has a process of its own, of linear and of integer programmes: HiGHS looks
+#: at the clock between steps that last minutes there.
+LARGE, LARGE_MIP = 1_000_000, 100_000
 
 
 class _Pool:
@@ -101,7 +101,7 @@ class HighsBackend(MatrixPlugin):
 
     def needs_process(self, matrix: MilpMatrix, options: SolveOptions) -> bool:
         """Large models with a time limit, too: there the process is ended when its time is over."""
-        large = options.time_limit is not None and matrix.a.nnz >= LARGE
+        large = options.time_limit is not None and matrix.a.nnz >= (LARGE_MIP if matrix.is_mip else LARGE)
         return large or _Pool.lost or super().needs_process(matrix, options)
 
     def run(self, job: Job) -> RawResult:

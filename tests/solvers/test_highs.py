@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -303,8 +304,11 @@ def test_probe_names_version_and_licence():
 
 
 def test_large_models_with_a_limit_have_a_process_of_their_own():
-    """There HiGHS looks at the clock minutes apart: 10 s became 507 s at 321,000 columns in the process of the caller."""
-    from coralopt_highs.plugin import LARGE
+    """There HiGHS looks at the clock minutes apart: 10 s became 507 s at 321,000 columns in the process of the caller.
+
+    So they do at 60,000 integer columns with 294,000 nonzeros: an allocation of `core` under a limit of nodes, over 135 s.
+    """
+    from coralopt_highs.plugin import LARGE, LARGE_MIP
 
     backend = get_backend("highs")
     small = program([1.0], [(0, [1.0], 1)])
@@ -315,6 +319,10 @@ def test_large_models_with_a_limit_have_a_process_of_their_own():
         False,
         True,
     ]
+    middling = program(np.ones(LARGE_MIP // 100), [(0, np.ones(LARGE_MIP // 100), 1)] * 100)
+    whole = replace(middling, integer=~middling.integer)
+    assert not middling.is_mip
+    assert [backend.needs_process(m, limited) for m in (middling, whole)] == [False, True]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")

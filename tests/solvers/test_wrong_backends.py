@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 
 import pytest
 
 from coralopt.errors import OptionError, UnsupportedError
 from coralopt.solving import Limit, Reason, SolveOptions, SolveProgress, solve_matrix
+from coralopt.solving.transfer import read_request, write_request
 from coralopt.testing import compliance
 from coralopt.testing.compliance.case import knapsack, market_split, trivial_start
 from coralopt.testing.wrong_backends import LIARS, Crashes, Hangs, Hoards, Honest
@@ -67,6 +70,15 @@ def test_errors_cross_the_process_border() -> None:
     """A wrong option is the same error with and without isolation."""
     with pytest.raises(OptionError, match="no_such_option"):
         solve_matrix(knapsack(), "highs", SolveOptions(isolate=True, native={"no_such_option": 1}))
+
+
+def test_all_before_a_solver_counts_up_to_three_fifths_of_its_limit(tmp_path) -> None:
+    """Where nobody asked for a process, its start and the matrix's way there are within the limit; some is left to solve."""
+    for begun, left in ((time.time() - 1000.0, 4.0), (math.inf, 10.0)):
+        write_request(tmp_path, knapsack(), "highs", SolveOptions(time_limit=10.0), None, begun)
+        matrix, _, options, _ = read_request(tmp_path)
+        assert options.time_limit == pytest.approx(left)
+        assert (matrix.column_names[0], len(matrix.row_names)) == ("c0", knapsack().shape[0])
 
 
 def test_what_cannot_be_isolated_says_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from coralopt.templates import (
     rank_templates,
     unlimited_tables,
 )
-from coralopt.templates.instance_prices import instance_prices
+from coralopt.templates import certificate_kernels as kernels
+from coralopt.templates.instance_prices import instance_prices, regional_prices
 from coralopt.testing.placement_strategies import throughput_values
 from coralopt.throughput.tables import stage_role
 
@@ -161,6 +163,38 @@ def test_node_sets_that_pay_reach_their_price(values, prices, demand):
             below = np.array(sorted(parts, key=lambda part: (sum(part), part)), dtype=np.int8)
             speed = sweep(values, below).throughput[-1]
             assert speed / (demand / grid) > at.min() - 1 - row.sum()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    throughput_values(max_stages=3, max_configurations=3, max_layers=5),
+    st.lists(st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.5, 7.0, math.inf]), min_size=3, max_size=3), min_size=1),
+    st.integers(1, 400),
+)
+def test_regions_left_out_together_are_dearer(values, prices, demand):
+    """Most regions are never priced alone; the cheapest way to each number of steps is that over all of them."""
+    rows = np.array(prices)[:, : values.shape[2]]
+    some = regional_prices(values, rows, float(demand), 50)
+    each = [instance_prices(values, row, float(demand), 50) for row in rows]
+    both = [np.min([np.minimum(price.one, price.every) for price in prices], axis=0) for prices in (some, each)]
+    covered = [np.zeros(51), np.zeros(51)]
+    for one, every in zip(both, covered, strict=True):
+        kernels.cover_demand(one, every)
+    np.testing.assert_allclose(covered[0], covered[1], rtol=1e-12)
+    assert len(some) <= len(each)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([1.0, 1.5, 2.0, 3.0, 5.0, math.inf])), min_size=1))
+def test_covers_of_whole_nodes_equal_a_plain_programme(nodes):
+    """Nodes that cheaper ones replace together are dropped on the way, and no price rises by it."""
+    steps, price = np.array([[0, s] for s, _ in nodes]), np.array([p for _, p in nodes])
+    out = np.empty((2, 41))
+    kernels.cover_costs(steps, price, 1, 40, out)
+    plain = [0.0]
+    for t in range(1, 41):
+        plain.append(min([p + plain[max(t - s, 0)] for s, p in nodes if s > 0], default=math.inf))
+    assert out[1].tolist() == plain
 
 
 @pytest.mark.parametrize("mode", ["auto", "mixed"])
