@@ -8,16 +8,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_COUNTED = re.compile(r"(a2|a3|a4)-(high|ultra|mega)gpu-(\d+)g")
-#: Form of the machine type's name -> GPU as SkyPilot calls it.
-_GPUS = {"a2-high": "A100", "a2-mega": "A100", "a2-ultra": "A100-80GB", "a3-high": "H100", "a3-mega": "H100-MEGA"}
-_GPUS |= {"a3-ultra": "H200", "a4-high": "B200"}
-#: ``g2-standard-N``: cores -> L4.
-_G2 = {"4": 1, "8": 1, "12": 1, "16": 1, "24": 2, "32": 1, "48": 4, "96": 8}
-#: What the price list calls GPUs and cores, memory.
-_GPU_SKU = re.compile(r"nvidia (?:tesla )?(l4|a100|a100 80gb|h100 80gb) gpu (?:attached to .* )?running in .*", re.I)
-_HOST_SKU = re.compile(r"(?:spot preemptible )?(g2|a2|a3) instance (core|ram) running in .*", re.I)
-_TERMS = {"OnDemand": 0, "Preemptible": 1}
+#: Form of the machine type's name -> GPU as SkyPilot calls it; its part in the price list, the host's cores and GiB for
+#: each GPU, and which counts there are (Compute Engine's documentation of accelerator-optimised machines). The slices of
+#: A4 and A4X are whole machines, no host is billed beside them.
+_FORMS = {
+    "a2-highgpu": ("A100", "a100", (12, 85), (1, 2, 4, 8)),
+    "a2-megagpu": ("A100", "", (0, 0), ()),
+    "a2-ultragpu": ("A100-80GB", "a100 80gb", (12, 170), (1, 2, 4, 8)),
+    "a3-highgpu": ("H100", "h100 80gb", (26, 234), (1, 2, 4, 8)),
+    "a3-megagpu": ("H100-MEGA", "h100 80gb mega", (26, 234), (8,)),
+    "a3-ultragpu": ("H200", "h200 141gb", (28, 369), (8,)),
+    "a4-highgpu": ("B200", "a4 b200 (1 slice)", (0, 0), (8,)),
+    "a4x-highgpu": ("GB200", "a4x gb200 (1 slice)", (0, 0), (4,)),
+}
+#: The hosts of these forms are billed under names of their own.
+_HOSTS = {"a3-megagpu": "a3plus", "a3-ultragpu": "a3ultra"}
+#: Types that are named by cores -> GPU, its part, GiB for each core, and GPUs by cores.
+_BY_CORES = {
+    "g2-standard": ("L4", "l4", 4.0, {"4": 1, "8": 1, "12": 1, "16": 1, "24": 2, "32": 1, "48": 4, "96": 8}),
+    "g4-standard": ("RTXPRO6000", "rtx 6000 96gb", 3.75, {"48": 1, "96": 2, "192": 4, "384": 8}),
+}
+#: Words of the price list that tell no part from another.
+_IDLE = re.compile(r"spot preemptible | attached to spot preemptible vms|nvidia |tesla | gpu\b| instance\b")
+#: The same GPU by region and term.
+_ALIASES = {"h100 80gb plus": "h100 80gb mega", "h100 mega 80gb": "h100 80gb mega"}
+#: Unit of a price -> how many of the parts' units (GPUs, cores, GiB) it is for.
+_UNITS = {"h": 1.0, "GiBy.h": 1.0, "GBy.h": 1e9 / 2**30}
 
 
 @dataclass(frozen=True)
@@ -27,31 +43,29 @@ class Machine:
     name: str
     gpu: str
     gpus: int
-    parts: Mapping[str, int]
+    parts: Mapping[str, float]
 
 
 def gpus_of(machine: str) -> tuple[str, int]:
     """GPU, as SkyPilot calls it, and how many a machine type has; no name and 0 for one without or an unknown one."""
-    counted = _COUNTED.fullmatch(machine)
-    if counted:
-        return _GPUS.get(f"{counted[1]}-{counted[2]}", ""), int(counted[3])
-    cores = machine.removeprefix("g2-standard-")
-    return ("L4", _G2[cores]) if cores in _G2 and cores != machine else ("", 0)
+    form, _, size = machine.rpartition("-")
+    if form in _FORMS and re.fullmatch(r"\d+g", size):
+        return _FORMS[form][0], int(size[:-1])
+    gpu, _, _, counts = _BY_CORES.get(form, ("", "", 0.0, {}))
+    return (gpu, counts[size]) if size in counts else ("", 0)
 
 
 def _machines() -> Iterator[Machine]:
-    """The types whose parts the price list names (Compute Engine's documentation of accelerator-optimised machines)."""
-    for cores, count in _G2.items():
-        parts = {"l4": count, "g2 core": int(cores), "g2 ram": 4 * int(cores)}
-        yield Machine(f"g2-standard-{cores}", "L4", count, parts)
-    for form, part, (cores_each, gib_each) in (
-        ("a2-high", "a100", (12, 85)),
-        ("a2-ultra", "a100 80gb", (12, 170)),
-        ("a3-high", "h100 80gb", (26, 234)),
-    ):
-        for count in (1, 2, 4, 8):
-            host = {f"{form[:2]} core": cores_each * count, f"{form[:2]} ram": gib_each * count}
-            yield Machine(f"{form}gpu-{count}g", _GPUS[form], count, {part: count, **host})
+    """The types whose parts the price list names."""
+    for series, (gpu, part, gib_each, sizes) in _BY_CORES.items():
+        for cores, count in sizes.items():
+            host = {f"{series[:2]} core": float(cores), f"{series[:2]} ram": gib_each * int(cores)}
+            yield Machine(f"{series}-{cores}", gpu, count, {part: count, **host})
+    for form, (gpu, part, (cores_each, gib_each), counts) in _FORMS.items():
+        name = _HOSTS.get(form, form[:2])
+        for count in counts:
+            host = {f"{name} core": cores_each * count, f"{name} ram": gib_each * count} if cores_each else {}
+            yield Machine(f"{form}-{count}g", gpu, count, {part: count, **host})
 
 
 def read_skus(
@@ -68,32 +82,36 @@ def read_skus(
     Raises:
         KeyError, TypeError, ValueError: A SKU of a part lacks something, or is not in USD.
     """
-    prices: dict[str, dict[tuple[str, int], float]] = defaultdict(dict)
+    machines = list(_machines())
+    parts = {part for machine in machines for part in machine.parts}
+    prices: dict[str, dict[tuple[str, bool], float]] = defaultdict(dict)
     for sku in skus:
-        name = str(sku["description"])
-        gpu, host = _GPU_SKU.fullmatch(name), _HOST_SKU.fullmatch(name)
-        term = _TERMS.get(sku["category"]["usageType"])
-        if (gpu or host) and term is not None:
-            part = gpu[1].lower() if gpu else f"{host[1]} {host[2]}".lower() if host else ""
-            for region in sku["serviceRegions"]:
-                prices[str(region)][part, term] = _usd_h(sku)
+        # Reservations, commitments, sole tenancy and scheduled workloads (DWS) have other words before "running in".
+        name = str(sku["description"]).lower().partition(" running in ")[0]
+        part = _IDLE.sub("", name)
+        part = _ALIASES.get(part, part)
+        if part in parts and sku["category"]["usageType"] in ("OnDemand", "Preemptible"):
+            # Some spot prices are filed as on demand: the name says what they are.
+            spot = "spot preemptible" in name or sku["category"]["usageType"] == "Preemptible"
+            for region in sku["serviceRegions"] if (price := _usd_h(sku)) else ():
+                prices[str(region)][part, spot] = price
     for region, known in prices.items():
-        for machine in _machines():
-            on_demand, spot = (_sum(machine, known, term) for term in _TERMS.values())
+        for machine in machines:
+            on_demand, spot = (_sum(machine, known, term) for term in (False, True))
             if on_demand is not None or spot is not None:
                 yield region, machine, on_demand, spot
 
 
-def _sum(machine: Machine, prices: Mapping[tuple[str, int], float], term: int) -> float | None:
-    if any((part, term) not in prices for part in machine.parts):
+def _sum(machine: Machine, prices: Mapping[tuple[str, bool], float], spot: bool) -> float | None:
+    if any((part, spot) not in prices for part in machine.parts):
         return None
-    return round(sum(count * prices[part, term] for part, count in machine.parts.items()), 6)
+    return round(sum(count * prices[part, spot] for part, count in machine.parts.items()), 6)
 
 
 def _usd_h(sku: Mapping[str, Any]) -> float:  # Any: JSON
     """The newest price of one unit and hour."""
     expression = sku["pricingInfo"][-1]["pricingExpression"]
-    if expression["usageUnit"] not in ("h", "GiBy.h"):
+    if expression["usageUnit"] not in _UNITS:
         raise ValueError(f"{sku['description']}: a price per {expression['usageUnit']}; per hour is known")
     price = expression["tieredRates"][-1]["unitPrice"]
     if price.get("currencyCode", "USD") != "USD":
@@ -101,4 +119,4 @@ def _usd_h(sku: Mapping[str, Any]) -> float:  # Any: JSON
     value = int(price["units"]) + int(price["nanos"]) / 1e9
     if not 0 <= value < float("inf"):
         raise ValueError(f"{sku['description']}: {value} is no price")
-    return value
+    return value / _UNITS[expression["usageUnit"]]

@@ -32,6 +32,18 @@ _GPU_NAMES = {
 _AWS = {
     **{"g4dn": "T4", "g5": "A10G", "g6": "L4", "g6e": "L40S", "g7e": "RTXPRO6000", "p3": "V100", "p4d": "A100-40"},
     **{"p4de": "A100", "p5": "H100", "p5e": "H200", "p5en": "H200", "p6-b200": "B200", "gr6": "L4"},
+    "p6e-gb200": "GB200",
+}
+#: Attributes of AWS's products and what the price list in CSV calls them.
+_AWS_COLUMNS = {
+    **{"instanceType": "Instance Type", "regionCode": "Region Code", "gpu": "GPU", "tenancy": "Tenancy"},
+    **{"operatingSystem": "Operating System", "preInstalledSw": "Pre Installed S/W"},
+    "capacitystatus": "CapacityStatus",
+}
+#: Shared Linux instances on demand; the list has one row for every operating system, tenancy and kind of reservation.
+_AWS_WANTED = {
+    **{"tenancy": "Shared", "operatingSystem": "Linux", "preInstalledSw": "NA", "capacitystatus": "Used"},
+    "marketoption": "OnDemand",
 }
 #: Azure: sizes without "Standard_" -> their GPUs.
 _AZURE = {
@@ -39,8 +51,10 @@ _AZURE = {
     **{"NC6s_v3": "1xV100", "NC12s_v3": "2xV100", "NC24s_v3": "4xV100", "NC24rs_v3": "4xV100"},
     **{"NC24ads_A100_v4": "1xA100", "NC48ads_A100_v4": "2xA100", "NC96ads_A100_v4": "4xA100"},
     **{"ND96asr_v4": "8xA100-40", "ND96amsr_A100_v4": "8xA100", "ND96isr_H100_v5": "8xH100"},
+    "ND96is_H100_v5": "8xH100",
     **{"NC40ads_H100_v5": "1xH100", "NCC40ads_H100_v5": "1xH100", "NC80adis_H100_v5": "2xH100"},
-    **{"ND96isr_H200_v5": "8xH200", "ND96isr_MI300X_v5": "8xMI300X"},
+    **{"ND96isr_H200_v5": "8xH200", "ND96isr_MI300X_v5": "8xMI300X", "ND96is_MI300X_v5": "8xMI300X"},
+    "ND128isr_NDR_GB200_v6": "4xGB200",
 }
 #: What a region's name may not have in a scenario.
 _NO_NAME = re.compile(r"[^A-Za-z0-9._/-]+")
@@ -171,8 +185,8 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
     if missing:
         raise CoraloptError(
             f"{path}: no known price file: no column {', '.join(missing)}. Known are SkyPilot's catalogs, AWS's price list "
-            "(CSV), Azure's retail prices and Google Cloud's SKUs (JSON), and CSV files with region, instance_type, usd_h, "
-            "for types that the catalog does not list gpu and gpus, and, where known, spot_usd_h and quota"
+            "(CSV, JSON), Azure's retail prices and Google Cloud's SKUs (JSON), and CSV files with region, instance_type, "
+            "usd_h, for types that the catalog does not list gpu and gpus, and, where known, spot_usd_h and quota"
         )
 
     def cell(row: Mapping[str, str], field: str) -> str:
@@ -247,51 +261,82 @@ def _quota(text: str) -> int | None:
 
 
 def _aws(path: Path, stream: TextIO) -> Iterator[_Row]:
-    """Shared Linux instances on demand; the list has one row for every operating system and tenancy.
-
-    A region's list has hundreds of megabytes, so that it is read line by line.
-    """
-    wanted = {"TermType": "OnDemand", "Tenancy": "Shared", "Operating System": "Linux", "CapacityStatus": "Used"}
-    wanted |= {"Pre Installed S/W": "NA"}
+    """AWS's price list as CSV. A region's list has hundreds of megabytes, so that it is read line by line."""
     for row in csv.DictReader(dropwhile(lambda line: not line.startswith('"SKU"'), stream)):
-        kind = row.get("Instance Type") or ""
-        if not (row.get("GPU") or "").isdecimal() or any(row.get(name) != value for name, value in wanted.items()):
-            continue
-        try:
-            prices = (_amount(row["PricePerUnit"]), None, None)
-            yield row["Region Code"], _AWS.get(kind.split(".")[0], ""), int(row["GPU"]), kind, prices
-        except (ValueError, KeyError) as error:
-            raise CoraloptError(f"{path}: not AWS's price list: {type(error).__name__} {error}") from error
+        if row.get("TermType") == "OnDemand":
+            try:
+                # Lists of before 2023 have no column of the market.
+                attributes = {name: row[column] for name, column in _AWS_COLUMNS.items()}
+                attributes["marketoption"] = row.get("MarketOption", "OnDemand")
+                yield from _aws_price(attributes, row["PricePerUnit"], row.get("Currency", "USD"))
+            except (ValueError, KeyError) as error:
+                raise CoraloptError(f"{path}: not AWS's price list: {type(error).__name__} {error}") from error
+
+
+def _aws_json(page: Mapping[str, Any]) -> Iterator[_Row]:  # Any: JSON
+    """The same list as JSON, or an answer of ``aws pricing get-products``, whose products are JSON within JSON."""
+    if "PriceList" in page:
+        listed = [json.loads(item) if isinstance(item, str) else item for item in page["PriceList"]]
+        products = [(item["product"], item["terms"].get("OnDemand", {})) for item in listed]
+    else:
+        on_demand = page["terms"].get("OnDemand", {})
+        products = [(product, on_demand.get(sku, {})) for sku, product in page["products"].items()]
+    for product, terms in products:
+        for term in terms.values():
+            for dimension in term["priceDimensions"].values():
+                for currency, price in dimension["pricePerUnit"].items():
+                    yield from _aws_price(product["attributes"], price, currency)
+
+
+def _aws_price(attributes: Mapping[str, str], price: str, currency: str) -> Iterator[_Row]:
+    """What a shared Linux instance with GPUs costs on demand; nothing of other products."""
+    count = attributes.get("gpu", "")
+    wanted = all(attributes.get(name, value) == value for name, value in _AWS_WANTED.items())
+    if not (wanted and count.isdecimal()):
+        return
+    kind, usd_h = attributes["instanceType"], _amount(price)
+    if currency != "USD":
+        raise ValueError(f"{kind}: a price in {currency}; USD is known")
+    # Capacity blocks, paid for ahead, cost 0 an hour.
+    if usd_h:
+        yield attributes["regionCode"], _AWS.get(kind.split(".")[0], ""), int(count), kind, (usd_h, None, None)
 
 
 def _json(path: Path, stream: TextIO) -> Iterator[_Row]:
-    """Azure's retail prices (``Items``), one page or a list of them, or SKUs of Google Cloud, one page or a list of all."""
+    """One page or a list of them: Azure's retail prices, AWS's products, SKUs of Google Cloud; or a list of such SKUs."""
     try:
         document = json.load(stream)
-        pages = document if isinstance(document, list) else [document]
-        if pages and "Items" in pages[0]:
-            for page in pages:
+        skus: list[Mapping[str, Any]] = []  # Any: JSON
+        for page in document if isinstance(document, list) else [document]:
+            if "Items" in page:
                 yield from _azure(page["Items"])
-            return
-        for region, machine, on_demand, spot in read_skus(document if isinstance(document, list) else document["skus"]):
+            elif "PriceList" in page or "products" in page:
+                yield from _aws_json(page)
+            else:
+                skus += page.get("skus", [page])
+        for region, machine, on_demand, spot in read_skus(skus):
             yield region, machine.gpu, machine.gpus, machine.name, (on_demand, spot, None)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         what = {KeyError: f"no {error}", RecursionError: "nested too deeply"}.get(type(error), str(error))
-        raise CoraloptError(f"{path}: neither Azure's retail prices nor Google Cloud's SKUs: {what}") from error
+        raise CoraloptError(
+            f"{path}: neither AWS's price list nor Azure's retail prices nor Google Cloud's SKUs: {what}"
+        ) from error
 
 
 def _azure(items: Iterable[Mapping[str, Any]]) -> Iterator[_Row]:  # Any: JSON
     """Consumption prices of Linux sizes; spot ones say so in their names."""
     for item in items:
-        size, name = item["armSkuName"], item["skuName"]
-        if item["type"] != "Consumption" or "Windows" in item["productName"] or "Low Priority" in name:
+        size, name, product = item["armSkuName"], item["skuName"], item["productName"]
+        other = " Win" in product or "Cloud Services" in product or "CloudServices" in product
+        if item["type"] != "Consumption" or other or "Low Priority" in name:
             continue
         if item.get("currencyCode", "USD") != "USD":
             raise ValueError(f"{size}: a price in {item['currencyCode']}; ask for USD")
         gpu, count = _gpus_of_type(size)
-        price = _amount(str(item["retailPrice"]))
+        price = _amount(str(item["retailPrice"])) or None
         prices = (None, price, None) if "Spot" in name else (price, None, None)
-        yield str(item["armRegionName"]), gpu, count, size, prices
+        if price:
+            yield str(item["armRegionName"]), gpu, count, size, prices
 
 
 def read_user_catalog(path: Path) -> list[PricedNode]:

@@ -126,8 +126,8 @@ def import_prices(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="SkyPilot catalogs (skypilot:aws for an installed one's), price lists of AWS (CSV), Azure and Google Cloud "
-            "(JSON), CSV files of your own.",
+            help="SkyPilot catalogs (skypilot:aws for an installed one's), price lists of AWS (CSV, JSON), Azure and "
+            "Google Cloud (JSON), CSV files of your own.",
         ),
     ],
     output: Annotated[

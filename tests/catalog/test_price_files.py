@@ -104,6 +104,64 @@ def test_price_lists_of_aws_and_azure(tmp_path: Path) -> None:
     assert {node.configuration for node in read_prices(tmp_path / "azure.json")[0]} == {"8xH200", "2xH100"}
 
 
+def _aws_product(kind: str, usd_h: str, currency: str = "USD", **attributes: str) -> dict[str, Any]:
+    """A product in the form of AWS's price list, with its price on demand."""
+    attributes = {"tenancy": "Shared", "operatingSystem": "Linux", "preInstalledSw": "NA", **attributes}
+    attributes = {"marketoption": "OnDemand", "capacitystatus": "Used", "instanceType": kind, **attributes}
+    price = {"priceDimensions": {"x": {"unit": "Hrs", "pricePerUnit": {currency: usd_h}}}}
+    return {
+        "product": {"attributes": {"regionCode": "us-east-1", "gpu": "8", **attributes}},
+        "terms": {"OnDemand": {"y": price}},
+    }
+
+
+def test_price_list_of_aws_as_json(tmp_path: Path) -> None:
+    """The bulk list, and answers of ``get-products``; capacity blocks stand there with a price of 0."""
+    products = [
+        _aws_product("p5en.48xlarge", "63.296"),
+        _aws_product("p4d.24xlarge", "21.9642"),
+        _aws_product("p4d.24xlarge", "0.0000000000", marketoption="CapacityBlock"),
+        _aws_product("p4d.24xlarge", "1.0", tenancy="Dedicated"),
+        _aws_product("p6-b200.48xlarge", "0.0"),
+        _aws_product("m5.large", "0.096", gpu="NA"),
+    ]
+    bulk = {
+        "offerCode": "AmazonEC2",
+        "products": {str(number): product["product"] for number, product in enumerate(products)},
+        "terms": {"OnDemand": {str(number): product["terms"]["OnDemand"] for number, product in enumerate(products)}},
+    }
+    for document in (bulk, {"PriceList": [json.dumps(product) for product in products]}, {"PriceList": products}):
+        (tmp_path / "index.json").write_text(json.dumps(document))
+        nodes, _ = read_prices(tmp_path / "index.json")
+        prices = {(node.region, node.configuration): node.on_demand_usd_h for node in nodes}
+        assert prices == {("us-east-1", "8xH200"): 63.296, ("us-east-1", "8xA100-40"): 21.9642}
+    (tmp_path / "index.json").write_text(json.dumps({"PriceList": [_aws_product("p5.48xlarge", "400", "CNY")]}))
+    with pytest.raises(CoraloptError, match=r"AWS.*p5\.48xlarge: a price in CNY"):
+        read_prices(tmp_path / "index.json")
+
+
+def test_capacity_blocks_of_aws_are_not_free_nodes(tmp_path: Path) -> None:
+    """The list in CSV has a row of a capacity block, paid for ahead, beside the one on demand."""
+    *head, row = AWS.splitlines()[:4]
+    head[-1] += ',"MarketOption"'
+    rows = [row + ',"OnDemand"', row.replace('"1.861"', '"0.0000000000"') + ',"CapacityBlock"']
+    (tmp_path / "index.csv").write_text("\n".join([*head, *rows]) + "\n")
+    (node,) = read_prices(tmp_path / "index.csv")[0]
+    assert node.on_demand_usd_h == 1.861
+
+
+def test_azure_sells_windows_under_two_words_and_cloud_services(tmp_path: Path) -> None:
+    """Prices of 0 are placeholders; none of these is the price of a Linux machine."""
+    items = [_azure("ND96isr", 84.8)]
+    items += [
+        {**_azure("ND96isr", 1.0), "productName": f"NDsr H200 v5 {word}"} for word in ("Srs Win", "Cloud Services")
+    ]
+    items += [_azure("ND96isr", 0), _azure("ND96isr Spot", 0)]
+    (tmp_path / "azure.json").write_text(json.dumps({"Items": items}))
+    (node,) = read_prices(tmp_path / "azure.json")[0]
+    assert (node.on_demand_usd_h, node.spot_usd_h) == (84.8, None)
+
+
 def test_types_that_the_catalog_lists_need_no_gpu_column(tmp_path: Path) -> None:
     """Regions get names that scenarios can have."""
     rows = "g6e.12xlarge,2.1,10.5\nStandard_ND96amsr_A100_v4,9,32.7\na3-highgpu-2g,5,10\nx9.metal,1,2\n"
@@ -173,6 +231,39 @@ def test_skus_of_google_cloud_are_added_up_to_machines(tmp_path: Path) -> None:
     (tmp_path / "euros.json").write_text(json.dumps([_sku("Nvidia L4 GPU running in Iowa", "0.5", currency="EUR")]))
     with pytest.raises(CoraloptError, match="a price in EUR"):
         read_prices(tmp_path / "euros.json")
+
+
+def test_skus_of_newer_machines_and_other_ways_to_pay(tmp_path: Path) -> None:
+    """Names as Google Cloud's list has them; reservations, scheduled workloads and prices of 0 are no price on demand."""
+    skus = [
+        _sku("A3Plus Instance Core running in Americas", "0.026924"),
+        _sku("A3Plus Instance Ram running in Americas", "0.002344", unit="GiBy.h"),
+        _sku("Nvidia H100 80GB Plus GPU running in Americas", "10.344276"),
+        _sku("Nvidia H100 Mega 80GB GPU attached to DWS Defined Duration VMs running in Americas", "4.423936"),
+        _sku("Reserved Nvidia H100 80GB Mega GPU in Americas in Calendar Mode", "4.841121"),
+        _sku("A3Ultra Instance Core running in Americas", "0.03"),
+        _sku("A3Ultra Instance Ram running in Americas", "0.003", unit="GBy.h"),
+        _sku("H200 141GB GPU running in Americas", "9.3117"),
+        _sku("H200 141GB GPU running in Americas", "0.0"),
+        _sku("A4 Nvidia B200 (1 gpu slice) running in Americas", "16.11"),
+        {
+            **_sku("Spot Preemptible A4 Nvidia B200 (1 gpu slice) running in Americas", "4.9542"),
+            "category": {"usageType": "OnDemand"},
+        },
+        _sku("G4 Instance Core running in Americas", "0.04891"),
+        _sku("G4 Instance Ram running in Americas", "0.00587", unit="GiBy.h"),
+        _sku("RTX 6000 96GB running in Americas", "1.09565"),
+        _sku("1/8 vGPU no lssd running in Americas", "0.64688"),
+    ]
+    (tmp_path / "pages.json").write_text(json.dumps([{"skus": skus[:7]}, {"skus": skus[7:]}]))
+    by = {node.configuration: node for node in read_prices(tmp_path / "pages.json")[0] if node.region == "us-east1"}
+    assert by["8xH100"].instance_type == "a3-megagpu-8g"
+    assert by["8xH100"].on_demand_usd_h == pytest.approx(92.7424, abs=1e-3)
+    ram = 2952 * 0.003 * 2**30 / 1e9
+    assert by["8xH200"].on_demand_usd_h == pytest.approx(8 * 9.3117 + 224 * 0.03 + ram)
+    assert (by["8xB200"].on_demand_usd_h, by["8xB200"].spot_usd_h) == (128.88, 39.6336)
+    assert by["1xRTXPRO6000"].on_demand_usd_h == pytest.approx(4.49993)
+    assert set(by) == {"8xH100", "8xH200", "8xB200", *(f"{count}xRTXPRO6000" for count in (1, 2, 4, 8))}
 
 
 @pytest.mark.parametrize(
