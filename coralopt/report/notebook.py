@@ -48,10 +48,9 @@ def drawn(blocks: Sequence[Block]) -> Markup:
 
 
 def _plan(plan: Plan) -> str:
-    few = plan.model_copy(update={"instances": plan.instances[:MOST_ROWS]})
     bill = bill_of(plan)
-    tables = bill_table(bill, MOST_ROWS), model_table(bill), demand_table(plan), plan_summary(plan), instance_table(few)
-    return shown(*tables, drawn(tuple(pipeline_blocks(plan))[1:]))
+    tables = bill_table(bill, MOST_ROWS), model_table(bill), demand_table(plan), plan_summary(plan)
+    return shown(*tables, instance_table(plan, MOST_ROWS), drawn(tuple(pipeline_blocks(plan))[1:]))
 
 
 def _plan_columns(plan: Plan) -> Columns:

@@ -16,6 +16,9 @@ from coralopt.report.promise import certificate_table, expected_fact
 from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.verified import simulated_table
 
+#: Instances that tables and drawings have; more would take minutes to print, and nobody reads them.
+MOST_INSTANCES = 200
+
 
 def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Table:
     """Cost, proven bound, gap and, where known, the share of requests expected within SLO in one small table."""
@@ -134,8 +137,8 @@ def option_table(plan: Plan) -> Table:
     )
 
 
-def instance_table(plan: Plan) -> Table:
-    """What runs: one row a serving template and region."""
+def instance_table(plan: Plan, most: int = MOST_INSTANCES) -> Table:
+    """What runs: one row a serving template and region; the ``most`` dearest where there are more."""
     columns: list[Column | str] = [
         *("model phase", "region", Column("count", "{}"), "nodes of one instance", "layers"),
         *(Column("tokens/s each", "{:,.1f}"), Column("USD/h each", "{:,.4f}")),
@@ -150,9 +153,18 @@ def instance_table(plan: Plan) -> Table:
             instance.tokens_s,
             instance.price_usd_h,
         )
-        for instance in plan.instances
+        for instance in dearest_instances(plan, most)
     ]
-    return make_table("Serving instances", columns, rows)
+    few = len(rows) < len(plan.instances)
+    caption = f"The {most} dearest of {len(plan.instances):,} rows; all are in the plan file." if few else None
+    return make_table("Serving instances", columns, rows, caption=caption)
+
+
+def dearest_instances(plan: Plan, most: int) -> tuple[PlannedInstance, ...]:
+    """All of a plan's instances in its order, or the ``most`` dearest, dearest first, where there are more."""
+    if len(plan.instances) <= most:
+        return plan.instances
+    return tuple(sorted(plan.instances, key=lambda item: -item.count * item.price_usd_h)[:most])
 
 
 def _nodes_of(instance: PlannedInstance) -> str:
@@ -212,7 +224,7 @@ def plan_view(
         parts.append(certificate_table(plan.certificate))
     if pipelines:
         parts.append(Text("\nPipelines (layers held, nodes with their share of the stage's traffic)"))
-        parts.extend(pipeline_drawing(instance) for instance in plan.instances)
+        parts.extend(pipeline_drawing(instance) for instance in dearest_instances(plan, MOST_INSTANCES))
     return Group(*parts)
 
 

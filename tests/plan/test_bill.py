@@ -15,6 +15,7 @@ from coralopt import Plan, plan_scenario
 from coralopt.plan.bill import HOURS_A_MONTH, OneGpuRent, bill_of
 from coralopt.planning import PlanRequest, cheapest_of_one_gpu, get_planner
 from coralopt.report.bill import bill_csv, bill_table
+from coralopt.report.tables import MOST_INSTANCES, instance_table
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 
 RunCli = Callable[..., Any]
@@ -74,6 +75,23 @@ def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> N
         tiny_scenario.price_usd_h,
     )
     assert cheapest_of_one_gpu(PlanRequest(alone), outcome) is None
+
+
+def test_show_compares_with_one_gpu_type_when_asked(run_cli: RunCli, tiny_plan_file: Path) -> None:
+    """The same words as of `plan`; the plan document itself has no such comparison."""
+    shown = run_cli("show", str(tiny_plan_file), "--bill", "--one-gpu")
+    assert "cheapest with one GPU type" in " ".join(shown.stdout.split())
+    refused = run_cli("show", str(tiny_plan_file), "--one-gpu", "--json")
+    assert (refused.returncode, "--bill" in refused.stderr) == (2, True)
+
+
+def test_show_ends_after_the_dearest_instances(tiny_plan: Plan) -> None:
+    """Printing a plan takes no minutes, however many rows it has."""
+    many = tiny_plan.model_copy(update={"instances": tiny_plan.instances * MOST_INSTANCES})
+    table = instance_table(many)
+    assert table.row_count == MOST_INSTANCES
+    assert f"of {len(many.instances):,} rows" in str(table.caption)
+    assert instance_table(tiny_plan).caption is None
 
 
 def test_show_writes_the_bill(run_cli: RunCli, tiny_plan: Plan, tiny_plan_file: Path, tmp_path: Path) -> None:

@@ -365,11 +365,7 @@ def _tables(plan: Plan, bill: Bill) -> Iterable[Block]:
         yield HtmlTable(bill_table(bill, ROWS))
     if len(bill.models) > 12:
         yield HtmlTable(model_table(bill, ROWS))
-    dearest = sorted(plan.instances, key=lambda item: -item.count * item.price_usd_h)[:ROWS]
-    shown = plan if len(plan.instances) <= ROWS else plan.model_copy(update={"instances": tuple(dearest)})
-    yield HtmlTable(instance_table(shown), filtered=True)
-    if shown is not plan:
-        yield Words(f"The {ROWS} dearest of {len(plan.instances):,} rows; all are in the plan file.", small=True)
+    yield HtmlTable(instance_table(plan, ROWS), filtered=True)
     played = simulated_table(plan)
     if played is not None:
         yield HtmlTable(played)
