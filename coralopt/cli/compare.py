@@ -32,7 +32,7 @@ TIME_LIMIT_S, DURATION_S = 60.0, 120.0
 #: What a row says to machines.
 ROW_KEYS = (
     *("label", "share", "demand_met", "cost_usd_h", "bound_usd_h", "above_bound", "own_gap", "tokens_usd"),
-    *("verified", "violations", "seconds", "error", "notes", "simulated"),
+    *("verified", "violations", "seconds", "error", "notes", "simulated", "attained"),
 )
 
 
@@ -109,7 +109,7 @@ def compare(
     from coralopt.plan.files import write_text
     from coralopt.planning.compare import Contestant, with_bound
     from coralopt.planning.compare import compare as run
-    from coralopt.report.comparison import comparison_table, draw_comparison, require_drawable
+    from coralopt.report.comparison import attainment_table, comparison_table, draw_comparison, require_drawable
     from coralopt.scenario import load_scenario
 
     contestants = [Contestant.parse(text) for text in planners.split(",") if text.strip()]
@@ -127,7 +127,7 @@ def compare(
 
         def finished(row: Row) -> Row:
             if requests is not None and row.plan is not None:
-                row = replace(row, simulated=_played(row, requests, traffic.seed))
+                row = _simulated(row, requests, traffic.seed)
             kept.append(row)
             if files.output is not None and row.plan is not None:
                 row.plan.save(files.output / str(_file_name(row)))
@@ -162,7 +162,10 @@ def compare(
     if files.output is not None:
         text = json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
         write_text(files.output / "comparison.json", text, "the comparison")
-    present(CommandOutput(document, [comparison_table(rows, f"Planners on {resolved.name}")], lines), quiet)
+    tables = [comparison_table(rows, f"Planners on {resolved.name}")]
+    if requests is not None:
+        tables.append(attainment_table(rows, "Requests within SLO by model phase, with 95 % interval"))
+    present(CommandOutput(document, tables, lines), quiet)
     if files.plot is not None and rows:
         draw_comparison(rows, files.plot, f"{resolved.name}: cost by planner")
     if stopped:
@@ -188,10 +191,13 @@ def _stop_after_interrupt() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _played(row: Row, requests: Trace, seed: int) -> dict[str, float]:
-    """The requests against a plan; where it was made for a share of the demand, that share of them, drawn by seed."""
+def _simulated(row: Row, requests: Trace, seed: int) -> Row:
+    """The row with a simulation of its plan; where it was made for a share of the demand, of that share of the requests,
+    drawn by seed."""
     import numpy as np
 
+    from coralopt.report.promise import interval
+    from coralopt.report.simulation import outcome_name
     from coralopt.simulation import SimulationConfig
     from coralopt.simulation import simulate as play
     from coralopt.workload import Trace
@@ -208,12 +214,22 @@ def _played(row: Row, requests: Trace, seed: int) -> dict[str, float]:
         )
     result = play(row.plan, requests, config=SimulationConfig(seed=seed))
     goodput = sum(o.goodput_tokens_s for o in result.outcomes if o.kind == "decode")
-    return {
+    figures = {
         "attainment": float(result.attainment),
         "goodput_tokens_s": float(goodput),
         "tokens_usd": float(goodput * 3600 / result.cost_usd_h) if result.cost_usd_h > 0 else math.nan,
         "requests": float(len(requests.arrival_s)),
     }
+    attained: dict[str, dict[str, float]] = {}
+    for outcome in result.outcomes:
+        low, high = interval(outcome.attainment, outcome.requests)
+        attained[outcome_name(outcome)] = {
+            "attainment": outcome.attainment,
+            "low": low,
+            "high": high,
+            "requests": outcome.requests,
+        }
+    return replace(row, simulated=figures, attained=attained)
 
 
 def _file_name(row: Row) -> str | None:

@@ -84,7 +84,9 @@ class Row:
         seconds: Wall time of the planner, library included.
         error: Why there is no plan; empty otherwise.
         notes: Remarks of the planner.
-        simulated: Figures of a simulation: ``attainment``, ``goodput_tokens_s``, ``tokens_usd``; empty without one.
+        simulated: Figures of a simulation: ``attainment``, ``goodput_tokens_s``, ``tokens_usd``, ``requests``; empty
+            without one.
+        attained: Model phase -> ``attainment``, ``low``, ``high`` (interval) and ``requests``; empty without a simulation.
     """
 
     label: str
@@ -102,6 +104,7 @@ class Row:
     error: str = ""
     notes: tuple[str, ...] = ()
     simulated: Mapping[str, float] = field(default_factory=dict)
+    attained: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Comparison(tuple[Row, ...], Tabular):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ from rich.table import Table
 
 from coralopt.errors import CoraloptError
 from coralopt.planning.compare import Row
-from coralopt.report.table import Column, make_table, numbers
+from coralopt.report.promise import interval
+from coralopt.report.simulation import outcome_name
+from coralopt.report.table import Column, make_table, numbers, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +46,42 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
             figures.append(played.get("tokens_usd", math.nan) / 1000)
         gap = None if row.own_gap is None else row.own_gap * 100
         cells.append([*figures, gap, row.seconds, "verified" if row.verified else "WRONG"])
+    return make_table(title, columns, cells)
+
+
+@dataclass(frozen=True)
+class AttainedPhase:
+    """Share of the requests of one model phase that met the SLO, with the ends of its interval."""
+
+    name: str
+    share: float
+    low: float
+    high: float
+
+
+def attained_phases(row: Row) -> list[AttainedPhase]:
+    """Of the comparison's simulation, else of the plan's certificate, else of the simulation that the plan carries."""
+    if row.attained:
+        return [AttainedPhase(name, item["attainment"], item["low"], item["high"]) for name, item in row.attained.items()]
+    if row.plan is not None and row.plan.certificate is not None:
+        phases = row.plan.certificate.phases
+        return [AttainedPhase(f"{item.model}/{item.kind}", item.mean, item.low, item.high) for item in phases]
+    if row.plan is not None and row.plan.simulated is not None:
+        return [
+            AttainedPhase(outcome_name(item), item.attainment, *interval(item.attainment, item.requests))
+            for item in row.plan.simulated.phases
+        ]
+    return []
+
+
+def attainment_table(rows: Sequence[Row], title: str, worst: bool = False) -> Table:
+    """Attainment of every planner by model phase with its interval; ``worst``: of each planner only the least."""
+    columns = ["planner", "model phase", *numbers("{}", "met its SLO", "at least", "at most")]
+    cells: list[tuple[object, ...]] = []
+    for row in rows:
+        phases = [item for item in attained_phases(row) if not math.isnan(item.share)]
+        shown = [min(phases, key=lambda item: item.share)] if worst and phases else phases
+        cells += [(row.label, item.name, *map(percent, (item.share, item.low, item.high))) for item in shown]
     return make_table(title, columns, cells)
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from rich.table import Table
 
 from coralopt.plan.certificate import Certificate
 from coralopt.report.table import Column, make_table, numbers, percent
+
+#: Two-sided 95 % of a normal distribution.
+_Z = 1.959964
+
+
+def interval(share: float, count: float) -> tuple[float, float]:
+    """The Wilson score interval, 95 %, of a share seen among ``count`` independent requests."""
+    if count <= 0 or not math.isfinite(share):
+        return 0.0, 1.0
+    centre = (share + _Z**2 / (2 * count)) / (1 + _Z**2 / count)
+    half = _Z / (1 + _Z**2 / count) * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def expected_fact(expected: Mapping[str, float], certified: bool) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coralopt.report.table import Column, facts_table, make_table, numbers
+from coralopt.plan.document import SimulatedPhase
 from coralopt.simulation import PhaseOutcome, SimulationResult
 from coralopt.simulation.causes import BURST_S, CAUSES
 
@@ -217,7 +218,7 @@ def simulation_view(result: SimulationResult, nodes: bool = True) -> RenderableT
     return Group(*parts)
 
 
-def outcome_name(row: PhaseOutcome) -> str:
+def outcome_name(row: PhaseOutcome | SimulatedPhase) -> str:
     """Model phase, and which of its two latencies for mixed ones."""
     return row.key + (f" ({row.kind})" if row.phase == "mixed" else "")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from coralopt.plan.document import Plan
+from coralopt.report.simulation import outcome_name
 from coralopt.report.table import NOTHING, Column, make_table, numbers, percent
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ def simulated_table(plan: Plan) -> Table | None:
     for row in mark.phases:
         causes = sorted(row.causes.items(), key=lambda item: -item[1])
         missed = ", ".join(f"{name} {share * 100:.2f} %" for name, share in causes) or NOTHING
-        name = row.key + (f" ({row.kind})" if row.phase == "mixed" else "")
-        rows.append((name, percent(row.attainment), percent(row.attainment_feasible), row.p99_ms, missed))
+        rows.append((outcome_name(row), percent(row.attainment), percent(row.attainment_feasible), row.p99_ms, missed))
     shares = numbers("{}", "met SLO", "met of feasible")
     columns: tuple[Column | str, ...] = ("model phase", *shares, Column("p99 ms", "{:,.1f}"), "missed for")
     asked = f"{percent(mark.target)}{possible} asked for"

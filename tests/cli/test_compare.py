@@ -29,6 +29,9 @@ def test_compare_prints_writes_and_simulates(tmp_path: Path, run_cli: RunCli) ->
     assert rows["coral"]["verified"]
     assert rows["homo:homogeneous=node"]["cost_usd_h"] >= rows["coral"]["bound_usd_h"]
     assert 0 < rows["coral"]["simulated"]["attainment"] <= 1
+    attained = rows["coral"]["attained"]["phi4-14b/prefill"]
+    assert attained["low"] < attained["attainment"] < attained["high"]
+    assert attained["requests"] > 0
     assert (tmp_path / "cost.svg").read_text().startswith("<?xml")
     checked = run_cli("verify", "plans/homo_homogeneous_node.json")
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -27,7 +27,7 @@ PAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     (
         "comparison",
         (
-            "compare core --planners coral,homo,cauchy,melange,single-best -o plans",
+            "compare core --planners coral,homo,cauchy,melange,single-best --simulate -o plans",
             "report plans/comparison.json -o comparison.html",
         ),
         760,

@@ -101,7 +101,10 @@ def flowing(plan: Plan) -> Plan:
         PlannedMode(model=model, mode=mode, share=share) for mode, share in (("disaggregated", 0.75), ("mixed", 0.25))
     )
     share = PlannedShare(group="node", position=0, step_ms=2.0, cycle_ms=8.0, memory_share=0.5)
-    instances = (plan.instances[0].model_copy(update={"shared": share}), *plan.instances[1:])
+    other = share.model_copy(update={"position": 1, "step_ms": 6.0})
+    first, *rest = plan.instances
+    second = first.model_copy(update={"name": "second", "model": plan.demands[-1].model, "shared": other})
+    instances = (first.model_copy(update={"shared": share}), *rest, second)
     return plan.model_copy(update={"flows": flows, "modes": modes, "egress_usd_h": 7.5, "instances": instances})
 
 
@@ -193,6 +196,11 @@ def test_flows_modes_and_shared_nodes_are_drawn_to_scale(opened: Any) -> None:
     )
     assert split["width"] == pytest.approx(3 * mixed["width"], rel=0.02)
     assert "25% of the time of a node that models share" in page.inner_text("#pipelines")
+    short, long = (page.locator(f'#pipelines [aria-label*="a step of {ms} ms"]') for ms in ("2.0", "6.0"))
+    widths = [mark.locator("rect").bounding_box()["width"] for mark in (short, long)]
+    assert widths[1] == pytest.approx(3 * widths[0], rel=0.02)
+    long.focus()
+    assert "phi4-14b/prefill: a step of 6.0 ms in a cycle of 8.0 ms, 50% of the GPUs' memory" in tip.inner_text()
     assert "7.5000 USD/h egress" in page.inner_text(".answer:nth-child(1)")
     assert trouble == []
 

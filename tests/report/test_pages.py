@@ -26,7 +26,8 @@ from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.files import ResultFiles, read_results
 from coralopt.report.pages.fleet import draw_fleet
 from coralopt.report.pages.page import HtmlTable, Words, blocks_html
-from coralopt.report.pages.simulation import PlayedRequests, interval
+from coralopt.report.pages.simulation import PlayedRequests
+from coralopt.report.promise import interval
 from coralopt.report.table import make_table, percent
 from coralopt.runtime.router.status import FleetStatus, InstanceStatus, LatencyStatus
 from coralopt.simulation import simulate
@@ -118,7 +119,7 @@ def test_comparisons_epochs_and_benches_have_pages(run_cli: RunCli, tmp_path: Pa
     """Each from the files that its command writes."""
     commands: dict[str, tuple[list[str], list[str], str]] = {
         "compare": (
-            ["compare", "tiny", "--planners", "coral,homo", "-o", "plans"],
+            ["compare", "tiny", "--planners", "coral,homo", "--simulate", "--duration", "20", "-o", "plans"],
             ["plans/comparison.json"],
             "Who is",
         ),

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from coralopt.planning.compare import Row
-from coralopt.report.comparison import comparison_table, row_name
+from coralopt.report.comparison import attained_phases, attainment_table, comparison_table, row_name
 from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.plan import pipeline_blocks
+from coralopt.report.table import percent
 
 
 def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
@@ -51,12 +52,42 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
     )
     sections = [
         PageSection("costs", "Cost and tokens", cost_figures(rows)),
+        PageSection("attainment", "Attainment by model phase", _attainment(rows)),
         PageSection("figures", "All figures", (HtmlTable(comparison_table(rows, "")), *_remarks(rows))),
         PageSection("plans", "Every plan's pipelines", tuple(_plans(planned))),
     ]
     broken = tuple(f"{row.label}: {text}" for row in wrong for text in row.violations or ("its figures do not hold",))
     summary = f"{len(rows)} planners, one scenario."
-    return Page(f"Planners on {scenario}", summary, (first, second, third), sections, broken)
+    answers = (first, second, _promise_answer(planned), third)
+    return Page(f"Planners on {scenario}", summary, answers, sections, broken)
+
+
+def _promise_answer(rows: Sequence[Row]) -> PageAnswer:
+    """The least attainment of each plan with its interval."""
+    known = {row.label: min((item.share for item in attained_phases(row)), default=math.nan) for row in rows}
+    least = {label: share for label, share in known.items() if not math.isnan(share)}
+    question = "Do they keep their promise?"
+    if not least:
+        words = "No requests were played against them. `coralopt compare SCENARIO --simulate -o FOLDER` does it."
+        return PageAnswer(question, "Not simulated", (Words(words),))
+    best = max(least, key=lambda label: least[label])
+    words = "Of each plan the model phase with the least share of requests within SLO, and the interval of that share."
+    return PageAnswer(
+        question,
+        f"{best}: {percent(least[best])} at least",
+        (Words(words), HtmlTable(attainment_table(rows, "", worst=True))),
+    )
+
+
+def _attainment(rows: Sequence[Row]) -> tuple[Block, ...]:
+    """All phases of all plans; nothing where nothing is known."""
+    if not any(map(attained_phases, rows)):
+        return ()
+    words = (
+        "95 % intervals of independent requests (Wilson); of a certified plan the certificate's. Requests of one burst wait "
+        "for the same queue, so their true interval is wider."
+    )
+    return HtmlTable(attainment_table(rows, "")), Words(words, small=True)
 
 
 def _more(share: float) -> str:

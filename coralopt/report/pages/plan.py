@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from coralopt.plan.bill import Bill, OneGpuRent, bill_of
-from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.plan.document import Plan, PlannedInstance, PlannedShare, PlannedStage
 from coralopt.plan.flows import flows_of
 from coralopt.planning.analysis import PlanAnalysis
 from coralopt.report.bill import ATTRIBUTION, bill_notes, bill_table, model_table
@@ -112,6 +112,7 @@ def pipeline_blocks(plan: Plan) -> Iterable[Block]:
         "move to it with the tab key, for its throughput and where that figure comes from."
     )
     yield Grid(tuple(figures[:DRAWN]))
+    yield from _grid(_shared_figure(plan))
     if len(figures) > DRAWN:
         yield Folded(f"{len(figures) - DRAWN} more pipelines", (Grid(tuple(figures[DRAWN:])),))
     if len(order) > len(figures):
@@ -135,6 +136,38 @@ def _pipeline_figure(group: Sequence[PlannedInstance], colours: dict[str, int], 
     if first.shared is not None:
         caption += f"; {first.shared.step_ms / first.shared.cycle_ms:.0%} of the time of a node that models share"
     return Figure(pipeline(first, colours, sources), caption + (f"; {kept} run already" if kept else ""))
+
+
+def _shared_figure(plan: Plan) -> Iterable[Figure]:
+    """Which models share a node: the steps of each in one cycle of the node."""
+    groups: dict[str, list[PlannedInstance]] = defaultdict(list)
+    for item in plan.instances:
+        if item.shared is not None:
+            groups[item.shared.group].append(item)
+    if not groups:
+        return
+    colours = colour_numbers(sorted({item.model for group in groups.values() for item in group}))
+    rows = []
+    for group in list(groups.values())[:FOLDED]:
+        first = group[0]
+        label = f"{first.count} x {first.stages[0].nodes[0].configuration} in {first.region}: one cycle"
+        parts = [
+            BarPart(item.model, item.shared.step_ms, colours[item.model], _step_words(item, item.shared))
+            for item in group
+            if item.shared is not None
+        ]
+        rows.append(BarRow(label, tuple(parts)))
+    caption = "Nodes that models share: whose step takes how much of a cycle, ms"
+    if len(groups) > len(rows):
+        caption += f"; the first {len(rows)} of {len(groups):,}"
+    yield Figure(bars("Nodes that models share, ms of a cycle", rows, "{:,.1f} ms"), caption)
+
+
+def _step_words(item: PlannedInstance, share: PlannedShare) -> str:
+    return (
+        f"{item.key}: a step of {share.step_ms:,.1f} ms in a cycle of {share.cycle_ms:,.1f} ms, "
+        f"{share.memory_share:.0%} of the GPUs' memory, {item.tokens_s:,.1f} tokens/s"
+    )
 
 
 def _flows(plan: Plan) -> Iterable[Block]:

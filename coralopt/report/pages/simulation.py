@@ -11,7 +11,7 @@ from coralopt.plan.certificate import Certificate
 from coralopt.plan.document import Plan
 from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
 from coralopt.report.pages.page import Block, Figure, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
-from coralopt.report.promise import certificate_table
+from coralopt.report.promise import certificate_table, interval
 from coralopt.report.simulation import (
     LATENCY_SHARES,
     MEANING,
@@ -25,8 +25,6 @@ from coralopt.simulation import PhaseOutcome, SimulationResult
 
 #: The question of the first screen.
 PROMISE = "Does it keep its promise?"
-#: Two-sided 95 % of a normal distribution.
-_Z = 1.959964
 
 
 @dataclass(frozen=True)
@@ -74,15 +72,6 @@ def played_requests(result: SimulationResult) -> PlayedRequests:
     return PlayedRequests(result.outcomes, latency_quantiles(result), facts)
 
 
-def interval(share: float, count: int) -> tuple[float, float]:
-    """The Wilson score interval, 95 %, of a share seen among ``count`` independent requests."""
-    if count <= 0 or not math.isfinite(share):
-        return 0.0, 1.0
-    centre = (share + _Z**2 / (2 * count)) / (1 + _Z**2 / count)
-    half = _Z / (1 + _Z**2 / count) * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def promise_answer(
     plan: Plan | None, played: PlayedRequests | None, expected: Mapping[str, float] | None = None
 ) -> PageAnswer:
@@ -97,9 +86,7 @@ def promise_answer(
     elif plan is not None and plan.certificate is not None:
         return _certified(plan.certificate)
     elif mark is not None:
-        rows = [
-            (row.key + f" ({row.kind})" * (row.phase == "mixed"), row.attainment, row.requests) for row in mark.phases
-        ]
+        rows = [(outcome_name(row), row.attainment, row.requests) for row in mark.phases]
         words = f"Simulated: {mark.requests:,} requests; {percent(mark.target)} of each model phase asked for."
     elif expected:
         rows = [(key, share, 0) for key, share in expected.items()]
