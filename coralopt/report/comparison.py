@@ -62,7 +62,9 @@ class AttainedPhase:
 def attained_phases(row: Row) -> list[AttainedPhase]:
     """Of the comparison's simulation, else of the plan's certificate, else of the simulation that the plan carries."""
     if row.attained:
-        return [AttainedPhase(name, item["attainment"], item["low"], item["high"]) for name, item in row.attained.items()]
+        return [
+            AttainedPhase(name, item["attainment"], item["low"], item["high"]) for name, item in row.attained.items()
+        ]
     if row.plan is not None and row.plan.certificate is not None:
         phases = row.plan.certificate.phases
         return [AttainedPhase(f"{item.model}/{item.kind}", item.mean, item.low, item.high) for item in phases]

@@ -105,6 +105,21 @@ def test_the_cheapest_cover_is_that_of_trying_all(case: tuple[Groups, Known, np.
         assert least <= games.capacity[int(t), int(count)] <= most
 
 
+def test_a_group_that_stays_unclear_is_never_played_without_requests() -> None:
+    """Where even the least share stays unclear, nothing is below it; a window without requests has no end."""
+    games = Known({}, [float(3 * PARTS)])
+
+    def verdict(template: int, count: int, rate: float) -> str:
+        assert rate > 0
+        return "unclear"
+
+    games.verdict = verdict  # type: ignore[method-assign]
+    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.array([1]))
+    groups.unclear[0] = 1
+    groups.settle(0)
+    assert groups.least[0] == 0
+
+
 @settings(max_examples=150, deadline=None)
 @given(phases(), st.integers(0, 40))
 def test_the_cheapest_covers_are_those_of_trying_all(case: tuple[Groups, Known, np.ndarray], more: int) -> None:

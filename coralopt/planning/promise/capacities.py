@@ -110,6 +110,9 @@ class Groups:
         for _ in range(HALVES):
             if self.known[j]:
                 return
+            if parts <= low:
+                # Only what lies above an unclear share is left.
+                break
             self.find_out(j, parts)
             if self.least[j] >= parts:
                 low = parts
