@@ -78,7 +78,7 @@ def attained_phases(row: Row) -> list[AttainedPhase]:
 
 def attainment_table(rows: Sequence[Row], title: str, worst: bool = False) -> Table:
     """Attainment of every planner by model phase with its interval; ``worst``: of each planner only the least."""
-    columns = ["planner", "model phase", *numbers("{}", "met its SLO", "at least", "at most")]
+    columns: list[Column | str] = ["planner", "model phase", *numbers("{}", "met its SLO", "at least", "at most")]
     cells: list[tuple[object, ...]] = []
     for row in rows:
         phases = [item for item in attained_phases(row) if not math.isnan(item.share)]
