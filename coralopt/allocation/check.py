@@ -285,7 +285,7 @@ def _measured(problem: AllocationProblem, item: SideConstraint, t: int, r: int) 
         return Fraction(0)
     if item.measure == "usd_h":
         return _listed(problem, t, r)
-    if item.measure in ("nodes", "new_nodes"):
+    if item.measure in ("nodes", "new_nodes", "used_nodes"):
         return Fraction(nodes)
     if item.measure == "gpus":
         return Fraction(sum(int(problem.usage[t, c]) * each for c, each in zip(kinds, item.gpus, strict=True)))

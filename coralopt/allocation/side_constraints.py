@@ -23,6 +23,7 @@ surviving an instance   least ``tokens_s``   one model phase, everywhere, less t
                                              x of the phase's demand
 starting before         most  ``new_nodes``  one region and configuration: nodes of instances that do not run yet; what is
 stopping                                     free beside all that run
+nodes in use           least ``used_nodes`` one region and configuration; the search's own, see below
 ======================= ===== ============== =======================================================================
 
 A side constraint names what it measures instead of listing coefficients, so it stays true when templates are dropped,
@@ -35,6 +36,8 @@ constraints:
   Templates that run stay, so new nodes cannot grow either. Whichever instance is lost, the others give no less.
 - *Clipping* T to the demand: one of x T_m with x <= 1 holds by one instance of T >= T_m with and without.
 - *Lagrangian bounds*: leaving one out, or moving it into the objective at any price mu >= 0, leaves a bound.
+- Nodes in use would break dominance: the search asks for them when it branches on reduced problems
+  (:mod:`coralopt.allocation.search.node_counts`), and problems that have such a constraint are not reduced.
 - One of "most 0" of instances or nodes is a *ban*: its columns never exist, and no row is left.
 
 Losing the largest instance is not linear: sum T nu - max {T(tau): nu > 0} >= x T_m. :meth:`SideConstraint.coefficients` has
@@ -59,7 +62,7 @@ from coralopt.allocation.supply import Segments
 from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats, Ints
 
-Measure = Literal["instances", "nodes", "new_nodes", "gpus", "usd_h", "tokens_s"]
+Measure = Literal["instances", "nodes", "new_nodes", "used_nodes", "gpus", "usd_h", "tokens_s"]
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class SideConstraint:
         if self.measure == "gpus":
             counted = problem.usage[:, list(self.configurations or ())] @ np.array(self.gpus, dtype=np.float64)
             return np.where(inside, counted[template], 0.0)
-        if self.measure in ("nodes", "new_nodes"):
+        if self.measure in ("nodes", "new_nodes", "used_nodes"):
             usage = problem.usage if self.configurations is None else problem.usage[:, list(self.configurations)]
             return np.where(inside, usage.sum(axis=1, dtype=np.float64)[template], 0.0)
         price = problem.segments.base if self.is_rent else problem.price
@@ -285,7 +288,7 @@ def refuse_bad_constraints(problem: Measured) -> None:
         if names.count(item.name) > 1:
             raise SolverError(f"{what}: two rows have this name")
         most = ("instances", "nodes", "new_nodes", "gpus", "usd_h")
-        allowed = most if item.sense == "most" else ("instances", "tokens_s")
+        allowed = most if item.sense == "most" else ("instances", "tokens_s", "used_nodes")
         if item.measure not in allowed:
             raise SolverError(f"{what}: '{item.sense}' rows measure {', '.join(allowed)}, not {item.measure}")
         if not np.isfinite(item.bound) or item.bound < 0:
@@ -294,7 +297,8 @@ def refuse_bad_constraints(problem: Measured) -> None:
             raise SolverError(f"{what}: rows of tokens/s have one model phase and a share of 0 to 1 as bound")
         if item.one_lost and (item.measure != "tokens_s" or item.regions is not None):
             raise SolverError(f"{what}: only tokens/s of all regions can be asked for beside the loss of one instance")
-        if item.configurations is not None and (item.sense == "least" or item.measure == "usd_h"):
+        least = item.sense == "least" and item.measure != "used_nodes"
+        if item.configurations is not None and (least or item.measure == "usd_h"):
             raise SolverError(f"{what}: only limits on nodes or instances may name configurations")
         if item.measure == "gpus" and (
             len(item.gpus) != len(item.configurations or ()) or min(item.gpus, default=0) < 1

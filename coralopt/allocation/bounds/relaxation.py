@@ -116,15 +116,21 @@ def dual_bound(problem: AllocationProblem, columns: Columns, relaxation: Relaxat
     return earned - paid + lost - 1e-9 * ((not columns.paid) + abs(earned) + paid - lost)
 
 
-def solve_relaxation(problem: AllocationProblem, columns: Columns, solver: Backend | str) -> Relaxation:
+def solve_relaxation(
+    problem: AllocationProblem, columns: Columns, solver: Backend | str, active: Bools | None = None
+) -> Relaxation:
     """Solve the linear relaxation over all columns with any back end that gives LP duals.
+
+    ``active``, bool (N,), says with which columns it begins; by default with the cheapest ones a token.
 
     The price of shortfall cannot be known beforehand: under scarcity a token may cost more than any column charges for
     it. Where shortfall is left, :func:`least_shortfall` decides whether it must be; if it need not, its columns are
     enough to go on without any shortfall.
     """
     served = columns.served
-    active = _cheapest(columns, columns.cost / np.maximum(problem.throughput[columns.template], 1e-300)) | columns.kept
+    if active is None:
+        active = _cheapest(columns, columns.cost / np.maximum(problem.throughput[columns.template], 1e-300))
+    active = active | columns.kept
     dear = np.zeros(len(problem.demand))
     some = served.tokens_s > 0
     np.maximum.at(dear, served.phase[some], columns.cost[served.column[some]] / served.tokens_s[some])

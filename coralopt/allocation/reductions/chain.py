@@ -14,6 +14,7 @@ from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.reductions.dominance import undominated
 from coralopt.allocation.reductions.prices import near_templates
 from coralopt.allocation.side_constraints import SideConstraint, banned
+from coralopt.errors import SolverError
 from coralopt.types import Bools, Floats, Ints
 
 
@@ -74,7 +75,12 @@ def reduce_problem(
         also: int64 (k,), templates that stay however dear they are at these prices.
         keep: int64 (k,), templates of a known allocation, which stay through every step.
         near: How far above the bound at ``capacity_prices`` the target lies, as a share of it, and new columns kept at most.
+
+    Raises:
+        SolverError: A side constraint asks for nodes in use, which reductions would not keep.
     """
+    if any(item.measure == "used_nodes" for item in problem.side_constraints):
+        raise SolverError("nodes that must be in use are the search's own limits; dominance would not keep them")
     steps: list[Reduction] = []
     kept = np.arange(len(problem.throughput), dtype=np.int64)
     target, bound, started = math.inf, 0.0, time.perf_counter()

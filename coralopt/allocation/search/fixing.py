@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from coralopt.allocation.model.columns import Columns
-from coralopt.allocation.problem import Allocation
+from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.part import TOLERANCE, Part
@@ -32,7 +32,7 @@ def solve_full_model(search: SearchContext) -> None:
             f"model has {wanted:,} columns; use solver 'highs' or 'scip', the reductions with restrict={limit[1]}, "
             "or a full licence"
         )
-    solution = _solve_part(search, search.reduced.kept, math.inf)
+    solution = solve_part(search, search.small, search.reduced.kept, math.inf)
     search.lap("full model")
     if search.allocation is None and solution.termination.reason in (Reason.INFEASIBLE, Reason.INFEASIBLE_OR_UNBOUNDED):
         raise infeasible(search)
@@ -60,7 +60,7 @@ def close_gap(search: SearchContext, root: Root) -> None:
         search.survivors = int(alive.sum())
         templates = np.unique(columns.template[alive])
         if search.survivors <= (most if ready else wanted) and restricted.admits(templates):
-            solution = _solve_part(search, templates, search.left(), floor)
+            solution = solve_part(search, search.small, templates, search.left(), floor)
             # Outside the survivors nothing is cheaper than the target; inside them nothing is than their bound.
             search.raise_bound(min(math.inf if solution.bound is None else solution.bound, target))
             search.lap("fixing")
@@ -74,7 +74,7 @@ def close_gap(search: SearchContext, root: Root) -> None:
         ranked = chosen[np.argsort(bounds[chosen], kind="stable")[:wanted]]
         always = np.flatnonzero(columns.kept | (root.relaxation.x > 1e-9) | columns.of_pairs(known))
         templates = restricted.cut(np.unique(columns.template[np.union1d(ranked, always)]))
-        _solve_part(search, templates, search.share_of_left(), floor)
+        solve_part(search, search.small, templates, search.share_of_left(), floor)
         search.lap("fixing")
         if known is None:
             search_neighbourhoods(search, root.reduced_costs)
@@ -83,12 +83,22 @@ def close_gap(search: SearchContext, root: Root) -> None:
         wanted = min(2 * wanted, most)
 
 
-def _solve_part(search: SearchContext, templates: Ints, time_limit: float, floor: float = 0.0) -> Solution[Allocation]:
-    """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin."""
+def solve_part(
+    search: SearchContext, problem: AllocationProblem, templates: Ints, time_limit: float, floor: float = 0.0
+) -> Solution[Allocation]:
+    """Solve over some templates, keep a better allocation; what the back end said, its bound without a margin.
+
+    Args:
+        search: What is known.
+        problem: The reduced problem, maybe within further limits.
+        templates: int64 (k,), those that take part.
+        time_limit: Seconds.
+        floor: USD/h; no allocation of ``problem`` costs less.
+    """
     options, formulation = search.with_gap(1.0, time_limit), search.options.formulation
 
     def solve_with(margin: float) -> tuple[Solution[Allocation], bool]:
-        part = Part.of(search.small, templates, floor, margin)
+        part = Part.of(problem, templates, floor, margin)
         route = "arrays" if formulation == "split" else "pyomo"
         solution: Solution[Allocation] = solve(part, search.backend, formulation, options, route=route)
         search.solutions.append(solution)

@@ -23,6 +23,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     small to U (1 - gap) - L; the first rounds already find allocations near the best.
 ``branching``
     splits the problem by how many nodes a phase uses of a kind, where there are too many coverings for that.
+``node counts``
+    splits it by how many nodes of a kind are in use in a region, where templates serve several model phases.
 ``neighbourhood``
     looks for a better allocation by large-neighbourhood search, if all that does not end in time.
 ``fixing``
@@ -65,6 +67,7 @@ from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import choose_among, choose_near_coverings
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
+from coralopt.allocation.search.node_counts import branch_on_node_counts
 from coralopt.allocation.search.options import DEFAULT_OPTIONS, AllocationSearchOptions
 from coralopt.allocation.search.rest import rest_of
 from coralopt.allocation.search.result import AllocationResult, finished, infeasible
@@ -176,6 +179,8 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
             _choose(search, root, met, values)
         if not search.done():
             search_neighbourhoods(search, root.reduced_costs)
+    elif len(search.columns) > search.limits.direct_columns and not search.done():
+        branch_on_node_counts(search, root)
     if search.open():
         close_gap(search, root)
     if search.allocation is None and search.settled():
