@@ -23,7 +23,7 @@ _FAMILIES = frozenset(
         *("llama", "llama4", "mistral", "mixtral", "ministral", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl"),
         *("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "phi3", "phimoe", "gpt_oss", "gemma", "gemma2", "gemma3"),
         *("deepseek_v2", "deepseek_v3", "kimi_k2", "glm", "glm4", "glm4_moe", "glm4v", "glm4v_moe", "minimax_m2"),
-        *("granite", "olmo2", "olmo3", "seed_oss", "smollm3", "mimo", "ernie4_5"),
+        *("ministral3", "granite", "olmo2", "olmo3", "seed_oss", "smollm3", "mimo", "ernie4_5"),
     )
 )
 _GEMMA_3 = {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}

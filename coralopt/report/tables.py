@@ -17,7 +17,7 @@ from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.verified import simulated_table
 
 #: Instances that tables and drawings have; more would take minutes to print, and nobody reads them.
-MOST_INSTANCES = 200
+MOST_SHOWN = 200
 
 
 def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Table:
@@ -137,7 +137,7 @@ def option_table(plan: Plan) -> Table:
     )
 
 
-def instance_table(plan: Plan, most: int = MOST_INSTANCES) -> Table:
+def instance_table(plan: Plan, most: int = MOST_SHOWN) -> Table:
     """What runs: one row a serving template and region; the ``most`` dearest where there are more."""
     columns: list[Column | str] = [
         *("model phase", "region", Column("count", "{}"), "nodes of one instance", "layers"),
@@ -224,7 +224,7 @@ def plan_view(
         parts.append(certificate_table(plan.certificate))
     if pipelines:
         parts.append(Text("\nPipelines (layers held, nodes with their share of the stage's traffic)"))
-        parts.extend(pipeline_drawing(instance) for instance in dearest_instances(plan, MOST_INSTANCES))
+        parts.extend(pipeline_drawing(instance) for instance in dearest_instances(plan, MOST_SHOWN))
     return Group(*parts)
 
 

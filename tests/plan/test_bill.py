@@ -15,7 +15,7 @@ from coralopt import Plan, plan_scenario
 from coralopt.plan.bill import HOURS_A_MONTH, OneGpuRent, bill_of
 from coralopt.planning import PlanRequest, cheapest_of_one_gpu, get_planner
 from coralopt.report.bill import bill_csv, bill_table
-from coralopt.report.tables import MOST_INSTANCES, instance_table
+from coralopt.report.tables import MOST_SHOWN, instance_table
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 
 RunCli = Callable[..., Any]
@@ -87,9 +87,9 @@ def test_show_compares_with_one_gpu_type_when_asked(run_cli: RunCli, tiny_plan_f
 
 def test_show_ends_after_the_dearest_instances(tiny_plan: Plan) -> None:
     """Printing a plan takes no minutes, however many rows it has."""
-    many = tiny_plan.model_copy(update={"instances": tiny_plan.instances * MOST_INSTANCES})
+    many = tiny_plan.model_copy(update={"instances": tiny_plan.instances * MOST_SHOWN})
     table = instance_table(many)
-    assert table.row_count == MOST_INSTANCES
+    assert table.row_count == MOST_SHOWN
     assert f"of {len(many.instances):,} rows" in str(table.caption)
     assert instance_table(tiny_plan).caption is None
 

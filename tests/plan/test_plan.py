@@ -121,3 +121,15 @@ def test_unreadable_plans(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PlanError, match="UTF-8"):
         Plan.load(path)
+
+
+def test_a_document_with_a_million_mistakes_is_refused_in_a_sentence(
+    tiny_plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of the first ones, or, where gathering them takes seconds, how many there are."""
+    text = json.dumps({**tiny_plan.model_dump(mode="json"), "instances": [0] * 50})
+    with pytest.raises(PlanError, match=r"instances\.19: "):
+        Plan.parse(text, "plan.json")
+    monkeypatch.setattr("coralopt.plan.document.MOST_MISTAKES", 49)
+    with pytest.raises(PlanError, match="50 fields are off, too many to name"):
+        Plan.parse(text, "plan.json")
