@@ -99,7 +99,7 @@ def test_libraries_looked_at_from_prices_of_zero(problem: AllocationProblem, mos
 
 def test_next_epoch_looks_at_few_templates() -> None:
     """A small change of demand with what runs: most of the library is dropped in one pass, the gap is proven."""
-    problem = synthetic_problem(max_nodes=4, phases=2, configurations=6, regions=2, supply="ample", nodes=10)
+    problem = synthetic_problem(max_nodes=4, phases=2, configurations=5, regions=2, supply="ample", nodes=10)
     options = SolveOptions(rel_gap=5e-3)
     first = solve_allocation(problem, options=options)
     assert first.state is not None

@@ -75,9 +75,9 @@ def test_trace_intervals_and_budget(tmp_path: Path, adapt: RunCli) -> None:
 
 def test_bursts_and_the_perfect_system(tmp_path: Path, adapt: RunCli, run_cli: RunCli) -> None:
     """Plans for the busiest windows rent more than those for the mean, and no less than the perfect system."""
-    rows = "".join(f"{k / 10},{400 if k < 950 else 3000},20\n" for k in range(0, 1000, 5))
+    rows = "".join(f"{k / 10},{400 if k < 450 else 3000},20\n" for k in range(0, 500, 5))
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
-    trace = ("tiny", "--demand", "trace.csv", "--trace-model", "phi4-14b", "--epoch", "100", "--penalty", "0", "--json")
+    trace = ("tiny", "--demand", "trace.csv", "--trace-model", "phi4-14b", "--epoch", "50", "--penalty", "0", "--json")
     mean, peak = (json.loads(adapt(*trace, "--perfect", *more).stdout)["horizons"][0] for more in ((), ("--peak", "1")))
     assert mean["perfect_usd_h"] == peak["perfect_usd_h"]
     costs = [run["mean"]["provisioning_usd_h"] for run in (mean, peak)]
