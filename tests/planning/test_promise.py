@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
 from coralopt.planning import certify_again, expected_shares, plan_scenario, prove_bound
 from coralopt.planning.make_plan import StageTables
-from coralopt.planning.promise import designs
+from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
@@ -118,6 +119,18 @@ def test_a_group_that_stays_unclear_is_never_played_without_requests() -> None:
     groups.unclear[0] = 1
     groups.settle(0)
     assert groups.least[0] == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(phases(), st.integers(0, 4))
+def test_games_that_are_used_up_leave_a_bound(case: tuple[Groups, Known, np.ndarray], games: int) -> None:
+    """After so many games both ends are true all the same, and a search that goes on from there closes them."""
+    groups, _, price = case
+    low, high = tighten(groups, price, 0.0, games=games)
+    optimum, cover = tighten(groups, price, 0.0)
+    assert low <= optimum == cover <= high
+    # Without a cover the search goes on until there is one.
+    assert math.isinf(high) == math.isinf(optimum)
 
 
 @settings(max_examples=150, deadline=None)
@@ -226,6 +239,18 @@ def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, mon
     assert plan.lower_bound_usd_h == cheap.lower_bound_usd_h <= cheap.cost_usd_h < plan.cost_usd_h
     assert plan.gap == pytest.approx(1 - plan.lower_bound_usd_h / plan.cost_usd_h)
     assert verify_plan(plan).ok
+
+
+def test_games_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With next to no games for the bound there is a certified plan all the same; the bound is lower, and the gap says so."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(search, "MOST_GAMES", 1)
+    hurried = plan_scenario(small())
+    assert hurried.lower_bound_usd_h <= plan.lower_bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
+    assert hurried.cost_usd_h >= plan.lower_bound_usd_h
+    assert hurried.certificate is not None
+    assert hurried.certificate.holds
+    assert verify_plan(hurried).ok
 
 
 def test_work_ends_where_other_work_fails() -> None:

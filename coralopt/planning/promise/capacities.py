@@ -25,8 +25,8 @@ MOST_SPARE, MORE = 2.5, 1
 ROOMY = 2.0
 #: Games to settle what one group holds.
 HALVES = 6
-#: Questions about one phase after which the search for its cheapest cover ends, with a bound all the same.
-MOST_QUESTIONS = 240
+#: Games about one phase after which the search for its cheapest cover ends, with a bound all the same.
+MOST_GAMES = 300
 #: Every other game is for a cover at this share of the way from the bound to the cheapest one, and after a failure farther.
 HALFWAY, FARTHER = 0.5, 0.15
 #: Covers whose prices differ by a smaller share cost the same.
@@ -194,7 +194,7 @@ def tighten(
     slack: float,
     progress: Progress | None = None,
     allowance: float | None = None,
-    questions: int = MOST_QUESTIONS,
+    games: float = MOST_GAMES,
 ) -> tuple[float, float]:
     """Find out what decides the cheapest cover of one phase.
 
@@ -205,13 +205,13 @@ def tighten(
         progress: Told how many games were played.
         allowance: Instead, find out whether groups hold the least share at which they could be in a cover that costs at
             most so much more than the cheapest, USD/h.
-        questions: The search ends after so many, once there is a cover.
+        games: The search ends after so many, once there is a cover.
 
     Returns:
         (least price at ``most``, least price at ``least``), USD/h: nothing in the family is cheaper than the first, and the
         second is a cover.
     """
-    turn, way = -1, HALFWAY
+    turn, way, before = -1, HALFWAY, groups.games.played
     # Groups that may be in the cover sought; as it gets cheaper, they become few.
     rows = np.flatnonzero(np.isfinite(price))
     while True:
@@ -220,7 +220,7 @@ def tighten(
         bound, cost = groups.covers(most, near), groups.covers(groups.least[rows], near)
         low, high = float(bound[PARTS]), float(cost[PARTS])
         ceiling = high * (1 - slack) if allowance is None else high * (1 + PRICE_TOLERANCE) + allowance
-        if low >= ceiling or math.isinf(low) or (turn >= questions and not math.isinf(high)):
+        if low >= ceiling or math.isinf(low) or (groups.games.played - before >= games and not math.isinf(high)):
             return low, high
         if progress is not None:
             progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)

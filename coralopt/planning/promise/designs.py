@@ -26,8 +26,8 @@ from coralopt.types import Floats
 
 #: Of a model without any design those are looked at that cost at most so many times what the cheapest groups do.
 MOST_TIMES = 2.0
-#: Covers of one phase looked at at once, and questions about the groups of one phase ahead of that, at most.
-MOST_COVERS, QUESTIONS = 60, (8, 60)
+#: Covers of one phase looked at at once, and games about the groups of one phase ahead of that, at most.
+MOST_COVERS, GAMES = 60, (12, 90)
 #: A design that is to hold whatever it costs gets more instances so often, twice as many more each time; and so many groups
 #: with more room are asked whether they hold all.
 RAISES, ROOMIER = 6, 5
@@ -205,8 +205,9 @@ class Designs:
         while True:
             ceiling = MOST_TIMES * least if best is None else best.price * (1 - PRICE_TOLERANCE)
             open_ = []
-            for questions in QUESTIONS:
-                for price, covers in self._combinations(ways, ceiling, questions):
+            for games in GAMES:
+                left = (most_windows - self._spent(model)) * GAMES_A_WINDOW / sum(map(len, ways))
+                for price, covers in self._combinations(ways, ceiling, min(games, left)):
                     groups = tuple(itertools.chain(*covers))
                     tired = any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers)
                     if not tired and self.instances(groups, {}) not in played:
@@ -266,17 +267,17 @@ class Designs:
         return self._cut[p, part]
 
     def _combinations(
-        self, ways: Sequence[tuple[int, ...]], most_usd_h: float, questions: int
+        self, ways: Sequence[tuple[int, ...]], most_usd_h: float, games: float
     ) -> list[tuple[float, tuple[tuple[Place, ...], ...]]]:
         """Price and groups of each phase of a way that cover it, of all ways those of at most some price, cheapest first.
 
-        Of each phase so many questions about groups by themselves are answered first, at most.
+        Of each phase groups are played by themselves first, in so many games at most.
         """
 
         def covers_of(at: tuple[int, float]) -> list[tuple[float, tuple[Place, ...]]]:
             p, ceiling = at
             dearer = ceiling - self._least(p)
-            tighten(self.groups[p], self.price[p], 0.0, self.races.workers.tell, dearer, questions)
+            tighten(self.groups[p], self.price[p], 0.0, self.races.workers.tell, dearer, games)
             return [(cost, tuple((p, j) for j in cover)) for cost, cover in self._covers(p, ceiling, MOST_COVERS)]
 
         priced: list[tuple[float, tuple[tuple[Place, ...], ...]]] = []

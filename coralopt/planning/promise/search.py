@@ -28,7 +28,7 @@ from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioE
 from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables
-from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, tighten
+from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERANCE, Groups, tighten
 from coralopt.planning.promise.designs import Cutting, Design, Designs
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.together import Together, TogetherRaces
@@ -105,6 +105,8 @@ class PromiseSearch:
         self.designs = Designs(scenario, self.groups, self.price, self.races, of_stages)
         self.chosen: list[Design] = []
         self.bound = 0.0
+        # Left for the cheapest covers of phases.
+        self.games: float = MOST_GAMES * len(self.groups)
 
     def run(self) -> tuple[Served, Mapping[int, Placement]]:
         """The cheapest plan that was seen to hold together with a lower bound on all of the family; and placements of rows
@@ -168,9 +170,7 @@ class PromiseSearch:
     def _cheapest(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns]:
         """The cheapest plan at what groups were seen to hold, without those that were cut."""
         prices = [self._open_price(p, cuts) for p in range(len(self.groups))]
-        found_out = self.workers.map(
-            lambda p: tighten(self.groups[p], prices[p], self.gap, self.workers.tell), range(len(prices))
-        )
+        found_out = self._tighten(prices)
         for ways in () if cuts else self.designs.ways.values():
             hopeless = [[p for p in way if math.isinf(found_out[p][0])] for way in ways]
             if all(hopeless):
@@ -183,6 +183,28 @@ class PromiseSearch:
                 best = self._columns("most", [price < math.inf for price in prices])
                 if not self._find_out(self._solve(best), best):
                     raise
+
+    def _tighten(self, prices: Sequence[Floats]) -> list[tuple[float, float]]:
+        """Bound and cost of each phase's cheapest cover, USD/h.
+
+        All searches together may take :data:`MOST_GAMES` games a phase on average. Each phase gets half of that first; then
+        they are shared out by what each cover could still cost less, until all are known or the games are used up.
+        """
+        results = dict.fromkeys(range(len(prices)), (0.0, math.inf))
+        share = dict.fromkeys(results, min(MOST_GAMES / 2, self.games / len(prices)))
+        while share:
+            before = {p: self.groups[p].games.played for p in share}
+
+            def search(p: int, games: Mapping[int, float] = share) -> tuple[float, float]:
+                return tighten(self.groups[p], prices[p], self.gap, self.workers.tell, games=games[p])
+
+            results |= zip(share, self.workers.map(search, share), strict=True)
+            played = {p: self.groups[p].games.played - before[p] for p in share}
+            self.games -= sum(played.values())
+            gain = {p: results[p][1] - results[p][0] for p in share if played[p] >= share[p]}
+            gain = {p: usd_h for p, usd_h in gain.items() if self.gap * results[p][1] < usd_h < math.inf}
+            share = {p: games for p in gain if (games := self.games * gain[p] / sum(gain.values())) >= 1}
+        return list(results.values())
 
     def _cheapest_by_ways(self, prices: Sequence[Floats]) -> tuple[Served, GroupColumns]:
         """The cheapest plan at what groups were seen to hold, every model served in one way.
@@ -284,15 +306,20 @@ class PromiseSearch:
 
     def _find_out(self, served: Served, columns: GroupColumns) -> bool:
         """Play the groups of a plan that nothing is known of at the share they take; whether there was any."""
-        some = False
+        unknown: dict[int, list[int]] = {}
         for row in served.result.allocation.template.tolist():
-            groups = self.groups[p := int(columns.phase[row])]
-            j = self._group(p, int(columns.template[row]), int(columns.count[row]))
-            if not groups.known[j]:
+            j = self._group(p := int(columns.phase[row]), int(columns.template[row]), int(columns.count[row]))
+            if not self.groups[p].known[j]:
+                unknown.setdefault(p, []).append(j)
+
+        def settle(p: int) -> None:
+            groups = self.groups[p]
+            for j in unknown[p]:
                 self.workers.tell(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
                 groups.settle(j)
-                some = True
-        return some
+
+        self.workers.map(settle, unknown)
+        return bool(unknown)
 
     def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Cut], float]:
         """Groups of which one must go, since the instances of a model do not hold together; least share that met."""
