@@ -144,6 +144,8 @@ def _plan_by(
         if windows is not None:
             perfect = perfect_cost(replace(request, progress=progress), windows)
     facts: dict[str, object] = {"seconds": seconds} | ({} if perfect is None else {"perfect_usd_h": perfect})
+    facts["notes"] = outcome.notes
+    notes = [f"note: {note}" for note in outcome.notes]
     took = "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in seconds.items())
     used = outcome.library
     if planner.name == "coral" and used is not None:
@@ -151,12 +153,14 @@ def _plan_by(
         origin = "read from the library" if used.reused else f"from {used.node_sets:,} node sets"
         lines = [f"{used.templates:,} templates {origin}; {took}"]
     else:
-        facts |= {"own_gap": outcome.own_gap, "notes": outcome.notes}
-        notes = (f"note: {note}" for note in outcome.notes)
-        lines = [f"planner {planner.name}: {planner.summary} ({planner.source})", took, *notes]
+        facts |= {"own_gap": outcome.own_gap}
+        lines = [f"planner {planner.name}: {planner.summary} ({planner.source})", took]
     if perfect is not None:
         lines.append(perfect_line(plan.provisioning_usd_h, perfect))
-    if plan.certificate is not None and not plan.certificate.holds:
+    lines += notes
+    if outcome.notes and options.play and asks_for_shares(plan.resolved) and plan.certificate is None:
+        code = CHECK_FAILED
+    elif plan.certificate is not None and not plan.certificate.holds:
         lines.append("NOT CERTIFIED: the share of requests asked for is not confirmed for every SLO, see the table")
         code = CHECK_FAILED
     elif expected and min(expected.values()) < USUAL_SHARE and not asks_for_shares(plan.resolved):

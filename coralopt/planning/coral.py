@@ -82,6 +82,7 @@ class CoralPlanner:
         limit = request.solve_options.time_limit
         deadline = math.inf if limit is None else time.perf_counter() + limit
         placements: Mapping[int, Placement] = {}
+        cut_short = ""
         patterns, reused = Patterns.none(), False
         if is_on_demand(scenario):
             warm = request.warm.covering(scenario)
@@ -99,7 +100,9 @@ class CoralPlanner:
                 raise OptionError(f"on_infeasible is 'scale', which does not know {what} out of the scenario")
             problem = replace(problem, unmet_price=unmet_prices(scenario))
             if asks_for_shares(scenario):
-                served, placements = _for_shares(request, library, warm.tables_of(scenario), problem)
+                promise = PromiseSearch(request, library, warm.tables_of(scenario), replace(problem, unmet_price=None))
+                served, placements = _for_shares(request, promise)
+                cut_short = promise.cut_short
             else:
                 served = solve_or_serve_less(
                     problem, request.on_infeasible, request.backend, request.solve_options, search
@@ -114,26 +117,29 @@ class CoralPlanner:
                 update={"library_digest": library_digest(plan.resolved, warm.tables_of(plan.resolved))}
             )
         steps.end("plan")
-        if asks_for_shares(scenario) and bool(setting(self, request, "certify")):
-            plan = plan.model_copy(update={"certificate": certify(plan, progress=request.progress)})
+        if asks_for_shares(scenario) and bool(setting(self, request, "certify")) and not cut_short:
+            try:
+                plan = plan.model_copy(update={"certificate": certify(plan, progress=request.progress)})
+            except KeyboardInterrupt:
+                cut_short = "Ctrl-C"
             steps.end("certificate")
+        note = f"{cut_short} came first: the cheapest plan known by then, without a certificate; `certify` makes one"
         return PlanOutcome(
             plan,
             steps.seconds,
             # A solve that needed no prices leaves those before it as they are.
             warm=replace(warm, prices=served.result.state or warm.prices),
             own_gap=plan.gap,
-            interrupted=served.result.interrupted,
+            interrupted=served.result.interrupted or cut_short == "Ctrl-C",
+            notes=(note,) if cut_short else (),
             library=LibraryUse(len(library), sum(phase.examined for phase in library.phases), reused),
         )
 
 
-def _for_shares(
-    request: PlanRequest, library: TemplateLibrary, tables: Sequence[ThroughputTables], problem: AllocationProblem
-) -> tuple[Served, Mapping[int, Placement]]:
+def _for_shares(request: PlanRequest, search: PromiseSearch) -> tuple[Served, Mapping[int, Placement]]:
     """An allocation whose instances serve the shares of requests that the scenario says."""
     try:
-        return PromiseSearch(request, library, tables, replace(problem, unmet_price=None)).run()
+        return search.run()
     except InfeasibleError as error:
         if request.on_infeasible == "explain":
             raise

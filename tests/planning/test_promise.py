@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.errors import CoraloptError
+from coralopt.errors import CoraloptError, NoSolutionError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
-from coralopt.planning import certify_again, expected_shares, plan_scenario, prove_bound
+from coralopt.planning import CoralPlanner, PlanRequest, certify_again, expected_shares, plan_scenario, prove_bound
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
-from coralopt.planning.promise.workers import Workers
+from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.simulation import GroupPlayer
 from coralopt.templates import obtain_library, scenario_tables
@@ -242,7 +242,7 @@ def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, mon
 
 
 def test_games_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With next to no games for the bound there is a certified plan all the same; the bound is lower, and the gap says so."""
+    """With next to no games for the bound there is a certified plan all the same, with a lower bound."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(search, "MOST_GAMES", 1)
     hurried = plan_scenario(small())
@@ -251,6 +251,41 @@ def test_games_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.Mo
     assert hurried.certificate is not None
     assert hurried.certificate.holds
     assert verify_plan(hurried).ok
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, OutOfTimeError])
+def test_a_search_cut_short_has_the_best_plan_known(
+    ending: type[BaseException], plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C or the time limit in a race: groups that hold by themselves, a true bound, no certificate, and a note; before
+    any group is known there is no plan."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+
+    def stop(*_: object) -> Together:
+        raise ending
+
+    request = PlanRequest(small(), options={"time_limit": 3600})
+    with monkeypatch.context() as patch:
+        patch.setattr(TogetherRaces, "race", stop)
+        outcome = CoralPlanner().plan(request)
+    assert verify_plan(outcome.plan).ok
+    assert outcome.plan.certificate is None
+    assert outcome.plan.lower_bound_usd_h == plan.lower_bound_usd_h <= outcome.plan.cost_usd_h
+    assert outcome.interrupted == (ending is KeyboardInterrupt)
+    assert len(outcome.notes) == 1
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(PhaseGames, "verdict", stop)
+    with pytest.raises(KeyboardInterrupt if outcome.interrupted else NoSolutionError):
+        CoralPlanner().plan(request)
+
+
+def test_work_ends_when_time_is_over() -> None:
+    """What tells of itself ends; what does not is done."""
+    workers = Workers(seconds=0.0)
+    time.sleep(0.01)
+    with pytest.raises(OutOfTimeError):
+        workers.map(lambda item: workers.tell("work", item, 2), range(2))
+    assert Workers(seconds=0.0).map(lambda item: item, range(2)) == [0, 1]
 
 
 def test_work_ends_where_other_work_fails() -> None:

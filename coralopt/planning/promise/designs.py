@@ -86,6 +86,7 @@ class Designs:
         price: float64 (J,) each, USD/h of a group.
         races: Plays instances of a model together.
         tables: Throughput tables of stages.
+        best: Model -> the cheapest design that was seen to hold so far.
     """
 
     scenario: ResolvedScenario
@@ -93,6 +94,7 @@ class Designs:
     price: Sequence[Floats]
     races: TogetherRaces
     tables: StageTables
+    best: dict[str, Design] = field(default_factory=dict)
     _cut: dict[tuple[int, Cutting], PlannedInstance] = field(default_factory=dict)
 
     @cached_property
@@ -117,19 +119,20 @@ class Designs:
                     beside[p] = rest + sum(costs[q] for q in way if q != p)
         return sum(cheapest.values()), beside
 
-    def search(self) -> list[Design]:
-        """For each model that asks for a share the cheapest design that was seen to hold; none for those that have none.
+    def search(self) -> None:
+        """Find for each model that asks for a share the cheapest design that holds, if there is any.
 
         Each gets some design that holds first. Then windows are shared out by what each model's could still cost less, until
         the cheapest of every model is known or the windows are used up.
         """
         models = [model for model in self.ways if 0 < min(map(self._cost, self._ways(model)), default=0.0) < math.inf]
         workers = self.races.workers
-        best = dict(zip(models, workers.map(self._first, models), strict=True))
+        workers.map(self._first, models)
+        best = self.best
         total, open_ = WINDOWS * len(models) + sum(map(self._spent, models)), models
         for _ in range(ROUNDS):
             gain = {
-                model: (design.price if (design := best[model]) else 2 * min(map(self._cost, self._ways(model))))
+                model: (best[model].price if model in best else 2 * min(map(self._cost, self._ways(model))))
                 - min(sum(self._least(p, held=False) for p in way) for way in self._ways(model))
                 for model in open_
             }
@@ -137,11 +140,14 @@ class Designs:
             share = {model: left * gain[model] / (sum(gain.values()) or 1.0) for model in open_}
             open_ = [model for model in open_ if share[model] >= TOO_FEW]
 
-            wanted = [(model, best[model], self._spent(model) + share[model]) for model in open_]
-            results = workers.map(lambda one: self._cheaper(*one), wanted)
-            best |= {model: design for model, (design, _) in zip(open_, results, strict=True)}
-            open_ = [model for model, (_, ended) in zip(open_, results, strict=True) if not ended]
-        return [design for design in best.values() if design is not None]
+            wanted = [(model, self._spent(model) + share[model]) for model in open_]
+            ended = workers.map(lambda one: self._cheaper(*one), wanted)
+            open_ = [model for model, known in zip(open_, ended, strict=True) if not known]
+
+    @property
+    def known(self) -> list[Design]:
+        """The cheapest design of each model that was seen to hold so far."""
+        return [self.best[model] for model in self.ways if model in self.best]
 
     @property
     def used_up(self) -> bool:
@@ -157,7 +163,7 @@ class Designs:
         phases = itertools.chain(*self.ways[model])
         return self.races.windows_of[model] + sum(self.groups[p].games.played for p in phases) / GAMES_A_WINDOW
 
-    def _first(self, model: str) -> Design | None:
+    def _first(self, model: str) -> None:
         """A design that holds, found soon: the cheapest groups, with more and more instances where they fail."""
         way = min(self._ways(model), key=self._cost)
         covers = [[(p, j) for j in self._covers(p, self._least(p), 1)[0][1]] for p in way]
@@ -165,12 +171,12 @@ class Designs:
             groups = tuple(itertools.chain(*covers))
             parts, failed = self._hold(groups)
             if not failed:
-                return self._design(model, groups, parts)
+                self._keep(model, groups, parts)
+                return
             for p, cover in zip(way, covers, strict=True):
                 # Caches that come too late ask for more nodes that send them, too.
                 if self._kind(cover) in {*failed, "mixed"} or (turn and "decode" in failed):
                     self._raise(p, cover, 2**turn)
-        return None
 
     def _raise(self, p: int, cover: list[Place], more: int) -> None:
         """More instances of the group that does most; where there are none, a cheap group with twice its room instead."""
@@ -189,12 +195,11 @@ class Designs:
                 cover[:] = [(p, other)]
                 return
 
-    def _design(self, model: str, groups: tuple[Place, ...], parts: Mapping[Place, tuple[Cutting, ...]]) -> Design:
-        return Design(model, groups, parts, float(sum(self.price[p][j] for p, j in groups)))
+    def _keep(self, model: str, groups: tuple[Place, ...], parts: Mapping[Place, tuple[Cutting, ...]]) -> None:
+        self.best[model] = Design(model, groups, parts, float(sum(self.price[p][j] for p, j in groups)))
 
-    def _cheaper(self, model: str, best: Design | None, most_windows: float) -> tuple[Design | None, bool]:
-        """The cheapest design that is seen to hold, and whether cheaper ones were all looked at before so many windows were
-        asked for.
+    def _cheaper(self, model: str, most_windows: float) -> bool:
+        """Look for cheaper designs that hold; whether all were looked at before so many windows were asked for.
 
         Looked at is what costs about half of what is between the least and the best, and after a failure what costs more.
         """
@@ -203,6 +208,7 @@ class Designs:
         played: set[tuple[PlannedInstance, ...]] = set()
         failures: dict[tuple[Place, ...], int] = {}
         while True:
+            best = self.best.get(model)
             ceiling = MOST_TIMES * least if best is None else best.price * (1 - PRICE_TOLERANCE)
             open_ = []
             for games in GAMES:
@@ -215,13 +221,14 @@ class Designs:
                 if open_ or self._spent(model) >= most_windows:
                     break
             if not open_ or self._spent(model) >= most_windows:
-                return best, not open_
+                return not open_
             self.races.workers.tell(f"designs of {model}", int(self._spent(model)), int(most_windows))
             _, groups, covers = min(open_, key=lambda item: abs(item[0] - least - way * (ceiling - least)))
             played.add(self.instances(groups, {}))
             parts, failed = self._hold(groups)
             if not failed:
-                best, way = self._design(model, groups, parts), HALFWAY
+                self._keep(model, groups, parts)
+                way = HALFWAY
                 continue
             way += FARTHER * (1 - way)
             for cover in covers:

@@ -8,6 +8,7 @@ groups is next.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -32,7 +33,7 @@ from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERA
 from coralopt.planning.promise.designs import Cutting, Design, Designs
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.together import Together, TogetherRaces
-from coralopt.planning.promise.workers import Workers
+from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.request import PlanRequest
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
@@ -74,6 +75,9 @@ class PromiseSearch:
         tables: Its throughput tables.
         base: The allocation problem over single templates at their mean throughput; all demand is to be met.
         remember: Whether capacities are kept from one search to the next.
+
+    Attributes:
+        cut_short: What ended the search before its time, empty where nothing did.
     """
 
     def __init__(
@@ -100,11 +104,12 @@ class PromiseSearch:
             self.groups.append(groups)
             self.price.append(self._least_price(p, groups))
         digests = [groups.games.digest for groups in self.groups]
-        self.workers = Workers(request.progress)
+        self.workers = Workers(request.progress, request.solve_options.time_limit)
         self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
         self.designs = Designs(scenario, self.groups, self.price, self.races, of_stages)
         self.chosen: list[Design] = []
         self.bound = 0.0
+        self.cut_short = ""
         # Left for the cheapest covers of phases.
         self.games: float = MOST_GAMES * len(self.groups)
 
@@ -112,11 +117,27 @@ class PromiseSearch:
         """The cheapest plan that was seen to hold together with a lower bound on all of the family; and placements of rows
         that are not the library's.
 
+        After Ctrl-C, or when time is over, the cheapest of designs and groups known by then: :attr:`cut_short`.
+
         Raises:
             InfeasibleError: The pool has no such plan.
+            NoSolutionError: When time was over, none was known.
+            KeyboardInterrupt: At Ctrl-C none was known.
         """
         try:
             return self._run()
+        except (KeyboardInterrupt, OutOfTimeError) as error:
+            self.cut_short = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "the time limit"
+            plan = self._known_by_now()
+            if plan is not None:
+                return plan
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise NoSolutionError(
+                "time was over before instances were known that hold every SLO for the share of requests asked for; give "
+                "it more time: what was found out is kept, and the search goes on from there",
+                None,
+            ) from None
         finally:
             # What was found out is kept, whatever ends the search.
             if self.remember:
@@ -127,13 +148,26 @@ class PromiseSearch:
     def _run(self) -> tuple[Served, Mapping[int, Placement]]:
         served, columns = self._cheapest(frozenset())
         self.bound = self._bound(served.result.cost_usd_h)
-        self.chosen = self.designs.search()
+        self.designs.search()
+        self.chosen = self.designs.known
         of_designs = self._without(frozenset()) if self.chosen else None
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], (served, columns)
         served, columns = self._holding(*of_designs)
         return self._as_templates(served, columns), self._placements()
+
+    def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
+        """The cheapest plan of the designs known so far and, for other models, of groups that hold by themselves."""
+        pairs = zip(self.groups, self.price, strict=True)
+        floor, _ = self.designs.least([float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs])
+        self.bound = max(self.bound, floor)
+        for designs in (self.designs.known, []):
+            self.chosen = designs
+            prices = [self._open_price(p, frozenset()) for p in range(len(self.groups))]
+            with contextlib.suppress(InfeasibleError, NoSolutionError):
+                return self._as_templates(*self._cheapest_by_ways(prices)), self._placements()
+        return None
 
     def _holding(self, served: Served, columns: GroupColumns) -> tuple[Served, GroupColumns]:
         """The first plan whose models hold together, or that which came nearest: from each to the cheapest without one of

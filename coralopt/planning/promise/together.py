@@ -152,6 +152,7 @@ class TogetherRaces:
         """Shares of one window after the other; those after which a race may not end are played side by side."""
         ends = (0, 1, 2, FEWEST_WINDOWS, *range(FEWEST_WINDOWS + AT_ONCE, MOST_WINDOWS + 1, AT_ONCE), MOST_WINDOWS)
         for start, end in itertools.pairwise(ends):
+            self.workers.tell(f"windows of {instances[0].model}", start, MOST_WINDOWS)
             yield from self.workers.map(
                 lambda number: self.windows.shares(instances, self.windows.window(number), most_missed),
                 range(start, end),

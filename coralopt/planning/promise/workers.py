@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -18,20 +20,32 @@ class _StoppedError(Exception):
     """Somebody else failed, or Ctrl-C: nobody waits for this result."""
 
 
+class OutOfTimeError(Exception):
+    """The time limit is over: what is known by now has to do."""
+
+
 class Workers:
     """One thread a core.
 
     Args:
         progress: Told what is done, by one thread at a time.
+        seconds: Work that tells of itself ends after so many.
     """
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, progress: Progress | None = None, seconds: float | None = None) -> None:
         self._progress, self._lock, self._stopped = progress, threading.Lock(), threading.Event()
+        self._deadline = math.inf if seconds is None else time.monotonic() + seconds
 
     def tell(self, what: str, number: int, total: int) -> None:
-        """Pass progress on; work that tells of itself ends here as soon as other work has failed."""
+        """Pass progress on; work that tells of itself ends here as soon as other work has failed, or time is over.
+
+        Raises:
+            OutOfTimeError: It is.
+        """
         if self._stopped.is_set():
             raise _StoppedError
+        if time.monotonic() > self._deadline:
+            raise OutOfTimeError
         if self._progress is not None:
             with self._lock:
                 self._progress(what, number, total)
