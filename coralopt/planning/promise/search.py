@@ -43,8 +43,8 @@ from coralopt.types import Floats, Ints
 
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
-#: Allocations at what groups hold at most, at most, and columns of one.
-MOST_BOUNDS, MOST_COLUMNS = 5, 20_000
+#: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
+MOST_BOUNDS, WORTH, MOST_COLUMNS = 5, 1e-3, 20_000
 #: A group that may not be used: model phase, template of it, instances.
 Cut = tuple[int, int, int]
 
@@ -333,8 +333,10 @@ class PromiseSearch:
             except (InfeasibleError, NoSolutionError):
                 # Nothing cheaper than the plan there is, or than what was left out.
                 return max(bound_usd_h, ceiling)
-            bound_usd_h = max(bound_usd_h, min(ceiling, served.result.bound_usd_h))
-            if bound_usd_h >= cost * (1 - self.gap) or not self._find_out(served, columns):
+            before, bound_usd_h = bound_usd_h, max(bound_usd_h, min(ceiling, served.result.bound_usd_h))
+            if bound_usd_h >= cost * (1 - self.gap) or bound_usd_h < before * (1 + WORTH):
+                break
+            if not self._find_out(served, columns):
                 break
         return bound_usd_h
 
