@@ -165,10 +165,9 @@ def progress_bar(title: str = "templates", *, quiet: bool = False, estimate_s: f
         if not console.is_terminal and not quiet and time.monotonic() - last > PLAIN_S:
             # In a log a line now and then is all the progress there is.
             last = time.monotonic()
-            console.print(
-                f"{title}: {count:,} of {total:,} after {last - started:,.0f} s" + f", {what}" * bool(what),
-                markup=False,
-            )
+            done = f"{count:,} of {total:,} " if total else ""
+            after = f"after {last - started:,.0f} s" + (f", {what}" if what else "")
+            console.print(f"{title}: {done}{after}", markup=False)
         if task is None:
             bar.start()
             task = bar.add_task(what, total=total or None, completed=count)
