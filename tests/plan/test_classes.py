@@ -14,7 +14,7 @@ import pytest
 from coralopt import Plan, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import CoraloptError, LaunchError, OptionError, ScenarioError, WorkloadError
 from coralopt.plan.bill import bill_of
-from coralopt.planning import PlanRequest, get_planner, prove_bound
+from coralopt.planning import PlanRequest, certify, expected_shares, get_planner, prove_bound
 from coralopt.runtime import VllmEngine, lower
 from coralopt.runtime.router import RouterConfig
 from coralopt.runtime.router.config import router_document
@@ -171,6 +171,15 @@ def test_what_does_not_add_up_is_refused(model: dict[str, Any], changes: dict[st
     """One sentence that names the place."""
     with pytest.raises(ScenarioError, match=message):
         scenario_from_mapping(_document(model, **changes))
+
+
+def test_what_to_expect_is_played_whole(plan: Plan) -> None:
+    """Classes share instances: played alone, each would find them idle. What looks at models one by one says so."""
+    expected = expected_shares(plan)
+    assert set(expected) == {phase.key for phase in plan.resolved.model_phases if phase.needed_tokens_s > 0}
+    assert all(0 < share <= 1 for share in expected.values())
+    with pytest.raises(OptionError, match="in classes"):
+        certify(plan)
 
 
 def test_others_refuse_classes(plan: Plan) -> None:

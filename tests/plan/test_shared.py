@@ -13,7 +13,8 @@ import pytest
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import CoraloptError, LaunchError, OptionError, ScenarioError
 from coralopt.plan.bill import bill_of
-from coralopt.planning import PlanRequest, get_planner, prove_bound
+from coralopt.planning import PlanRequest, certify, expected_shares, get_planner, prove_bound
+from coralopt.planning.promise.certificate import GLANCE_S, GLANCE_SEED
 from coralopt.report.tables import instance_table
 from coralopt.runtime import VllmEngine, lower
 from coralopt.runtime.launch import PipelineLaunch
@@ -112,6 +113,15 @@ def test_a_scenario_that_does_not_allow_it_refuses_the_plan(plan: Plan) -> None:
     """What may be shared is the scenario's word."""
     changed = plan.model_copy(update={"scenario": {**plan.scenario, "sharing": {"models": 2}}})
     assert any("sharing allows up to 2 models" in sentence for sentence in verify_plan(changed).sentences)
+
+
+def test_what_to_expect_is_played_whole(plan: Plan) -> None:
+    """A model alone would find a node idle that others use."""
+    trace = poisson_for_scenario(plan.resolved, None, GLANCE_S, GLANCE_SEED)
+    worst = min(row.attainment for row in simulate(plan, trace).outcomes if row.requests)
+    assert min(expected_shares(plan).values()) == worst
+    with pytest.raises(OptionError, match="share nodes"):
+        certify(plan)
 
 
 def test_steps_take_turns_and_slos_hold(plan: Plan) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coralopt.errors import OptionError
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
 from coralopt.plan.certificate import LOOKS
 from coralopt.plan.document import share_of
 from coralopt.plan.verify.certified import certified
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.simulation import simulate
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.simulation.variants import by_variant
 from coralopt.types import Progress
@@ -104,7 +106,15 @@ def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None 
         plan: The plan; models planned for mean requests are played and judged against nothing.
         first_seed: Seed of the first window.
         progress: Told how many windows are played.
+
+    Raises:
+        OptionError: Models share nodes or classes instances, so that none can be played alone.
     """
+    if any(item.shared for item in plan.instances) or plan.resolved.models_in_classes:
+        raise OptionError(
+            "no certificate for models that share nodes, or requests in classes: windows are played model by model; "
+            "coralopt simulate plays the whole plan"
+        )
     windows, workers = Replications(plan.resolved, first_seed), Workers(progress)
     shares: Shares = {}
     phases: tuple[CertifiedPhase, ...] = ()
@@ -144,23 +154,25 @@ def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ..
 
 
 def expected_shares(plan: Plan) -> dict[str, float]:
-    """Model phase -> share of requests expected within its SLO: those of the certificate, or of one short window.
+    """Model phase -> share of requests expected within its SLO: those of the certificate, or of one short simulation.
 
     Raises:
         WorkloadError: The scenario has no demand.
     """
-    shares: Shares = {}
-    if plan.certificate is not None:
-        shares = {(phase.model, phase.kind): list(phase.shares) for phase in plan.certificate.phases}
+    if plan.certificate is None:
+        # Whole, since models may share nodes, and classes instances.
+        trace = poisson_for_scenario(plan.resolved, None, GLANCE_S, GLANCE_SEED)
+        rows = [(row.key, row.attainment) for row in simulate(plan, trace).outcomes if not math.isnan(row.attainment)]
     else:
-        wanted = [(0, model) for model in _models(plan)]
-        Replications(plan.resolved, GLANCE_SEED, GLANCE_S).add(plan, wanted, shares, Workers(), "one window")
-    phases = {phase.key for phase in plan.resolved.model_phases}
-    expected: dict[str, float] = {}
-    for (model, kind), values in shares.items():
+        phases = {phase.key for phase in plan.resolved.model_phases}
         # In mode auto some requests of either kind are served by mixed instances.
-        key = f"{model}/{kind if f'{model}/{kind}' in phases else 'mixed'}"
-        expected[key] = min(expected.get(key, 1.0), float(np.mean(values)))
+        rows = [
+            (key if (key := f"{item.model}/{item.kind}") in phases else f"{item.model}/mixed", item.mean)
+            for item in plan.certificate.phases
+        ]
+    expected: dict[str, float] = {}
+    for key, share in rows:
+        expected[key] = min(expected.get(key, 1.0), share)
     return expected
 
 
