@@ -153,7 +153,7 @@ def expand(pattern: str) -> list[Instance]:
         if supply not in SUPPLIES:
             raise BenchmarkError(f"{pattern!r}: supply is {supply!r}; choose from {', '.join(SUPPLIES)}")
     columns = _whole(pattern, size, values[size], least=10)
-    return [AllocationInstance(first, *chosen) for chosen in itertools.product(columns, supplies, seeds)]
+    return [AllocationInstance(*item) for item in itertools.product(first.split(","), columns, supplies, seeds)]
 
 
 def _matching(pattern: str, phases: str, scenario: str) -> list[str]:

@@ -20,6 +20,7 @@ from coralopt.planning.request import PlanRequest
 from coralopt.solving import relative_gap
 from coralopt.templates import (
     AnySizeBounds,
+    DemandColumn,
     NodeSetFamily,
     TemplateLibrary,
     build_library,
@@ -30,6 +31,8 @@ from coralopt.types import Floats
 
 #: Most rounds, and the steps of each demand in the first one; a round without anything new makes them four times as many.
 ROUNDS, GRID, MOST_GRID = 8, 1000, 4000
+#: Most prices of capacity tried for the bound alone, and how far each goes from the best ones to those of the master.
+RAISES, STEP = 12, 0.6
 
 
 class OnDemandSearch:
@@ -67,6 +70,8 @@ class OnDemandSearch:
         self.bounds = AnySizeBounds(scenario, tables)
         self.families = [NodeSetFamily(scenario, phase) for phase in scenario.model_phases]
         self.bound_usd_h = 0.0
+        self.best_mu = np.zeros_like(self.bounds.price)
+        self.covers: list[DemandColumn] = []
 
     def run(self) -> tuple[TemplateLibrary, Served]:
         """Templates, and an allocation of them whose gap is over node sets of any size.
@@ -97,6 +102,7 @@ class OnDemandSearch:
                 grid *= 4
             else:
                 break
+        best = self._raise_bound(best)
         if best is None:
             raise InfeasibleError(
                 "no allocation of the templates made on demand meets every demand"
@@ -110,12 +116,37 @@ class OnDemandSearch:
     def _price(self, mu: Floats, grid: int) -> bool:
         """Node sets and the bound at these prices of capacity; whether any node set is new."""
         bound, prices = self.bounds.whole_nodes(mu, grid)
-        self.bound_usd_h = max(self.bound_usd_h, bound)
+        if bound > self.bound_usd_h:
+            self.bound_usd_h, self.best_mu = bound, mu
+        self.covers += self.bounds.covers(prices)
         fresh = [
             family.add(nodes for price in several for nodes in price.node_sets().tolist())
             for family, several in zip(self.families, prices, strict=True)
         ]
         return any(fresh)
+
+    def _raise_bound(
+        self, best: tuple[TemplateLibrary, AllocationResult] | None
+    ) -> tuple[TemplateLibrary, AllocationResult] | None:
+        """Better prices of capacity: those of the supply when it is shared among the cheapest covers seen of all demands."""
+        if best is None:
+            return best
+        library, allocation = best[0], best[1].allocation
+        used = np.zeros((len(self.families), *self.best_mu.shape))
+        nodes = library.usage[allocation.template] * allocation.count[:, None]
+        np.add.at(used, (library.phase[allocation.template], allocation.region), nodes)
+        self.covers += [self.bounds.column(m, usage) for m, usage in enumerate(used)]
+        for number in range(1, RAISES + 1):
+            if self._is_reached(best):
+                break
+            if self.request.progress is not None:
+                self.request.progress("bound over node sets of any size", number, RAISES)
+            objective, mu, short = self.bounds.master(self.covers)
+            if short <= 0 and relative_gap(objective, self.bound_usd_h) <= self.request.solve_options.rel_gap / 10:
+                break
+            if self._price((1 - STEP) * self.best_mu + STEP * mu, GRID):
+                best = self._improve(best)
+        return best
 
     def _improve(
         self, best: tuple[TemplateLibrary, AllocationResult] | None

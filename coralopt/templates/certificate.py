@@ -33,6 +33,7 @@ from coralopt.solving import MilpMatrix, Reason, solve_matrix
 from coralopt.templates import certificate_kernels as kernels
 from coralopt.templates.instance_prices import (
     InstancePrices,
+    cheapest_cover,
     fractional_stages,
     min_plus,
     regional_prices,
@@ -139,6 +140,21 @@ class AllocationCertificate:
     capacity_prices: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class DemandColumn:
+    """One way to serve all the demand of a model phase.
+
+    Attributes:
+        phase: Index of the model phase.
+        usage: float64 (R, C), nodes, which may be fractions.
+        usd_h: Cost, USD/h.
+    """
+
+    phase: int
+    usage: Floats
+    usd_h: float
+
+
 class AnySizeBounds:
     """Bounds over node sets of any size on the cost of all that a scenario needs.
 
@@ -180,12 +196,27 @@ class AnySizeBounds:
         Returns:
             The bound, and by model phase the prices of instances in the regions that are cheapest for some of them.
         """
-        rows = np.unique(self.price + mu, axis=0)
         prices = [
-            regional_prices(table.values, rows, float(demand), grid) if demand > 0 else []
+            regional_prices(table.values, self.price + mu, float(demand), grid) if demand > 0 else []
             for table, demand in zip(self.tables, self.demand, strict=True)
         ]
         return self._lagrangian(mu, [_over_regions(several, grid) for several in prices]), prices
+
+    def covers(self, prices: Sequence[Sequence[InstancePrices]]) -> list[DemandColumn]:
+        """What each model phase uses where :meth:`whole_nodes` finds the least price of all its demand."""
+        columns = []
+        for m, regions in enumerate(prices):
+            if not regions or not math.isfinite(min(price.one[-1] for price in regions)):
+                continue
+            usage = np.zeros(self.price.shape)
+            for region, nodes in cheapest_cover(regions):
+                usage[region] += nodes
+            columns.append(self.column(m, usage))
+        return columns
+
+    def column(self, m: int, usage: Floats) -> DemandColumn:
+        """Nodes (R, C) that serve all the demand of a model phase, and what they cost."""
+        return DemandColumn(m, usage, float((usage * np.where(usage > 0, self.price, 0.0)).sum()))
 
     def fractional(self, mu: Floats, least: Floats) -> float:
         """The bound with nodes in fractions, USD/h; ``least``: float64 (M,), kappa of each phase at prices with ``mu``."""
@@ -208,7 +239,7 @@ class AnySizeBounds:
         self, tolerance: float = 1e-6, on_round: Callable[[int, float], None] | None = None
     ) -> tuple[Floats, float, int, int, bool]:
         """Duals of the capacity rows (R, C), the bound in USD/h, rounds, columns, and whether demands can be met."""
-        columns: dict[tuple[int, int, bytes], tuple[int, int, Floats, float]] = {}
+        columns: dict[tuple[int, int, bytes], DemandColumn] = {}
 
         def add(mu: Floats) -> Floats:
             """Columns that are best at these duals; float64 (M,), the least cost of a token/s of each phase."""
@@ -219,9 +250,9 @@ class AnySizeBounds:
                     if not token.stages:
                         continue
                     least[m] = min(least[m], token.usd_h)
-                    usage = token.usage(table.values)
-                    usd = float(usage @ np.where(usage > 0, self.price[r], 0.0))
-                    columns.setdefault((m, r, usage.tobytes()), (m, r, usage, usd))
+                    usage = np.zeros(self.price.shape)
+                    usage[r] = token.usage(table.values) * self.demand[m]
+                    columns.setdefault((m, r, usage[r].tobytes()), self.column(m, usage))
             return least
 
         mu = np.zeros(self.price.shape)
@@ -232,29 +263,28 @@ class AnySizeBounds:
         for rounds in range(1, 201):
             if on_round is not None:
                 on_round(rounds, bound)
-            objective, mu, short = self._master(list(columns.values()))
+            objective, mu, short = self.master(list(columns.values()))
             least = add(mu)
             bound = max(bound, self.fractional(mu, least))
             if short <= 0 and bound >= objective * (1 - tolerance):
                 break
         return mu, bound, rounds, len(columns), short <= 1e-9
 
-    def _master(self, columns: Sequence[tuple[int, int, Floats, float]]) -> tuple[float, Floats, float]:
+    def master(self, columns: Sequence[DemandColumn]) -> tuple[float, Floats, float]:
         """The linear programme over the columns: objective, duals of the capacity rows (R, C), and share of unmet demand."""
         from scipy.sparse import csc_matrix
 
-        demand, (regions, kinds) = self.demand, self.supply.shape
+        regions, kinds = self.supply.shape
         ways = [(model, way) for model, several in enumerate(self.ways) for way in several]
-        count, models, split = len(demand), len(self.ways), len(columns)
+        count, models, split = len(self.demand), len(self.ways), len(columns)
         # Columns in units of the whole demand keep the numbers near 1: a pipeline's share of its phase's demand, a way's
         # share of its model's, and what of it is unmet, which keeps the programme feasible.
         dense = np.zeros((count + models + regions * kinds, split + len(ways) + models))
         cost = np.zeros(dense.shape[1])
-        for position, (m, r, usage, usd) in enumerate(columns):
-            dense[m, position] = 1
-            place = count + models + r * kinds
-            dense[place : place + kinds, position] = usage * demand[m]
-            cost[position] = usd * demand[m]
+        for position, column in enumerate(columns):
+            dense[column.phase, position] = 1
+            dense[count + models :, position] = column.usage.ravel()
+            cost[position] = column.usd_h
         for position, (model, way) in enumerate(ways, start=split):
             dense[list(way), position] = -1
             dense[count + model, position] = 1

@@ -12,7 +12,8 @@ them out, the least price of all instances together stays the same.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ class InstancePrices:
             as well together.
         every: float64 (G + 1,), USD/h: nor do any number of instances.
         stages: int64 (G + 1,), stages of the cheapest instance of just t steps; 0 where there is none.
+        region: Where these are the prices.
     """
 
     values: Floats
@@ -45,25 +47,46 @@ class InstancePrices:
     one: Floats
     every: Floats
     stages: Ints
+    region: int = 0
 
     def node_sets(self) -> npt.NDArray[np.int64]:
         """int64 (M, C): node sets of instances that are worth their price for some number of steps."""
-        grid = len(self.one) - 1
         worth = np.isfinite(self.one) & (self.one <= NEAR * self.every) & (self.stages > 0)
         # Where more steps cost more, the price is that of an instance of just so many.
         worth[:-1] &= self.one[1:] > self.one[:-1]
-        chosen: list[Ints] = []
-        for count in np.unique(self.stages[worth]).tolist():
+        return np.unique(self.cheapest(np.flatnonzero(worth)), axis=0)
+
+    def cheapest(self, served: Ints) -> npt.NDArray[np.int64]:
+        """int64 (M, C): a node set of a cheapest instance of just ``served`` steps each."""
+        chosen = np.zeros((len(served), len(self.price_usd_h)), dtype=np.int64)
+        grid, counts = len(self.one) - 1, self.stages[served]
+        for count in np.unique(counts).tolist():
             steps, tables = _stage_prices(
                 self.values[count - 1], count, self.price_usd_h, self.step_tokens_s, grid, grid
             )
             middle = tables.get(MIDDLE, tables[FIRST]), steps[MIDDLE]
             last = tables.get(LAST, tables[FIRST]), steps[LAST]
-            for t in np.flatnonzero(worth & (self.stages == count)).tolist():
-                nodes = np.zeros(len(self.price_usd_h), dtype=np.int64)
-                kernels.trace_instance((tables[FIRST], steps[FIRST]), middle, last, self.price_usd_h, (count, t), nodes)
-                chosen.append(nodes)
-        return np.unique(np.array(chosen).reshape(-1, len(self.price_usd_h)), axis=0)
+            for k in np.flatnonzero(counts == count).tolist():
+                size = count, int(served[k])
+                kernels.trace_instance((tables[FIRST], steps[FIRST]), middle, last, self.price_usd_h, size, chosen[k])
+        return chosen
+
+
+def cheapest_cover(regions: Sequence[InstancePrices]) -> list[tuple[int, Ints]]:
+    """(region, nodes of each configuration) of the instances that serve the whole demand at the least price together."""
+    one = np.min([price.one for price in regions], axis=0)
+    every = np.empty(len(one))
+    kernels.cover_demand(one, every)
+    left, steps = len(one) - 1, np.arange(1, len(one))
+    cover = []
+    while left > 0:
+        t = int((one[1:] + every[np.maximum(left - steps, 0)]).argmin()) + 1
+        left -= t
+        price = min(regions, key=lambda price: float(price.one[t]))
+        # The price of t steps may be that of an instance of more.
+        exact = int(np.searchsorted(price.one, price.one[t], side="right")) - 1
+        cover.append((price.region, price.cheapest(np.array([exact]))[0]))
+    return cover
 
 
 def regional_prices(values: Floats, prices_usd_h: Floats, demand_tokens_s: float, grid: int) -> list[InstancePrices]:
@@ -77,24 +100,26 @@ def regional_prices(values: Floats, prices_usd_h: Floats, demand_tokens_s: float
         demand_tokens_s: D, positive.
         grid: G, at least 1.
     """
-    rows = sorted(prices_usd_h, key=lambda row: float(token_prices(values, row).min(initial=math.inf)))
-    regions = [instance_prices(values, rows[0], demand_tokens_s, grid)]
+    least_token = [float(token_prices(values, row).min(initial=math.inf)) for row in prices_usd_h]
+    first, *others = np.argsort(least_token, kind="stable").tolist()
+    regions = [replace(instance_prices(values, prices_usd_h[first], demand_tokens_s, grid), region=first)]
 
-    def look(several: list[Floats], least: Floats | None) -> None:
+    def look(several: list[int], least: Floats | None) -> None:
         if not several:
             return
         known = regions[-1].every
-        price = instance_prices(values, np.min(several, axis=0), demand_tokens_s, grid, known, least)
+        row = prices_usd_h[several].min(axis=0)
+        price = instance_prices(values, row, demand_tokens_s, grid, known, least)
         if not (price.one < known).any():
             return
         if len(several) == 1:
-            regions.append(price)
+            regions.append(replace(price, region=several[0]))
             return
         half, below = len(several) // 2, np.minimum(price.one, price.every)
         look(several[:half], below)
         look(several[half:], below)
 
-    look(rows[1:], None)
+    look(others, None)
     return regions
 
 

@@ -21,7 +21,13 @@ RunCli = Callable[..., Any]
 def test_there_are_enough_instances() -> None:
     """240 at least, of every kind."""
     assert len(expand_all(PATTERNS)) + RANDOM_PLACEMENTS + RANDOM_ALLOCATIONS + 2 * len(ROWS) >= 240
-    assert len(dict(_origins())) == 261
+    assert len(dict(_origins())) == 279
+
+
+def test_every_allocation_comes_from_one_scenario() -> None:
+    """ "core,extended" was taken for the name of one, and the library ended there."""
+    sources = {origin.split(":")[1] for _, origin in _origins() if origin.startswith("allocation:")}
+    assert sources == {"tiny", "core", "extended"}
 
 
 @pytest.mark.parametrize("rows", ROWS)

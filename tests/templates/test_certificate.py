@@ -18,6 +18,7 @@ from coralopt.errors import LibraryError
 from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.templates import (
+    AnySizeBounds,
     allocation_certificate,
     build_library,
     cheapest_token,
@@ -163,6 +164,21 @@ def test_node_sets_that_pay_reach_their_price(values, prices, demand):
             below = np.array(sorted(parts, key=lambda part: (sum(part), part)), dtype=np.int8)
             speed = sweep(values, below).throughput[-1]
             assert speed / (demand / grid) > at.min() - 1 - row.sum()
+
+
+@pytest.mark.parametrize("scarcity", [0.0, 0.7])
+def test_covers_cost_what_the_bound_says(scarcity: float) -> None:
+    """At any prices of capacity; those of their master prove a bound as well, below what a plan costs."""
+    scarce = scenario(3, 2)
+    bounds = AnySizeBounds(scarce, unlimited_tables(scarce))
+    mu = scarcity * np.random.default_rng(0).random(bounds.price.shape)
+    bound, prices = bounds.whole_nodes(mu, 300)
+    covers = bounds.covers(prices)
+    assert {cover.phase for cover in covers} == set(range(len(scarce.model_phases)))
+    total = sum(cover.usd_h + float((mu * cover.usage).sum()) for cover in covers)
+    assert total - float((mu * bounds.supply).sum()) == pytest.approx(bound, rel=1e-6)
+    again = bounds.whole_nodes(bounds.master(covers)[1], 300)[0]
+    assert again <= plan_scenario(scenario(3, 4)).cost_usd_h * (1 + 1e-9)
 
 
 @settings(max_examples=40, deadline=None)
