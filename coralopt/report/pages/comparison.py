@@ -26,7 +26,7 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
     )
     first = PageAnswer(
         "Who is cheapest?",
-        "nobody meets all demand" if cheapest is None else f"{cheapest.label}: {cheapest.cost_usd_h:,.4f} USD/h",
+        "no planner meets all demand" if cheapest is None else f"{cheapest.label}: {cheapest.cost_usd_h:,.4f} USD/h",
         (Words(words),),
     )
     others = [
@@ -41,9 +41,7 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
     )
     wrong = [row for row in planned if not row.verified]
     words = "Every figure of every plan was recomputed by independent code"
-    words += (
-        "." if all(row.plan for row in planned) else " when they were compared; the plans themselves are not at hand."
-    )
+    words += "." if all(row.plan for row in planned) else " when they were compared; the plan files are not there."
     third = PageAnswer(
         "Do the plans hold?",
         "every one verified" if not wrong else f"wrong: {', '.join(row.label for row in wrong)}",
@@ -68,7 +66,7 @@ def _promise_answer(rows: Sequence[Row]) -> PageAnswer:
     least = {label: share for label, share in known.items() if not math.isnan(share)}
     question = "Do they keep their promise?"
     if not least:
-        words = "No requests were played against them. `coralopt compare SCENARIO --simulate -o FOLDER` does it."
+        words = "No requests were simulated. `coralopt compare SCENARIO --simulate -o FOLDER` does it."
         return PageAnswer(question, "Not simulated", (Words(words),))
     best = max(least, key=lambda label: least[label])
     words = "Of each plan the model phase with the least share of requests within SLO, and the interval of that share."
@@ -148,4 +146,4 @@ def _plans(rows: Sequence[Row]) -> list[Block]:
         for row in rows
         if row.plan is not None
     ]
-    return blocks or [Words("The plans themselves are not at hand; `coralopt compare -o FOLDER` keeps them.")]
+    return blocks or [Words("The plan files are not there; `coralopt compare -o FOLDER` writes them.")]

@@ -59,7 +59,7 @@ def read_played(document: Mapping[str, object], source: str) -> PlayedRequests:
         facts = {name: float(document[name]) for name in ("window_s", "requests", "attainment", "cost_usd_h")}  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CoraloptError(
-            f"{source}: a simulation of another version, or with parts missing; play it again with `coralopt simulate PLAN "
+            f"{source}: a simulation of another version, or with parts missing; repeat it with `coralopt simulate PLAN "
             "--json`"
         ) from error
     return PlayedRequests(outcomes, latencies, facts | {"traffic": str(document.get("traffic", ""))})
@@ -91,13 +91,13 @@ def promise_answer(
     elif expected:
         rows = [(key, share, 0) for key, share in expected.items()]
         words = (
-            "Expected, from one short window of requests. For more requests and intervals, play some with "
-            "`coralopt simulate plan.json --json > played.json`, and give both files to `coralopt report`."
+            "Expected, from one short window of simulated requests. For more requests and intervals, run "
+            "`coralopt simulate plan.json --json > simulation.json`, and give both files to `coralopt report`."
         )
     else:
         words = (
-            "No requests were played against it. Play some with `coralopt simulate plan.json --json > played.json`, and "
-            "give both files to `coralopt report`."
+            "No requests were simulated. Run `coralopt simulate plan.json --json > simulation.json`, and give both files "
+            "to `coralopt report`."
         )
         return PageAnswer(PROMISE, "Not simulated", (Words(words),))
     counted = any(count for _, _, count in rows)
@@ -126,7 +126,9 @@ def _certified(mark: Certificate) -> PageAnswer:
     asked = [phase for phase in mark.phases if phase.verdict != "not asked"]
     words = "nothing asked for" if not asked else "confirmed" if mark.holds else "not confirmed"
     verdict = "" if not asked else "good" if mark.holds else "bad"
-    note = Words("Played on windows of requests that no search used; `coralopt verify` plays them again.", small=True)
+    note = Words(
+        "Simulated windows of requests that no search used; `coralopt verify --prove` repeats them.", small=True
+    )
     table = HtmlTable(certificate_table(mark))
     return PageAnswer(PROMISE, f"{percent(least)} at least, {words}", (table, note), verdict)
 
@@ -163,7 +165,7 @@ def latency_figures(played: PlayedRequests | None) -> tuple[Block, ...]:
     if played is None:
         return ()
     if not played.latencies:
-        return (Words("The simulation was written by a version that kept no latency curves; play it again."),)
+        return (Words("The simulation was written by a version that kept no latency curves; simulate again."),)
     figures = []
     for row, curves in zip(played.outcomes, played.latencies, strict=False):
         what = "time to first token" if row.kind == "prefill" else "time per output token"
