@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import yaml
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement.pool import PlacementPool
+from coralopt.scenario.read import parse_text, read_file
 
 #: Pools that come with the package: the three published cases of Helix.
 BUILTIN_POOLS = ("helix-10", "helix-24", "helix-42")
@@ -68,25 +69,28 @@ def load_pool(name_or_path: str | Path) -> PlacementPool:
     """
     if isinstance(name_or_path, str) and name_or_path in BUILTIN_POOLS:
         text = files("coralopt.placement").joinpath("pools", f"{name_or_path}.yaml").read_text(encoding="utf-8")
-        return _pool(text, str(name_or_path), name_or_path)
+        return _pool(parse_text(text, name_or_path)[0], str(name_or_path), name_or_path)
     path = Path(name_or_path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "no such file or built-in pool" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-        raise _mistake(str(path), "pool", reason, f"built in: {', '.join(BUILTIN_POOLS)}") from error
-    return _pool(text, str(path), path.stem)
+        path.stat()
+        data, _ = read_file(path)
+    except FileNotFoundError as error:
+        builtin = f"built in: {', '.join(BUILTIN_POOLS)}"
+        raise _mistake(str(path), "pool", "no such file or built-in pool", builtin) from error
+    except (OSError, ValueError) as error:
+        raise _mistake(str(path), "pool", f"cannot be read: {error}") from error
+    except ScenarioError as error:
+        # The reader calls a whole file "scenario".
+        whole = [replace(m, place="pool", hint="") if m.place == "scenario" else m for m in error.mistakes]
+        raise ScenarioError(error.source, whole) from error
+    return _pool(data, str(path), path.stem)
 
 
 def _mistake(source: str, place: str, problem: str, hint: str = "") -> ScenarioError:
     return ScenarioError(source, [Mistake(place=place, problem=problem, hint=hint)])
 
 
-def _pool(text: str, source: str, name: str) -> PlacementPool:
-    try:
-        data: object = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise _mistake(source, "pool", f"not YAML: {str(error).splitlines()[0]}") from error
+def _pool(data: object, source: str, name: str) -> PlacementPool:
     if not isinstance(data, dict):
         raise _mistake(source, "pool", "not a mapping", "give layers and nodes, or model, phase, slo and nodes")
     try:

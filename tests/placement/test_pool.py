@@ -163,7 +163,8 @@ def test_pool_of_the_catalog_and_bad_files(tmp_path: Path):
         ("layers: 2\nnodes: {a: {count: 1, tokens_s: [1, 2, 3]}}", "2 layers"),
         ("layers: 2\nnodes: {a: {count: 0, tokens_s: [1]}}", "nodes.a.count"),
         ("a: [", "YAML"),
-        ("[" * 100_000, "YAML"),
+        ("[" * 100_000, "pool: the file is nested too deeply"),
+        (f"[{'0, ' * 60_000}]", "pool: the file holds more than 50,000 values"),
     ):
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(ScenarioError, match=words):

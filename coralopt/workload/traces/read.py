@@ -197,11 +197,11 @@ def _unknown_header(header: Sequence[str], names: Sequence[str]) -> str:
     if overlaps[nearest]:
         missing = [column for column in _COLUMNS[nearest][:3] if column not in names]
         return (
-            f"the header {','.join(header)[:200]!r} looks like the format {nearest!r} "
+            f"the header {','.join(header)!r:.200} looks like the format {nearest!r} "
             f"but has no column {', '.join(missing)}; `coralopt init` takes --column arrival=..., input=..., output=..."
         )
     return (
-        f"the header {','.join(header)[:200]!r} is of no known trace format; expected "
+        f"the header {','.join(header)!r:.200} is of no known trace format; expected "
         f"{','.join(PLAIN_COLUMNS)}[,model], the columns of an Azure or BurstGPT trace or of a usage log, or JSON lines. "
         "`coralopt init` takes --column arrival=..., input=..., output=..., model=..."
     )
