@@ -39,7 +39,9 @@ def read_rows(path: Path) -> list[Row]:
     rows = _read_parquet(path) if path.suffix == ".parquet" else _read_lines(path)
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or row.get("format") != FORMAT or "key" not in row:
-            raise BenchmarkError(f"{path}: row {number} is no benchmark row of format {FORMAT}")
+            raise BenchmarkError(
+                f"{path}: row {number} is no benchmark row of format {FORMAT}; give a file that `coralopt bench` wrote"
+            )
     return list({row["key"]: row for row in rows}.values())
 
 

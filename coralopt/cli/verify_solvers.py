@@ -11,6 +11,7 @@ import typer
 from coralopt.cli.console import JsonFlag, folder_to_write, progress_bar
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.present import CommandOutput, present
+from coralopt.errors import OptionError
 
 
 def verify_solvers(
@@ -27,12 +28,16 @@ def verify_solvers(
 ) -> None:
     """Solve random instances with every solver and formulation; exit code 1 when any two disagree."""
     from coralopt.report.table import Column, make_table
-    from coralopt.solving import require_backend
+    from coralopt.solving import Capability, require_backend
     from coralopt.testing.verification import load_case, milp_solvers, save_case, verify_instance, verify_seeds
 
     solvers = solver or milp_solvers()
     for name in solvers:
-        require_backend(name)
+        if Capability.MILP not in require_backend(name).capabilities:
+            raise OptionError(
+                f"--solver {name}: it takes no integer programmes; name back ends that do ({', '.join(milp_solvers())}); "
+                "dp answers every placement beside them"
+            )
     if replay is not None:
         verdict = verify_instance(load_case(replay), solvers)
         answers = {answer.arm: answer.said for answer in verdict.answers}

@@ -155,3 +155,6 @@ def test_the_command_counts_and_replays(tmp_path: Path) -> None:
     said = run("--replay", str(path))
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["agree"]
+    refused = run("--solver", "dp")
+    assert refused.returncode == 2
+    assert "dp: it takes no integer programmes" in refused.stderr

@@ -13,7 +13,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERANCE, Groups, tighten
+from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.designs import Cutting, Design, Designs
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.together import Together, TogetherRaces
@@ -39,7 +40,7 @@ from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
-from coralopt.types import Floats, Ints
+from coralopt.types import Floats
 
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
@@ -47,23 +48,6 @@ MOST_PLANS = 60
 MOST_BOUNDS, WORTH, MOST_COLUMNS = 5, 1e-3, 20_000
 #: A group that may not be used: model phase, template of it, instances.
 Cut = tuple[int, int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class GroupColumns:
-    """Groups as columns of an allocation problem.
-
-    Attributes:
-        phase: int64 (n,), model phase of each.
-        template: int64 (n,), its template in that phase's library.
-        count: int64 (n,), its instances.
-        problem: The problem over them.
-    """
-
-    phase: Ints
-    template: Ints
-    count: Ints
-    problem: AllocationProblem
 
 
 class PromiseSearch:
@@ -102,7 +86,7 @@ class PromiseSearch:
             games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
             groups = Groups.of(games, base.demand[p], room[library.offsets[p] :][: len(library.phases[p])])
             self.groups.append(groups)
-            self.price.append(self._least_price(p, groups))
+            self.price.append(least_price(base, library, p, groups))
         digests = [groups.games.digest for groups in self.groups]
         self.workers = Workers(request.progress, request.solve_options.time_limit)
         self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
@@ -214,7 +198,9 @@ class PromiseSearch:
                 return self._cheapest_by_ways(prices)
             except (InfeasibleError, NoSolutionError):
                 # What was looked at finds no room: look at what the best of all would take.
-                best = self._columns("most", [price < math.inf for price in prices])
+                best = GroupColumns.of(
+                    self.base, self.library, self.groups, "most", [price < math.inf for price in prices]
+                )
                 if not self._find_out(self._solve(best), best):
                     raise
 
@@ -265,7 +251,10 @@ class PromiseSearch:
             enough = cost * (1 + self.gap + PRICE_TOLERANCE)
             # Mostly there is room for groups of which each phase has its cheapest cover.
             for dearer in (enough - cost, math.inf) if math.isfinite(cost) else (math.inf,):
-                columns = self._columns(
+                columns = GroupColumns.of(
+                    self.base,
+                    self.library,
+                    self.groups,
                     "least",
                     [
                         (price + cover[PARTS - groups.least] <= cover[PARTS] + dearer)
@@ -327,7 +316,9 @@ class PromiseSearch:
                 for (groups, price), bound, rest in zip(pairs, least, others, strict=True)
             ]
             ceiling = min(cost, _smallest(np.concatenate(with_group), MOST_COLUMNS))
-            columns = self._columns("most", [prices <= ceiling for prices in with_group])
+            columns = GroupColumns.of(
+                self.base, self.library, self.groups, "most", [prices <= ceiling for prices in with_group]
+            )
             try:
                 served = self._solve(columns)
             except (InfeasibleError, NoSolutionError):
@@ -438,36 +429,6 @@ class PromiseSearch:
             AllocationSearchOptions(),
         )
 
-    def _columns(self, kind: str, keep: Sequence[np.ndarray]) -> GroupColumns:
-        """An allocation problem over the groups at what they hold at most, or at least; only those to keep."""
-        phases, templates, counts, throughput = [], [], [], []
-        demand = np.zeros(len(self.groups))
-        for p, groups in enumerate(self.groups):
-            capacity = groups.most if kind == "most" else groups.least
-            rows = np.flatnonzero((capacity > 0) & keep[p])
-            # More instances that hold no more are of no use; groups are ordered by template and count.
-            fewer = (np.diff(groups.template[rows], prepend=-1) == 0) & (np.diff(capacity[rows], prepend=-1) <= 0)
-            rows, unit = rows[~fewer], groups.unit_tokens
-            phases.append(np.full(len(rows), p, dtype=np.int64))
-            templates.append(groups.template[rows])
-            counts.append(groups.count[rows])
-            throughput.append(capacity[rows] * unit)
-            demand[p] = PARTS * unit
-        phase, template, count = (np.concatenate(parts) for parts in (phases, templates, counts))
-        row = np.asarray(self.library.offsets)[phase] + template
-        running = None if self.base.running is None else self.base.running[row] // count[:, None]
-        problem = replace(
-            self.base,
-            usage=(self.base.usage[row].astype(np.int64) * count[:, None]).astype(np.int16),
-            throughput=np.concatenate(throughput),
-            phase=phase.astype(np.int32),
-            demand=demand,
-            running=running,
-            # The loss of one instance takes a whole group here: too much for a bound.
-            side_constraints=tuple(item for item in self.base.side_constraints if kind == "least" or not item.one_lost),
-        )
-        return GroupColumns(phase, template, count, problem)
-
     def _open_price(self, p: int, cuts: frozenset[Cut]) -> Floats:
         price = self.price[p]
         for design in self.chosen:
@@ -480,34 +441,10 @@ class PromiseSearch:
                 price = np.where(gone, math.inf, price)
         return price
 
-    def _least_price(self, p: int, groups: Groups) -> Floats:
-        """float64 (J,): what a group adds to the cost at least, wherever it stands, USD/h."""
-        base = self.base
-        listed = np.where(base.availability > 0, base.price, np.inf)
-        rent = listed.copy()
-        for item in base.supply:
-            rent = np.where(item.nodes > 0, np.minimum(rent, item.price), rent)
-        usage = self.library.phases[p].usage.astype(np.float64)
-        least = np.full(len(groups.template), np.inf)
-        rows = self.library.offsets[p] + groups.template
-        for r in range(len(base.region_names)):
-            cheapest, new = (_priced(usage, prices[r])[groups.template] for prices in (rent, listed))
-            added = groups.count if base.running is None else np.maximum(groups.count - base.running[rows, r], 0)
-            starts = base.penalty * added
-            least = np.minimum(least, cheapest * groups.count + np.where(starts > 0, new, 0.0) * starts)
-        return least
-
 
 def _smallest(values: Floats, count: int) -> float:
     """The largest of so many smallest values, infinite where there are no more."""
     return float(np.partition(values, count)[count]) if len(values) > count else math.inf
-
-
-def _priced(usage: Floats, price: Floats) -> Floats:
-    """float64 (T,): price of each template's nodes; infinite where one of them is not sold."""
-    sold = np.isfinite(price)
-    total = usage @ np.where(sold, price, 0.0)
-    return np.where((usage[:, ~sold] > 0).any(axis=1), np.inf, total)
 
 
 def asks_for_shares(scenario: ResolvedScenario) -> bool:
