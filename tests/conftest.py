@@ -23,6 +23,8 @@ from coralopt.templates import TemplateLibrary, load_library
 
 # A shell starts background jobs with Ctrl-C ignored, and their children inherit that: tests of Ctrl-C would never see it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same of SIGHUP and `nohup`.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The machine decides how long an example takes, so there are no deadlines. `full` has ten times as many examples.
 settings.register_profile("dev", deadline=None)
@@ -52,6 +54,12 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("CORALOPT_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("XDG_CACHE_HOME", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier test found installed may be missing in this one."""
+    monkeypatch.setattr("coralopt.solving.registry._INSTALLED", set())
 
 
 @pytest.fixture(scope="session")
