@@ -14,7 +14,7 @@ from coralopt.allocation import AllocationProblem, AllocationSearchOptions, Join
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.search.context import SearchContext
-from coralopt.allocation.search.node_counts import branch_on_node_counts
+from coralopt.allocation.search.node_counts import _CountNode, branch_on_node_counts
 from coralopt.allocation.search.options import SearchLimits
 from coralopt.allocation.search.solve import _root_bound
 from coralopt.errors import InfeasibleError, SolverError
@@ -101,6 +101,23 @@ def test_half_a_node_is_a_whole_one() -> None:
     assert result.cost_usd_h == 5.0
     assert result.gap == 0.0
     assert "node counts" in result.seconds
+
+
+def test_ctrl_c_in_a_leaf_ends_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The back end heard it first, and the context has no time left; the bound so far stands."""
+    leaves: list[float] = []
+
+    def interrupted(search: SearchContext, node: _CountNode) -> float:
+        leaves.append(node.bound)
+        search.interrupted, search.deadline = True, 0.0
+        return node.bound
+
+    monkeypatch.setattr("coralopt.allocation.search.node_counts._solve_leaf", interrupted)
+    kinds, names = np.eye(3, dtype=np.int16), ("1xA", "1xB", "1xC")
+    price, available = np.array([[1.0, 1.1, 1.2]]), np.full((1, 3), 3)
+    search = searched(replace(_halves(3), usage=kinds, price=price, availability=available, configuration_names=names))
+    assert len(leaves) == 1
+    assert search.bound <= leaves[0]
 
 
 def test_problems_with_limits_of_the_tree_are_not_reduced() -> None:

@@ -23,14 +23,13 @@ import numpy as np
 
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.search.branching import SPLIT
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.fixing import solve_part
 from coralopt.allocation.side_constraints import SideConstraint
 from coralopt.solving import Reason
 from coralopt.types import Floats
 
-#: Least distance from a whole number of nodes that counts as split.
-SPLIT = 1e-4
 #: Columns of least reduced cost with which the relaxation of a child begins.
 WARM_COLUMNS = 2_000
 
@@ -85,7 +84,9 @@ def branch_on_node_counts(search: SearchContext, root: Root) -> None:
     first = _counted(search, small, search.bound, root.reduced_costs, root.relaxation.x)
     heap, born, closed = [(first.bound, 0, first)], 1, math.inf
     for _ in range(search.limits.tree_nodes):
-        if not heap or heap[0][0] >= search.worth_proving() or time.perf_counter() >= deadline:
+        # After Ctrl-C nothing is left, whatever the tree's own share was.
+        late = time.perf_counter() >= deadline or search.left() == 0
+        if not heap or heap[0][0] >= search.worth_proving() or late:
             break
         _, _, node = heapq.heappop(heap)
         place = node.split()
