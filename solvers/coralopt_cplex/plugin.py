@@ -73,16 +73,21 @@ class CplexBackend(SizeLimited):
             has = bool(solution.is_primal_feasible())
             usable = reason in (Reason.OPTIMAL, Reason.NO_SOLUTION_FOUND)
             duals = has and reason is Reason.OPTIMAL and not job.is_mip
+            objective = float(solution.get_objective_value()) if has else None
+            bound = float(solution.MIP.get_best_objective()) if usable and job.is_mip else math.nan
+            if words == "MIP_optimal" and objective is not None:
+                # No node is left, but where presolving again ended the search CPLEX still names an older bound.
+                bound = objective
             return RawResult(
                 reason,
                 limit,
                 words,
                 np.array(solution.get_values(), dtype=np.float64) if has else None,
-                float(solution.MIP.get_best_objective()) if usable and job.is_mip else math.nan,
+                bound,
                 nodes=int(solution.progress.get_num_nodes_processed()),
                 iterations=int(solution.progress.get_num_iterations()),
                 row_duals=np.array(solution.get_dual_values(), dtype=np.float64) if duals else None,
-                objective=float(solution.get_objective_value()) if has else None,
+                objective=objective,
             )
 
 

@@ -77,7 +77,10 @@ _OLD_OPTIONS = {
 _EXECUTABLES = ("cbc", "glpk")
 _REFUSED = re.compile(r"No match for .*|.* is illegal for .*|Invalid option .*|Invalid .* '.*'")
 _GLPK_BOUND = re.compile(r"mip = .* [<>]= +([-+.\de]+) ")
+#: Pyomo reads these ends of GLPK otherwise: as unbounded where nothing is feasible.
 _LOG_STATUSES: dict[str, Status] = {
+    "LP HAS NO PRIMAL FEASIBLE SOLUTION": (Reason.INFEASIBLE, None),
+    "LP HAS NO DUAL FEASIBLE SOLUTION": (Reason.INFEASIBLE_OR_UNBOUNDED, None),
     "LP HAS UNBOUNDED PRIMAL SOLUTION": (Reason.UNBOUNDED, None),
     "TIME LIMIT EXCEEDED": stopped(Limit.TIME),
 }
@@ -181,7 +184,10 @@ def _version(name: str, interface: Any) -> str:
 def _native(name: str, names: Mapping[str, str], options: SolveOptions) -> dict[str, OptionValue]:
     """Common options under the solver's own names, overridden by the native ones."""
     # Without this SCIP 10.0 calls fractional solutions optimal; see the back end `scip`.
-    safe = {"presolving/donotmultaggr": True} if "scip" in name else {}
+    safe: dict[str, OptionValue] = {"presolving/donotmultaggr": True} if "scip" in name else {}
+    if name == "glpk":
+        # Its presolve takes x = 0 where a row asks for x >= 1.9e-6, and calls that optimal.
+        safe["nopresol"] = ""
     native = {**named_options(options, names), **safe, **options.native}
     if names is _HIGHS:
         # Unknown options, which Pyomo passes on and HiGHS ignores, become errors; its pool of threads starts anew.

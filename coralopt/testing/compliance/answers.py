@@ -250,6 +250,28 @@ def presolve_keeps_the_problem(backend: MatrixBackend) -> None:
         assert math.isclose(result.objective, value, rel_tol=1e-5), (result.objective, value)
 
 
+@case(Capability.LP)
+def rows_of_millionths(backend: MatrixBackend) -> None:
+    """The presolve of GLPK 5.0 takes x = 0 for x >= 1.9e-6."""
+    rows = [([1, 0], 2.0**-19, INFINITY), ([0, 1], 0.09375, INFINITY)]
+    result = solve_matrix(matrix([2.0**19, 32 / 3], rows, integer=False), backend)
+    assert result.x is not None, result.termination
+    assert result.x[0] > 0
+
+
+@case(Capability.MILP)
+def an_exhausted_search_leaves_no_gap(backend: MatrixBackend) -> None:
+    """Placements after which CPLEX 22.2 names an older bound (63 % off), and Xpress 9.9 one of its cutoff (1e-5 off)."""
+    from coralopt.solving import compile_problem
+    from coralopt.testing.instances import placement_instance
+
+    for seed, formulation, value in ((910007, "paper", 18350080.0), (910009, "tight", 0.625)):
+        programme = compile_problem(placement_instance(seed), formulation).matrix
+        result = solve_matrix(programme, backend, SolveOptions(rel_gap=1e-6, abs_gap=1e-6))
+        assert result.termination.reason is Reason.OPTIMAL, result
+        assert math.isclose(result.objective, value, rel_tol=1e-5), (result.objective, value)
+
+
 @case(Capability.BOXED)
 def fractional_bounds_of_integers(backend: MatrixBackend) -> None:
     """Integer columns between fractional bounds: HiGHS 1.15.1 calls such a model optimal elsewhere, or infeasible."""
