@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+#: Arrays; quoted, since the command line has no need of numpy before it is told what to do.
+Floats: TypeAlias = "npt.NDArray[np.float64]"
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Bools: TypeAlias = "npt.NDArray[np.bool_]"
 
 #: What JSON and YAML documents are made of; read-only, so that a list of numbers is one.
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"

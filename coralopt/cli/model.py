@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from coralopt.cli.console import (
@@ -88,7 +87,7 @@ def solve_file(
     seconds = time.perf_counter() - started
     values: dict[str, float] = {}
     if solution.x is not None:
-        values = {matrix.column_names[int(j)]: float(solution.x[j]) for j in np.flatnonzero(solution.x)}
+        values = {matrix.column_names[int(j)]: float(solution.x[j]) for j in solution.x.nonzero()[0]}
         if output is not None:
             write_solution(output, solution.objective, values)
     infeasible = solution.termination.reason is Reason.INFEASIBLE

@@ -74,9 +74,12 @@ def plan(
 ) -> None:
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
+
+    loaded = templates.load(scenario)
+    # A second of imports, which a file with mistakes is refused without.
     from coralopt.planning import asks_for_shares
 
-    wanted, windows = operator.on(templates.load(scenario)), None
+    wanted, windows = operator.on(loaded), None
     if traffic.peak is not None or traffic.perfect:
         if traffic.trace is None or simulation.simulate:
             raise OptionError("--peak and --perfect look at short windows of a --trace; they do not go with --simulate")

@@ -41,9 +41,11 @@ app.command("new")(new_scenario)
 def check(scenario: ScenarioArgument, json_output: JsonFlag = False) -> None:
     """Check SCENARIO: every mistake at once, and whether some node can meet each SLO."""
     from coralopt.scenario import load_scenario
-    from coralopt.templates import check_slos, scenario_tables
 
     resolved = load_scenario(scenario)
+    # What looks at tables costs half a second to import: a file with mistakes is refused without it.
+    from coralopt.templates import check_slos, scenario_tables
+
     check_slos(resolved, scenario_tables(resolved))
     line = f"{resolved.name}: no mistakes; digest {resolved.digest[:16]}"
     present(CommandOutput({"scenario": resolved.name, "ok": True, "digest": resolved.digest}, [line]), json_output)

@@ -13,7 +13,6 @@ from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
 from coralopt.scenario.parts import Serving
 from coralopt.simulation.config import SimulationConfig
-from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Schedule, common_models, lay_out
 from coralopt.simulation.outcomes import of_phases, slos
@@ -117,6 +116,9 @@ def _play(fleet: Fleet, schedule: Schedule, progress: Progress | None) -> Sample
 
 
 def _run_until(state: State, until: float, window: float, progress: Progress | None) -> None:
+    # Compiled code comes in with numba, half a second: what is refused need not wait for it.
+    from coralopt.simulation.events import run
+
     while not run(state, until, _EVENTS_A_CALL):
         _tell(state, window, progress)
     if until != math.inf:

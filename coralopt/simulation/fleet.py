@@ -13,7 +13,6 @@ from coralopt.plan.flows import is_routed
 from coralopt.routing import ROUTINGS
 from coralopt.scenario.parts import Serving
 from coralopt.simulation.config import SimulationConfig
-from coralopt.simulation.events import route_waiting
 from coralopt.simulation.layout import Blueprint, Layout
 from coralopt.simulation.state import (
     ADMISSIONS,
@@ -203,8 +202,11 @@ class Fleet:
                 pools |= self._pools_of(i)
         for pool in sorted(pools):
             self._list_members(pool)
-        for pool in sorted(pools):
-            if self.state.member_count[pool] and self.state.pool_list[pool, 2]:
+        waited_for = [pool for pool in sorted(pools) if self.state.member_count[pool] and self.state.pool_list[pool, 2]]
+        if waited_for:
+            from coralopt.simulation.events import route_waiting
+
+            for pool in waited_for:
                 route_waiting(self.state, pool, now)
 
     def _by_falling_load(self) -> list[int]:

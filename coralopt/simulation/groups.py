@@ -17,7 +17,6 @@ from coralopt.errors import CoraloptError
 from coralopt.plan.document import PlannedInstance
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
-from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint, Draughtsman
 from coralopt.simulation.state import DECODE, FINISHED, MIXED, NODE, PHASES, PREFILL, requests_of
@@ -113,6 +112,8 @@ class GroupPlayer:
         names = sorted({instance.model for instance in instances})
         if len(names) != 1:
             raise CoraloptError(f"a group holds instances of one model; these are of {', '.join(names) or 'none'}")
+        from coralopt.simulation.events import run
+
         most = int((requests.input_tokens + requests.output_tokens).max(initial=0))
         if most > self.longest:
             raise CoraloptError(f"a request has {most} tokens; this player reaches {self.longest} (longest)")

@@ -12,7 +12,6 @@ from coralopt.errors import CoraloptError
 from coralopt.replacing import replacing
 from coralopt.simulation.causes import CAUSES
 from coralopt.simulation.fleet import Fleet, labels
-from coralopt.simulation.idle import idle_times
 from coralopt.simulation.layout import Schedule
 from coralopt.simulation.outcomes import PhaseOutcome, outcomes_of, slos
 from coralopt.simulation.state import DRAINING, FINISHED, MIXED, PHASES, READY, Columns, State, Table
@@ -191,6 +190,8 @@ def collect(fleet: Fleet, schedule: Schedule, samples: Samples) -> SimulationRes
 
 
 def _request_columns(state: State, schedule: Schedule) -> Columns:
+    from coralopt.simulation.idle import idle_times
+
     records = state.requests
     first, finish, output = records["first_token"], records["finish"], records["output"]
     ttft = 1e3 * (first - records["arrival"])

@@ -30,7 +30,6 @@ import numpy.typing as npt
 from coralopt.errors import LibraryError
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
-from coralopt.templates import certificate_kernels as kernels
 from coralopt.templates.instance_prices import (
     InstancePrices,
     cheapest_cover,
@@ -312,10 +311,12 @@ class AnySizeBounds:
 
 def _over_regions(prices: Sequence[InstancePrices], grid: int) -> Floats:
     """float64 (G + 1,): least price of all instances together, each in the region where it is cheapest."""
+    from coralopt.templates.certificate_kernels import cover_demand
+
     every = np.zeros(grid + 1)
     if prices:
         one = np.min([np.minimum(price.one, price.every) for price in prices], axis=0)
-        kernels.cover_demand(one, every)
+        cover_demand(one, every)
     return every
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.templates import certificate_kernels as kernels
 from coralopt.throughput import FIRST, LAST, MIDDLE
 from coralopt.types import Floats, Ints
 
@@ -58,6 +57,8 @@ class InstancePrices:
 
     def cheapest(self, served: Ints) -> npt.NDArray[np.int64]:
         """int64 (M, C): a node set of a cheapest instance of just ``served`` steps each."""
+        from coralopt.templates.certificate_kernels import trace_instance
+
         chosen = np.zeros((len(served), len(self.price_usd_h)), dtype=np.int64)
         grid, counts = len(self.one) - 1, self.stages[served]
         for count in np.unique(counts).tolist():
@@ -68,15 +69,17 @@ class InstancePrices:
             last = tables.get(LAST, tables[FIRST]), steps[LAST]
             for k in np.flatnonzero(counts == count).tolist():
                 size = count, int(served[k])
-                kernels.trace_instance((tables[FIRST], steps[FIRST]), middle, last, self.price_usd_h, size, chosen[k])
+                trace_instance((tables[FIRST], steps[FIRST]), middle, last, self.price_usd_h, size, chosen[k])
         return chosen
 
 
 def cheapest_cover(regions: Sequence[InstancePrices]) -> list[tuple[int, Ints]]:
     """(region, nodes of each configuration) of the instances that serve the whole demand at the least price together."""
+    from coralopt.templates.certificate_kernels import cover_demand
+
     one = np.min([price.one for price in regions], axis=0)
     every = np.empty(len(one))
-    kernels.cover_demand(one, every)
+    cover_demand(one, every)
     left, steps = len(one) - 1, np.arange(1, len(one))
     cover = []
     while left > 0:
@@ -141,6 +144,8 @@ def instance_prices(
         known: float64 (G + 1,), ``every`` at other prices, those of another region: what is dearer is not looked at.
         least: float64 (G + 1,), what each instance is known to cost at least, unless others do as well for less.
     """
+    from coralopt.templates.certificate_kernels import cover_demand, split_layers
+
     step = demand_tokens_s / grid
     one = np.full(grid + 1, math.inf)
     every = one.copy() if known is None else known.copy()
@@ -168,14 +173,14 @@ def instance_prices(
             here[wanted] = tables[FIRST][layers, wanted]
         else:
             middle = tables.get(MIDDLE, tables[FIRST])
-            kernels.split_layers(tables[FIRST], middle, tables[LAST], count - 2, wanted, here)
+            split_layers(tables[FIRST], middle, tables[LAST], count - 2, wanted, here)
         better = here < one
         if better.any():
             one[better], stages[better] = here[better], count
             # More steps never cost less: what serves t also serves t - 1.
             for_less = np.minimum.accumulate(one[::-1])[::-1]
             together = np.empty(grid + 1)
-            kernels.cover_demand(for_less, together)
+            cover_demand(for_less, together)
             every = np.minimum(every, together)
     one = np.minimum.accumulate(one[::-1])[::-1]
     return InstancePrices(values, price_usd_h, step, one, every, stages)
@@ -183,8 +188,10 @@ def instance_prices(
 
 def token_prices(values: Floats, price_usd_h: Floats) -> Floats:
     """float64 (S,), kappa_S for every stage count: USD/h of a token/s when nodes can be had in fractions."""
+    from coralopt.templates.certificate_kernels import token_prices as every_price
+
     kappa = np.empty(len(values))
-    kernels.token_prices(values, price_usd_h, kappa)
+    every_price(values, price_usd_h, kappa)
     return kappa
 
 
@@ -211,10 +218,12 @@ def _stage_prices(
 
     Beyond ``until`` steps, and with more layers than the other stages leave to one, prices are infinite.
     """
+    from coralopt.templates.certificate_kernels import cover_costs
+
     steps = np.minimum(np.ceil(values / step * (1 - 1e-12)), grid).astype(np.int64)
     roles = [FIRST] if count == 1 else [FIRST, LAST] if count == 2 else [FIRST, MIDDLE, LAST]
     tables = {role: np.full((values.shape[2], grid + 1), math.inf) for role in roles}
     for role, table in tables.items():
         most = values.shape[2] - count
-        kernels.cover_costs(np.ascontiguousarray(steps[role]), price_usd_h, most, until, table)
+        cover_costs(np.ascontiguousarray(steps[role]), price_usd_h, most, until, table)
     return steps, tables

@@ -202,3 +202,26 @@ def test_absurd_files_are_refused_shortly(run_cli: RunCli, tmp_path: Path, name:
     (tmp_path / "absurd.yaml").write_text((tmp_path / "absurd.json").read_text())
     result = run_cli("scenario", "check", "absurd.yaml")
     assert "YAML may have" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "needless"),
+    [
+        ("--version", {"numpy", "pydantic", "numba"}),
+        ("scenario check bad.yaml", {"numba", "scipy", "coralopt.templates"}),
+        ("plan bad.yaml", {"numba", "scipy", "coralopt.planning"}),
+        ("simulate plan.json --rate 1e9", {"numba", "scipy", "pyomo"}),
+        ("show plan.json", {"numba", "scipy", "pyomo"}),
+    ],
+)
+def test_what_is_refused_at_once_waits_for_no_import(tiny_plan_file: Path, command: str, needless: set[str]) -> None:
+    """Compiled kernels and solvers take a second or two to import; an answer that needs none of them comes without."""
+    (tiny_plan_file.parent / "bad.yaml").write_text("models: {}\nnosuch: 1\n")
+    code = (
+        f"import sys; from coralopt.cli import main\nsys.argv = ['coralopt', *{command.split()!r}]\n"
+        f"try: main()\nexcept SystemExit: print('loaded:', *sorted({needless!r} & set(sys.modules)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tiny_plan_file.parent, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "loaded:", ran.stdout
