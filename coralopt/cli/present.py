@@ -63,8 +63,8 @@ def present(answer: CommandOutput, json_output: bool) -> None:
         raise typer.Exit(answer.code)
 
 
-def write_page(page: Page, path: Path, open_page: bool) -> None:
-    """Write the page, say where it is, and open it if that is wanted.
+def write_page(page: Page, path: Path, open_page: bool = False) -> str:
+    """Write the page, open it if that is wanted, and return the line that says where it is.
 
     Raises:
         CoraloptError: The file cannot be written.
@@ -74,9 +74,10 @@ def write_page(page: Page, path: Path, open_page: bool) -> None:
 
     text = render_page(page)
     write_text(path, text, "the page")
-    say(f"page written to {path} ({len(text.encode()) / 1000:,.0f} kB)")
+    line = f"page written to {path} ({len(text.encode()) / 1000:,.0f} kB)"
     if open_page and not webbrowser.open(path.resolve().as_uri()):
-        say("no browser could be started; open the file by hand")
+        line += "; no browser could be started, open the file by hand"
+    return line
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def present_plan(
         if output.page is not None or output.open_page:
             path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
             content = PlanPage(plan, one_gpu=one_gpu, expected=expected, broken=verification.sentences)
-            write_page(plan_page(content), path, output.open_page)
+            lines.append(write_page(plan_page(content), path, output.open_page))
     except CoraloptError as error:
         # A plan may have taken an hour: it is shown all the same.
         warnings.append(f"error: {error}")

@@ -44,7 +44,7 @@ def report(
     Plans are verified: what does not hold stands at the top of the page and on standard error, and the exit code is 1.
     """
     page = _analysed(files, library) if analyse else _page(files)
-    write_page(page, output, open_page)
+    say(write_page(page, output, open_page))
     if page.broken:
         for sentence in page.broken[:20]:
             say(f"  - {sentence}")

@@ -77,6 +77,6 @@ def sweep(
         write_text(files.plot, standalone(sweep_curves(done, variations[0])), "the drawing")
         lines.append(f"{files.plot} written")
     if files.page is not None:
-        write_page(sweep_page(done), files.page, False)
+        lines.append(write_page(sweep_page(done), files.page))
     document = {"scenario": done.scenario, "settings": done.settings, "points": done.points}
     present(CommandOutput(document, [sweep_table(done)], lines), files.json_output)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from coralopt.errors import CoraloptError
 from coralopt.planning.compare import Row
-from coralopt.report.promise import interval
+from coralopt.report.promise import interval, interval_words
 from coralopt.report.simulation import outcome_name
 from coralopt.report.table import Column, make_table, numbers, percent
 
@@ -58,6 +58,11 @@ class AttainedPhase:
     low: float
     high: float
 
+    @property
+    def words(self) -> tuple[str, str]:
+        """The share, and its interval."""
+        return percent(self.share), interval_words(self.low, self.high)
+
 
 def attained_phases(row: Row) -> list[AttainedPhase]:
     """Of the comparison's simulation, else of the plan's certificate, else of the simulation that the plan carries."""
@@ -76,15 +81,17 @@ def attained_phases(row: Row) -> list[AttainedPhase]:
     return []
 
 
-def attainment_table(rows: Sequence[Row], title: str, worst: bool = False) -> Table:
-    """Attainment of every planner by model phase with its interval; ``worst``: of each planner only the least."""
-    columns: list[Column | str] = ["planner", "model phase", *numbers("{}", "met its SLO", "at least", "at most")]
-    cells: list[tuple[object, ...]] = []
-    for row in rows:
-        phases = [item for item in attained_phases(row) if not math.isnan(item.share)]
-        shown = [min(phases, key=lambda item: item.share)] if worst and phases else phases
-        cells += [(row.label, item.name, *map(percent, (item.share, item.low, item.high))) for item in shown]
-    return make_table(title, columns, cells)
+def attainment_table(rows: Sequence[Row], title: str) -> Table:
+    """Attainment by model phase with its interval, the planners side by side."""
+    attained = {
+        row.label: {item.name: item for item in attained_phases(row) if not math.isnan(item.share)} for row in rows
+    }
+    attained = {label: phases for label, phases in attained.items() if phases}
+    cells = [
+        (name, *("{} ({})".format(*phases[name].words) if name in phases else None for phases in attained.values()))
+        for name in dict.fromkeys(name for phases in attained.values() for name in phases)
+    ]
+    return make_table(title, ("model phase", *numbers("{}", *attained)), cells)
 
 
 def require_drawable(path: Path) -> None:

@@ -241,11 +241,11 @@ def lines(title: str, series: Sequence[Line], x: Scale, y: Scale, limits: Sequen
 
 
 def _with_legend(drawn: list[Markup], height: int, named: Mapping[str, int], left: int) -> tuple[int, list[Markup]]:
-    """New height, and the marks with a line a name below them, two side by side where they are short."""
-    half = (WIDTH - left) // 2
-    columns = 2 if all(len(name) * _CHARACTER < half - 24 for name in named) else 1
+    """New height, and the marks with a line a name below them, up to three side by side where they are short."""
+    longest = max((len(name) * _CHARACTER + 24 for name in named), default=0)
+    columns = next((count for count in (3, 2) if longest * count <= WIDTH - left), 1)
     for k, (name, colour) in enumerate(named.items()):
-        x, y = left + half * (k % columns), height + 16 * (k // columns + 1)
+        x, y = left + (WIDTH - left) / columns * (k % columns), height + 16 * (k // columns + 1)
         drawn.append(element("rect", x=x, y=y - 9, width=14, height=6, class_=f"f{colour}"))
         drawn.append(_text(_cut(name, WIDTH - x - 20), x + 20, y - 2, class_="small"))
     return height + 16 * -(-len(named) // columns) + 2, drawn

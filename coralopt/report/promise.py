@@ -23,6 +23,11 @@ def interval(share: float, count: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def interval_words(low: float, high: float) -> str:
+    """Both ends, cut off after two digits of a percent."""
+    return f"{percent(low).removesuffix(' %')} to {percent(high)}"
+
+
 def expected_fact(expected: Mapping[str, float], certified: bool) -> tuple[str, str]:
     """Name and text of one line about the share of requests within their SLO."""
     if not expected:

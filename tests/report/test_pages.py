@@ -228,7 +228,7 @@ def test_a_certificate_is_the_promise(tiny_plan: Plan) -> None:
     )
     mark = Certificate(first_seed=7, window_s=600, confidence=0.95, looks=(2,), phases=(phase,))
     text = read(render_page(plan_page(PlanPage(tiny_plan.model_copy(update={"certificate": mark}))))).text
-    assert "99.60 % at least, confirmed" in text
+    assert "99.60 % in the worst phase, confirmed" in text
     assert "99.12 %" in text
     assert "Not simulated" not in text
     refuted = mark.model_copy(update={"phases": (phase.model_copy(update={"verdict": "refuted"}),)})
@@ -379,7 +379,7 @@ def test_a_plan_corrected_by_simulation_has_intervals(tiny_plan: Plan) -> None:
 def test_the_page_of_a_new_plan_says_what_to_expect(tiny_plan: Plan) -> None:
     """What the terminal prints after planning stands on the page, too."""
     text = read(render_page(plan_page(PlanPage(tiny_plan, expected={"phi4-14b/prefill": 0.8764})))).text
-    assert "87.64 % at least" in text
+    assert "87.64 % in the worst phase" in text
     assert "Not simulated" not in text
 
 

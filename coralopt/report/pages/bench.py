@@ -84,7 +84,7 @@ def _section(section: Figures) -> Iterable[Block]:
                     "step",
                 )
             )
-        x = Scale("seconds over those of the fastest", log=True)
+        x = Scale("times the seconds of the fastest", log=True)
         drawing = lines("Performance profile", series, x, Scale("share of runs", low=0.0, high=1.0, form="{:.0%}"))
         figures.append(
             Figure(drawing, f"Performance profile over {profile['runs']} runs that every arm had a chance at")

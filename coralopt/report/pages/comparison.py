@@ -10,7 +10,7 @@ from coralopt.report.comparison import attained_phases, attainment_table, compar
 from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.plan import pipeline_blocks
-from coralopt.report.table import percent
+from coralopt.report.table import Column, make_table, numbers, percent
 
 
 def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
@@ -29,16 +29,16 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
         "no planner meets all demand" if cheapest is None else f"{cheapest.label}: {cheapest.cost_usd_h:,.4f} USD/h",
         (Words(words),),
     )
-    others = [
-        f"{row.label}: {_more(row.cost_usd_h / cheapest.cost_usd_h - 1)}"
-        for row in whole
+    others = {
+        row.label: _more(row.cost_usd_h / cheapest.cost_usd_h - 1)
+        for row in sorted(whole, key=lambda row: row.cost_usd_h)
         if cheapest is not None and row is not cheapest
-    ]
+    }
     short = [row_name(row) for row in planned if row.demand_met < 1]
-    more = [Words(text) for text in (("Short of demand: " + ", ".join(short) + ".") if short else "",) if text]
-    second = PageAnswer(
-        "What do the others cost?", "; ".join(others[:2]) or "-", (Words("; ".join(others[2:]) or ""), *more)
-    )
+    lines = ["; ".join(f"{label}: {words}" for label, words in others.items()) + "."] if others else []
+    lines += ["Short of demand: " + ", ".join(short) + "."] if short else []
+    ends = dict.fromkeys((*list(others.values())[:1], *list(others.values())[-1:]))
+    second = PageAnswer("What do the others cost?", " to ".join(ends) or "-", tuple(map(Words, lines)))
     wrong = [row for row in planned if not row.verified]
     words = "Every figure of every plan was recomputed by independent code"
     words += "." if all(row.plan for row in planned) else " when they were compared; the plan files are not there."
@@ -62,19 +62,17 @@ def comparison_page(rows: Sequence[Row], scenario: str) -> Page:
 
 def _promise_answer(rows: Sequence[Row]) -> PageAnswer:
     """The least attainment of each plan with its interval."""
-    known = {row.label: min((item.share for item in attained_phases(row)), default=math.nan) for row in rows}
-    least = {label: share for label, share in known.items() if not math.isnan(share)}
+    known = {row.label: [item for item in attained_phases(row) if not math.isnan(item.share)] for row in rows}
+    least = {label: min(phases, key=lambda item: item.share) for label, phases in known.items() if phases}
     question = "Do they keep their promise?"
     if not least:
         words = "No requests were simulated. `coralopt compare SCENARIO --simulate -o FOLDER` does it."
         return PageAnswer(question, "Not simulated", (Words(words),))
-    best = max(least, key=lambda label: least[label])
-    words = "Of each plan the model phase with the least share of requests within SLO, and the interval of that share."
-    return PageAnswer(
-        question,
-        f"{best}: {percent(least[best])} at least",
-        (Words(words), HtmlTable(attainment_table(rows, "", worst=True))),
-    )
+    best = max(least, key=lambda label: least[label].share)
+    columns: tuple[Column | str, ...] = ("planner", "worst model phase", *numbers("{}", "within SLO", "95 % interval"))
+    cells = [(label, item.name, *item.words) for label, item in least.items()]
+    headline = f"{best} best: {percent(least[best].share)} in the worst phase"
+    return PageAnswer(question, headline, (HtmlTable(make_table("", columns, cells)),))
 
 
 def _attainment(rows: Sequence[Row]) -> tuple[Block, ...]:
@@ -89,7 +87,7 @@ def _attainment(rows: Sequence[Row]) -> tuple[Block, ...]:
 
 
 def _more(share: float) -> str:
-    return "the same" if share < 5e-4 else f"{share:.1%} more"
+    return "the same" if share < 5e-4 else f"{share * 100:.1f} % more"
 
 
 def _planned(rows: Sequence[Row]) -> list[Row]:
@@ -111,7 +109,7 @@ def cost_figures(rows: Sequence[Row]) -> tuple[Block, ...]:
         if row.plan is not None:
             spent = {m: sum(d.cost_usd_h for d in row.plan.demands if d.model == m) for m in models}
             parts = [BarPart(model, value, colours[model]) for model, value in spent.items()]
-            parts.append(BarPart("initialization and the rest", row.cost_usd_h - sum(spent.values()), 7))
+            parts.append(BarPart("initialization, other", row.cost_usd_h - sum(spent.values()), 7))
         cost_rows.append(BarRow(row_name(row), tuple(parts), f"{row.cost_usd_h:,.4f}"))
     line = None if math.isnan(bound) else ("lower bound", bound)
     costs = Figure(bars("Cost by planner, USD/h", cost_rows, "{:,.4f}", line), "Cost, USD/h, in parts by model")

@@ -64,9 +64,13 @@ def _curves(epochs: Sequence[Epoch]) -> list[Block]:
     last = places[-1] + 1
 
     def curve(title: str, unit: str, curves: Mapping[str, Sequence[float]]) -> Figure:
+        # Equal curves are one, with all their names.
+        names: dict[tuple[float, ...], list[str]] = {}
+        for label, values in curves.items():
+            names.setdefault(tuple(round(value, 6) for value in values), []).append(label)
         series = [
-            Line(label, [*places, last], [*values, values[-1]], colour, "step")
-            for colour, (label, values) in enumerate(curves.items())
+            Line(", ".join(labels), [*places, last], [*values, values[-1]], colour, "step")
+            for colour, (values, labels) in enumerate(names.items())
         ]
         return Figure(lines(title, series, x, Scale(unit, low=0.0)), title)
 

@@ -23,6 +23,9 @@ from rich.text import Text
 from coralopt._version import __version__
 from coralopt.report.drawing import element, stylesheet
 
+#: Characters from which on a text in a table may be broken into lines.
+BROKEN = 20
+
 
 @dataclass(frozen=True)
 class Words:
@@ -198,7 +201,9 @@ def table_html(table: Table) -> Markup:
         cells = []
         for position, (cell, align) in enumerate(zip(row, aligned, strict=True)):
             name, scope = ("td", None) if position else ("th", "row")
-            cells.append(element(name, _plain(cell), scope=scope, class_=align))
+            text = _plain(cell)
+            long = "long" if len(text) > BROKEN else None
+            cells.append(element(name, text, scope=scope, class_=align or long))
         footer = bool(ends) and k > ends[-1]
         body.append(element("tr", *cells, class_="total" if footer else None))
     parts = [element("thead", element("tr", *head))] if table.show_header else []

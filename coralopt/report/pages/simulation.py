@@ -11,7 +11,7 @@ from coralopt.plan.certificate import Certificate
 from coralopt.plan.document import Plan
 from coralopt.report.drawing import BarPart, BarRow, Line, Scale, bars, colour_numbers, lines
 from coralopt.report.pages.page import Block, Figure, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
-from coralopt.report.promise import certificate_table, interval
+from coralopt.report.promise import certificate_table, interval, interval_words
 from coralopt.report.simulation import (
     LATENCY_SHARES,
     MEANING,
@@ -101,7 +101,9 @@ def promise_answer(
         )
         return PageAnswer(PROMISE, "Not simulated", (Words(words),))
     counted = any(count for _, _, count in rows)
-    cells = [(key, percent(share), *([_interval_words(share, count)] * counted)) for key, share, count in rows]
+    cells = [
+        (key, percent(share), *([interval_words(*interval(share, count))] * counted)) for key, share, count in rows
+    ]
     columns: tuple[Column | str, ...] = ("model phase", *numbers("{}", "met its SLO", *(["95 % interval"] * counted)))
     blocks: list[Block] = [Words(words), HtmlTable(make_table("", columns, cells))]
     if counted:
@@ -113,11 +115,7 @@ def promise_answer(
     elif plan is not None and not any(phase.attainment for phase in plan.resolved.model_phases):
         words = "The scenario asks that the mean request meets its SLO, not a share of the requests."
         blocks.append(Words(words, small=True))
-    return PageAnswer(PROMISE, f"{percent(least)} at least{kept}", tuple(blocks), verdict)
-
-
-def _interval_words(share: float, count: int) -> str:
-    return " to ".join(map(percent, interval(share, count))).replace(" %", "", 1)
+    return PageAnswer(PROMISE, f"{percent(least)} in the worst phase{kept}", tuple(blocks), verdict)
 
 
 def _certified(mark: Certificate) -> PageAnswer:
@@ -130,7 +128,7 @@ def _certified(mark: Certificate) -> PageAnswer:
         "Simulated windows of requests that no search used; `coralopt verify --prove` repeats them.", small=True
     )
     table = HtmlTable(certificate_table(mark))
-    return PageAnswer(PROMISE, f"{percent(least)} at least, {words}", (table, note), verdict)
+    return PageAnswer(PROMISE, f"{percent(least)} in the worst phase, {words}", (table, note), verdict)
 
 
 def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block, ...]:
