@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -75,15 +76,24 @@ def entry(function: _F) -> _F:
 
 
 def _kept(function: _F, **options: bool) -> _F:
-    # Numba's stub lacks the two options that leave Python's side out.
-    njit: Callable[..., Callable[[_F], object]] = numba.njit
+    # Numba's stub lacks these options. Nothing here makes an array; counting references to those of a state, at every
+    # call, would double the time of a simulation and of compiling it.
+    njit: Callable[..., Callable[[_F], object]] = partial(numba.njit, nogil=True, _nrt=False, **options)
     try:
         # Numba's own type hides the cache that is extended here.
-        kept: Any = njit(cache=True, nogil=True, **options)(function)
+        kept: Any = njit(cache=True)(function)
         kept._cache._cache_file = _KeptCode(kept._cache._cache_file)
     except (AttributeError, RuntimeError):  # Other insides, or no folder to write to.
-        kept = njit(nogil=True, **options)(function)
+        kept = njit()(function)
+    template = kept.get_call_template
+    # Numba compiles anew for each constant and each width of integers: a quarter of all that is compiled here.
+    kept.get_call_template = lambda args, kws: template(tuple(map(_wide, args)), kws)
     return cast("_F", kept)
+
+
+def _wide(kind: numba.types.Type) -> numba.types.Type:
+    plain = numba.types.unliteral(kind)
+    return numba.int64 if isinstance(plain, numba.types.Integer) else plain
 
 
 @compiled
