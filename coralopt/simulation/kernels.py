@@ -92,7 +92,7 @@ def _kept(function: _F, **options: bool) -> _F:
 
 
 def _wide(kind: numba.types.Type) -> numba.types.Type:
-    plain = numba.types.unliteral(kind)
+    plain = numba.types.unliteral(kind)  # type: ignore[no-untyped-call]
     return numba.int64 if isinstance(plain, numba.types.Integer) else plain
 
 
