@@ -8,6 +8,7 @@ import numpy as np
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.throughput.grid import GridTimes
+from coralopt.throughput.roofline import RooflineTimes
 from coralopt.types import Floats
 
 #: Prefill is measured from so many tokens on. A shorter pass takes no longer than a decode step of as many sequences.
@@ -63,8 +64,11 @@ def mixed_ms(
     """
     layer, other = times.decode_ms(sequences, context)
     tokens = sequences + prompt_tokens
-    passes = [times.prefill_ms(np.ones(1), float(n)) for n in tokens]
-    whole, head = (np.array([float(part[k][0]) for part in passes]) for k in (0, 1))
+    if isinstance(times, RooflineTimes):
+        whole, head = times.prefill_ms(np.ones(len(tokens)), tokens)
+    else:
+        passes = [times.prefill_ms(np.ones(1), float(n)) for n in tokens]
+        whole, head = (np.array([float(part[k][0]) for part in passes]) for k in (0, 1))
     short = (tokens < SHORT_PASS) & (tokens <= times.most_sequences)
     if short.any():
         whole[short] = np.minimum(whole[short], times.decode_ms(tokens[short], 1.0)[0])

@@ -109,7 +109,7 @@ def layer_ms(
     efficiency: Efficiency,
     tokens: Floats,
     sequences: Floats,
-    context: float,
+    context: Floats | float,
     prefill: bool,
 ) -> Floats:
     """Time of one layer, ms (mean over full and sliding-window layers).
@@ -120,7 +120,7 @@ def layer_ms(
         efficiency: Shares of the data sheet reached.
         tokens: Tokens in the micro-batch, all sequences together.
         sequences: Sequences in the micro-batch.
-        context: Tokens a sequence attends to at the end (its length in prefill).
+        context: Tokens a sequence attends to at the end (its length in prefill); one for all or one each.
         prefill: Whether all tokens of a sequence are computed at once.
     """
     count, gpu = configuration.count, configuration.gpu
@@ -131,8 +131,8 @@ def layer_ms(
         hit = model.experts * (1.0 - (1.0 - model.experts_per_token / model.experts) ** tokens)
     weights = model.plain_bytes + hit * model.expert_params * BYTES_PER_PARAMETER[model.weight_format]
     sliding = model.sliding_layers / model.layers if model.sliding_window else 0.0
-    window = min(context, float(model.sliding_window or context))
-    seen = model.kept_tokens(context)
+    window = np.minimum(context, float(model.sliding_window or np.inf))
+    seen = (1 - sliding) * context + sliding * window
     kv = model.kv_token_bytes * model.kv_copies(count)
     # Causal prefill: token i attends to min(i, window) tokens, c / 2 on average in full layers, w - w^2 / 2c in others.
     causal = (1 - sliding) * context / 2 + sliding * (window - window**2 / (2 * context))
@@ -187,7 +187,7 @@ class RooflineTimes:
     most_prompts: int = 8
     most_sequences: int = 512
 
-    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+    def prefill_ms(self, prompts: Floats, tokens: Floats | float) -> tuple[Floats, Floats]:
         efficiency = efficiency_of(self.configuration, "prefill")
         layer = layer_ms(self.model, self.configuration, efficiency, prompts * tokens, prompts, tokens, True)
         return layer, head_ms(self.model, self.configuration, efficiency, prompts)

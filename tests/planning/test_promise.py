@@ -469,3 +469,12 @@ def test_a_share_that_no_node_can_meet(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     with pytest.raises(CoraloptError, match=r"at most \d+\.\d+% meet it, alone on 2xL40S"):
         plan_scenario(small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": 0.99}}))
+
+
+def test_of_free_nodes_small_ones_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A team's own nodes cost nothing; its 8xH100 stay free where an L40S holds the share as well."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    own = {"8xH100": {"available": 2, "price_usd_h": 0}, "1xL40S": {"available": 2, "price_usd_h": 0}}
+    planned = plan_scenario(small(pool={"regions": {"own": {"configurations": own}}}), settings={"certify": False})
+    assert planned.cost_usd_h == 0
+    assert {kind for instance in planned.instances for kind in instance.nodes()} == {"1xL40S"}

@@ -19,7 +19,7 @@ def usage_log(requests: int) -> str:
     random = np.random.default_rng(7)
     times = 1763790000.0 + np.cumsum(random.exponential(1 / 1.5, requests))
     prompts = np.minimum(random.lognormal(6.3, 0.8, requests), 6000).astype(int) + 1
-    answers = np.minimum(random.lognormal(5.0, 0.6, requests), 1500).astype(int) + 1
+    answers = np.minimum(random.lognormal(4.0, 0.6, requests), 1500).astype(int) + 1
     lines = []
     for k in range(requests):
         usage = {"prompt_tokens": int(prompts[k]), "completion_tokens": int(answers[k])}
@@ -67,6 +67,8 @@ def test_from_a_usage_log_to_launch_files_with_a_bill(tmp_path: Path, run_cli: R
     own = [line for line in lines if line["region"] == "own"]
     cloud = [line for line in lines if line["region"] == "us-east-2"]
     assert {line["supply"] for line in own} == {"reserved"}
+    # Of nodes that cost nothing the large ones stay free for others.
+    assert {line["configuration"] for line in own} == {"1xL40S"}
     assert sum(float(line["usd_h"]) for line in own) == 0
     assert {line["instance_type"] for line in cloud} == {"g6.xlarge"}
     paid = sum(float(line["usd_month"]) for line in cloud)

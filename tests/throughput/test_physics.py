@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coralopt.catalog import gpus, models
+from coralopt.catalog import gpus, models, node_configurations
 from coralopt.catalog.types import GIB, Gpu, NodeConfiguration, Speculative
 from coralopt.scenario.lengths import LengthSpread
 from coralopt.scenario.parts import SERVING_PRESETS
@@ -22,7 +22,16 @@ from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.throughput.layer_times import mixed_ms
 from coralopt.throughput.nodes import cache_bytes, free_bytes, node_throughput
 from coralopt.throughput.occupancy import occupancy_of, transfer_tokens
-from coralopt.throughput.roofline import Efficiency, Link, RooflineSource, efficiency_of, head_ms, layer_ms, pair_ms
+from coralopt.throughput.roofline import (
+    Efficiency,
+    Link,
+    RooflineSource,
+    RooflineTimes,
+    efficiency_of,
+    head_ms,
+    layer_ms,
+    pair_ms,
+)
 from coralopt.throughput.speculative import SpeculatingSource
 from coralopt.types import Floats
 
@@ -466,3 +475,15 @@ def test_a_speculative_step_is_one_pass_shared_by_what_it_keeps() -> None:
     assert model.end_bytes(1) - plain.end_bytes(1) == draft.weight_bytes
     more = cache_bytes(model, machine, 1000.0) - cache_bytes(plain, machine, 1000.0)
     assert more * plain.layers == pytest.approx(draft.kv_bytes(1000.0))
+
+
+@pytest.mark.parametrize("model", ["phi4-14b", "gpt-oss-20b", "gemma3-27b", "deepseek-v3"])
+@pytest.mark.parametrize("gpu", ["8xH100", "1xL40S"])
+def test_many_lengths_at_once_take_what_each_takes(model: str, gpu: str) -> None:
+    """Dense and expert layers, sliding windows, latent attention: the same numbers to the last bit."""
+    times = RooflineSource().times(models()[model], node_configurations()[gpu])
+    assert isinstance(times, RooflineTimes)
+    tokens = np.geomspace(1, 30_000, 40)
+    together = times.prefill_ms(np.ones(40), tokens)
+    for k, n in enumerate(tokens.tolist()):
+        assert [float(part[k]) for part in together] == [float(part[0]) for part in times.prefill_ms(np.ones(1), n)]

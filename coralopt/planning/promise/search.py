@@ -22,6 +22,7 @@ from coralopt.allocation import (
     AllocationProblem,
     AllocationSearchOptions,
     Served,
+    fewest_gpus,
     request_flows,
     solve_or_serve_less,
 )
@@ -40,12 +41,14 @@ from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
-from coralopt.types import Floats
+from coralopt.types import Floats, Ints
 
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
 MOST_BOUNDS, WORTH, MOST_COLUMNS = 5, 1e-3, 20_000
+#: What tells groups that cost nothing apart while they are looked at, USD/h a GPU.
+FREE_GPU = 1e-6
 #: A group that may not be used: model phase, template of it, instances.
 Cut = tuple[int, int, int]
 
@@ -216,7 +219,9 @@ class PromiseSearch:
             before = {p: self.groups[p].games.played for p in share}
 
             def search(p: int, games: Mapping[int, float] = share) -> tuple[float, float]:
-                return tighten(self.groups[p], prices[p], self.gap, self.workers.tell, games=games[p])
+                # Of groups that cost nothing, those of few GPUs are looked at first.
+                price = np.where(prices[p] == 0, FREE_GPU * self._gpus(p), prices[p])
+                return tighten(self.groups[p], price, self.gap, self.workers.tell, games=games[p])
 
             results |= zip(share, self.workers.map(search, share), strict=True)
             played = {p: self.groups[p].games.played - before[p] for p in share}
@@ -225,6 +230,12 @@ class PromiseSearch:
             gain = {p: usd_h for p, usd_h in gain.items() if self.gap * results[p][1] < usd_h < math.inf}
             share = {p: games for p in gain if (games := self.games * gain[p] / sum(gain.values())) >= 1}
         return list(results.values())
+
+    def _gpus(self, p: int) -> Ints:
+        """int64 (J,): GPUs of each group of model phase ``p``."""
+        groups, each = self.groups[p], np.array([host.count for host in self.scenario.configurations])
+        usage = self.base.usage[self.library.offsets[p] :][: len(self.library.phases[p])].astype(np.int64)
+        return np.asarray((usage @ each)[groups.template] * groups.count)
 
     def _cheapest_by_ways(self, prices: Sequence[Floats]) -> tuple[Served, GroupColumns]:
         """The cheapest plan at what groups were seen to hold, every model served in one way.
@@ -276,7 +287,11 @@ class PromiseSearch:
         if best is None:
             assert failure is not None
             raise failure
-        return best
+        served, columns = best
+        gpus = np.array([host.count for host in self.scenario.configurations])
+        options = self.request.solve_options
+        result = fewest_gpus(columns.problem, served.result, gpus, self.request.backend, options)
+        return replace(served, result=result), columns
 
     def _refuse(self, p: int) -> None:
         """No group of this model phase holds anything: is it the SLO?
