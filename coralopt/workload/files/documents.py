@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt.errors import Mistake, WorkloadError
 from coralopt.types import Floats
@@ -161,7 +162,10 @@ class DocumentKind(Generic[_Value]):
     def _adapter(self) -> TypeAdapter[_Value]:
         from pydantic import ConfigDict, TypeAdapter, with_config
 
-        return TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(self.value))
+        adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(self.value))
+        # `coralopt.types` names arrays by text, so that it needs no numpy.
+        adapter.rebuild(_types_namespace={"np": np, "npt": npt})
+        return adapter
 
     def _head(self) -> Mapping[str, object]:
         return {"format": f"coralopt-{self.suffix}", "version": 1}
