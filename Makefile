@@ -48,7 +48,7 @@ types: $(VENV)/.installed-dev
 test: lint types
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
-# vLLM's CPU build gets an environment of its own, 3.5 GB; VLLM names the program of another one, see docs/runtime.md.
+# vLLM's CPU build gets an environment of its own, 3.5 GB; VLLM names the program of another one, see docs/runtime-tests.md.
 VLLM_VENV ?= .venv-vllm
 VLLM ?=
 test-vllm: $(VENV)/.installed-dev

@@ -425,6 +425,8 @@ class Plan(_Part, Tabular):
             if error.error_count() <= MOST_MISTAKES:
                 named = error.errors(include_url=False, include_context=False, include_input=False)[:20]
                 lines = [f"  - {'.'.join(map(str, item['loc'])) or 'the document'}: {item['msg']}" for item in named]
+                if any(item["loc"] == ("version",) and item["type"] == "literal_error" for item in named):
+                    lines = ["  - another version of coralopt wrote it: plan anew, or use that version"]
             raise PlanError("\n".join([f"{source}: not a coralopt plan of version {VERSION}:", *lines])) from error
         try:
             json.loads(text, object_pairs_hook=_without_twins)

@@ -148,7 +148,8 @@ def _one(error: ErrorDetails) -> tuple[Path, str, str]:
     if location and location[-1] == "<count>":
         description = "nodes available, a whole number; or a mapping with available, price_usd_h, instance_type"
     if "[key]" in location:
-        return path, f"'{last[:60]}' is no name", _NAME_FORM
+        name = str(location[location.index("[key]") - 1])
+        return path, f"'{name[:60]}' is no name", _NAME_FORM
     if kind == "missing":
         return path, _MISSING, description
     if kind == "extra_forbidden":

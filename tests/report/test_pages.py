@@ -157,7 +157,10 @@ def test_comparisons_epochs_and_benches_have_pages(run_cli: RunCli, tmp_path: Pa
         ("[]", "not a result file"),
         ("{}", "not a result file"),
         ("\x00\x01", "not a result file"),
-        ('{"format": "coralopt-plan", "version": 9}', "not a coralopt plan of version 1"),
+        (
+            '{"format": "coralopt-plan", "version": 9}',
+            "not a coralopt plan of version 1:\n  - another version of coralopt",
+        ),
         ('{"outcomes": [{}], "epochs": {}}', "a simulation of another version"),
         ('{"outcomes": [1], "epochs": 2}', "a simulation of another version"),
         ('{"rows": [{}], "scenario": "x"}', "a comparison of another version"),

@@ -200,7 +200,7 @@ def test_https(tmp_path: Path) -> None:
 
 
 def test_the_documented_series_are_those_there_are() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "runtime.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "router.md").read_text(encoding="utf-8")
     for family in Metrics().registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")
         assert f"`{name}`" in text

@@ -1,4 +1,4 @@
-"""The soak of docs/runtime.md for two minutes, at a rate that leaves the processor to the other tests."""
+"""The soak of docs/runtime-tests.md for two minutes, at a rate that leaves the processor to the other tests."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class KubernetesOptions:
 
     Attributes:
         image: Container image of the engine; one by digest (``NAME@sha256:...``) is always the same.
-        router_image: Container image with coralopt and its extra `runtime` in it; docs/runtime.md says how to build it.
+        router_image: Container image with coralopt and its extra `runtime` in it; docs/deploy.md says how to build it.
         namespace: Namespace, or ``None`` for that of the context.
         shm_gib: Shared memory of a pod, GiB.
         cpu: CPUs that a pod asks for, a GPU.
