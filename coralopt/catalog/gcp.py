@@ -116,7 +116,7 @@ def _usd_h(sku: Mapping[str, Any]) -> float:  # Any: JSON
     price = expression["tieredRates"][-1]["unitPrice"]
     if price.get("currencyCode", "USD") != "USD":
         raise ValueError(f"{sku['description']}: a price in {price['currencyCode']}; ask the list for USD")
-    value = int(price["units"]) + int(price["nanos"]) / 1e9
+    value = int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9
     if not 0 <= value < float("inf"):
         raise ValueError(f"{sku['description']}: {value} is no price")
     return value / _UNITS[expression["usageUnit"]]

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from coralopt.catalog.gcp import gpus_of, read_skus
+from coralopt.catalog.json_members import Place, members
 from coralopt.catalog.loaders import configuration_name, gpus, node_configurations, offers
 from coralopt.errors import CoraloptError
 
@@ -56,6 +57,9 @@ _AZURE = {
     **{"ND96isr_H200_v5": "8xH200", "ND96isr_MI300X_v5": "8xMI300X", "ND96is_MI300X_v5": "8xMI300X"},
     "ND128isr_NDR_GB200_v6": "4xGB200",
 }
+#: Members of a JSON document that are too large to be read whole, and members that stand beside them.
+_JSON_LISTS = frozenset({"products", "terms", "OnDemand", "Reserved", "PriceList", "Items", "skus"})
+_JSON_HEADS = frozenset({"offerCode", "FormatVersion", "BillingCurrency", "NextPageLink", "nextPageToken"})
 #: What a region's name may not have in a scenario.
 _NO_NAME = re.compile(r"[^A-Za-z0-9._/-]+")
 #: Names of the columns of a CSV of one's own, in lower case: field -> what it may be called.
@@ -111,9 +115,9 @@ def read_prices(path: Path, date: str = "", source: str = "") -> tuple[list[Pric
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            first = next((line for line in stream if line.strip()), "")
+            first = stream.read(1000).lstrip()
             stream.seek(0)
-            reader = _json if first.lstrip()[:1] in ("{", "[") else _table
+            reader = _json if first[:1] in ("{", "[") else _table
             rows = list((_aws if first.startswith('"FormatVersion"') else reader)(path, stream))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a UTF-8 text file"
@@ -273,49 +277,37 @@ def _aws(path: Path, stream: TextIO) -> Iterator[_Row]:
                 raise CoraloptError(f"{path}: not AWS's price list: {type(error).__name__} {error}") from error
 
 
-def _aws_json(page: Mapping[str, Any]) -> Iterator[_Row]:  # Any: JSON
-    """The same list as JSON, or an answer of ``aws pricing get-products``, whose products are JSON within JSON."""
-    if "PriceList" in page:
-        listed = [json.loads(item) if isinstance(item, str) else item for item in page["PriceList"]]
-        products = [(item["product"], item["terms"].get("OnDemand", {})) for item in listed]
-    else:
-        on_demand = page["terms"].get("OnDemand", {})
-        products = [(product, on_demand.get(sku, {})) for sku, product in page["products"].items()]
-    for product, terms in products:
-        for term in terms.values():
-            for dimension in term["priceDimensions"].values():
-                for currency, price in dimension["pricePerUnit"].items():
-                    yield from _aws_price(product["attributes"], price, currency)
+def _aws_terms(attributes: Mapping[str, str], terms: Mapping[str, Any]) -> Iterator[_Row]:  # Any: JSON
+    """The same list as JSON: the price on demand of one product."""
+    for term in terms.values():
+        for dimension in term["priceDimensions"].values():
+            for currency, price in dimension["pricePerUnit"].items():
+                yield from _aws_price(attributes, price, currency)
+
+
+def _aws_wanted(attributes: Mapping[str, str]) -> bool:
+    """Whether this is a shared Linux instance with GPUs, on demand."""
+    wanted = all(attributes.get(name, value) == value for name, value in _AWS_WANTED.items())
+    return wanted and attributes.get("gpu", "").isdecimal()
 
 
 def _aws_price(attributes: Mapping[str, str], price: str, currency: str) -> Iterator[_Row]:
     """What a shared Linux instance with GPUs costs on demand; nothing of other products."""
-    count = attributes.get("gpu", "")
-    wanted = all(attributes.get(name, value) == value for name, value in _AWS_WANTED.items())
-    if not (wanted and count.isdecimal()):
+    if not _aws_wanted(attributes):
         return
     kind, usd_h = attributes["instanceType"], _amount(price)
     if currency != "USD":
         raise ValueError(f"{kind}: a price in {currency}; USD is known")
     # Capacity blocks, paid for ahead, cost 0 an hour.
     if usd_h:
-        yield attributes["regionCode"], _AWS.get(kind.split(".")[0], ""), int(count), kind, (usd_h, None, None)
+        count = int(attributes["gpu"])
+        yield attributes["regionCode"], _AWS.get(kind.split(".")[0], ""), count, kind, (usd_h, None, None)
 
 
 def _json(path: Path, stream: TextIO) -> Iterator[_Row]:
     """One page or a list of them: Azure's retail prices, AWS's products, SKUs of Google Cloud; or a list of such SKUs."""
     try:
-        document = json.load(stream)
-        skus: list[Mapping[str, Any]] = []  # Any: JSON
-        for page in document if isinstance(document, list) else [document]:
-            if "Items" in page:
-                yield from _azure(page["Items"])
-            elif "PriceList" in page or "products" in page:
-                yield from _aws_json(page)
-            else:
-                skus += page.get("skus", [page])
-        for region, machine, on_demand, spot in read_skus(skus):
-            yield region, machine.gpu, machine.gpus, machine.name, (on_demand, spot, None)
+        yield from _json_rows(members(stream, _JSON_LISTS))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         what = {KeyError: f"no {error}", RecursionError: "nested too deeply"}.get(type(error), str(error))
         raise CoraloptError(
@@ -323,20 +315,58 @@ def _json(path: Path, stream: TextIO) -> Iterator[_Row]:
         ) from error
 
 
-def _azure(items: Iterable[Mapping[str, Any]]) -> Iterator[_Row]:  # Any: JSON
-    """Consumption prices of Linux sizes; spot ones say so in their names."""
-    for item in items:
-        size, name, product = item["armSkuName"], item["skuName"], item["productName"]
-        other = " Win" in product or "Cloud Services" in product or "CloudServices" in product
-        if item["type"] != "Consumption" or other or "Low Priority" in name:
-            continue
-        if item.get("currencyCode", "USD") != "USD":
-            raise ValueError(f"{size}: a price in {item['currencyCode']}; ask for USD")
-        gpu, count = _gpus_of_type(size)
-        price = _amount(str(item["retailPrice"])) or None
-        prices = (None, price, None) if "Spot" in name else (price, None, None)
-        if price:
-            yield str(item["armRegionName"]), gpu, count, size, prices
+def _json_rows(parts: Iterable[tuple[Place, Any]]) -> Iterator[_Row]:  # Any: JSON
+    """Rows from a document's members as they come. AWS's list of all regions has gigabytes, most of them reserved terms."""
+    products: dict[str, Mapping[str, str]] = {}
+    skus: list[Mapping[str, Any]] = []  # Any: JSON
+    others: dict[int, dict[str, Any]] = defaultdict(dict)  # Any: JSON
+    for place, value in parts:
+        page, inner = (place[0], place[1:]) if place and isinstance(place[0], int) else (0, place)
+        match inner:
+            case ("Items", _):
+                yield from _azure(value)
+            case ("PriceList", _):
+                item = json.loads(value) if isinstance(value, str) else value
+                yield from _aws_terms(item["product"]["attributes"], item["terms"].get("OnDemand", {}))
+            case ("products", str(sku)):
+                if _aws_wanted(value["attributes"]):
+                    products[sku] = value["attributes"]
+            case ("terms", "OnDemand", str(sku)):
+                # Products come first.
+                if sku in products:
+                    yield from _aws_terms(products[sku], value)
+            case ("terms", *_):
+                pass
+            case ("skus", _):
+                skus.append(value)
+            case (str(name),):
+                others[page][name] = value
+            case _ if value != []:
+                raise ValueError(f"{value} is not one of them")
+    for other in others.values():
+        if "description" in other:
+            skus.append(other)
+        elif not other.keys() & (_JSON_LISTS | _JSON_HEADS):
+            raise ValueError(f"no member of it is known: {', '.join(list(other)[:5])}")
+    for region, machine, on_demand, spot in read_skus(skus):
+        yield region, machine.gpu, machine.gpus, machine.name, (on_demand, spot, None)
+
+
+def _azure(item: Mapping[str, Any]) -> Iterator[_Row]:  # Any: JSON
+    """The consumption price of a Linux size; spot ones say so in their names."""
+    size, name, product = item["armSkuName"], item["skuName"], item["productName"]
+    other = " Win" in product or "Cloud Services" in product or "CloudServices" in product
+    # Other services charge a fee for the same sizes.
+    other |= item.get("serviceName", "Virtual Machines") != "Virtual Machines"
+    if item["type"] != "Consumption" or other or "Low Priority" in name:
+        return
+    if item.get("currencyCode", "USD") != "USD":
+        raise ValueError(f"{size}: a price in {item['currencyCode']}; ask for USD")
+    gpu, count = _gpus_of_type(size)
+    price = _amount(str(item["retailPrice"])) or None
+    prices = (None, price, None) if "Spot" in name else (price, None, None)
+    if price:
+        yield str(item["armRegionName"]), gpu, count, size, prices
 
 
 def read_user_catalog(path: Path) -> list[PricedNode]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coralopt import load_scenario
+from coralopt.catalog import json_members
 from coralopt.catalog.price_files import catalog_text, read_prices, read_user_catalog
 from coralopt.errors import CoraloptError, ScenarioError
 
@@ -380,3 +385,66 @@ def test_real_files_are_read() -> None:
     prices, _ = read_prices(folder / "gcp_us-central1_raw_rows.csv")
     assert {node.region for node in prices} == {"us-central1"}
     assert any(node.instance_type == "a2-ultragpu-8g" for node in prices)
+
+
+@settings(max_examples=80)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "b", "in", "terms"]), inner),
+        max_leaves=40,
+    ),
+    st.sampled_from([None, 2]),
+    st.sampled_from([300, 5000]),
+)
+def test_members_of_a_stream_are_those_of_the_whole(document: object, indent: int | None, piece: int) -> None:
+    """Whatever is cut by the end of a piece: texts, numbers, white space."""
+
+    def entered(place: tuple[str | int, ...]) -> bool:
+        return not place or place[-1] in ("in", "terms") or (len(place) == 1 and isinstance(place[0], int))
+
+    def whole(value: object, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], object]]:
+        inner = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(inner, dict) and inner and entered(place):
+            for key, item in inner.items():
+                yield from whole(item, (*place, key))
+        else:
+            yield place, value
+
+    text = "\n" + json.dumps(document, indent=indent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_members, "_PIECE", piece)
+        assert list(json_members.members(io.StringIO(text), ("in", "terms"))) == list(whole(document))
+        with pytest.raises(ValueError, match=r"expect|Expect|Extra|Unterminated|Invalid"):
+            list(json_members.members(io.StringIO(text[:-1] + "?" if text[-1] in "]}" else "?"), ("in", "terms")))
+
+
+def test_aws_list_of_gigabytes_is_read_in_pieces(tmp_path: Path) -> None:
+    """Products, on-demand terms and, most of the file, reserved ones: memory holds what is wanted of them and one piece."""
+    product = _aws_product("m5.large", "0.096", gpu="NA")
+    products = {f"sku{number}": product["product"] for number in range(5000)}
+    products["gpu"] = _aws_product("p5.48xlarge", "55.04")["product"]
+    terms = {sku: _aws_product("x", "55.04" if sku == "gpu" else "0.096")["terms"]["OnDemand"] for sku in products}
+    reserved = {sku: {f"{year}yr": "x" * 2000 for year in (1, 3)} for sku in products}
+    bulk = {"products": products, "terms": {"OnDemand": terms, "Reserved": reserved}}
+    (tmp_path / "index.json").write_text(json.dumps(bulk, indent=2))
+    del products, terms, reserved, bulk
+    size = (tmp_path / "index.json").stat().st_size
+    assert size > 20e6
+    read_prices(tmp_path / "index.json")
+    tracemalloc.start()
+    (node,) = read_prices(tmp_path / "index.json")[0]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (node.configuration, node.on_demand_usd_h) == ("8xH100", 55.04)
+    assert most < size / 3
+
+
+def test_azure_list_of_all_services(tmp_path: Path) -> None:
+    """Other services name sizes of virtual machines, too: what they cost is a fee beside the machine."""
+    fee = {**_azure("ND96isr", 0.5), "serviceName": "Azure Machine Learning"}
+    machine = {**_azure("ND96isr", 84.8), "serviceName": "Virtual Machines"}
+    page = {"BillingCurrency": "USD", "Items": [fee, machine], "NextPageLink": None, "Count": 2}
+    (tmp_path / "azure.json").write_text(json.dumps([page, {**page, "Items": []}]))
+    (node,) = read_prices(tmp_path / "azure.json")[0]
+    assert node.on_demand_usd_h == 84.8
