@@ -1,4 +1,4 @@
-"""What each freedom saves and each rule costs: one scenario with and without it, cost proven, attainment played.
+"""What each freedom saves and each rule costs: one scenario with and without it, cost proven, attainment simulated.
 
 Usage: python benchmarks/freedoms.py [--write docs/freedoms.md] [ROW ...]
 
@@ -21,8 +21,8 @@ from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_map
 from coralopt.simulation import simulate
 from coralopt.workload import poisson_for_scenario
 
-#: Seconds of Poisson arrivals that every plan is played against.
-PLAYED_S = 120.0
+#: Seconds of Poisson arrivals that every plan is simulated with.
+SIMULATED_S = 120.0
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 #: Keys of a mapping are changed one by one, any other value as a whole.
 Change = Mapping[str, Any]  # JSON of scenarios
@@ -131,7 +131,7 @@ def changed(document: Any, change: Any) -> Any:  # JSON
 
 
 def figures(scenario: ResolvedScenario, arriving: ResolvedScenario) -> tuple[float, float, float, float]:
-    """Cost in USD/h, proven gap, share of played requests within both SLOs, processor seconds of the plan.
+    """Cost in USD/h, proven gap, share of simulated requests within both SLOs, processor seconds of the plan.
 
     The requests are those of ``arriving``, the same for both plans of a row.
     """
@@ -139,8 +139,8 @@ def figures(scenario: ResolvedScenario, arriving: ResolvedScenario) -> tuple[flo
     begin = time.process_time()
     plan = CoralPlanner().plan(request).plan
     seconds = time.process_time() - begin
-    played = simulate(plan, poisson_for_scenario(arriving, duration_s=PLAYED_S, seed=1))
-    return plan.cost_usd_h, plan.gap, played.attainment, seconds
+    result = simulate(plan, poisson_for_scenario(arriving, duration_s=SIMULATED_S, seed=1))
+    return plan.cost_usd_h, plan.gap, result.attainment, seconds
 
 
 def line(row: Row) -> str:

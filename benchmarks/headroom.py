@@ -4,7 +4,7 @@
     python benchmarks/headroom.py --quick     # one fresh seed instead of five, fewer rules
     python benchmarks/headroom.py --traffic dataset
 
-Every rule makes one plan. It is played against the seed that the learned rules see (0) and against fresh ones. `least` is
+Every rule makes one plan. It is simulated with the seed that the learned rules see (0) and against fresh ones. `least` is
 the model phase with the smallest share of requests that met its SLO; `both` the share of all requests that met both.
 """
 

@@ -1,4 +1,4 @@
-"""Sensitivity to the adjustment interval, and the cost of initialization, played.
+"""Sensitivity to the adjustment interval, and the cost of initialization, horizon.
 
     python -m benchmarks.paper.adjustment_interval --quick    # core, one hour, three intervals: about a minute
     python -m benchmarks.paper.adjustment_interval            # two hours, six intervals, also with a lead
@@ -15,7 +15,7 @@ import argparse
 
 import numpy as np
 
-from benchmarks.paper.played_walk import INITIALIZATION_S, Rooms, goodput, requests_of, setup, walk
+from benchmarks.paper.rolling_horizon import INITIALIZATION_S, Rooms, goodput, requests_of, setup, simulate_horizon
 from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified
 from coralopt.simulation import SimulationConfig
 from coralopt.workload import Trace, Traffic
@@ -45,7 +45,7 @@ def main() -> None:
     total = 60.0 if options.quick else 120.0
     rooms: Rooms = {}
     if not options.no_headroom:
-        # Learned at the peak: what is enough for the mean demand is not for more (docs/simulation.md).
+        # Learned at the peak: what is enough for the mean demand is not for more (docs/concepts/headroom.md).
         peak = setup(options.setup, factor=1.0 + SWING)
         found = plan_verified(
             PlanRequest(peak), Traffic(options.traffic, seed=options.seed + 1), VerifiedSettings(0.95)
@@ -68,7 +68,7 @@ def main() -> None:
             epochs = int(total // minutes)
             if lead and epochs == 1:
                 continue
-            played = walk(
+            horizon = simulate_horizon(
                 scenario,
                 trace,
                 60.0 * minutes,
@@ -77,19 +77,19 @@ def main() -> None:
                 config=SimulationConfig(seed=options.seed),
                 lead_s=lead,
             )
-            requests = played.result.requests
-            spent, k = played.initialization_usd_h, INITIALIZATION_S / (60 * minutes)
+            requests = horizon.result.requests
+            spent, k = horizon.initialization_usd_h, INITIALIZATION_S / (60 * minutes)
             # The same instances started, spread over an hour as the paper does (K = 0.1).
-            hourly = spent / k * 0.1 / (played.cost_usd_h - spent + spent / k * 0.1)
-            startup = sum(row.causes.get("startup", 0.0) for row in played.result.outcomes) / len(
-                played.result.outcomes
+            hourly = spent / k * 0.1 / (horizon.cost_usd_h - spent + spent / k * 0.1)
+            startup = sum(row.causes.get("startup", 0.0) for row in horizon.result.outcomes) / len(
+                horizon.result.outcomes
             )
             print(
-                f"{minutes:12d}{k:7.2f}{lead:8.0f}{played.cost_usd_h:12.2f}"
-                + (f"{spent / played.cost_usd_h:8.2%}{hourly:11.2%}" if epochs > 1 else f"{'-':>8}{'-':>11}")
-                + f"{played.result.cost_usd_h:12.2f}{played.started:9d}"
-                f"{goodput(played.result)[0]:10.1f}{requests['met_ttft'].mean():10.1%}{requests['met_tpot'].mean():10.1%}"
-                f"{played.result.attainment:8.1%}{startup:9.1%}",
+                f"{minutes:12d}{k:7.2f}{lead:8.0f}{horizon.cost_usd_h:12.2f}"
+                + (f"{spent / horizon.cost_usd_h:8.2%}{hourly:11.2%}" if epochs > 1 else f"{'-':>8}{'-':>11}")
+                + f"{horizon.result.cost_usd_h:12.2f}{horizon.started:9d}"
+                f"{goodput(horizon.result)[0]:10.1f}{requests['met_ttft'].mean():10.1%}{requests['met_tpot'].mean():10.1%}"
+                f"{horizon.result.attainment:8.1%}{startup:9.1%}",
                 flush=True,
             )
 

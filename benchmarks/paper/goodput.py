@@ -1,4 +1,4 @@
-"""Section 5.4 played: cost and goodput of coral under ample and scarce supply, five epochs of six minutes.
+"""Section 5.4 simulated: cost and goodput of coral under ample and scarce supply, five epochs of six minutes.
 
     python -m benchmarks.paper.goodput --quick     # core, three epochs, Poisson arrivals: about a minute
     python -m benchmarks.paper.goodput             # core and extended, five epochs, both kinds of traffic
@@ -8,8 +8,8 @@ and 75 % (extended) above what the ample plan uses. Goodput is generated tokens/
 the simulation, over the tokens that arrived. Where an epoch's
 supply cannot meet its demand, every model's requests are thinned by the same share, in steps of 5 %, in that epoch. The
 paper prints that coral costs 10 % (core) and 25 % (extended) more under scarce supply than under ample supply, and that
-initialization is below 1 % of the cost. Other planners have their rows in benchmarks/paper/scarcity.py, which promises
-but does not play.
+initialization is below 1 % of the cost. Other planners have their rows in benchmarks/paper/scarcity.py, which does
+not simulate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 
 import numpy as np
 
-from benchmarks.paper.played_walk import LEARNED, goodput, requests_of, setup, walk
+from benchmarks.paper.rolling_horizon import LEARNED, goodput, requests_of, setup, simulate_horizon
 from coralopt import plan_scenario
 from coralopt.allocation import solve_allocation
 from coralopt.errors import InfeasibleError, NoSolutionError
@@ -115,14 +115,14 @@ def main() -> None:
                         shares = [0.9 * share for share in feasible_shares(scenario, library, there, epochs)]
                         trace, scale = thinned(whole, shares, options.seed), float(np.mean(shares))
                     # Initialization is spread over an hour, as in the paper (section 5.1).
-                    played = walk(scenario, trace, EPOCH_S, epochs, 0.1, there)
-                    decode, both = goodput(played.result)
-                    ample_cost = played.cost_usd_h if supply == "ample" else ample_cost
-                    ratio = played.cost_usd_h / ample_cost
+                    horizon = simulate_horizon(scenario, trace, EPOCH_S, epochs, 0.1, there)
+                    decode, both = goodput(horizon.result)
+                    ample_cost = horizon.cost_usd_h if supply == "ample" else ample_cost
+                    ratio = horizon.cost_usd_h / ample_cost
                     print(
-                        f"{name:9}{kind:9}{label:10}{supply:8}{scale:7.0%}{played.cost_usd_h:9.2f}{ratio:7.2f}"
+                        f"{name:9}{kind:9}{label:10}{supply:8}{scale:7.0%}{horizon.cost_usd_h:9.2f}{ratio:7.2f}"
                         f"{PAPER[name] if supply == 'scarce' else 1.0:7.2f}"
-                        f"{played.initialization_usd_h / played.cost_usd_h:8.2%}{decode:10.1f}{decode / offered:8.1%}"
+                        f"{horizon.initialization_usd_h / horizon.cost_usd_h:8.2%}{decode:10.1f}{decode / offered:8.1%}"
                         f"{both / offered:8.1%}{time.perf_counter() - begin:9.1f}",
                         flush=True,
                     )

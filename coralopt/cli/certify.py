@@ -24,7 +24,7 @@ def certify(
     ] = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Play windows of fresh requests against PLAN until every SLO is confirmed or one is refuted; exit 1 unless all are."""
+    """Simulate windows of fresh requests on PLAN until every SLO is confirmed or one is refuted; exit 1 unless all are."""
     from coralopt.plan import Plan
     from coralopt.planning import certify as certificate_of
     from coralopt.planning.promise.certificate import FIRST_SEED

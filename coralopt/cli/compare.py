@@ -45,14 +45,14 @@ class CompareSolver(SolverOptions):
 
 @dataclass(frozen=True)
 class CompareTraffic(TrafficOptions):
-    """Requests that every plan is played against."""
+    """Requests that every plan is simulated with."""
 
-    simulate: bool = option(False, "Play the same requests against every plan.")
+    simulate: bool = option(False, "Simulate the same requests on every plan.")
     duration: float | None = option(None, "Seconds of arrivals without a trace; 120 by default.", least=1)
 
     @property
     def wanted(self) -> bool:
-        """Whether requests are played at all: also where an option only makes sense with them."""
+        """Whether requests are simulated at all: also where an option only makes sense with them."""
         return self.simulate or self.trace is not None or self.model is not None or self.sort or self.rate is not None
 
     def requests(self, scenario: ResolvedScenario) -> Trace:
@@ -199,7 +199,7 @@ def _simulated(row: Row, requests: Trace, seed: int) -> Row:
     from coralopt.report.promise import interval
     from coralopt.report.simulation import outcome_name
     from coralopt.simulation import SimulationConfig
-    from coralopt.simulation import simulate as play
+    from coralopt.simulation import simulate as run_simulation
     from coralopt.workload import Trace
 
     assert row.plan is not None
@@ -212,7 +212,7 @@ def _simulated(row: Row, requests: Trace, seed: int) -> Row:
             requests.model[keep],
             requests.models,
         )
-    result = play(row.plan, requests, config=SimulationConfig(seed=seed))
+    result = run_simulation(row.plan, requests, config=SimulationConfig(seed=seed))
     goodput = sum(o.goodput_tokens_s for o in result.outcomes if o.kind == "decode")
     figures = {
         "attainment": float(result.attainment),

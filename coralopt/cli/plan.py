@@ -32,7 +32,7 @@ class PlannerOptions(OptionGroup):
     )
     play: bool = option(
         True,
-        "Play requests against the plan: what share meets its SLOs, certified where the scenario asks for a share.",
+        "Simulate requests on the plan: what share meets its SLOs, certified where the scenario asks for a share.",
         "--play/--no-play",
     )
     one_gpu: bool | None = option(
@@ -50,7 +50,7 @@ class SimulateOptions(OptionGroup):
     panel = "Verified by simulation"
 
     simulate: bool = option(
-        False, "Play requests against the plan and correct it until it keeps its promise.", "--simulate"
+        False, "Simulate requests on the plan and correct it until it keeps its promise.", "--simulate"
     )
     attainment: float = option(
         0.99, "With --simulate: share of the requests of each model phase that must meet its SLO."
@@ -58,7 +58,7 @@ class SimulateOptions(OptionGroup):
     attainment_of: str = option(
         "all", "With --simulate: all requests, or the possible ones that some node could serve in time."
     )
-    rounds: int = option(16, "With --simulate: most plans to make and play.")
+    rounds: int = option(16, "With --simulate: most plans to make and simulate.")
 
 
 @takes_groups
@@ -101,7 +101,7 @@ def plan(
             )
         _plan_verified(request, simulation, traffic.source(), output)
     elif traffic.trace is not None and traffic.peak is None and not traffic.perfect:
-        raise OptionError("a --trace is played with --simulate, or planned for with --peak")
+        raise OptionError("a --trace is simulated with --simulate, or planned for with --peak")
     elif planner.planner != "coral":
         if operator.on_infeasible != "explain":
             raise OptionError("--on-infeasible is for the planner coral; others tell what share they cannot serve")
@@ -175,7 +175,7 @@ def _plan_by(
 
 
 def _plan_verified(request: PlanRequest, simulation: SimulateOptions, traffic: Traffic, output: PlanOutput) -> None:
-    """Plan, play, correct: the cheapest plan that keeps its promise; exit 1 when no plan passed."""
+    """Plan, simulate, correct: the cheapest plan that keeps its promise; exit 1 when no plan passed."""
     from coralopt.planning import VerifiedSettings, plan_verified
     from coralopt.report.verified import rounds_table
 

@@ -1,4 +1,4 @@
-"""``coralopt simulate``: play requests against a plan and say whether it keeps its promise."""
+"""``coralopt simulate``: simulate requests on a plan and say whether it keeps its promise."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def simulate(
         typer.Argument(metavar="PLAN...", help="A plan document; or several as START_S=PLAN, one from each start on."),
     ] = None,
 ) -> None:
-    """Play requests against PLAN: what it promised, what happened, and where and why the promise broke."""
+    """Simulate requests on PLAN: what it promised, what happened, and where and why the promise broke."""
     from coralopt.errors import OptionError
     from coralopt.planning.rolling.schedule import load_schedule
     from coralopt.report.simulation import simulation_view
     from coralopt.simulation import SimulationConfig
-    from coralopt.simulation import simulate as play
+    from coralopt.simulation import simulate as run_simulation
 
     if (plan is None) == (epochs.epochs is None):
         raise OptionError("give either plans, or --epochs with the folder of `coralopt adapt`")
@@ -99,7 +99,9 @@ def simulate(
     )
     requests, window_s, words = _requests(traffic, schedule, None if epochs.epochs is None else epoch_s)
     with progress_bar("simulation", quiet=files.json_output) as progress:
-        result = play(schedule, requests, config=config, duration_s=window_s, epoch_s=epoch_s, progress=progress)
+        result = run_simulation(
+            schedule, requests, config=config, duration_s=window_s, epoch_s=epoch_s, progress=progress
+        )
     lines = [f"requests: {words}", *(_remarks(requests) if traffic.trace is not None else ())]
     if files.output is not None:
         result.save_requests(files.output)
@@ -144,7 +146,7 @@ def _requests(
     if epoch_s is not None and traffic.trace is None:
         if traffic.rate is not None or traffic.duration is not None:
             raise OptionError(
-                "--epochs without a --trace plays each epoch's own demand; leave --rate and --duration out"
+                "--epochs without a --trace simulates each epoch's own demand; leave --rate and --duration out"
             )
         words = f"at each epoch's demand, {len(schedule)} epochs of {epoch_s:g} s, seed {traffic.seed}"
         requests = schedule_requests(schedule, epoch_s, source)
@@ -168,7 +170,7 @@ def _remarks(trace: Trace) -> list[str]:
     twice = same & np.all([np.diff(column) == 0 for column in columns], axis=0)
     return [
         f"{int(same.sum()):,} of {len(trace):,} requests arrive at the same instant as the one before, "
-        f"{int(twice.sum()):,} of these are equal to it; all are played, in the order of the file"
+        f"{int(twice.sum()):,} of these are equal to it; all are simulated, in the order of the file"
     ]
 
 

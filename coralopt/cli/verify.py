@@ -18,11 +18,11 @@ def verify(
         bool,
         typer.Option(
             "--prove",
-            help="Also re-derive the lower bound (library, allocation) and play the certificate's windows again.",
+            help="Also re-derive the lower bound (library, allocation) and simulate the certificate's windows again.",
         ),
     ] = False,
     trace: Annotated[
-        Path | None, typer.Option(help="The trace file that the plan was played against, to play it again.")
+        Path | None, typer.Option(help="The trace file that the plan was simulated with, to repeat it.")
     ] = None,
     json_output: JsonFlag = False,
 ) -> None:
@@ -48,18 +48,18 @@ def verify(
         from coralopt.planning import play_again
 
         violations.extend(play_again(document, trace))
-        checks.append(("requests played again", mark.requests))
-    played = simulated_table(document)
+        checks.append(("requests simulated again", mark.requests))
+    simulated = simulated_table(document)
     lines = [f"  - {violation}" for violation in violations]
     if mark is not None and needs_trace:
-        lines.insert(0, f"not played again: give --trace with the file {mark.trace}")
+        lines.insert(0, f"not simulated again: give --trace with the file {mark.trace}")
     if not violations:
         lines += [f"taken on trust: {what}" for what in result.trusted if not (prove and "--prove" in what)]
     lines.append("the plan holds" if not violations else f"the plan does NOT hold: {len(violations)} violations")
     tables = [make_table(f"Verification of {plan}", ["recomputed", Column("items", "{:,}")], checks)]
     answer = CommandOutput(
         {"plan": plan, "ok": not violations, "checks": dict(checks), "violations": violations},
-        [*tables, *([] if played is None else [played]), "\n".join(lines)],
+        [*tables, *([] if simulated is None else [simulated]), "\n".join(lines)],
         code=CHECK_FAILED if violations else OK,
     )
     present(answer, json_output)

@@ -36,9 +36,9 @@ from coralopt.workload.generation.traffic import DURATION_S
 #: Causes of a miss that more throughput does away with; the others need nodes that are quicker by themselves.
 WAITING = ("instance", "startup", "memory", "burst", "queue", "transfer")
 INHERENT = ("length", "batch", "transfer")
-#: Difference of a share of requests up to which a simulation played again counts as equal.
+#: Difference of a share of requests up to which a repeated simulation counts as equal.
 SAME = 1e-6
-#: How many times as many requests as a plan says it was played against its traffic may be expected to make.
+#: How many times as many requests as a plan says it was simulated with its traffic may be expected to make.
 MOST_AGAIN = 3
 
 
@@ -122,7 +122,7 @@ def plan_verified(
     *,
     on_round: Callable[[int, Round], None] | None = None,
 ) -> VerifiedPlanning:
-    """The cheapest plan found that keeps its promise when ``traffic`` is played against it.
+    """The cheapest plan found that keeps its promise when ``traffic`` is simulated on it.
 
     Args:
         request: What to plan; the scenario's own headroom is where the search begins.
@@ -319,7 +319,7 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
 
     Args:
         plan: A plan with ``simulated``.
-        trace: The trace file, where that is what it was played against.
+        trace: The trace file, where that is what it was simulated with.
 
     Returns:
         One sentence for everything that is not as the plan says; empty when it holds.
@@ -330,9 +330,9 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
     """
     mark = plan.simulated
     if mark is None:
-        raise OptionError("the plan was never played against requests")
+        raise OptionError("the plan was never simulated with requests")
     if mark.kind == "trace" and trace is None:
-        raise OptionError(f"the plan was played against the trace {mark.trace}; give the file with --trace")
+        raise OptionError(f"the plan was simulated with the trace {mark.trace}; give the file with --trace")
     try:
         requests, window_s = _requests_again(mark, plan.resolved, trace)
     except WorkloadError as error:
@@ -340,7 +340,7 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
             raise
         return (f"simulated: {error}",)
     if trace_digest(requests) != mark.requests_digest:
-        return ("simulated: these are not the requests that the plan was played against",)
+        return ("simulated: these are not the requests that the plan was simulated with",)
     result = simulate(plan, requests, duration_s=window_s)
     attainment = _attainment(result, plan.resolved, possible_requests(plan.resolved, requests), mark.over)
     passed = all(value >= mark.target for value in attainment.values())
@@ -350,7 +350,7 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
         ("passed", mark.passed, passed),
     ):
         if stated != again:
-            wrong.append(f"simulated.{name} is {stated}, played again it is {again}")
+            wrong.append(f"simulated.{name} is {stated}, simulated again it is {again}")
     if not passed:
         worst = min(attainment, key=lambda key: attainment[key])
         wrong.append(
@@ -360,7 +360,7 @@ def play_again(plan: Plan, trace: Path | None = None) -> tuple[str, ...]:
 
 
 def _requests_again(mark: Simulated, scenario: ResolvedScenario, trace: Path | None) -> tuple[Trace, float | None]:
-    """The requests that a plan says it was played against, and the seconds of arrivals to measure.
+    """The requests that a plan says it was simulated with, and the seconds of arrivals to measure.
 
     Raises:
         WorkloadError: They cannot be made, or would not be as many as the plan says.
@@ -387,19 +387,19 @@ def _requests_again(mark: Simulated, scenario: ResolvedScenario, trace: Path | N
 
 
 def _other_outcomes(stated: Sequence[SimulatedPhase], again: Sequence[SimulatedPhase]) -> Iterator[str]:
-    """One sentence for every figure of a model phase that is not the same when played again."""
+    """One sentence for every figure of a model phase that is not the same when simulated again."""
     played = {(row.key, row.kind): row for row in again}
     for key, kind in sorted(set(played) - {(row.key, row.kind) for row in stated}):
         yield f"simulated: {key} ({kind}) is missing"
     for item in stated:
         row = played.get((item.key, item.kind))
         if row is None:
-            yield f"simulated: {item.key} ({item.kind}) had no requests when played again"
+            yield f"simulated: {item.key} ({item.kind}) had no requests when simulated again"
             continue
         if not abs(row.attainment - item.attainment) <= SAME:
             yield (
                 f"{item.key}: {item.attainment:.4%} met the {item.kind} SLO in the plan, "
-                f"{row.attainment:.4%} when played again"
+                f"{row.attainment:.4%} when simulated again"
             )
         figures = [
             (name, getattr(item, name), getattr(row, name)) for name in ("requests", "attainment_feasible", "p99_ms")
@@ -410,7 +410,7 @@ def _other_outcomes(stated: Sequence[SimulatedPhase], again: Sequence[SimulatedP
         ]
         for name, figure, now in figures:
             if (figure is None) != (now is None) or (figure is not None and abs(figure - now) > SAME * max(1.0, now)):
-                yield f"{item.key}: {name} is {figure} in the plan, {now} when played again"
+                yield f"{item.key}: {name} is {figure} in the plan, {now} when simulated again"
 
 
 def _attainment(

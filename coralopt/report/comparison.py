@@ -41,9 +41,9 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
         met = math.floor(row.demand_met * 1000) / 10
         figures: list[object] = [row.label, row.cost_usd_h, row.above_bound * 100, met, row.tokens_usd / 1000]
         if simulated:
-            played = row.simulated
-            figures += [played.get("attainment", math.nan) * 100, played.get("goodput_tokens_s")]
-            figures.append(played.get("tokens_usd", math.nan) / 1000)
+            outcome = row.simulated
+            figures += [outcome.get("attainment", math.nan) * 100, outcome.get("goodput_tokens_s")]
+            figures.append(outcome.get("tokens_usd", math.nan) / 1000)
         gap = None if row.own_gap is None else row.own_gap * 100
         cells.append([*figures, gap, row.seconds, "verified" if row.verified else "WRONG"])
     return make_table(title, columns, cells)

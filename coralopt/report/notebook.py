@@ -20,7 +20,7 @@ from coralopt.report.drawing import element, stylesheet
 from coralopt.report.pages.comparison import cost_figures
 from coralopt.report.pages.page import Block, HtmlTable, blocks_html
 from coralopt.report.pages.plan import pipeline_blocks
-from coralopt.report.pages.simulation import latency_figures, miss_figure, played_requests
+from coralopt.report.pages.simulation import latency_figures, miss_figure, simulated_requests
 from coralopt.report.simulation import promise_table, simulation_summary
 from coralopt.report.sweep import sweep_curves, sweep_table
 from coralopt.report.table import Column, facts_table, make_table, numbers
@@ -104,8 +104,8 @@ def _solution(solution: Solution[object]) -> str:
 
 
 def _simulation(result: SimulationResult) -> str:
-    played = played_requests(result)
-    pictures = drawn([*miss_figure(None, played)[:1], *latency_figures(played)])
+    simulated = simulated_requests(result)
+    pictures = drawn([*miss_figure(None, simulated)[:1], *latency_figures(simulated)])
     return shown(simulation_summary(result), promise_table(result.outcomes), pictures)
 
 

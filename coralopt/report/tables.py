@@ -217,9 +217,9 @@ def plan_view(
         parts.append(option_table(plan))
     if plan.cases:
         parts.append(case_table(plan))
-    played = simulated_table(plan)
-    if played is not None:
-        parts.append(played)
+    simulated = simulated_table(plan)
+    if simulated is not None:
+        parts.append(simulated)
     if plan.certificate is not None:
         parts.append(certificate_table(plan.certificate))
     if pipelines:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def simulated_table(plan: Plan) -> Table | None:
-    """What the plan was played against and what came of it; ``None`` for a plan that was not played."""
+    """What the plan was simulated with and what came of it; ``None`` for a plan that was not."""
     mark = plan.simulated
     if mark is None:
         return None
@@ -39,7 +39,7 @@ def simulated_table(plan: Plan) -> Table | None:
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
-    """Every plan that was made and played."""
+    """Every plan that was made and simulated."""
     keys = list(dict.fromkeys(key for item in rounds for key in item.headroom))
 
     def cell(item: Round, key: str) -> str:

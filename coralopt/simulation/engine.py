@@ -1,4 +1,4 @@
-"""``simulate``: play a trace against a plan, or against one plan an epoch."""
+"""``simulate``: simulate a trace on a plan, or on one plan an epoch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def simulate(
     epoch_s: float | None = None,
     progress: Progress | None = None,
 ) -> SimulationResult:
-    """Play ``trace`` against ``plans``; the rules are in docs/simulation.md (paper, sections 5.1 and 5.2).
+    """Simulate ``trace`` on ``plans``; the rules are in docs/concepts/simulator.md (paper, sections 5.1 and 5.2).
 
     Args:
         plans: One plan, or (start in s, plan) for every epoch, the first one at 0.
@@ -48,7 +48,7 @@ def simulate(
         source: Layer times (a source, or a function from model and node to layer times); by default those the plan
             was made with.
         duration_s: Length of the measured window, s; by default up to the last arrival. Requests that arrive later are
-            left out; those inside are played to their end, however long it takes.
+            left out; those inside are simulated to their end, however long it takes.
         epoch_s: Length of the epochs of the report, s; by default the starts of the plans.
         progress: Called with (what, done, total) now and then.
 

@@ -1,6 +1,6 @@
 """Nodes and the event loop, compiled: micro-batches start and end, requests arrive, KV caches arrive.
 
-docs/simulation.md states every rule in words; tests hold this code equal to a second, slow writing of them.
+docs/concepts/simulator.md states every rule in words; tests hold this code equal to a second, slow writing of them.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def route_waiting(state: State, pool: int, now: float) -> None:
 
 @entry
 def run(state: State, until: float, most_events: int) -> bool:
-    """Play all events before ``until`` (s), at most about ``most_events``; whether none before ``until`` is left."""
+    """Process all events before ``until`` (s), at most about ``most_events``; whether none before ``until`` is left."""
     clock = state.clock[0]
     handled = 0
     total = len(state.requests)

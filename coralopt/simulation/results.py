@@ -79,7 +79,7 @@ class SimulationResult(Tabular):
         queues: ``time_s``, and a column of waiting and inside requests for every model phase.
         outcomes: One row a model phase.
         cost_usd: Rent inside the window, USD.
-        events: Events played.
+        events: Events processed.
     """
 
     models: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Coordinator and instance schedulers, compiled: routing, taking requests in, preemption, KV transfers, letting go.
 
-docs/simulation.md states every rule in words; tests hold this code equal to a second, slow writing of them.
+docs/concepts/simulator.md states every rule in words; tests hold this code equal to a second, slow writing of them.
 """
 
 from __future__ import annotations

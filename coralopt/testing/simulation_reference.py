@@ -1,4 +1,4 @@
-"""The rules of docs/simulation.md once more, in slow plain Python: objects, deques and ``heapq``."""
+"""The rules of docs/concepts/simulator.md once more, in slow plain Python: objects, deques and ``heapq``."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_plan_simulate(folder: Path, run_cli: RunCli) -> None:
     assert good.returncode == 0, good.stderr
     assert json.loads(good.stdout)["verified"]
     assert "VERIFIED by simulation" in run_cli("show", "good.json").stdout
-    assert "requests played again" in run_cli("verify", "good.json").stdout
+    assert "requests simulated again" in run_cli("verify", "good.json").stdout
     bad = run_cli(
         *("plan", "tiny", "--simulate", "--attainment", "0.9999", "--rounds", "1", "--duration", "60"),
         *("-o", "bad.json"),

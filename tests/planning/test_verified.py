@@ -1,4 +1,4 @@
-"""Plans that are played until they keep their promise."""
+"""Plans that are simulated until they keep their promise."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_it_holds_when_looked_at_again(found: VerifiedPlanning, tmp_path: Path) 
     assert plan.simulated is not None
     first, *rest = plan.simulated.phases
     prettier = plan.simulated.model_copy(update={"phases": (first.model_copy(update={"attainment": 1.0}), *rest)})
-    assert any("played again" in line for line in play_again(plan.model_copy(update={"simulated": prettier})))
+    assert any("simulated again" in line for line in play_again(plan.model_copy(update={"simulated": prettier})))
     other = plan.simulated.model_copy(update={"seed": 3})
     assert any("not the requests" in line for line in play_again(plan.model_copy(update={"simulated": other})))
 
 
 def test_a_failed_plan_is_never_called_verified() -> None:
-    """One round that fails: the plan comes back marked as failed, and fails when played again."""
+    """One round that fails: the plan comes back marked as failed, and fails when simulated again."""
     failed = plan_verified(PlanRequest(load_scenario("tiny")), TRAFFIC, VerifiedSettings(0.999, rounds=1))
     assert not failed.verified
     assert failed.plan.simulated is not None

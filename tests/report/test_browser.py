@@ -24,7 +24,7 @@ from coralopt.planning.compare import Contestant, compare
 from coralopt.planning.sweep import Variation, sweep
 from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.comparison import comparison_page
-from coralopt.report.pages.simulation import played_requests
+from coralopt.report.pages.simulation import simulated_requests
 from coralopt.report.pages.sweep import sweep_page
 from coralopt.scenario import ResolvedScenario
 from coralopt.simulation import SimulationResult, simulate
@@ -70,7 +70,7 @@ def pages(
     axes = [Variation.parse("demand.all=1,4"), Variation.parse("price.L40S=0.8,1.2")]
     *_, points = sweep(PlanRequest(tiny_scenario), axes)
     made = {
-        "plan": plan_page(PlanPage(tiny_plan, played_requests(result))),
+        "plan": plan_page(PlanPage(tiny_plan, simulated_requests(result))),
         "flows": plan_page(PlanPage(flowing(tiny_plan))),
         "broken": plan_page(PlanPage(tiny_plan, broken=tuple(f"figure {k} is off" for k in range(20)))),
         "comparison": comparison_page(rows, "tiny"),

@@ -26,7 +26,7 @@ from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.files import ResultFiles, read_results
 from coralopt.report.pages.fleet import draw_fleet
 from coralopt.report.pages.page import HtmlTable, Words, blocks_html
-from coralopt.report.pages.simulation import PlayedRequests
+from coralopt.report.pages.simulation import SimulatedRequests
 from coralopt.report.promise import interval
 from coralopt.report.table import make_table, percent
 from coralopt.runtime.router.status import FleetStatus, InstanceStatus, LatencyStatus
@@ -101,16 +101,16 @@ def test_ten_thousand_instances_stay_a_small_page(tiny_plan: Plan) -> None:
 
 def test_a_simulation_gives_intervals_misses_and_curves(run_cli: RunCli, tiny_plan_file: Path, tmp_path: Path) -> None:
     """Plan and simulation make one page; attainment is that of the simulation."""
-    played = run_cli("simulate", "plan.json", "--duration", "60", "--json")
-    (tmp_path / "played.json").write_text(played.stdout)
-    written = run_cli("report", "plan.json", "played.json", "-o", "page.html")
+    simulated = run_cli("simulate", "plan.json", "--duration", "60", "--json")
+    (tmp_path / "simulated.json").write_text(simulated.stdout)
+    written = run_cli("report", "plan.json", "simulated.json", "-o", "page.html")
     assert written.returncode == 0, written.stderr
     assert "page.html" in written.stderr
     text = read((tmp_path / "page.html").read_text()).text
-    for row in json.loads(played.stdout)["outcomes"]:
+    for row in json.loads(simulated.stdout)["outcomes"]:
         assert f"{int(row['attainment'] * 1e4 + 1e-9) / 100:.2f} %" in text
         assert f"SLO {row['slo_ms']:g} ms" in text
-    alone = run_cli("report", "played.json", "-o", "alone.html")
+    alone = run_cli("report", "simulated.json", "-o", "alone.html")
     assert alone.returncode == 0, alone.stderr
     assert "Requests that met both SLOs" in read((tmp_path / "alone.html").read_text()).text
 
@@ -326,12 +326,12 @@ def test_lists_that_contradict_their_plans_are_said(run_cli: RunCli, tiny_plan: 
     assert wrong.returncode == 1
     assert f"a: cost_usd_h is 1.0 in the comparison, {tiny_plan.cost_usd_h}" in wrong.stderr
     half = tiny_plan.model_copy(update={"instances": tiny_plan.instances[:2]})
-    played = PlayedRequests(
+    simulated = SimulatedRequests(
         simulate(tiny_plan, Traffic(duration_s=5.0).requests(tiny_plan.resolved)).outcomes,
         (),
         {"cost_usd_h": 1.0, "requests": 9, "traffic": ""},
     )
-    broken = ResultFiles([half], [played]).page().broken
+    broken = ResultFiles([half], [simulated]).page().broken
     assert any("the plan does not: it is of another plan" in text for text in broken)
     assert any("the simulation's rent is 1.0000" in text for text in broken)
 

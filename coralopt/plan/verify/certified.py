@@ -33,7 +33,7 @@ def certified(
 
 
 def certificate_violations(plan: Plan) -> Iterator[Violation]:
-    """What a plan's certificate says that does not follow from its own windows; these are played again elsewhere."""
+    """What a plan's certificate says that does not follow from its own windows; these are simulated again elsewhere."""
     mark = plan.certificate
     if mark is None:
         return

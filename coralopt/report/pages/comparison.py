@@ -118,16 +118,16 @@ def cost_figures(rows: Sequence[Row]) -> tuple[Block, ...]:
         costs,
         Figure(bars("Promised", promised, "{:,.1f}"), "Promised: thousand generated tokens per USD"),
     ]
-    played = [row for row in rows if row.simulated]
-    if played:
+    simulated = [row for row in rows if row.simulated]
+    if simulated:
         drawn = [
-            BarRow(row_name(r), (BarPart("met both SLOs", r.simulated.get("attainment", 0.0), 2),)) for r in played
+            BarRow(row_name(r), (BarPart("met both SLOs", r.simulated.get("attainment", 0.0), 2),)) for r in simulated
         ]
         figures.append(
             Figure(bars("Attainment", drawn, "{:.1%}", longest=1.0), "Simulated: requests that met both SLOs")
         )
         drawn = [
-            BarRow(row_name(r), (BarPart("tokens", r.simulated.get("tokens_usd", 0.0) / 1000, 1),)) for r in played
+            BarRow(row_name(r), (BarPart("tokens", r.simulated.get("tokens_usd", 0.0) / 1000, 1),)) for r in simulated
         ]
         figures.append(Figure(bars("Goodput", drawn, "{:,.1f}"), "Simulated: thousand tokens within SLO per USD"))
     return (Grid(tuple(figures)),)

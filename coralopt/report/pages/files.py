@@ -20,7 +20,7 @@ from coralopt.report.pages.comparison import comparison_page
 from coralopt.report.pages.epochs import epochs_page
 from coralopt.report.pages.page import Page
 from coralopt.report.pages.plan import PlanPage, plan_page
-from coralopt.report.pages.simulation import PlayedRequests, read_played, simulation_page
+from coralopt.report.pages.simulation import SimulatedRequests, read_simulated, simulation_page
 
 #: Largest result file that is read, bytes; far more than any of them has.
 LARGEST = 400_000_000
@@ -37,12 +37,12 @@ class ResultFiles:
     """What was found in the files.
 
     Attributes:
-        plans, played, horizons: Plans, simulations and rolling horizons, each with its file.
+        plans, simulated, horizons: Plans, simulations and rolling horizons, each with its file.
         comparisons: Name of the scenario and rows.
     """
 
     plans: list[Plan] = field(default_factory=list)
-    played: list[PlayedRequests] = field(default_factory=list)
+    simulated: list[SimulatedRequests] = field(default_factory=list)
     horizons: list[tuple[str, Horizon]] = field(default_factory=list)
     comparisons: list[tuple[str, list[Row]]] = field(default_factory=list)
 
@@ -55,15 +55,15 @@ class ResultFiles:
         Raises:
             CoraloptError: They do not go together.
         """
-        kinds = (len(self.plans), len(self.played), len(self.horizons), len(self.comparisons))
+        kinds = (len(self.plans), len(self.simulated), len(self.horizons), len(self.comparisons))
         match kinds:
             case (1, 0 | 1, 0, 0):
-                plan, played = self.plans[0], self.played[0] if self.played else None
-                broken = (*verify_plan(plan).sentences, *([] if played is None else _foreign(plan, played)))
+                plan, simulated = self.plans[0], self.simulated[0] if self.simulated else None
+                broken = (*verify_plan(plan).sentences, *([] if simulated is None else _foreign(plan, simulated)))
                 analysis = None if analyse is None or broken else analyse(plan)
-                return plan_page(PlanPage(plan, played, analysis, broken=broken))
+                return plan_page(PlanPage(plan, simulated, analysis, broken=broken))
             case (0, 1, 0, 0):
-                return simulation_page(self.played[0])
+                return simulation_page(self.simulated[0])
             case (0, 0, 1, 0):
                 scenario, horizon = self.horizons[0]
                 return replace(epochs_page(horizon, f"Epochs of {scenario}"), broken=tuple(_broken_epochs(horizon)))
@@ -81,13 +81,13 @@ class ResultFiles:
         )
 
 
-def _foreign(plan: Plan, played: PlayedRequests) -> Iterator[str]:
+def _foreign(plan: Plan, simulated: SimulatedRequests) -> Iterator[str]:
     """What shows that a simulation is not one of this plan."""
     own = {item.key for item in plan.instances}
-    for row in played.outcomes:
+    for row in simulated.outcomes:
         if row.key not in own and row.requests:
             yield f"the simulation served {row.key}, the plan does not: it is of another plan"
-    rent = float(str(played.facts["cost_usd_h"]))
+    rent = float(str(simulated.facts["cost_usd_h"]))
     if abs(rent - plan.provisioning_usd_h) > 1e-6 * max(rent, plan.provisioning_usd_h):
         yield (
             f"the simulation's rent is {rent:,.4f} USD/h, the plan's {plan.provisioning_usd_h:,.4f} USD/h: it is of another "
@@ -144,7 +144,7 @@ def _read(path: Path, results: ResultFiles) -> None:
     elif isinstance(document.get("rows"), list) and "scenario" in document:
         results.comparisons.append(_comparison(document, path))
     elif isinstance(document.get("outcomes"), list):
-        results.played.append(read_played(document, str(path)))
+        results.simulated.append(read_simulated(document, str(path)))
     elif isinstance(document.get("horizons"), list):
         raise CoraloptError(f"{path}: figures of epochs without their plans; give the folder of `coralopt adapt -o`")
     else:

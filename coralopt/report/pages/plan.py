@@ -16,7 +16,7 @@ from coralopt.planning.analysis import PlanAnalysis
 from coralopt.report.bill import ATTRIBUTION, bill_notes, bill_table, model_table
 from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
-from coralopt.report.pages.simulation import PlayedRequests, latency_figures, miss_figure, promise_answer
+from coralopt.report.pages.simulation import SimulatedRequests, latency_figures, miss_figure, promise_answer
 from coralopt.report.table import Column, make_table
 from coralopt.report.tables import case_table, demand_table, instance_table, option_table, plan_summary
 from coralopt.report.verified import simulated_table
@@ -34,7 +34,7 @@ class PlanPage:
 
     Attributes:
         plan: The plan.
-        played: Requests played against it, where there was a simulation.
+        simulated: Requests simulated on it, where there was a simulation.
         analysis: What it hangs on, where that was asked for.
         one_gpu: The rent with one GPU type, where that is known.
         expected: Model phase -> share of requests expected within SLO, where that is known.
@@ -42,7 +42,7 @@ class PlanPage:
     """
 
     plan: Plan
-    played: PlayedRequests | None = None
+    simulated: SimulatedRequests | None = None
     analysis: PlanAnalysis | None = None
     one_gpu: OneGpuRent | None = None
     expected: Mapping[str, float] | None = None
@@ -51,7 +51,7 @@ class PlanPage:
 
 def plan_page(content: PlanPage) -> Page:
     """The page of a plan."""
-    plan, played = content.plan, content.played
+    plan, simulated = content.plan, content.simulated
     bill, scenario = bill_of(plan, content.one_gpu), plan.resolved
     name = plan.scenario.get("name", "scenario")
     summary = (
@@ -59,14 +59,19 @@ def plan_page(content: PlanPage) -> Page:
         f"{plan.status}; made by coralopt {plan.coralopt_version}."
     )
     nodes = plan.rented_nodes()
-    answers = (cost_answer(plan), promise_answer(plan, played, content.expected), _rent_answer(bill), _cut_answer(plan))
-    misses = miss_figure(plan, played)
+    answers = (
+        cost_answer(plan),
+        promise_answer(plan, simulated, content.expected),
+        _rent_answer(bill),
+        _cut_answer(plan),
+    )
+    misses = miss_figure(plan, simulated)
     sections = [
         PageSection("pipelines", "Every pipeline, to scale", tuple(pipeline_blocks(plan))),
         PageSection("flows", "Where requests go", tuple(_flows(plan))),
         PageSection("cost", "Where the money goes", (*_grid(_rent_figures(bill)), *_model_prices(bill))),
         PageSection("misses", "Where each miss comes from", misses),
-        PageSection("latency", "Latency", latency_figures(played)),
+        PageSection("latency", "Latency", latency_figures(simulated)),
         PageSection("binding", "What binds", tuple(_binding(plan, nodes, scenario, content.analysis))),
         PageSection("alternatives", "Which alternatives were close", tuple(_alternatives(content.analysis))),
         PageSection("sensitivity", "How cost follows prices, demand and SLOs", tuple(_sensitivity(content.analysis))),
@@ -399,9 +404,9 @@ def _tables(plan: Plan, bill: Bill) -> Iterable[Block]:
     if len(bill.models) > 12:
         yield HtmlTable(model_table(bill, ROWS))
     yield HtmlTable(instance_table(plan, ROWS), filtered=True)
-    played = simulated_table(plan)
-    if played is not None:
-        yield HtmlTable(played)
+    simulated = simulated_table(plan)
+    if simulated is not None:
+        yield HtmlTable(simulated)
     yield Folded("Where the throughput figures come from", (HtmlTable(_source_table(plan)),))
     digests = f"Scenario {plan.scenario_digest}, template library {plan.library_digest}."
     yield Words(f"{digests} `coralopt verify` recomputes every figure of the plan file.", small=True)

@@ -28,7 +28,7 @@ PROMISE = "Does it keep its promise?"
 
 
 @dataclass(frozen=True)
-class PlayedRequests:
+class SimulatedRequests:
     """The document of ``coralopt simulate --json``, read.
 
     Attributes:
@@ -42,7 +42,7 @@ class PlayedRequests:
     facts: Mapping[str, object]
 
 
-def read_played(document: Mapping[str, object], source: str) -> PlayedRequests:
+def read_simulated(document: Mapping[str, object], source: str) -> SimulatedRequests:
     """From the document's JSON.
 
     Raises:
@@ -62,27 +62,26 @@ def read_played(document: Mapping[str, object], source: str) -> PlayedRequests:
             f"{source}: a simulation of another version, or with parts missing; repeat it with `coralopt simulate PLAN "
             "--json`"
         ) from error
-    return PlayedRequests(outcomes, latencies, facts | {"traffic": str(document.get("traffic", ""))})
+    return SimulatedRequests(outcomes, latencies, facts | {"traffic": str(document.get("traffic", ""))})
 
 
-def played_requests(result: SimulationResult) -> PlayedRequests:
-    """The same from a simulation that was just played."""
+def simulated_requests(result: SimulationResult) -> SimulatedRequests:
+    """The same from a simulation that just ran."""
     facts: dict[str, object] = {name: getattr(result, name) for name in ("window_s", "attainment", "cost_usd_h")}
     facts |= {"requests": len(result.requests["status"]), "traffic": ""}
-    return PlayedRequests(result.outcomes, latency_quantiles(result), facts)
+    return SimulatedRequests(result.outcomes, latency_quantiles(result), facts)
 
 
 def promise_answer(
-    plan: Plan | None, played: PlayedRequests | None, expected: Mapping[str, float] | None = None
+    plan: Plan | None, simulated: SimulatedRequests | None, expected: Mapping[str, float] | None = None
 ) -> PageAnswer:
     """Attainment by model phase: of the simulation, else of the certificate, else what the plan says of its own, else what a
     short window lets expect (model phase -> share)."""
     mark = None if plan is None else plan.simulated
-    if played is not None:
-        rows = [(outcome_name(row), row.attainment, row.requests) for row in played.outcomes]
-        words = (
-            f"Simulated: {played.facts['requests']:,.0f} requests, {played.facts['traffic'] or 'traffic not stated'}."
-        )
+    if simulated is not None:
+        rows = [(outcome_name(row), row.attainment, row.requests) for row in simulated.outcomes]
+        traffic = simulated.facts["traffic"] or "traffic not stated"
+        words = f"Simulated: {simulated.facts['requests']:,.0f} requests, {traffic}."
     elif plan is not None and plan.certificate is not None:
         return _certified(plan.certificate)
     elif mark is not None:
@@ -110,7 +109,7 @@ def promise_answer(
         blocks.append(Words("The interval holds for independent requests; those of one burst are not.", small=True))
     least = min((share for _, share, _ in rows if math.isfinite(share)), default=math.nan)
     verdict, kept = "", ""
-    if played is None and mark is not None:
+    if simulated is None and mark is not None:
         verdict, kept = ("good", ", kept") if mark.passed else ("bad", ", not kept")
     elif plan is not None and not any(phase.attainment for phase in plan.resolved.model_phases):
         words = "The scenario asks that the mean request meets its SLO, not a share of the requests."
@@ -131,10 +130,10 @@ def _certified(mark: Certificate) -> PageAnswer:
     return PageAnswer(PROMISE, f"{percent(least)} in the worst phase, {words}", (table, note), verdict)
 
 
-def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block, ...]:
-    """Share of the requests that missed, by cause; nothing where nothing was played."""
-    if played is not None:
-        rows = [(outcome_name(row), row.causes) for row in played.outcomes]
+def miss_figure(plan: Plan | None, simulated: SimulatedRequests | None) -> tuple[Block, ...]:
+    """Share of the requests that missed, by cause; nothing where nothing was simulated."""
+    if simulated is not None:
+        rows = [(outcome_name(row), row.causes) for row in simulated.outcomes]
     elif plan is not None and plan.simulated is not None:
         rows = [(row.key, row.causes) for row in plan.simulated.phases]
     else:
@@ -149,8 +148,8 @@ def miss_figure(plan: Plan | None, played: PlayedRequests | None) -> tuple[Block
     title = "Share of all requests that missed their SLO, by cause"
     meanings = make_table("", ("cause", "the request"), [(word, MEANING[word]) for word in present])
     blocks: list[Block] = [Grid((Figure(bars(title, drawn, "{:.2%}"), title), HtmlTable(meanings)))]
-    if played is not None:
-        blocks.append(HtmlTable(cause_table(played.outcomes)))
+    if simulated is not None:
+        blocks.append(HtmlTable(cause_table(simulated.outcomes)))
     return tuple(blocks)
 
 
@@ -158,14 +157,14 @@ def _cause(word: str, share: float, colours: Mapping[str, int]) -> BarPart:
     return BarPart(word, share, colours[word], f"{word}, {share:.2%} of all requests: {MEANING[word]}")
 
 
-def latency_figures(played: PlayedRequests | None) -> tuple[Block, ...]:
-    """Latency curves of every model phase with the SLO, or a sentence on what to play."""
-    if played is None:
+def latency_figures(simulated: SimulatedRequests | None) -> tuple[Block, ...]:
+    """Latency curves of every model phase with the SLO, or a sentence on what to simulate."""
+    if simulated is None:
         return ()
-    if not played.latencies:
+    if not simulated.latencies:
         return (Words("The simulation was written by a version that kept no latency curves; simulate again."),)
     figures = []
-    for row, curves in zip(played.outcomes, played.latencies, strict=False):
+    for row, curves in zip(simulated.outcomes, simulated.latencies, strict=False):
         what = "time to first token" if row.kind == "prefill" else "time per output token"
         series = [
             Line(name, [math.inf if ms is None else ms for ms in curves[key]], LATENCY_SHARES, colour, style)
@@ -180,19 +179,19 @@ def latency_figures(played: PlayedRequests | None) -> tuple[Block, ...]:
     return (Grid(tuple(figures)),)
 
 
-def simulation_page(played: PlayedRequests) -> Page:
+def simulation_page(simulated: SimulatedRequests) -> Page:
     """The page of a simulation alone."""
     cost = PageAnswer(
-        "What did it cost?", f"{played.facts['cost_usd_h']:,.4f} USD/h", (Words("Mean rent over the window."),)
+        "What did it cost?", f"{simulated.facts['cost_usd_h']:,.4f} USD/h", (Words("Mean rent over the window."),)
     )
-    share = float(str(played.facts["attainment"]))
+    share = float(str(simulated.facts["attainment"]))
     both = PageAnswer(
-        "Requests that met both SLOs", percent(share), (Words(f"Of {played.facts['requests']:,.0f} requests."),)
+        "Requests that met both SLOs", percent(share), (Words(f"Of {simulated.facts['requests']:,.0f} requests."),)
     )
     sections = [
-        PageSection("misses", "Where each miss comes from", miss_figure(None, played)),
-        PageSection("latency", "Latency", latency_figures(played)),
-        PageSection("figures", "All figures", (HtmlTable(promise_table(played.outcomes)),)),
+        PageSection("misses", "Where each miss comes from", miss_figure(None, simulated)),
+        PageSection("latency", "Latency", latency_figures(simulated)),
+        PageSection("figures", "All figures", (HtmlTable(promise_table(simulated.outcomes)),)),
     ]
-    summary = f"{played.facts['window_s']:,.0f} s of arrivals: {played.facts['traffic']}"
-    return Page("Simulation", summary, (promise_answer(None, played), both, cost), sections)
+    summary = f"{simulated.facts['window_s']:,.0f} s of arrivals: {simulated.facts['traffic']}"
+    return Page("Simulation", summary, (promise_answer(None, simulated), both, cost), sections)

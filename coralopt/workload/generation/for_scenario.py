@@ -60,8 +60,8 @@ def model_loads(
         raise WorkloadError(f"scenario {scenario.name} has no model {', '.join(unknown)}; it has {', '.join(models)}")
     if scenario.models_in_classes:
         raise WorkloadError(
-            f"scenario {scenario.name} has classes of requests, which generators do not tell apart; play Poisson arrivals, "
-            "or a trace"
+            f"scenario {scenario.name} has classes of requests, which generators do not tell apart; simulate Poisson "
+            "arrivals, or a trace"
         )
     lengths: dict[str, tuple[float, float]] = {}
     rates: dict[str, float] = {}

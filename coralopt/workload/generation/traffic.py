@@ -1,4 +1,4 @@
-"""Which requests to play: a trace file, or generated ones by seed; said once, made again anywhere."""
+"""Which requests to simulate: a trace file, or generated ones by seed; said once, made again anywhere."""
 
 from __future__ import annotations
 

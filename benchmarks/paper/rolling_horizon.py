@@ -1,4 +1,4 @@
-"""What the scripts that play walks share: requests of an experiment, the demand of its epochs, walk, simulation."""
+"""What the scripts on rolling horizons share: requests of an experiment, demand and plans of its epochs, simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coralopt.workload import EpochAvailability, Trace, Traffic, epoch_demand
 INITIALIZATION_S = 360.0
 
 Rooms = Mapping[str, Mapping[str, float]]
-#: Headroom that `coralopt plan core --simulate --attainment 0.95` learned; see docs/simulation.md.
+#: Headroom that `coralopt plan core --simulate --attainment 0.95` learned; see docs/concepts/headroom.md.
 LEARNED: dict[str, Rooms] = {
     "core": {
         "qwen3-32b/prefill": {"throughput": 0.21, "latency": 0.0},
@@ -31,8 +31,8 @@ LEARNED: dict[str, Rooms] = {
 
 
 @dataclass(frozen=True)
-class Walk:
-    """A played walk.
+class SimulatedHorizon:
+    """Plans epoch by epoch, and what became of the requests.
 
     Attributes:
         plans: One an epoch.
@@ -66,7 +66,7 @@ def requests_of(scenario: ResolvedScenario, kind: str, minutes: float, seed: int
     return Traffic(kind, duration_s=60 * minutes, seed=seed).requests(scenario)
 
 
-def walk(
+def simulate_horizon(
     scenario: ResolvedScenario,
     trace: Trace,
     epoch_s: float,
@@ -76,22 +76,22 @@ def walk(
     config: SimulationConfig | None = None,
     lead_s: float = 0.0,
     time_limit: float = 60.0,
-) -> Walk:
-    """Plan every epoch for what arrives in it, and play the requests against the plans."""
+) -> SimulatedHorizon:
+    """Plan every epoch for what arrives in it, and simulate the requests."""
     demand = epoch_demand(trace, epoch_s, epochs=epochs, models=[m.model.name for m in scenario.model_phases][::2])
     inputs = epoch_inputs(scenario, demand, availability)
-    found = list(adapt(PlanRequest(scenario, options={"time_limit": time_limit}), inputs, RollingSettings(penalty)))
-    schedule = [(max(0.0, e * epoch_s - lead_s), epoch.plan) for e, epoch in enumerate(found)]
+    planned = list(adapt(PlanRequest(scenario, options={"time_limit": time_limit}), inputs, RollingSettings(penalty)))
+    schedule = [(max(0.0, e * epoch_s - lead_s), epoch.plan) for e, epoch in enumerate(planned)]
     result = simulate(schedule, trace, config=config, duration_s=epoch_s * epochs, epoch_s=epoch_s)
     # The first epoch starts from nothing in every system.
-    later = found[1:] or found
-    return Walk(
-        tuple(epoch.plan for epoch in found),
+    later = planned[1:] or planned
+    return SimulatedHorizon(
+        tuple(epoch.plan for epoch in planned),
         result,
         float(np.mean([epoch.summary.initialization_usd_h for epoch in later])),
         float(np.mean([epoch.summary.cost_usd_h for epoch in later])),
         sum(epoch.summary.start for epoch in later),
-        min(epoch.summary.served_share for epoch in found),
+        min(epoch.summary.served_share for epoch in planned),
     )
 
 
