@@ -195,7 +195,14 @@ class Scale:
         return [step * k for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def lines(title: str, series: Sequence[Line], x: Scale, y: Scale, limits: Sequence[tuple[str, float]] = ()) -> Markup:
+def lines(
+    title: str,
+    series: Sequence[Line],
+    x: Scale,
+    y: Scale,
+    limits: Sequence[tuple[str, float]] = (),
+    cursor: float = 0.0,
+) -> Markup:
     """Lines and points over two axes, a legend below.
 
     Args:
@@ -203,6 +210,7 @@ def lines(title: str, series: Sequence[Line], x: Scale, y: Scale, limits: Sequen
         series: What to draw; points that are not finite are left out.
         x, y: The axes.
         limits: Names and places of upright dashed lines.
+        cursor: Width, in units of ``x``, of a band that shows which frame of a player is looked at; 0 for none.
     """
     left, right, top, bottom = 46, WIDTH - 8, 18, 160
     x_ends = x.spread([*(value for line in series for value in line.x), *(place for _, place in limits)])
@@ -215,6 +223,9 @@ def lines(title: str, series: Sequence[Line], x: Scale, y: Scale, limits: Sequen
         return bottom - (bottom - top) * y.share(value, y_ends)
 
     drawn: list[Markup] = []
+    if cursor:
+        width = across(x_ends[0] + cursor) - left
+        drawn.append(element("rect", x=left, y=top, width=width, height=bottom - top, class_="cursor"))
     for tick in y.ticks(y_ends):
         drawn.append(element("line", x1=left, x2=right, y1=down(tick), y2=down(tick), class_="grid"))
         drawn.append(_text(y.form.format(tick), left - 5, down(tick) + 4, text_anchor="end", class_="small"))

@@ -240,7 +240,12 @@ def test_the_timeline_plays(opened: Any) -> None:
     frames = page.locator("[data-frame]")
     assert frames.count() == 3
     assert [frame.is_visible() for frame in frames.all()] == [True, False, False]
+    chart = page.locator("#timeline svg").first
+    band, axis = (place.bounding_box() for place in (chart.locator(".cursor"), chart.locator(".axis").last))
+    assert band["x"] == pytest.approx(axis["x"], abs=1)
+    assert band["width"] == pytest.approx(axis["width"] / 3, abs=1)
     page.locator("[data-frames] input").press("ArrowRight")
+    assert chart.locator(".cursor").bounding_box()["x"] == pytest.approx(band["x"] + band["width"], abs=1)
     assert [frame.is_visible() for frame in frames.all()] == [False, True, False]
     page.locator("[data-frames] button").click()
     sync_api.expect(frames.nth(2)).to_be_visible()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from coralopt.report.pages.files import ResultFiles, read_results
 from coralopt.report.pages.fleet import draw_fleet
 from coralopt.report.pages.page import HtmlTable, Words, blocks_html
 from coralopt.report.pages.simulation import SimulatedRequests
-from coralopt.report.promise import interval
+from coralopt.report.promise import interval, interval_words
 from coralopt.report.table import make_table, percent
 from coralopt.runtime.router.status import FleetStatus, InstanceStatus, LatencyStatus
 from coralopt.simulation import simulate
@@ -148,6 +149,25 @@ def test_comparisons_epochs_and_benches_have_pages(run_cli: RunCli, tmp_path: Pa
         written = run_cli("report", *files, "-o", f"{name}.html")
         assert written.returncode == 0, written.stderr
         assert words in read((tmp_path / f"{name}.html").read_text()).text
+
+    def shown(name: str) -> str:
+        return read((tmp_path / f"{name}.html").read_text()).text
+
+    # Figures on the pages are those of the files.
+    for row in json.loads((tmp_path / "plans" / "comparison.json").read_text())["rows"]:
+        assert f"{row['cost_usd_h']:,.4f}" in shown("compare")
+        for phase in row["attained"].values():
+            assert f"{percent(phase['attainment'])} ({interval_words(phase['low'], phase['high'])})" in shown("compare")
+    for item in json.loads((tmp_path / "horizon" / "epochs.json").read_text())["epochs"]:
+        words = f"{item['cost_usd_h']:,.4f} USD/h, {item['instances']} instances on {item['nodes']} nodes."
+        assert words in shown("adapt")
+    runs = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    for words in (
+        f"{len(runs):,} runs",
+        f"dp solved {sum(run['outcome'] == 'optimal' for run in runs)} of {len(runs)}.",
+    ):
+        assert words in shown("bench")
+    assert f"{statistics.median(run['seconds'] for run in runs):,.3f}" in shown("bench")
 
 
 @pytest.mark.parametrize(

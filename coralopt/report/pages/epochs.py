@@ -31,7 +31,7 @@ def epochs_page(horizon: Horizon, title: str) -> Page:
     costs = [item.summary.cost_usd_h for item in epochs]
     first = PageAnswer(
         "What does it cost?",
-        f"{mean['cost_usd_h']:,.4f} USD/h on average",
+        f"{mean['cost_usd_h']:,.4f} USD/h, mean",
         (
             Words(f"From {min(costs):,.4f} to {max(costs):,.4f} USD/h over {len(epochs):,} epochs."),
             Words(f"Every epoch's cost is proven up to a gap of {mean['largest_gap'] * 100:.4f} % at most."),
@@ -61,7 +61,7 @@ def epochs_page(horizon: Horizon, title: str) -> Page:
 def _curves(epochs: Sequence[Epoch]) -> list[Block]:
     x = Scale("epoch", form="{:.0f}")
     places = [float(item.summary.epoch) for item in epochs]
-    last = places[-1] + 1
+    last, width = places[-1] + 1, float(_frame_step(epochs))
 
     def curve(title: str, unit: str, curves: Mapping[str, Sequence[float]]) -> Figure:
         # Equal curves are one, with all their names.
@@ -72,7 +72,7 @@ def _curves(epochs: Sequence[Epoch]) -> list[Block]:
             Line(", ".join(labels), [*places, last], [*values, values[-1]], colour, "step")
             for colour, (values, labels) in enumerate(names.items())
         ]
-        return Figure(lines(title, series, x, Scale(unit, low=0.0)), title)
+        return Figure(lines(title, series, x, Scale(unit, low=0.0), cursor=width), title)
 
     def figures(**names: str) -> dict[str, Sequence[float]]:
         return {label: [float(getattr(item.summary, name)) for item in epochs] for label, name in names.items()}
@@ -95,8 +95,13 @@ def _more(moved: int) -> str | None:
     return f"{moved - 20:,} more kinds of instances started or stopped" if moved > 20 else None
 
 
+def _frame_step(epochs: Sequence[Epoch]) -> int:
+    """Epochs from one frame to the next."""
+    return -(-len(epochs) // FRAMES)
+
+
 def _frames(epochs: Sequence[Epoch]) -> Iterable[Block]:
-    step = -(-len(epochs) // FRAMES)
+    step = _frame_step(epochs)
     shown = epochs[::step]
     if step > 1:
         yield Words(f"Every {step}th epoch of the timeline can be looked at here; all are in the table.")

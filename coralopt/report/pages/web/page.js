@@ -47,11 +47,14 @@
       const slider = player.querySelector("input");
       const button = player.querySelector("button");
       const output = player.querySelector("output");
+      // Where the charts above have the frame that is shown.
+      const cursors = all(".cursor", player.closest("section")).map((band) => [band, Number(band.getAttribute("x"))]);
       let timer = 0;
       const go = (position) => {
         slider.value = position;
         frames.forEach((frame, k) => { frame.hidden = k !== position; });
         output.textContent = frames[position].dataset.frame;
+        for (const [band, start] of cursors) band.setAttribute("x", start + position * band.getAttribute("width"));
       };
       const stop = () => { clearInterval(timer); timer = 0; button.textContent = "Play"; };
       slider.addEventListener("input", () => { stop(); go(Number(slider.value)); });
