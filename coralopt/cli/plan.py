@@ -149,6 +149,10 @@ def _plan_by(
     facts: dict[str, object] = {"seconds": seconds} | ({} if perfect is None else {"perfect_usd_h": perfect})
     facts["notes"] = outcome.notes
     notes = [f"note: {note}" for note in outcome.notes]
+    if planner.name == "coral" and not wanted and options.one_gpu is None:
+        notes.append(
+            "not compared with the cheapest plan of one GPU type, which takes as long as this one: --one-gpu does"
+        )
     took = "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in seconds.items())
     used = outcome.library
     if planner.name == "coral" and used is not None:

@@ -7,7 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from coralopt import catalog
+from coralopt.catalog.types import unsupported
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNodeClass
 from coralopt.plan.flows import flows_of
 from coralopt.scenario import ResolvedScenario
@@ -99,7 +102,8 @@ class Bill:
         lines: Nodes to rent, dearest first.
         models: Costs by model, in the plan's order.
         usd_h, usd_month: Sum of rent and egress; initialization and the price of unmet demand are not paid to a cloud.
-        notes: A line each for transfers between regions, stand-in prices and throughput figures from data sheets.
+        notes: A line each for transfers between regions, nodes of one's own that are not used, stand-in prices,
+            throughput figures from data sheets, and GPUs that cannot run a model.
         one_gpu: The comparison with plans of one GPU type, where it was made.
     """
 
@@ -120,7 +124,13 @@ def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
     scenario = plan.resolved
     lines = _lines(plan, scenario)
     usd_h = sum(line.usd_h for line in lines) + plan.egress_usd_h
-    notes = (*_transfers(plan), *_stand_ins(lines, scenario), *_rooflines(plan))
+    notes = (
+        *_transfers(plan),
+        *_unused(lines, scenario),
+        *_stand_ins(lines, scenario),
+        *_rooflines(plan),
+        *left_out(scenario),
+    )
     return Bill(lines, tuple(_models(plan, lines)), usd_h, usd_h * HOURS_A_MONTH, notes, one_gpu)
 
 
@@ -207,6 +217,32 @@ def _transfers(plan: Plan) -> Iterator[str]:
             f"transfers between regions: {sum(flow.gb_s for flow in between):,.2f} GB/s of KV cache, {usd_h:,.2f} USD/h, "
             f"{usd_h * HOURS_A_MONTH:,.0f} USD/month, {where}"
         )
+
+
+def _unused(lines: tuple[BillLine, ...], scenario: ResolvedScenario) -> Iterator[str]:
+    """Nodes that cost nothing, the team's own, and are not used."""
+    used = Counter[tuple[str, str]]()
+    for line in lines:
+        used[line.region, line.configuration] += line.nodes
+    words = []
+    for r, c in np.argwhere((scenario.price_usd_h == 0) & (scenario.availability > 0)).tolist():
+        region, name, there = scenario.regions[r], scenario.configurations[c].name, int(scenario.availability[r, c])
+        if used[region, name] < there:
+            words.append(f"{there - used[region, name]} of {there} {name} in {region}")
+    if words:
+        yield f"not used, though they cost nothing: {', '.join(words)}"
+
+
+def left_out(scenario: ResolvedScenario) -> Iterator[str]:
+    """GPUs of the pool that no engine runs a model's formats on, and why."""
+    models: dict[str, dict[str, None]] = defaultdict(dict)
+    for c in np.flatnonzero((scenario.availability > 0).any(axis=0)).tolist():
+        for phase in scenario.model_phases:
+            if reason := unsupported(phase.model, scenario.configurations[c].gpu):
+                models[reason][phase.key.rpartition("/")[0]] = None
+    if models:
+        words = (f"{reason} ({', '.join(names)})" for reason, names in models.items())
+        yield f"GPUs left out: {'; '.join(words)}"
 
 
 def _stand_ins(lines: tuple[BillLine, ...], scenario: ResolvedScenario) -> Iterator[str]:

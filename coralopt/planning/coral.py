@@ -26,6 +26,7 @@ from coralopt.allocation.model import FORMULATIONS
 from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError
 from coralopt.placement import Placement
 from coralopt.plan import Plan
+from coralopt.plan.bill import left_out
 from coralopt.plan.flows import allowed_routes
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.on_demand import OnDemandSearch
@@ -99,15 +100,21 @@ class CoralPlanner:
                 what = "shared nodes; leave sharing" if len(patterns) else "classes of requests; leave these"
                 raise OptionError(f"on_infeasible is 'scale', which does not know {what} out of the scenario")
             problem = replace(problem, unmet_price=unmet_prices(scenario))
-            if asks_for_shares(scenario):
-                promise = PromiseSearch(request, library, warm.tables_of(scenario), replace(problem, unmet_price=None))
-                served, placements = _for_shares(request, promise)
-                cut_short = promise.cut_short
-            else:
-                served = solve_or_serve_less(
-                    problem, request.on_infeasible, request.backend, request.solve_options, search
-                )
-                served = _fewest(request, served, deadline)
+            try:
+                if asks_for_shares(scenario):
+                    promise = PromiseSearch(
+                        request, library, warm.tables_of(scenario), replace(problem, unmet_price=None)
+                    )
+                    served, placements = _for_shares(request, promise)
+                    cut_short = promise.cut_short
+                else:
+                    served = solve_or_serve_less(
+                        problem, request.on_infeasible, request.backend, request.solve_options, search
+                    )
+                    served = _fewest(request, served, deadline)
+            except InfeasibleError as error:
+                # More of what no engine runs would not help.
+                raise InfeasibleError("\n".join([str(error), *left_out(scenario)]), error.explanation) from error
         steps.end("allocation")
         tables, gap = warm.tables_of(scenario), request.solve_options.rel_gap
         plan = make_plan(scenario, library, tables, served, request.backend, gap, placements, patterns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,7 +37,9 @@ class Column:
             return NOTHING
         if self.form is None or isinstance(value, str):
             return escape(str(value))
-        return self.form.format(value)
+        text = self.form.format(value)
+        # What is rounded to nothing has no sign.
+        return text if re.search("[1-9]", text) else text.removeprefix("-")
 
 
 def percent(share: float | None) -> str:

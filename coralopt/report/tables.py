@@ -79,15 +79,18 @@ def demand_table(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         expected: Model phase -> share of requests expected within SLO, where that is known.
     """
     unmet = any(item.unmet_tokens_s for item in plan.demands)
-    shares = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
+    phases = {phase.key: phase for phase in plan.resolved.model_phases}
     captions = [
         f"{key}: {room.get('throughput', 0.0):.1%} more tokens/s, {room.get('latency', 0.0):.0%} of the SLO kept free"
         for key, room in (plan.scenario.get("headroom") or {}).items()
     ]
     rows = []
     for item in plan.demands:
-        share = shares.get(item.key)
+        phase = phases.get(item.key)
+        share = None if phase is None else phase.attainment
         slo = f"{'TTFT' if item.phase == 'prefill' else 'TPOT'} {item.slo_ms:g} ms"
+        if item.phase == "mixed" and phase is not None:
+            slo = f"TTFT {phase.prefill_ms:g} ms, {slo}"
         rows.append(
             (
                 *(item.key, slo, "mean request" if share is None else f"{share:g} of requests"),

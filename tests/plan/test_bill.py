@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from coralopt import Plan, plan_scenario
+from coralopt.errors import InfeasibleError
 from coralopt.plan.bill import HOURS_A_MONTH, OneGpuRent, bill_of
 from coralopt.planning import PlanRequest, cheapest_of_one_gpu, get_planner
 from coralopt.report.bill import bill_csv, bill_table
-from coralopt.report.tables import MOST_SHOWN, instance_table
+from coralopt.report.tables import MOST_SHOWN, demand_table, instance_table
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 
 RunCli = Callable[..., Any]
@@ -56,6 +57,36 @@ def test_supply_classes_transfers_and_stand_ins_are_told(tiny_scenario: Resolved
     assert "class" in [column.header for column in bill_table(bill).columns]
     if any(line.configuration == "2xL40S" for line in bill.lines):
         assert any("2xL40S in us-east-2 (pro-rata share of g6e.12xlarge)" in note for note in bill.notes)
+
+
+@pytest.fixture
+def mixed_in_fp8() -> dict[str, Any]:
+    """A model in FP8 in mixed mode; the team's own A100 cannot run it, and the T4 do not either."""
+    nodes = {"1xA100": {"available": 2, "price_usd_h": 0}, "1xT4": {"available": 2, "price_usd_h": 0.3}}
+    model = {"weight_format": "fp8", "slo": {"ttft_ms": 2000, "tpot_ms": 80, "attainment": "mean"}}
+    demand = {"requests_s": 1, "input_tokens": 500, "output_tokens": 100}
+    return {
+        "mode": "mixed",
+        "models": {"qwen3-8b": {**model, "demand": demand}},
+        "pool": {"regions": {"r": {"configurations": {**nodes, "1xL40S": {"available": 4, "price_usd_h": 1.5}}}}},
+    }
+
+
+def test_what_is_not_used_and_why_is_told(mixed_in_fp8: dict[str, Any]) -> None:
+    """Free nodes that stay free, GPUs without the units; mixed instances keep both SLOs."""
+    plan = plan_scenario(scenario_from_mapping(mixed_in_fp8))
+    notes = bill_of(plan).notes
+    assert "not used, though they cost nothing: 2 of 2 1xA100 in r" in notes
+    needed = "weights in FP8 need FP8 units, which {} does not have (qwen3-8b)"
+    assert f"GPUs left out: {needed.format('A100')}; {needed.format('T4')}" in notes
+    assert "TTFT 2000 ms, TPOT 80 ms" in list(demand_table(plan).columns[1].cells)
+
+
+def test_a_refusal_names_gpus_that_were_left_out(mixed_in_fp8: dict[str, Any]) -> None:
+    """More of them would not help."""
+    mixed_in_fp8["models"]["qwen3-8b"]["demand"]["requests_s"] = 1000
+    with pytest.raises(InfeasibleError, match=r"too few nodes left of: 1xL40S in r(.|\n)*which A100 does not have"):
+        plan_scenario(scenario_from_mapping(mixed_in_fp8))
 
 
 def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> None:

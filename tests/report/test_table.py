@@ -9,7 +9,7 @@ from rich.console import Console
 
 from coralopt import Plan
 from coralopt.report import plan_view
-from coralopt.report.table import facts_table, make_table, numbers
+from coralopt.report.table import Column, facts_table, make_table, numbers
 
 
 def _printed(renderable: object, width: int) -> str:
@@ -42,3 +42,9 @@ def test_names_longer_than_the_terminal_are_broken_not_cut() -> None:
     assert "said below" in text
     facts = _printed(facts_table("facts", [("a name", name)]), 30)
     assert name in facts.replace("\n", "").replace(" ", "")
+
+
+def test_what_is_rounded_to_nothing_has_no_sign() -> None:
+    """A wait of -1e-17 ms is none."""
+    assert [Column("", "{:.1f}").cell(value) for value in (-1e-17, -0.04, -0.06, 0.0)] == ["0.0", "0.0", "-0.1", "0.0"]
+    assert Column("", "{:,.2f} %").cell(-0.001) == "0.00 %"
