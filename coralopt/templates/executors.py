@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
@@ -102,7 +102,7 @@ class ProcessPool:
         most = 3 * (self.workers or os.cpu_count() or 1)
         try:
             for position, future in _in_flight(
-                lambda task: pool.submit(_do, task),
+                partial(_submit, pool),
                 lambda running: wait(running, return_when=FIRST_COMPLETED).done,
                 tasks,
                 most,
@@ -119,6 +119,18 @@ class ProcessPool:
                 child.terminate()
 
 
+def _submit(pool: ProcessPoolExecutor, task: object) -> Future[Any]:
+    """Submit a task, which may start a worker: Ctrl-C waits here until that is done, and there until its imports are, which
+    would end with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return pool.submit(_do, task)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(_do, task)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # What every task of this worker shares: the function, whose types the pool has checked, and its context.
 _shared: tuple[Callable[..., Any], object] | None = None
 
@@ -127,6 +139,8 @@ def _begin(function: Callable[[C, T], R], context: C) -> None:
     """In a worker: keep what all tasks share; let Ctrl-C end the process without a traceback."""
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _shared = (function, context)
 

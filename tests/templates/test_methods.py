@@ -194,6 +194,27 @@ def test_a_dead_worker_is_one_sentence() -> None:
         list(ProcessPool(1).run(exec, kill, [{}]))  # type: ignore[arg-type]
 
 
+def test_ctrl_c_while_workers_start_prints_no_traceback(tmp_path: Path) -> None:
+    """The terminal sends it to all of the group; a worker may still be importing then."""
+    (tmp_path / "slow.py").write_text(
+        "import time\nprint('importing', flush=True)\ntime.sleep(1)\ndef work(context, task):\n    return task\n"
+    )
+    (tmp_path / "start.py").write_text(
+        "import slow\nfrom coralopt.templates.executors import ProcessPool\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n        print(list(ProcessPool(1).run(slow.work, None, [1])))\n"
+        "    except KeyboardInterrupt:\n        print('interrupted')\n"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "start.py"], cwd=tmp_path, start_new_session=True, **pipes) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["importing\n"] * 2
+        os.killpg(process.pid, signal.SIGINT)
+        said, troubles = process.communicate(timeout=60)
+    assert said == "interrupted\n"
+    assert troubles == ""
+
+
 def test_killed_command_is_finished_by_the_next(tmp_path: Path) -> None:
     """`kill -9` of the whole build midway: no library file, workers end by themselves, the next run completes it."""
     environment = {**os.environ, "CORALOPT_CACHE": str(tmp_path / "cache")}
