@@ -1,7 +1,9 @@
 """The documentation site: ``make docs``. Pages are Markdown and notebooks; warnings are errors."""
 
 import json
+import posixpath
 
+from docutils import nodes
 from myst_parser.parsers.sphinx_ import MystParser
 
 from coralopt import __version__
@@ -44,6 +46,16 @@ def _block(kind, text):
     return f"````{kind}\n{text.rstrip()}\n````"
 
 
+def _name_pages(app, doctree, docname):
+    """A link whose words are the name of a file is called by the heading of that page."""
+    for link in doctree.findall(nodes.reference):
+        place = link.get("refuri", "").partition("#")[0].removesuffix(".html")
+        page = posixpath.normpath(posixpath.join(posixpath.dirname(docname), place))
+        if link.astext().endswith(".md") and page in app.env.titles:
+            link.children = [nodes.Text(app.env.titles[page].astext())]
+
+
 def setup(app):
     app.add_source_suffix(".ipynb", "notebook")
     app.add_source_parser(NotebookParser)
+    app.connect("doctree-resolved", _name_pages)

@@ -24,7 +24,7 @@ from coralopt._version import __version__
 from coralopt.report.drawing import element, stylesheet
 
 #: Characters from which on a text in a table may be broken into lines.
-BROKEN = 20
+BROKEN = 24
 
 
 @dataclass(frozen=True)
