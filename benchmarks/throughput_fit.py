@@ -11,37 +11,65 @@ For each GPU and phase: median and 90th percentile of |roofline / silicon - 1| o
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coralopt.catalog import models, node_configurations
-from coralopt.throughput.roofline import Efficiency, Link, efficiency_of, layer_ms
+from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
+from coralopt.errors import CoraloptError
+from coralopt.scenario.parts import SERVING_PRESETS
+from coralopt.throughput.build import measured_times
+from coralopt.throughput.grid import GridTimes, TimeGrid
+from coralopt.throughput.roofline import Efficiency, Link, efficiency_of, head_ms, layer_ms
 from coralopt.throughput.silicon import SYSTEMS, SiliconSource
 from coralopt.types import Floats
 
 MODELS = ("phi4-14b", "gpt-oss-20b", "qwen3-32b", "llama3-70b", "gpt-oss-120b", "qwen3-235b")
 DEGREES = (1, 2, 4, 8)
+#: Measured systems without packaged rows: install the extra ``silicon`` to fit these.
+BUILT = ("GB200", "RTXPRO6000")
+#: Output tokens of AMD's latencies.
+PUBLISHED_OUTPUT = 2048
 SOURCE = "efficiencies fitted to aiconfigurator 0.12.0 kernels (Apache-2.0), benchmarks/throughput_fit.py"
+
+
+def measured_grids(model: ModelArchitecture, configuration: NodeConfiguration) -> GridTimes | None:
+    """Times of measured kernels: packaged, or made now by the extra ``silicon``; none where there are no such kernels."""
+    source = SiliconSource()
+    if source.covers(model, configuration):
+        times = source.times(model, configuration)
+        return times if times.measured else None
+    if configuration.gpu.name not in BUILT:
+        return None
+    try:
+        built: Any = measured_times(model, configuration)
+    except CoraloptError:
+        return None
+    grids = (
+        TimeGrid(*(np.array(built[phase][name]) for name in ("tokens", "batch", "layer_ms", "other_ms")))
+        for phase in ("prefill", "decode")
+    )
+    return GridTimes("", *grids)
 
 
 def samples(
     gpu: str, degree: int, phase: str, names: Sequence[str] = MODELS
 ) -> list[tuple[Any, Any, Floats, Floats, float, Floats]]:
     """(model, configuration, tokens, sequences, context, measured ms) over the measured grid."""
-    configuration = node_configurations()[f"{degree}x{gpu}"]
-    source = SiliconSource()
-    found = []
+    found: list[tuple[Any, Any, Floats, Floats, float, Floats]] = []
+    configuration = node_configurations().get(f"{degree}x{gpu}")
+    if configuration is None:
+        return found
     for name in names:
         model = models()[name]
-        if not source.covers(model, configuration):
-            continue
-        times = source.times(model, configuration)
-        if not times.measured:
+        times = measured_grids(model, configuration)
+        if times is None:
             continue
         grid = times.prefill if phase == "prefill" else times.decode
         for length in grid.tokens:
@@ -104,6 +132,8 @@ def fit(gpu: str, phase: str) -> Efficiency:
     links = {}
     for degree in DEGREES[1:]:
         rows = samples(gpu, degree, phase)
+        if not rows:
+            continue
 
         def off(q: Floats, degree: int = degree, rows: list[Any] = rows) -> Floats:
             return errors(rows, made(kernels, {degree: Link(float(q[0]), float(q[1]))}), phase)
@@ -132,7 +162,50 @@ def refit() -> dict[str, dict[str, dict[str, Any]]]:
             told = f"{source}, overhead as fitted for L40S; all-reduce 12.8 GB/s assumed"
             # These shares are effective ones: no saturation on top.
             data[gpu][phase] = asdict(Efficiency(mfu, moe, 0.0, mbu, overhead, links, told))
+    data["MI300X"] = {phase: asdict(efficiency) for phase, efficiency in fit_mi300x().items()}
     return data
+
+
+def published_errors(prefill: Efficiency, decode: Efficiency) -> Floats:
+    """log(roofline / published) over AMD's latencies of vLLM on 8 MI300X: host times included."""
+    node, host = node_configurations()["8xMI300X"], SERVING_PRESETS["engine"]
+    logs = []
+    with (Path(__file__).parent / "data" / "mi300x_latency.csv").open() as stream:
+        for row in csv.DictReader(line for line in stream if not line.startswith("#")):
+            model = replace(models()[row["model"]], weight_format="fp8", kv_format="fp8")
+            length, batch = float(row["input_tokens"]), np.array([float(row["batch"])])
+            whole = [
+                model.layers * layer_ms(model, node, efficiency, tokens, batch, context, efficiency is not decode)
+                + head_ms(model, node, efficiency, batch)
+                for efficiency, tokens, context in (
+                    (prefill, batch * length, length),
+                    (decode, batch, length + PUBLISHED_OUTPUT / 2),
+                )
+            ]
+            steps = PUBLISHED_OUTPUT - 1
+            ms = float(whole[0][0]) + host.host_request_ms + steps * (float(whole[1][0]) + host.host_step_ms)
+            logs.append(np.log(ms / 1e3 / float(row["seconds"])))
+    return np.array(logs)
+
+
+def fit_mi300x() -> dict[str, Efficiency]:
+    """Decode from AMD's published latencies; prefill, of which they show little, and links as on H100.
+
+    With 8 GPUs alone, the start of an all-reduce is part of a layer's fixed time.
+    """
+    like = [efficiency_of(node_configurations()["8xH100"], phase) for phase in ("prefill", "decode")]
+    prefill = replace(like[0], source=f"assumed like H100: {like[0].source}")
+
+    def decode(p: Floats | list[float]) -> Efficiency:
+        mfu, half, mbu, overhead = (float(value) for value in p)
+        told = "decode fitted to AMD's published latencies of vLLM 0.11.1, benchmarks/throughput_fit.py"
+        return replace(like[1], mfu=mfu, half_tokens=half, mbu=mbu, overhead_ms=overhead, source=told)
+
+    starts = [[0.4, 15.0, 0.7, 0.05], [0.2, 50.0, 0.6, 0.02]]
+    figures = solve(
+        lambda p: published_errors(prefill, decode(p)), starts, [0.02, 0.01, 0.3, 1e-3], [1.0, 300.0, 1.0, 0.3]
+    )
+    return {"prefill": prefill, "decode": decode(rounded(figures))}
 
 
 HEAD = f"{'samples':>7} {'median':>8} {'p90':>8} {'bias':>8}"
@@ -176,8 +249,12 @@ def main() -> None:
         for phase in ("prefill", "decode"):
             for degree in DEGREES:
                 rows = samples(gpu, degree, phase)
+                if not rows:
+                    continue
                 efficiency = efficiency_of(node_configurations()[f"{degree}x{gpu}"], phase)
                 print(f"{gpu:6} {phase:8} {degree:2} {line(errors(rows, efficiency, phase))}")
+    prefill, decode = (efficiency_of(node_configurations()["8xMI300X"], phase) for phase in ("prefill", "decode"))
+    print(f"{'MI300X':6} {'both':8} {8:2} {line(published_errors(prefill, decode))}")
 
 
 if __name__ == "__main__":

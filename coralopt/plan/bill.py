@@ -265,7 +265,8 @@ def _rooflines(plan: Plan) -> Iterator[str]:
     if names:
         yield f"throughput from data sheets (roofline), not measured: {', '.join(sorted(names))}"
     lines = {(name, line) for d in plan.demands for name, line in d.throughput_sources.items()}
-    alike = sorted({(found[1], name) for name, line in lines if (found := re.search(r"assumed like ([^:;]+):", line))})
+    pattern = re.compile(r"(prefill )?assumed like ([^:;]+):")
+    alike = sorted({(found[2], name, found[1]) for name, line in lines if (found := pattern.search(line))})
     if alike:
-        words = ", ".join(f"{name} like {gpu}" for gpu, name in alike)
+        words = ", ".join(f"{name} like {gpu}{' in prefill' if prefill else ''}" for gpu, name, prefill in alike)
         yield f"no figures of their own, assumed to reach the same shares of the data sheet: {words}"

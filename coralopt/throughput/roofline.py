@@ -225,5 +225,6 @@ class RooflineSource:
         refused = unsupported(model, configuration.gpu)
         if refused:
             return NoTimes(f"cannot run: {refused}")
-        source = efficiency_of(configuration, "decode").source
+        decode, prefill = (efficiency_of(configuration, phase).source for phase in ("decode", "prefill"))
+        source = decode if decode == prefill else f"{decode}; prefill {prefill}"
         return RooflineTimes(model, configuration, f"roofline: data sheet of {configuration.gpu.name}, {source}")

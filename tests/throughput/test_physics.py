@@ -487,3 +487,20 @@ def test_many_lengths_at_once_take_what_each_takes(model: str, gpu: str) -> None
     together = times.prefill_ms(np.ones(40), tokens)
     for k, n in enumerate(tokens.tolist()):
         assert [float(part[k]) for part in together] == [float(part[0]) for part in times.prefill_ms(np.ones(1), n)]
+
+
+def test_whose_figures_a_gpu_is_given_is_said() -> None:
+    """Fitted or sourced figures for all but these; of MI300X only decode was published."""
+    like = {
+        gpu: {phase for phase in ("prefill", "decode") if "assumed like" in efficiency_of(node, phase).source}
+        for gpu in gpus()
+        for node in (node_configurations()[f"1x{gpu}"],)
+    }
+    both = {"prefill", "decode"}
+    assert {gpu: phases for gpu, phases in like.items() if phases} == {
+        **dict.fromkeys(("T4", "V100", "A100-40", "RTX4090"), both),
+        "MI300X": {"prefill"},
+    }
+    provenance = RooflineSource().times(models()["qwen3-8b"], node_configurations()["1xMI300X"]).provenance
+    assert "decode fitted to AMD's published latencies" in provenance
+    assert "prefill assumed like H100" in provenance
