@@ -23,4 +23,4 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "tutorial.html").exists()
     # Links to pages are called by their headings, not by the names of files.
-    assert ">Who gets a request</a>" in (tmp_path / "router.html").read_text(encoding="utf-8")
+    assert ">Who gets a request</a>)" in (tmp_path / "router.html").read_text(encoding="utf-8")

@@ -229,9 +229,9 @@ def _flows(plan: Plan) -> Iterable[Block]:
 def _rent_answer(bill: Bill) -> PageAnswer:
     regions = len({line.region for line in bill.lines})
     count = sum(line.nodes for line in bill.lines)
-    headline = (
-        f"{count:,} node{'s' * (count != 1)} in {regions} region{'s' * (regions != 1)}, {bill.usd_month:,.0f} USD/month"
-    )
+    headline = f"{count:,} node{'s' * (count != 1)} in {regions} region{'s' * (regions != 1)}"
+    if math.isfinite(bill.usd_month):
+        headline += f", {bill.usd_month:,.0f} USD/month"
     notes = [f"{note[0].upper()}{note[1:]}." for note in bill_notes(bill)]
     table = HtmlTable(bill_table(bill, 12))
     return PageAnswer("What is rented where?", headline, (table, *(Words(note, small=True) for note in notes)))
