@@ -161,6 +161,6 @@ def import_prices(
     lines = [f"{len(new)} prices taken into {target}, which has {len(merged)}"]
     if skipped:
         known = ", ".join(f"{name} ({count})" for name, count in skipped.most_common(12))
-        lines.append(f"{sum(skipped.values())} rows of nodes that the catalog does not know left out: {known}")
+        lines.append(f"left out, nodes that the catalog does not know (rows): {known}")
     document = {"catalog": target, "imported": new, "left_out": dict(skipped)}
     present(CommandOutput(document, [table], lines), json_output)

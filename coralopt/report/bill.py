@@ -77,5 +77,7 @@ def bill_csv(bill: Bill) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(field.name for field in fields(BillLine))
-    rows.writerows(astuple(line) for line in bill.lines)
+    for line in bill.lines:
+        # Sums of prices with four digits: what is beyond six is the computer's.
+        rows.writerow(round(value, 6) if isinstance(value, float) else value for value in astuple(line))
     return text.getvalue()

@@ -133,5 +133,6 @@ def test_show_writes_the_bill(run_cli: RunCli, tiny_plan: Plan, tiny_plan_file: 
     assert (tmp_path / "bill.csv").read_text() == bill_csv(bill)
     rows = list(csv.DictReader(io.StringIO(bill_csv(bill))))
     assert [row["instance_type"] for row in rows] == [line.instance_type for line in bill.lines]
+    assert all(len(row[column].partition(".")[2]) <= 6 for row in rows for column in ("usd_h", "usd_month"))
     words = run_cli("show", "plan.json", "--no-pipelines").stdout
     assert words.index("What to rent") < words.index("Promises") < words.index("proven lower bound")
