@@ -192,6 +192,9 @@ def parse_text(text: str, source: str, *, is_json: bool = False) -> tuple[object
         mistakes.add((), "the file is empty", "it needs at least 'models' and 'pool'")
         mistakes.raise_any()
     if is_json:
+        if text.count(",") > _MOST_VALUES:
+            # Counted before anything is made of them.
+            _too_many(mistakes)
         try:
             data = json.loads(text, object_pairs_hook=_json_pairs)
             if _values(data) > _MOST_VALUES:
