@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.errors import CoraloptError, NoSolutionError
+from coralopt.allocation import AllocationProblem, solve_allocation
+from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
@@ -23,13 +24,14 @@ from coralopt.planning import CoralPlanner, PlanRequest, certify_again, expected
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
+from coralopt.planning.promise.columns import GroupColumns
 from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.simulation import GroupPlayer
-from coralopt.templates import obtain_library, scenario_tables
+from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
 from coralopt.throughput import ThroughputTables, stage_role
 
 
@@ -213,6 +215,61 @@ def test_as_many_threads_as_there_are_cores_change_nothing(
         plan_scenario(small(), settings={"certify": False}).to_json()
         == plan.model_copy(update={"certificate": None}).to_json()
     )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_design_is_taken_whole(data: st.DataObject) -> None:
+    """One region has room for all groups of the design that is cheapest; no group of it is left out, though one alone held
+    all of its phase, and none stands in for another."""
+    numbers, regions = st.integers(1, 3), range(data.draw(st.integers(1, 3)))
+    usage = np.array([[data.draw(numbers), data.draw(st.integers(0, 2))] for _ in range(6)])
+    phase = np.repeat([0, 1], 3)
+    availability = np.array([[data.draw(st.integers(0, 20)) for _ in range(2)] for _ in regions])
+    price = np.array([[float(data.draw(numbers)) for _ in range(2)] for _ in regions])
+    base = AllocationProblem(
+        usage=usage,
+        throughput=np.ones(6),
+        phase=phase,
+        demand=np.full(2, 100.0),
+        availability=availability,
+        price=price,
+        running=None,
+        penalty=0.0,
+        phase_names=("p", "d"),
+        region_names=tuple(f"r{r}" for r in regions),
+        configuration_names=("a", "b"),
+    )
+    games = Known({}, [60.0, 60.0, 60.0])
+    groups = [Groups.of(cast("PhaseGames", games), float(PARTS), np.full(3, 3)) for _ in range(2)]
+    for own in groups:
+        own.least[:] = own.most
+    place = st.integers(0, len(groups[0].template) - 1)
+    chosen = [
+        tuple((p, data.draw(place)) for p in (0, 1) for _ in range(data.draw(numbers)))
+        for _ in range(data.draw(numbers))
+    ]
+    library = cast("TemplateLibrary", SimpleNamespace(offsets=(0, 3)))
+    nobody = [np.zeros(len(own.template), dtype=np.bool_) for own in groups]
+    columns = GroupColumns.of(base, library, groups, "least", nobody, chosen)
+
+    def nodes(design: tuple[tuple[int, int], ...]) -> np.ndarray:
+        rows = [(3 * p + groups[p].template[j], groups[p].count[j]) for p, j in design]
+        return sum((usage[row] * count for row, count in rows), start=np.zeros(2, dtype=np.int64))
+
+    costs = [
+        float(price[r] @ nodes(design))
+        for design in chosen
+        for r in regions
+        if (nodes(design) <= availability[r]).all()
+    ]
+    if not costs:
+        with pytest.raises(InfeasibleError):
+            solve_allocation(columns.problem, "highs")
+        return
+    result = solve_allocation(columns.problem, "highs")
+    assert result.cost_usd_h == pytest.approx(min(costs))
+    assert result.allocation.count.tolist() == [1]
 
 
 @pytest.mark.parametrize("windows", [0, 40])

@@ -17,6 +17,8 @@ import numpy as np
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.types import Bools, Floats, Ints, Progress
 
+#: Model phase and group there.
+Place = tuple[int, int]
 #: Shares of traffic are whole parts of so many.
 PARTS = 100
 #: A group has at most so many times the instances that its tables ask for, and a few more.

@@ -1,4 +1,4 @@
-"""Groups of equal instances as columns of an allocation problem, and what they cost at least."""
+"""Groups of equal instances, and designs of several, as columns of an allocation problem; what groups cost at least."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ from typing import Literal
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem
-from coralopt.planning.promise.capacities import PARTS, Groups
+from coralopt.allocation import AllocationProblem, Joint
+from coralopt.planning.promise.capacities import PARTS, Groups, Place
 from coralopt.templates import TemplateLibrary
 from coralopt.types import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
 class GroupColumns:
-    """Groups as columns of an allocation problem.
+    """Groups and designs as columns of an allocation problem.
 
     Attributes:
-        phase: int64 (n,), model phase of each.
-        template: int64 (n,), its template in that phase's library.
-        count: int64 (n,), its instances.
+        groups: The groups of each column: one, or all those of a design.
         problem: The problem over them.
     """
 
-    phase: Ints
-    template: Ints
-    count: Ints
+    groups: tuple[tuple[Place, ...], ...]
     problem: AllocationProblem
 
     @staticmethod
@@ -37,6 +33,7 @@ class GroupColumns:
         groups: Sequence[Groups],
         kind: Literal["most", "least"],
         keep: Sequence[Bools],
+        designs: Sequence[tuple[Place, ...]] = (),
     ) -> GroupColumns:
         """The problem over groups at what they hold at most, or at least.
 
@@ -45,50 +42,87 @@ class GroupColumns:
             library: These templates.
             groups: Those of every model phase.
             kind: Which of the two capacities counts.
-            keep: bool (J,) a model phase, groups that take part.
+            keep: bool (J,) a model phase, groups that take part by themselves.
+            designs: Groups that serve all of their phases together, in one region.
         """
-        phases, templates, counts, throughput = [], [], [], []
-        demand = np.zeros(len(groups))
+        places: list[tuple[Place, ...]] = []
+        throughput: list[float] = []
         for p, mine in enumerate(groups):
             capacity = mine.most if kind == "most" else mine.least
             rows = np.flatnonzero((capacity > 0) & keep[p])
             # More instances that hold no more are of no use; groups are ordered by template and count.
             fewer = (np.diff(mine.template[rows], prepend=-1) == 0) & (np.diff(capacity[rows], prepend=-1) <= 0)
-            rows, unit = rows[~fewer], mine.unit_tokens
-            phases.append(np.full(len(rows), p, dtype=np.int64))
-            templates.append(mine.template[rows])
-            counts.append(mine.count[rows])
-            throughput.append(capacity[rows] * unit)
-            demand[p] = PARTS * unit
-        phase, template, count = (np.concatenate(parts) for parts in (phases, templates, counts))
-        row = np.asarray(library.offsets)[phase] + template
+            places += [((p, j),) for j in rows[~fewer].tolist()]
+            throughput += (capacity[rows[~fewer]] * mine.unit_tokens).tolist()
+        demand = np.array([PARTS * mine.unit_tokens for mine in groups])
+        phases = [tuple(dict.fromkeys(p for p, _ in design)) for design in designs]
+        throughput += [demand[served[0]] for served in phases]
+        beside = [(len(places) + k, p) for k, served in enumerate(phases) for p in served[1:]]
+        joint = Joint(
+            np.array([column for column, _ in beside], dtype=np.int64),
+            np.array([p for _, p in beside], dtype=np.int32),
+            demand[[p for _, p in beside]],
+        )
+        places += designs
+        # Column, row in the library and instances of every group in a column.
+        column = np.repeat(np.arange(len(places)), [len(own) for own in places])
+        whose = np.array([p for own in places for p, _ in own], dtype=np.int64)
+        which = np.array([j for own in places for _, j in own], dtype=np.int64)
+        template, count = np.zeros_like(which), np.zeros_like(which)
+        for p, mine in enumerate(groups):
+            template[whose == p], count[whose == p] = mine.template[which[whose == p]], mine.count[which[whose == p]]
+        row = np.asarray(library.offsets, dtype=np.int64)[whose] + template
+        first = np.searchsorted(column, np.arange(len(places)))
         problem = replace(
             base,
-            usage=(base.usage[row].astype(np.int64) * count[:, None]).astype(np.int16),
-            throughput=np.concatenate(throughput),
-            phase=phase.astype(np.int32),
+            usage=_sums(base.usage[row].astype(np.int64) * count[:, None], first).astype(np.int16),
+            throughput=np.array(throughput),
+            phase=whose[first].astype(np.int32),
             demand=demand,
-            running=None if base.running is None else base.running[row] // count[:, None],
+            running=None if base.running is None else _least(base.running[row] // count[:, None], first),
+            joint=joint,
             # The loss of one instance takes a whole group here: too much for a bound.
             side_constraints=tuple(item for item in base.side_constraints if kind == "least" or not item.one_lost),
         )
-        return GroupColumns(phase, template, count, problem)
+        return GroupColumns(tuple(places), problem)
 
 
-def least_price(base: AllocationProblem, library: TemplateLibrary, p: int, groups: Groups) -> Floats:
-    """float64 (J,): what each group of model phase ``p`` adds to the cost at least, wherever it stands, USD/h."""
+def _sums(values: Ints, first: Ints) -> Ints:
+    """Sums of successive rows that begin at these; none where there are no rows."""
+    return np.add.reduceat(values, first) if len(first) else values
+
+
+def _least(values: Ints, first: Ints) -> Ints:
+    return np.minimum.reduceat(values, first) if len(first) else values
+
+
+def least_price(
+    base: AllocationProblem, library: TemplateLibrary, p: int, groups: Groups, most_instances: Ints
+) -> Floats:
+    """float64 (J, R): what each group of model phase ``p`` adds to the cost in a region at least, USD/h; infinite where
+    its nodes are not there.
+
+    Args:
+        base: The problem over single templates.
+        library: These templates.
+        p: The model phase.
+        groups: Its groups.
+        most_instances: int64 (T, R), instances of each template that a region has room for.
+    """
     listed = np.where(base.availability > 0, base.price, np.inf)
     rent = listed.copy()
     for item in base.supply:
         rent = np.where(item.nodes > 0, np.minimum(rent, item.price), rent)
     usage = library.phases[p].usage.astype(np.float64)
-    least = np.full(len(groups.template), np.inf)
+    least = np.full((len(groups.template), len(base.region_names)), np.inf)
     rows = library.offsets[p] + groups.template
     for r in range(len(base.region_names)):
         cheapest, new = (_priced(usage, prices[r])[groups.template] for prices in (rent, listed))
         added = groups.count if base.running is None else np.maximum(groups.count - base.running[rows, r], 0)
         starts = base.penalty * added
-        least = np.minimum(least, cheapest * groups.count + np.where(starts > 0, new, 0.0) * starts)
+        least[:, r] = cheapest * groups.count + np.where(starts > 0, new, 0.0) * starts
+        # A group stands in one region.
+        least[groups.count > most_instances[rows, r], r] = np.inf
     return least
 
 

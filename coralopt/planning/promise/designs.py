@@ -17,12 +17,12 @@ import numpy as np
 from coralopt.placement import Placement, Stage
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables
-from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, tighten
+from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
 from coralopt.planning.promise.games import planned_placement
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.throughput import ThroughputTables, stage_role
-from coralopt.types import Floats
+from coralopt.types import Floats, Ints
 
 #: Of a model without any design those are looked at that cost at most so many times what the cheapest groups do.
 MOST_TIMES = 2.0
@@ -55,13 +55,22 @@ class Cutting:
     placement: Placement | None = None
 
 
-#: Model phase and group there.
-Place = tuple[int, int]
+@dataclass(frozen=True)
+class Way:
+    """Phases that serve the requests of a model, in one region.
+
+    Attributes:
+        phases: ``(mixed,)`` or ``(prefill, decode)``, by position.
+        region: Where their groups stand.
+    """
+
+    phases: tuple[int, ...]
+    region: int
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Groups that hold a model's SLOs together.
+    """Groups in one region that hold a model's SLOs together.
 
     Attributes:
         model: Its name.
@@ -83,10 +92,11 @@ class Designs:
     Attributes:
         scenario: What is planned.
         groups: Groups of every model phase.
-        price: float64 (J,) each, USD/h of a group.
+        price: float64 (J, R) each, USD/h of a group in a region; infinite where it cannot stand there.
         races: Plays instances of a model together.
         tables: Throughput tables of stages.
-        best: Model -> the cheapest design that was seen to hold so far.
+        nodes: int64 (R, C), nodes of each configuration that a region has.
+        known: Designs that were seen to hold so far.
     """
 
     scenario: ResolvedScenario
@@ -94,7 +104,8 @@ class Designs:
     price: Sequence[Floats]
     races: TogetherRaces
     tables: StageTables
-    best: dict[str, Design] = field(default_factory=dict)
+    nodes: Ints
+    known: list[Design] = field(default_factory=list)
     _cut: dict[tuple[int, Cutting], PlannedInstance] = field(default_factory=dict)
 
     @cached_property
@@ -125,17 +136,14 @@ class Designs:
         Each gets some design that holds first. Then windows are shared out by what each model's could still cost less, until
         the cheapest of every model is known or the windows are used up.
         """
-        models = [model for model in self.ways if 0 < min(map(self._cost, self._ways(model)), default=0.0) < math.inf]
+        # Nothing is asked of the models of mean requests.
+        models = [model for model in self.ways if self._ways(model)]
         workers = self.races.workers
         workers.map(self._first, models)
-        best = self.best
+        models = [model for model in models if min(map(self._cost, self._ways(model))) < math.inf]
         total, open_ = WINDOWS * len(models) + sum(map(self._spent, models)), models
         for _ in range(ROUNDS):
-            gain = {
-                model: (best[model].price if model in best else 2 * min(map(self._cost, self._ways(model))))
-                - min(sum(self._least(p, held=False) for p in way) for way in self._ways(model))
-                for model in open_
-            }
+            gain = {model: self._ceiling(model) - min(map(self._bound, self._ways(model))) for model in open_}
             left = total - sum(map(self._spent, models))
             share = {model: left * gain[model] / (sum(gain.values()) or 1.0) for model in open_}
             open_ = [model for model in open_ if share[model] >= TOO_FEW]
@@ -145,18 +153,33 @@ class Designs:
             open_ = [model for model, known in zip(open_, ended, strict=True) if not known]
 
     @property
-    def known(self) -> list[Design]:
-        """The cheapest design of each model that was seen to hold so far."""
-        return [self.best[model] for model in self.ways if model in self.best]
+    def in_order(self) -> list[Design]:
+        """Designs that were seen to hold so far, model by model: searches run side by side."""
+        return sorted(self.known, key=lambda item: list(self.ways).index(item.model))
+
+    def best(self, model: str) -> Design | None:
+        """The cheapest design of a model that was seen to hold so far."""
+        return min((item for item in self.known if item.model == model), key=lambda item: item.price, default=None)
 
     @property
     def used_up(self) -> bool:
         """Whether twice the windows for cheaper designs were asked for: enough where nodes are too few for those."""
         return sum(map(self._spent, self.ways)) >= 2 * WINDOWS * len(self.ways)
 
-    def _ways(self, model: str) -> list[tuple[int, ...]]:
-        """Those of a model that asks for a share; none of one of mean requests."""
-        return [way for way in self.ways[model] if self.groups[way[0]].games.target is not None]
+    def _ways(self, model: str) -> list[Way]:
+        """Those of a model that asks for a share, in regions that may hold it; none of one of mean requests."""
+        ways = (
+            Way(phases, region)
+            for phases in self.ways[model]
+            if self.groups[phases[0]].games.target is not None
+            for region in range(len(self.nodes))
+        )
+        return [way for way in ways if self._bound(way) < math.inf]
+
+    def _ceiling(self, model: str) -> float:
+        """What a design that is worth looking at costs less than, USD/h."""
+        best = self.best(model)
+        return MOST_TIMES * min(map(self._cost, self._ways(model))) if best is None else best.price
 
     def _spent(self, model: str) -> float:
         """Windows that were asked for the model's sake, games counted in."""
@@ -165,38 +188,58 @@ class Designs:
 
     def _first(self, model: str) -> None:
         """A design that holds, found soon: the cheapest groups, with more and more instances where they fail."""
-        way = min(self._ways(model), key=self._cost)
-        covers = [[(p, j) for j in self._covers(p, self._least(p), 1)[0][1]] for p in way]
+        ways = self._ways(model)
+        if all(math.isinf(self._cost(way)) for way in ways):
+            # Every phase has groups that hold it, but in different regions.
+            for way in sorted(ways, key=self._bound):
+                for p in way.phases:
+                    tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, games=GAMES[0])
+        for way in sorted(ways, key=self._cost):
+            if math.isfinite(self._cost(way)) and self._first_of(model, way):
+                return
+
+    def _first_of(self, model: str, way: Way) -> bool:
+        """The same in one way; whether there was one."""
+        covers = [
+            [(p, j) for j in self._covers(p, way.region, self._least(p, way.region), 1)[0][1]] for p in way.phases
+        ]
         for turn in range(RAISES + 1):
             groups = tuple(itertools.chain(*covers))
+            if (self._usage(groups) > self.nodes[way.region]).any():
+                return False
             parts, failed = self._hold(groups)
             if not failed:
-                self._keep(model, groups, parts)
-                return
-            for p, cover in zip(way, covers, strict=True):
+                self._keep(model, way, groups, parts)
+                return True
+            for cover in covers:
                 # Caches that come too late ask for more nodes that send them, too.
                 if self._kind(cover) in {*failed, "mixed"} or (turn and "decode" in failed):
-                    self._raise(p, cover, 2**turn)
+                    self._raise(way.region, cover, 2**turn)
+        return False
 
-    def _raise(self, p: int, cover: list[Place], more: int) -> None:
+    def _raise(self, region: int, cover: list[Place], more: int) -> None:
         """More instances of the group that does most; where there are none, a cheap group with twice its room instead."""
-        groups = self.groups[p]
+        p = cover[0][0]
+        groups, price = self.groups[p], self._price(p, region)
         k = max(range(len(cover)), key=lambda k: int(groups.least[cover[k][1]]))
         j = cover[k][1]
-        last = int(np.flatnonzero(groups.template == groups.template[j])[-1])
+        last = int(np.flatnonzero((groups.template == groups.template[j]) & np.isfinite(price))[-1])
         if j < last:
             cover[k] = p, min(j + more, last)
             return
         tokens = groups.games.templates.throughput[groups.template] * groups.count
-        roomier = np.flatnonzero((tokens >= 2 * tokens[j]) & (groups.most == PARTS) & np.isfinite(self.price[p]))
-        for other in roomier[np.argsort(self.price[p][roomier], kind="stable")][:ROOMIER].tolist():
+        roomier = np.flatnonzero((tokens >= 2 * tokens[j]) & (groups.most == PARTS) & np.isfinite(price))
+        for other in roomier[np.argsort(price[roomier], kind="stable")][:ROOMIER].tolist():
             groups.find_out(other, PARTS)
             if groups.least[other] == PARTS:
                 cover[:] = [(p, other)]
                 return
 
-    def _keep(self, model: str, groups: tuple[Place, ...], parts: Mapping[Place, tuple[Cutting, ...]]) -> None:
-        self.best[model] = Design(model, groups, parts, float(sum(self.price[p][j] for p, j in groups)))
+    def _keep(
+        self, model: str, way: Way, groups: tuple[Place, ...], parts: Mapping[Place, tuple[Cutting, ...]]
+    ) -> None:
+        price = float(sum(self._price(p, way.region)[j] for p, j in groups))
+        self.known.append(Design(model, groups, parts, price))
 
     def _cheaper(self, model: str, most_windows: float) -> bool:
         """Look for cheaper designs that hold; whether all were looked at before so many windows were asked for.
@@ -204,16 +247,15 @@ class Designs:
         Looked at is what costs about half of what is between the least and the best, and after a failure what costs more.
         """
         ways = self._ways(model)
-        least, way = min(map(self._cost, ways)), HALFWAY
+        least, farther = min(map(self._cost, ways)), HALFWAY
         played: set[tuple[PlannedInstance, ...]] = set()
         failures: dict[tuple[Place, ...], int] = {}
         while True:
-            best = self.best.get(model)
-            ceiling = MOST_TIMES * least if best is None else best.price * (1 - PRICE_TOLERANCE)
+            ceiling = self._ceiling(model) * (1 - PRICE_TOLERANCE)
             open_ = []
-            for games in GAMES:
-                left = (most_windows - self._spent(model)) * GAMES_A_WINDOW / sum(map(len, ways))
-                for price, covers in self._combinations(ways, ceiling, min(games, left)):
+            for way, games in itertools.product(sorted(ways, key=self._cost), GAMES):
+                left = (most_windows - self._spent(model)) * GAMES_A_WINDOW / len(way.phases)
+                for price, covers in self._combinations(way, ceiling, min(games, left)):
                     groups = tuple(itertools.chain(*covers))
                     tired = any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers)
                     if not tired and self.instances(groups, {}) not in played:
@@ -223,30 +265,46 @@ class Designs:
             if not open_ or self._spent(model) >= most_windows:
                 return not open_
             self.races.workers.tell(f"designs of {model}", int(self._spent(model)), int(most_windows))
-            _, groups, covers = min(open_, key=lambda item: abs(item[0] - least - way * (ceiling - least)))
+            aim = least + farther * (ceiling - least)
+            _, groups, covers = min(open_, key=lambda item: abs(item[0] - aim))
             played.add(self.instances(groups, {}))
             parts, failed = self._hold(groups)
             if not failed:
-                self._keep(model, groups, parts)
-                way = HALFWAY
+                self._keep(model, way, groups, parts)
+                farther = HALFWAY
                 continue
-            way += FARTHER * (1 - way)
+            farther += FARTHER * (1 - farther)
             for cover in covers:
                 if self._kind(cover) in {*failed, "mixed"}:
                     failures[cover] = failures.get(cover, 0) + 1
 
-    def _cost(self, way: Sequence[int]) -> float:
-        """Price of the cheapest groups that were seen to hold all phases of a way, USD/h."""
-        return sum(self._least(p) for p in way)
+    def _price(self, p: int, region: int) -> Floats:
+        return self.price[p][:, region]
 
-    def _least(self, p: int, held: bool = True) -> float:
+    def _cost(self, way: Way) -> float:
+        """Price of the cheapest groups that were seen to hold all phases of a way, USD/h."""
+        return sum(self._least(p, way.region) for p in way.phases)
+
+    def _bound(self, way: Way) -> float:
+        """Price of the cheapest groups that may hold them, USD/h."""
+        return sum(self._least(p, way.region, held=False) for p in way.phases)
+
+    def _least(self, p: int, region: int, held: bool = True) -> float:
         """Price of the cheapest groups that were seen to hold all of a phase, or that may hold it, USD/h."""
         groups = self.groups[p]
-        return float(groups.covers(groups.least if held else groups.most, self.price[p])[PARTS])
+        return float(groups.covers(groups.least if held else groups.most, self._price(p, region))[PARTS])
 
-    def _covers(self, p: int, most_usd_h: float, count: int) -> list[tuple[float, tuple[int, ...]]]:
+    def _covers(self, p: int, region: int, most_usd_h: float, count: int) -> list[tuple[float, tuple[int, ...]]]:
         """Covers of a phase for at most some price, cheapest first."""
-        return self.groups[p].cheapest_covers(self.price[p], most_usd_h * (1 + PRICE_TOLERANCE), count)
+        return self.groups[p].cheapest_covers(self._price(p, region), most_usd_h * (1 + PRICE_TOLERANCE), count)
+
+    def _usage(self, groups: Sequence[Place]) -> Ints:
+        """int64 (C,): nodes of groups together."""
+        each = (
+            self.groups[p].games.templates.usage[self.groups[p].template[j]] * self.groups[p].count[j]
+            for p, j in groups
+        )
+        return np.asarray(np.sum(list(each), axis=0, dtype=np.int64))
 
     def _kind(self, cover: Sequence[Place]) -> str:
         return self.scenario.model_phases[cover[0][0]].phase
@@ -274,29 +332,28 @@ class Designs:
         return self._cut[p, part]
 
     def _combinations(
-        self, ways: Sequence[tuple[int, ...]], most_usd_h: float, games: float
+        self, way: Way, most_usd_h: float, games: float
     ) -> list[tuple[float, tuple[tuple[Place, ...], ...]]]:
-        """Price and groups of each phase of a way that cover it, of all ways those of at most some price, cheapest first.
+        """Price and groups of each phase of a way that cover it, where there is room for all of them, for at most a price.
 
         Of each phase groups are played by themselves first, in so many games at most.
         """
+        spare, room = most_usd_h - self._cost(way), self.nodes[way.region]
 
-        def covers_of(at: tuple[int, float]) -> list[tuple[float, tuple[Place, ...]]]:
-            p, ceiling = at
-            dearer = ceiling - self._least(p)
-            tighten(self.groups[p], self.price[p], 0.0, self.races.workers.tell, dearer, games)
-            return [(cost, tuple((p, j) for j in cover)) for cost, cover in self._covers(p, ceiling, MOST_COVERS)]
+        def covers_of(p: int) -> list[tuple[float, tuple[Place, ...], Ints]]:
+            tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, spare, games)
+            covers = self._covers(p, way.region, self._least(p, way.region) + spare, MOST_COVERS)
+            places = [(cost, tuple((p, j) for j in cover)) for cost, cover in covers]
+            return [(cost, cover, self._usage(cover)) for cost, cover in places]
 
+        if spare < 0:
+            return []
         priced: list[tuple[float, tuple[tuple[Place, ...], ...]]] = []
-        for way in ways:
-            spare = most_usd_h - sum(self._least(p) for p in way)
-            if spare >= 0:
-                covers = self.races.workers.map(covers_of, [(p, self._least(p) + spare) for p in way])
-                priced += [
-                    (sum(cost for cost, _ in chosen), tuple(cover for _, cover in chosen))
-                    for chosen in itertools.product(*covers)
-                ]
-        return sorted(item for item in priced if item[0] <= most_usd_h)
+        for chosen in itertools.product(*self.races.workers.map(covers_of, way.phases)):
+            cost = sum(own for own, _, _ in chosen)
+            if cost <= most_usd_h and (sum(usage for _, _, usage in chosen) <= room).all():
+                priced.append((cost, tuple(cover for _, cover, _ in chosen)))
+        return priced
 
     def _hold(self, groups: tuple[Place, ...]) -> tuple[Mapping[Place, tuple[Cutting, ...]], set[str]]:
         """How groups are cut so that they hold together, and the kinds of SLO that they miss however they are cut."""

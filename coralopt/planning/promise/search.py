@@ -30,7 +30,7 @@ from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioE
 from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables
-from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERANCE, Groups, tighten
+from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
 from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.designs import Cutting, Design, Designs
 from coralopt.planning.promise.games import PhaseGames
@@ -49,8 +49,6 @@ MOST_PLANS = 60
 MOST_BOUNDS, WORTH, MOST_COLUMNS = 5, 1e-3, 20_000
 #: What tells groups that cost nothing apart while they are looked at, USD/h a GPU.
 FREE_GPU = 1e-6
-#: A group that may not be used: model phase, template of it, instances.
-Cut = tuple[int, int, int]
 
 
 class PromiseSearch:
@@ -81,19 +79,22 @@ class PromiseSearch:
         self.gap = request.solve_options.rel_gap or 0.0
         player = GroupPlayer(scenario)
         of_stages = StageTables(scenario, tables)
-        # A group stands in one region.
-        room = base.most_instances().max(axis=1)
+        room = base.most_instances()
         self.groups: list[Groups] = []
-        self.price: list[Floats] = []
+        prices: list[Floats] = []
         for p, phase in enumerate(scenario.model_phases):
             games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
-            groups = Groups.of(games, base.demand[p], room[library.offsets[p] :][: len(library.phases[p])])
+            groups = Groups.of(games, base.demand[p], room.max(axis=1)[library.offsets[p] :][: len(library.phases[p])])
             self.groups.append(groups)
-            self.price.append(least_price(base, library, p, groups))
+            prices.append(least_price(base, library, p, groups, room))
+        # Wherever it is cheapest.
+        self.price = [price.min(axis=1) for price in prices]
         digests = [groups.games.digest for groups in self.groups]
         self.workers = Workers(request.progress, request.solve_options.time_limit)
         self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
-        self.designs = Designs(scenario, self.groups, self.price, self.races, of_stages)
+        # Of designs that cost nothing, those of few GPUs are looked at first, too.
+        apart = [np.where(price == 0, FREE_GPU * self._gpus(p)[:, None], price) for p, price in enumerate(prices)]
+        self.designs = Designs(scenario, self.groups, apart, self.races, of_stages, base.availability)
         self.chosen: list[Design] = []
         self.bound = 0.0
         self.cut_short = ""
@@ -136,30 +137,28 @@ class PromiseSearch:
         served, columns = self._cheapest(frozenset())
         self.bound = self._bound(served.result.cost_usd_h)
         self.designs.search()
-        self.chosen = self.designs.known
+        self.chosen = self.designs.in_order
         of_designs = self._without(frozenset()) if self.chosen else None
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], (served, columns)
-        served, columns = self._holding(*of_designs)
-        return self._as_templates(served, columns), self._placements()
+        return self._finished(*self._holding(*of_designs))
 
     def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
         """The cheapest plan of the designs known so far and, for other models, of groups that hold by themselves."""
         pairs = zip(self.groups, self.price, strict=True)
         floor, _ = self.designs.least([float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs])
         self.bound = max(self.bound, floor)
-        for designs in (self.designs.known, []):
+        for designs in (self.designs.in_order, []):
             self.chosen = designs
-            prices = [self._open_price(p, frozenset()) for p in range(len(self.groups))]
             with contextlib.suppress(InfeasibleError, NoSolutionError):
-                return self._as_templates(*self._cheapest_by_ways(prices)), self._placements()
+                return self._finished(*self._cheapest_by_ways(*self._open(frozenset())))
         return None
 
     def _holding(self, served: Served, columns: GroupColumns) -> tuple[Served, GroupColumns]:
         """The first plan whose models hold together, or that which came nearest: from each to the cheapest without one of
         the groups of a model that does not."""
-        cuts: frozenset[Cut] = frozenset()
+        cuts: frozenset[Place] = frozenset()
         nearest: tuple[float, Served, GroupColumns] | None = None
         for _ in range(MOST_PLANS):
             failing, least = self._failing(served, columns)
@@ -181,24 +180,25 @@ class PromiseSearch:
         cost = self._cheapest(frozenset())[0].result.cost_usd_h
         return self._bound(cost), cost
 
-    def _without(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns] | None:
+    def _without(self, cuts: frozenset[Place]) -> tuple[Served, GroupColumns] | None:
         """The cheapest plan without these groups, ``None`` where there is none."""
         try:
             return self._cheapest(cuts)
         except (InfeasibleError, NoSolutionError):
             return None
 
-    def _cheapest(self, cuts: frozenset[Cut]) -> tuple[Served, GroupColumns]:
+    def _cheapest(self, cuts: frozenset[Place]) -> tuple[Served, GroupColumns]:
         """The cheapest plan at what groups were seen to hold, without those that were cut."""
-        prices = [self._open_price(p, cuts) for p in range(len(self.groups))]
-        found_out = self._tighten(prices)
-        for ways in () if cuts else self.designs.ways.values():
-            hopeless = [[p for p in way if math.isinf(found_out[p][0])] for way in ways]
+        prices, designs = self._open(cuts)
+        ways = self._ways(designs)
+        found_out = self._tighten({p: prices[p] for p in itertools.chain(*itertools.chain(*ways))})
+        for several in () if cuts else ways:
+            hopeless = [[p for p in way if math.isinf(found_out[p][0])] for way in several]
             if all(hopeless):
                 self._refuse(hopeless[0][0])
         while True:
             try:
-                return self._cheapest_by_ways(prices)
+                return self._cheapest_by_ways(prices, designs)
             except (InfeasibleError, NoSolutionError):
                 # What was looked at finds no room: look at what the best of all would take.
                 best = GroupColumns.of(
@@ -207,14 +207,14 @@ class PromiseSearch:
                 if not self._find_out(self._solve(best), best):
                     raise
 
-    def _tighten(self, prices: Sequence[Floats]) -> list[tuple[float, float]]:
+    def _tighten(self, prices: Mapping[int, Floats]) -> dict[int, tuple[float, float]]:
         """Bound and cost of each phase's cheapest cover, USD/h.
 
         All searches together may take :data:`MOST_GAMES` games a phase on average. Each phase gets half of that first; then
         they are shared out by what each cover could still cost less, until all are known or the games are used up.
         """
-        results = dict.fromkeys(range(len(prices)), (0.0, math.inf))
-        share = dict.fromkeys(results, min(MOST_GAMES / 2, self.games / len(prices)))
+        results = dict.fromkeys(prices, (0.0, math.inf))
+        share = dict.fromkeys(results, min(MOST_GAMES / 2, self.games / max(1, len(prices))))
         while share:
             before = {p: self.groups[p].games.played for p in share}
 
@@ -229,7 +229,7 @@ class PromiseSearch:
             gain = {p: results[p][1] - results[p][0] for p in share if played[p] >= share[p]}
             gain = {p: usd_h for p, usd_h in gain.items() if self.gap * results[p][1] < usd_h < math.inf}
             share = {p: games for p in gain if (games := self.games * gain[p] / sum(gain.values())) >= 1}
-        return list(results.values())
+        return results
 
     def _gpus(self, p: int) -> Ints:
         """int64 (J,): GPUs of each group of model phase ``p``."""
@@ -237,15 +237,16 @@ class PromiseSearch:
         usage = self.base.usage[self.library.offsets[p] :][: len(self.library.phases[p])].astype(np.int64)
         return np.asarray((usage @ each)[groups.template] * groups.count)
 
-    def _cheapest_by_ways(self, prices: Sequence[Floats]) -> tuple[Served, GroupColumns]:
-        """The cheapest plan at what groups were seen to hold, every model served in one way.
+    def _cheapest_by_ways(self, prices: Sequence[Floats], designs: Sequence[Design]) -> tuple[Served, GroupColumns]:
+        """The cheapest plan at what groups were seen to hold, every model served in one way, or by one of its designs.
 
         Raises:
             InfeasibleError, NoSolutionError: There is none.
         """
         covers = [groups.covers(groups.least, price) for groups, price in zip(self.groups, prices, strict=True)]
-        combined: list[tuple[float, list[int]]] = [(0.0, [])]
-        for ways in self.designs.ways.values():
+        least = {design.model: design.price for design in sorted(designs, key=lambda item: -item.price)}
+        combined: list[tuple[float, list[int]]] = [(sum(least.values()), [])]
+        for ways in self._ways(designs):
             # The cheapest of all are among those of the cheapest so far.
             longer = (
                 (cost + sum(float(covers[p][PARTS]) for p in way), [*phases, *way])
@@ -273,6 +274,7 @@ class PromiseSearch:
                         & (p in phases)
                         for p, (groups, price, cover) in enumerate(zip(self.groups, prices, covers, strict=True))
                     ],
+                    self._columns_of(designs),
                 )
                 try:
                     served = self._solve(columns)
@@ -350,9 +352,9 @@ class PromiseSearch:
         """Play the groups of a plan that nothing is known of at the share they take; whether there was any."""
         unknown: dict[int, list[int]] = {}
         for row in served.result.allocation.template.tolist():
-            j = self._group(p := int(columns.phase[row]), int(columns.template[row]), int(columns.count[row]))
-            if not self.groups[p].known[j]:
-                unknown.setdefault(p, []).append(j)
+            for p, j in columns.groups[row]:
+                if not self.groups[p].known[j]:
+                    unknown.setdefault(p, []).append(j)
 
         def settle(p: int) -> None:
             groups = self.groups[p]
@@ -363,52 +365,48 @@ class PromiseSearch:
         self.workers.map(settle, unknown)
         return bool(unknown)
 
-    def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Cut], float]:
+    def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Place], float]:
         """Groups of which one must go, since the instances of a model do not hold together; least share that met."""
-        chosen = served.result.allocation.template
+        chosen = [columns.groups[row] for row in served.result.allocation.template.tolist()]
         of_model: dict[str, list[int]] = {}
-        for k, p in enumerate(columns.phase[chosen].tolist()):
-            of_model.setdefault(self.scenario.model_phases[p].model.name, []).append(k)
+        for k, own in enumerate(chosen):
+            of_model.setdefault(self.scenario.model_phases[own[0][0]].model.name, []).append(k)
 
         def race(rows: Sequence[int]) -> Together:
             return self.races.race(tuple(instance for k in rows for _, instance in self._instances(served, columns, k)))
 
         outcomes = self.workers.map(race, of_model.values())
         failing = (k for k, outcome in zip(of_model.values(), outcomes, strict=True) if not outcome.holds)
-        rows = chosen[next(failing, [])].tolist()
-        cuts = [(int(columns.phase[r]), int(columns.template[r]), int(columns.count[r])) for r in rows]
+        cuts = [place for k in next(failing, ()) for place in chosen[k]]
         return cuts, min((outcome.least for outcome in outcomes), default=1.0)
 
     def _instances(self, served: Served, columns: GroupColumns, k: int) -> list[tuple[int, PlannedInstance]]:
         """Row in the library and instances of the k-th column of an allocation, in their region."""
         allocation = served.result.allocation
         row, region, times = (int(values[k]) for values in (allocation.template, allocation.region, allocation.count))
-        p = int(columns.phase[row])
-        own = Cutting(int(columns.template[row]), int(columns.count[row]))
-        place = p, self._group(p, own.template, own.count)
-        parts = next((design.parts[place] for design in self.chosen if place in design.parts), (own,))
-        return [
-            (
-                self.library.offsets[p] + part.template,
-                self.designs.instance(p, part).model_copy(
-                    update={"region": self.scenario.regions[region], "count": times * part.count}
-                ),
-            )
-            for part in parts
-        ]
+        own_groups = set(columns.groups[row])
+        parts = next((design.parts for design in self.chosen if own_groups <= set(design.groups)), {})
+        placed: list[tuple[int, PlannedInstance]] = []
+        for p, j in columns.groups[row]:
+            own = Cutting(int(self.groups[p].template[j]), int(self.groups[p].count[j]))
+            for part in parts.get((p, j), (own,)):
+                where = {"region": self.scenario.regions[region], "count": times * part.count}
+                instance = self.designs.instance(p, part).model_copy(update=where)
+                placed.append((self.library.offsets[p] + part.template, instance))
+        return placed
 
-    def _placements(self) -> dict[int, Placement]:
-        return {
+    def _finished(self, served: Served, columns: GroupColumns) -> tuple[Served, Mapping[int, Placement]]:
+        """The same plan over single templates, and how the nodes of some are cut."""
+        chosen = {place for row in served.result.allocation.template.tolist() for place in columns.groups[row]}
+        placements = {
             self.library.offsets[p] + part.template: part.placement
             for design in self.chosen
+            if chosen >= set(design.groups)
             for (p, _), parts in design.parts.items()
             for part in parts
             if part.placement is not None
         }
-
-    def _group(self, p: int, template: int, count: int) -> int:
-        groups = self.groups[p]
-        return int(np.flatnonzero((groups.template == template) & (groups.count == count))[0])
+        return self._as_templates(served, columns), placements
 
     def _as_templates(self, served: Served, columns: GroupColumns) -> Served:
         """The same plan as an allocation of single templates, checked against the problem over these."""
@@ -420,7 +418,8 @@ class PromiseSearch:
         # Requests go where the groups hold them; single templates have room for more at their mean throughput.
         items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
         flows = request_flows(served.problem, items)
-        phases = np.isin(np.arange(len(self.groups)), columns.phase[allocation.template])
+        served_phases = [p for row in allocation.template.tolist() for p, _ in columns.groups[row]]
+        phases = np.isin(np.arange(len(self.groups)), served_phases)
         demand = np.where(phases, np.minimum(self.base.demand, served.problem.demand), 0.0)
         problem = replace(self.base, demand=demand, routes=())
         cost = float(problem.check(single).objective) + float(sum(flow.usd_h for flow in flows))
@@ -444,17 +443,26 @@ class PromiseSearch:
             AllocationSearchOptions(),
         )
 
-    def _open_price(self, p: int, cuts: frozenset[Cut]) -> Floats:
-        price = self.price[p]
-        for design in self.chosen:
-            if p in itertools.chain(*self.designs.ways[design.model]):
-                chosen = [j for phase, j in design.groups if phase == p]
-                price = np.where(np.isin(np.arange(len(price)), chosen), price, math.inf)
-        for phase, template, count in cuts:
-            if phase == p:
-                gone = (self.groups[p].template == template) & (self.groups[p].count == count)
-                price = np.where(gone, math.inf, price)
-        return price
+    def _open(self, cuts: frozenset[Place]) -> tuple[list[Floats], list[Design]]:
+        """Prices of groups that may stand by themselves, infinite for others and for those that were cut; designs."""
+        designs = [design for design in self.chosen if not cuts & set(design.groups)]
+        alone = set(itertools.chain(*itertools.chain(*self._ways(designs))))
+        prices = [price.copy() if p in alone else np.full_like(price, math.inf) for p, price in enumerate(self.price)]
+        for p, j in cuts:
+            prices[p][j] = math.inf
+        return prices, designs
+
+    def _columns_of(self, designs: Sequence[Design]) -> list[tuple[Place, ...]]:
+        """A design is one column; one a phase where an instance may fail, which no column of several phases knows."""
+        if not any(item.one_lost for item in self.base.side_constraints):
+            return [design.groups for design in designs]
+        phases = (itertools.groupby(design.groups, key=lambda place: place[0]) for design in designs)
+        return list(dict.fromkeys(tuple(own) for several in phases for _, own in several))
+
+    def _ways(self, designs: Sequence[Design]) -> list[tuple[tuple[int, ...], ...]]:
+        """Ways of the models that have none of these designs."""
+        designed = {design.model for design in designs}
+        return [ways for model, ways in self.designs.ways.items() if model not in designed]
 
 
 def _smallest(values: Floats, count: int) -> float:
