@@ -274,7 +274,7 @@ class PromiseSearch:
                         & (p in phases)
                         for p, (groups, price, cover) in enumerate(zip(self.groups, prices, covers, strict=True))
                     ],
-                    self._columns_of(designs),
+                    [design.groups for design in designs],
                 )
                 try:
                     served = self._solve(columns)
@@ -444,20 +444,22 @@ class PromiseSearch:
         )
 
     def _open(self, cuts: frozenset[Place]) -> tuple[list[Floats], list[Design]]:
-        """Prices of groups that may stand by themselves, infinite for others and for those that were cut; designs."""
+        """Prices of groups that may stand by themselves, infinite for others and for those that were cut; designs.
+
+        Where a region or an instance may fail a part has to survive, so groups of designs stand by themselves.
+        """
         designs = [design for design in self.chosen if not cuts & set(design.groups)]
-        alone = set(itertools.chain(*itertools.chain(*self._ways(designs))))
-        prices = [price.copy() if p in alone else np.full_like(price, math.inf) for p, price in enumerate(self.price)]
+        designed = set(itertools.chain(*(self.designs.ways[design.model] for design in designs)))
+        apart = any(item.measure == "tokens_s" for item in self.base.side_constraints)
+        open_ = {place for design in designs for place in design.groups if apart}
+        prices = [price.copy() for price in self.price]
+        for p in itertools.chain(*designed):
+            prices[p] = np.full_like(self.price[p], math.inf)
+        for p, j in open_:
+            prices[p][j] = self.price[p][j]
         for p, j in cuts:
             prices[p][j] = math.inf
-        return prices, designs
-
-    def _columns_of(self, designs: Sequence[Design]) -> list[tuple[Place, ...]]:
-        """A design is one column; one a phase where an instance may fail, which no column of several phases knows."""
-        if not any(item.one_lost for item in self.base.side_constraints):
-            return [design.groups for design in designs]
-        phases = (itertools.groupby(design.groups, key=lambda place: place[0]) for design in designs)
-        return list(dict.fromkeys(tuple(own) for several in phases for _, own in several))
+        return prices, [] if apart else designs
 
     def _ways(self, designs: Sequence[Design]) -> list[tuple[tuple[int, ...], ...]]:
         """Ways of the models that have none of these designs."""
