@@ -28,6 +28,7 @@ EXTRAS = {
     "ray": "templates tiny --executor ray -o library.parquet",
     "notebook": "import coralopt; print(coralopt.plan_scenario(coralopt.load_scenario('tiny')).to_frame())",
     "runtime": "import coralopt.runtime.router.app, coralopt.runtime.router.run",
+    "fast": "import coralopt, uvloop",
     "otel": "import coralopt.runtime.router.tracing, opentelemetry.exporter.otlp.proto.http",
     "torch": "import coralopt.reference.run, torch, transformers",
     "plot": "import matplotlib, coralopt.report.library, coralopt.benchmark.plots",
