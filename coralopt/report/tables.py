@@ -38,11 +38,12 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
     facts += [
         (f"requests of {item.model}, {item.mode}", f"{item.share:.2%}") for item in plan.modes if 0 < item.share < 1
     ]
-    facts += [
+    # In mode auto prefill and mixed instances say the same of a model.
+    facts += dict.fromkeys(
         (f"prompt tokens of {item.model} from KV caches", f"{item.prefix_hit:.2%}")
         for item in plan.demands
         if item.prefix_hit and item.phase != "decode"
-    ]
+    )
     priced = bool(plan.flows)
     for source, target, gb_s, usd_h in sent_between_regions(plan):
         paid = f"{usd_h:,.2f} USD/h" + ("" if priced else " at list prices, not in the cost")

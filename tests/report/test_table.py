@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 
-from coralopt import Plan
+from coralopt import Plan, plan_scenario, scenario_from_mapping
 from coralopt.report import plan_view
 from coralopt.report.table import Column, facts_table, make_table, numbers
+from coralopt.scenario import ResolvedScenario
 
 
 def _printed(renderable: object, width: int) -> str:
@@ -48,3 +50,13 @@ def test_what_is_rounded_to_nothing_has_no_sign() -> None:
     """A wait of -1e-17 ms is none."""
     assert [Column("", "{:.1f}").cell(value) for value in (-1e-17, -0.04, -0.06, 0.0)] == ["0.0", "0.0", "-0.1", "0.0"]
     assert Column("", "{:,.2f} %").cell(-0.001) == "0.00 %"
+
+
+def test_a_share_of_cached_prompts_is_said_once(tiny_scenario: ResolvedScenario) -> None:
+    """In mode auto a model has prefill and mixed instances to choose from."""
+    document = json.loads(json.dumps(tiny_scenario.document))
+    model = document["models"].pop("gpt-oss-20b")
+    model["demand"]["prefix_hit"] = 0.5
+    document |= {"mode": "auto", "models": {"m": {**model, "model": "gpt-oss-20b"}}, "pruning": {"max_nodes": 1}}
+    plan = plan_scenario(scenario_from_mapping(document))
+    assert _printed(plan_view(plan), 100).count("prompt tokens of m from KV caches") == 1
