@@ -67,8 +67,10 @@ class FittingTable(Table):
             max(low, max((text.cell_len for text in column[1:]), default=1)) if head.justify == "right" else low
             for low, column, head in zip(least, texts, self.columns, strict=True)
         ]
-        room = options.max_width - 3 * len(full) - 1
-        if sum(full) <= room:
+        # Without the blanks beside its cells a table needs two columns less for each of its own.
+        tight = sum(least) > options.max_width - 3 * len(full) - 1
+        room = options.max_width - (1 if tight else 3) * len(full) - 1
+        if sum(full) <= room and not tight:
             yield from super().__rich_console__(console, options)
         elif sum(least) <= room:
             spare = room - sum(least)
@@ -78,6 +80,8 @@ class FittingTable(Table):
                 widths.append(low + more)
                 spare -= more
             fitted = copy.copy(self)
+            if tight:
+                fitted.padding = (0, 0)
             fitted.columns = [replace(column, width=w) for column, w in zip(self.columns, widths, strict=True)]
             yield from Table.__rich_console__(fitted, console, options)
         else:

@@ -46,6 +46,16 @@ def test_names_longer_than_the_terminal_are_broken_not_cut() -> None:
     assert name in facts.replace("\n", "").replace(" ", "")
 
 
+def test_a_table_gives_up_its_blanks_before_its_form() -> None:
+    """A bill of two clouds at 80 columns: one row a node, no name broken."""
+    heads = ("region", "instance type", "GPUs", *numbers("{:,.4f}", "nodes", "USD/h each", "USD/h", "USD/month"))
+    names = ("us-central1", "a3-highgpu-8g", "8xH100")
+    printed = _printed(make_table("What to rent", heads, [(*names, 2, 55.04, 110.08, 80358)]), 72)
+    assert max(map(len, printed.splitlines())) <= 72
+    assert any(all(name in line for name in (*names, "110.0800", "80,358")) for line in printed.splitlines())
+    assert "│us-central1│" in printed
+
+
 def test_what_is_rounded_to_nothing_has_no_sign() -> None:
     """A wait of -1e-17 ms is none."""
     assert [Column("", "{:.1f}").cell(value) for value in (-1e-17, -0.04, -0.06, 0.0)] == ["0.0", "0.0", "-0.1", "0.0"]
