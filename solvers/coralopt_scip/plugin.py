@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from coralopt.errors import SolverError
 from coralopt.solving import Capability, Limit, MilpMatrix, RawResult, Reason, SolveOptions
 from coralopt.solving.matrix import LazyRow
 from coralopt.solving.plugin import MATRIX_CAPABILITIES, Job, MatrixPlugin, Status, lazy, named_options, stopped
@@ -97,7 +98,13 @@ def _run(job: Job) -> RawResult:
         _watch_lazy(model, variables, job)
     with job.solving():
         # The call that leaves Python's lock alone lets SCIP itself take Ctrl-C and keep its incumbent.
-        model.optimizeNogil()
+        try:
+            model.optimizeNogil()
+        except Exception as error:
+            # Its Python package has no type of its own for what SCIP calls an error.
+            if not str(error).startswith("SCIP: "):
+                raise
+            raise SolverError(f"SCIP failed: {str(error).removeprefix('SCIP: ')}") from error
     words = model.getStatus()
     reason, limit = _STATUSES.get(words, (Reason.OTHER_ERROR, Limit.OTHER))
     usable = reason in (Reason.OPTIMAL, Reason.NO_SOLUTION_FOUND)

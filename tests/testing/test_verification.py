@@ -104,6 +104,11 @@ def assert_same(value: object, other: object) -> None:
         assert value == other
 
 
+def test_a_relaxation_that_scip_calls_infeasible_is_solved() -> None:
+    """Nodes are too few, which a relaxation with 4.7e10 beside 1 is to tell; it always has a solution."""
+    assert {answer.said for answer in verify_seed("allocation", 1000123, ["scip"]).answers} == {"infeasible"}
+
+
 @pytest.mark.parametrize("seed", range(9))
 def test_problems_survive_json(seed: int) -> None:
     """A saved disagreement must be the same problem, bit for bit."""

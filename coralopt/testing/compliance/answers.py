@@ -259,6 +259,18 @@ def rows_of_millionths(backend: MatrixBackend) -> None:
     assert result.x[0] > 0
 
 
+@case(Capability.BOXED)
+def preprocessing_keeps_the_optimum(backend: MatrixBackend) -> None:
+    """One region and its loss: the preprocessing of CBC 2.10.8 makes it 176.5625."""
+    rows: list[tuple[list[float], float, float]] = [
+        ([48.75, 48.75, 0.0], 66.5, INFINITY),
+        ([48.75, 48.75, -48.75], 66.5, INFINITY),
+        ([1.0, 0.0, -2.0], -INFINITY, 0.0),
+        ([0.0, 1.0, -2.0], -INFINITY, 0.0),
+    ]
+    _optimum(backend, matrix([6.5625, 85, 0], rows, [(0, 2), (0, 2), (0, 1)]), 98.125)
+
+
 @case(Capability.MILP)
 def an_exhausted_search_leaves_no_gap(backend: MatrixBackend) -> None:
     """Placements after which CPLEX 22.2 names an older bound (63 % off), and Xpress 9.9 one of its cutoff (1e-5 off)."""
