@@ -21,11 +21,13 @@ from coralopt.placement import PlacementProblem
 from coralopt.solving import (
     Backend,
     Capability,
+    Limit,
     Reason,
     Solution,
     SolveOptions,
     compile_problem,
     get_backend,
+    heeded,
     solve,
     solve_compiled,
     solve_matrix,
@@ -181,6 +183,9 @@ def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[
 
 def _said(ask: Callable[[], Solution[Any]]) -> float | str:
     result = ask()
+    if result.termination.limit is Limit.INTERRUPTED:
+        # Ctrl-C reaches the solver first, which must not go on with the next instance.
+        raise KeyboardInterrupt
     if result.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
     # An exact re-evaluation may fall behind a claim by a solver's tolerances, and what it calls optimal be feasible here.
@@ -193,7 +198,7 @@ def _in_ranges(problem: Problem, solver: str | Backend, formulation: str) -> Sol
 
 
 def _by_arrays(problem: AllocationProblem, solver: str | Backend) -> float | str:
-    result = solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS)
+    result = heeded(solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS))
     if result.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
     if result.gap > PROVEN:

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from coralopt.allocation import Joint, SideConstraint, SupplyClass
 from coralopt.errors import CoraloptError
+from coralopt.solving import Limit, Reason, Termination
+from coralopt.testing import verification
 from coralopt.testing.instances import (
     ALLOCATION_TRAITS,
     PLACEMENT_TRAITS,
@@ -107,6 +110,15 @@ def assert_same(value: object, other: object) -> None:
 def test_a_relaxation_that_scip_calls_infeasible_is_solved() -> None:
     """Nodes are too few, which a relaxation with 4.7e10 beside 1 is to tell; it always has a solution."""
     assert {answer.said for answer in verify_seed("allocation", 1000123, ["scip"]).answers} == {"infeasible"}
+
+
+@pytest.mark.parametrize("kind", ["placement", "allocation"])
+def test_an_interrupted_solver_ends_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that a solver takes for itself is no answer to compare."""
+    ended = Termination(Reason.FEASIBLE, Limit.INTERRUPTED, "userinterrupt")
+    monkeypatch.setattr(verification, "solve_compiled", lambda *_: SimpleNamespace(termination=ended))
+    with pytest.raises(KeyboardInterrupt):
+        verify_seed(kind, 4, ["highs"])
 
 
 @pytest.mark.parametrize("seed", range(9))
