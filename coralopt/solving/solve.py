@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from coralopt.solving.status import Limit, Proof, Reason, Termination, gap_reach
 from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, examine, proven
 from coralopt.types import Floats
 
+_Ended = TypeVar("_Ended", bound="MatrixResult | Solution[Any]")
 #: Share of the largest figure by which solvers may miss a bound, tolerances and rounded figures together.
 RANGE_SLACK = 1e-4
 
@@ -284,7 +285,7 @@ def _judged(
     )
 
 
-def heeded(result: MatrixResult) -> MatrixResult:
+def heeded(result: _Ended) -> _Ended:
     """The result, unless Ctrl-C cut the solve short: it reaches the back end first, and whoever goes on must not miss it.
 
     Raises:

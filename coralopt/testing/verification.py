@@ -21,7 +21,6 @@ from coralopt.placement import PlacementProblem
 from coralopt.solving import (
     Backend,
     Capability,
-    Limit,
     Reason,
     Solution,
     SolveOptions,
@@ -182,10 +181,7 @@ def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[
 
 
 def _said(ask: Callable[[], Solution[Any]]) -> float | str:
-    result = ask()
-    if result.termination.limit is Limit.INTERRUPTED:
-        # Ctrl-C reaches the solver first, which must not go on with the next instance.
-        raise KeyboardInterrupt
+    result = heeded(ask())
     if result.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
     # An exact re-evaluation may fall behind a claim by a solver's tolerances, and what it calls optimal be feasible here.

@@ -75,25 +75,16 @@ class GroupColumns:
         first = np.searchsorted(column, np.arange(len(places)))
         problem = replace(
             base,
-            usage=_sums(base.usage[row].astype(np.int64) * count[:, None], first).astype(np.int16),
+            usage=np.add.reduceat(base.usage[row].astype(np.int64) * count[:, None], first).astype(np.int16),
             throughput=np.array(throughput),
             phase=whose[first].astype(np.int32),
             demand=demand,
-            running=None if base.running is None else _least(base.running[row] // count[:, None], first),
+            running=None if base.running is None else np.minimum.reduceat(base.running[row] // count[:, None], first),
             joint=joint,
             # The loss of one instance takes a whole group here: too much for a bound.
             side_constraints=tuple(item for item in base.side_constraints if kind == "least" or not item.one_lost),
         )
         return GroupColumns(tuple(places), problem)
-
-
-def _sums(values: Ints, first: Ints) -> Ints:
-    """Sums of successive rows that begin at these; none where there are no rows."""
-    return np.add.reduceat(values, first) if len(first) else values
-
-
-def _least(values: Ints, first: Ints) -> Ints:
-    return np.minimum.reduceat(values, first) if len(first) else values
 
 
 def least_price(
