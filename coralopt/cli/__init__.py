@@ -12,6 +12,7 @@ from typing import Any
 
 def main() -> None:
     """Entry point of the ``coralopt`` command: no traceback for anything a user can cause."""
+    _keep_output()
     try:
         code = _run()
     except (KeyboardInterrupt, SystemError) as error:
@@ -24,6 +25,24 @@ def main() -> None:
     # dataclasses are while a module is imported; code from text that ends well makes it forget that.
     exec("")
     sys.exit(code)
+
+
+def _keep_output() -> None:
+    """Keep standard output for what the command itself says; what solvers' native code prints goes to standard error."""
+    output, is_own = sys.stdout, sys.stdout is sys.__stdout__
+    if output is None:
+        # The caller closed it.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        return
+    if not is_own:
+        return
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:
+        return
+    lines = 1 if os.isatty(kept) else -1
+    sys.stdout = os.fdopen(kept, "w", buffering=lines, encoding=output.encoding, errors=output.errors)
 
 
 def _run() -> int:

@@ -29,7 +29,14 @@ def verify_solvers(
     """Solve random instances with every solver and formulation; exit code 1 when any two disagree."""
     from coralopt.report.table import Column, make_table
     from coralopt.solving import Capability, require_backend
-    from coralopt.testing.verification import load_case, milp_solvers, save_case, verify_instance, verify_seeds
+    from coralopt.testing.verification import (
+        Unproven,
+        load_case,
+        milp_solvers,
+        save_case,
+        verify_instance,
+        verify_seeds,
+    )
 
     solvers = solver or milp_solvers()
     for name in solvers:
@@ -39,8 +46,9 @@ def verify_solvers(
                 "dp answers every placement beside them"
             )
     if replay is not None:
-        verdict = verify_instance(load_case(replay), solvers)
-        answers = {answer.arm: answer.said for answer in verdict.answers}
+        problem, case_seed = load_case(replay)
+        verdict = verify_instance(problem, solvers, case_seed)
+        answers = {answer.arm: answer.as_json for answer in verdict.answers}
         lines = [f"{answer.arm:24} {answer.said}  ({answer.seconds:.3f} s)" for answer in verdict.answers]
         lines.append("all agree" if verdict.agree else "THEY DISAGREE")
         code = OK if verdict.agree else CHECK_FAILED
@@ -51,6 +59,7 @@ def verify_solvers(
     count: Counter[str] = Counter()
     outcomes: Counter[tuple[str, str]] = Counter()
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    unproven: Counter[str] = Counter()
     saved: list[str] = []
     stopped = False
     with progress_bar("instances", quiet=json_output) as progress:
@@ -62,6 +71,7 @@ def verify_solvers(
                     outcomes[kind, "solved" if solved else "infeasible"] += 1
                     for answer in verdict.answers:
                         seconds[kind, answer.arm].append(answer.seconds)
+                        unproven[answer.arm] += isinstance(answer.said, Unproven)
                     if not verdict.agree:
                         saved.append(str(save_case(verdict, output)))
                     progress(kind, count.total(), total)
@@ -85,7 +95,18 @@ def verify_solvers(
     lines.append(
         f"{len(saved)} disagreements" + (f", saved in {output}: replay one with --replay FILE" if saved else "")
     )
+    unproven = +unproven
+    if unproven:
+        arms = ", ".join(f"{number} of {arm}" for arm, number in unproven.most_common())
+        lines.append(f"{unproven.total()} answers without a proof, which fit the others unless saved: {arms}")
     if stopped:
         lines.append("stopped early; the numbers above hold for what was done")
-    document = {"instances": count, "disagreements": saved, "stopped": stopped, "seed": seed, "times": times}
+    document = {
+        "instances": count,
+        "disagreements": saved,
+        "unproven": unproven,
+        "stopped": stopped,
+        "seed": seed,
+        "times": times,
+    }
     present(CommandOutput(document, [table], lines, code=CHECK_FAILED if saved else OK), json_output)

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import IntEnum
 from typing import Any, cast
 
 from coralopt.errors import OptionError
@@ -135,7 +136,8 @@ def checked_native(
         expected = type(current(name))
         if expected is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if type(value) is not expected:
+        # Some wrappers show a whole number as an enumeration of their own, and take either.
+        if type(value) is not expected and not (type(value) is int and issubclass(expected, IntEnum)):
             raise OptionError(f"{solver} option {name!r} takes a {expected.__name__}, not {value!r}")
         checked[name] = value
     return checked

@@ -38,8 +38,8 @@ from coralopt.solving.problem import A, Formulation, Problem, RangedProblem, Var
 from coralopt.solving.registry import require_backend, solvers_with
 from coralopt.solving.repair import repaired, tightened
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.status import Limit, Proof, Reason, Termination, gap_reached
-from coralopt.solving.verdict import WITHOUT_SOLUTION, best_of, examine, proven
+from coralopt.solving.status import BOUND_TOLERANCE, Limit, Proof, Reason, Termination, gap_reached
+from coralopt.solving.verdict import WITHOUT_SOLUTION, ObjectiveScale, best_of, examine, proven
 from coralopt.types import Floats
 
 _Ended = TypeVar("_Ended", bound="MatrixResult | Solution[Any]")
@@ -100,9 +100,9 @@ def solve(
         return _solve_model(ModelProblem(problem), backend, options, start, on_progress)
     if is_matrix_backend(backend):
 
-        def ask(part: Problem[A], listener: Listener | None, left: SolveOptions) -> Solution[A]:
+        def ask(part: Problem[A], listener: Listener | None, left: SolveOptions, slack: float) -> Solution[A]:
             compiled = compile_problem(part, formulation, route)
-            return solve_compiled(part, compiled, backend, left, start, listener)
+            return solve_compiled(part, compiled, backend, left, start, listener, slack)
 
         return _in_range(problem, ask, options, on_progress)
     if start is not None:
@@ -148,8 +148,12 @@ def solve_compiled(
     options: SolveOptions | Mapping[str, object] | None = None,
     start: VariableValues | Floats | A | None = None,
     on_progress: Listener | None = None,
+    slack: float = BOUND_TOLERANCE,
 ) -> Solution[A]:
-    """Like :func:`solve` for a problem that is compiled already; a vector of column values is a start, too."""
+    """Like :func:`solve` for a problem that is compiled already; a vector of column values is a start, too.
+
+    The checked answer may pass the solver's bound by ``slack``, relative to the larger of itself and an ordinary objective.
+    """
     options = SolveOptions.of(options)
     backend = require_backend(solver)
     begin = start if start is None or isinstance(start, np.ndarray) else compiled.begin(start)
@@ -170,7 +174,7 @@ def solve_compiled(
         options,
         backend.name,
         formulation=compiled.formulation,
-        unit=result.unit,
+        scale=ObjectiveScale(result.unit, slack),
     )
     return replace(
         solution,
@@ -193,13 +197,13 @@ def solve_compiled(
 
 def _in_range(
     problem: Problem[A],
-    ask: Callable[[Problem[A], Listener | None, SolveOptions], Solution[A]],
+    ask: Callable[[Problem[A], Listener | None, SolveOptions, float], Solution[A]],
     options: SolveOptions,
     on_progress: Listener | None,
 ) -> Solution[A]:
     """Solve a problem of any range of figures: cut to those near the best bound so far, until that is near the answer."""
     if not isinstance(problem, RangedProblem):
-        return ask(problem, on_progress, options)
+        return ask(problem, on_progress, options, BOUND_TOLERANCE)
     ceiling, begun, left = problem.ceiling, time.perf_counter(), options
     while (ranged := problem.within(ceiling)) is not None:
         part, unit = ranged
@@ -210,20 +214,24 @@ def _in_range(
                 bound = None if event.bound is None else event.bound * unit
                 on_progress(replace(event, objective=best, bound=bound))
 
-        inner = ask(part, None if on_progress is None else tell, left)
+        inner = ask(part, None if on_progress is None else tell, left, RANGE_SLACK)
         bound = None if inner.bound is None else inner.bound * unit
-        true = _judged(problem, inner.answer, inner.termination, bound, options, inner.solver, unit=unit)
+        true = _judged(
+            problem, inner.answer, inner.termination, bound, options, inner.solver, scale=ObjectiveScale(unit)
+        )
         solution = replace(
             inner, objective=true.objective, bound=true.bound, gap=true.gap, termination=true.termination
         )
         lower = math.inf if bound is None else bound + RANGE_SLACK * ceiling
-        # A claim of optimality far below the ceiling is one within tolerances that are as large as the answer.
-        if inner.answer is None or not lower < ceiling / 8:
+        # A claim of optimality far below the ceiling is one within tolerances that are as large as the answer. An answer
+        # that is not proven may have been repaired by as much as these tolerances, which are less in any lower range.
+        least = 1.5 if solution.termination.reason is Reason.FEASIBLE else 8.0
+        if inner.answer is None or not lower < ceiling / least:
             return solution
         ceiling = lower
         if options.time_limit is not None:
             left = replace(options, time_limit=max(0.0, options.time_limit - (time.perf_counter() - begun)))
-    return ask(problem, on_progress, left)
+    return ask(problem, on_progress, left, BOUND_TOLERANCE)
 
 
 def _unsupported(backend: Plugin, lacks: str, capability: Capability) -> UnsupportedError:
@@ -254,7 +262,7 @@ def _judged(
     solver: str,
     *,
     formulation: str = "",
-    unit: float = 1.0,
+    scale: ObjectiveScale = ObjectiveScale(),
 ) -> Solution[A]:
     """The answer after the problem's own check, with what is proven of it; seconds and counts are still to be said."""
     objective = None
@@ -266,7 +274,7 @@ def _judged(
                 f"{problem.kind}: " + "; ".join(check.sentences[:5])
             )
         objective = float(check.objective)
-    verdict = proven(claim, objective, bound, problem.sense == "max", options, solver, unit)
+    verdict = proven(claim, objective, bound, problem.sense == "max", options, solver, scale)
     own = False
     if objective is not None and isinstance(problem, RangedProblem):
         own = gap_reached(objective, problem.ceiling, options.rel_gap, 0.0)

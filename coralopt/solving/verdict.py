@@ -31,6 +31,19 @@ def weak_bound(maximize: bool) -> float:
 
 
 @dataclass(frozen=True)
+class ObjectiveScale:
+    """What tolerances of an objective count in.
+
+    Attributes:
+        unit: Size of an ordinary objective.
+        slack: By how much a checked solution may pass the solver's bound, relative to the larger of unit and objective.
+    """
+
+    unit: float = 1.0
+    slack: float = BOUND_TOLERANCE
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What is proven of a solve: how it ended, the bound (``None`` when infeasible), and the gap (infinite without one)."""
 
@@ -46,7 +59,7 @@ def proven(
     maximize: bool,
     options: SolveOptions,
     solver: str,
-    unit: float = 1.0,
+    scale: ObjectiveScale = ObjectiveScale(),
 ) -> Verdict:
     """The verdict on a checked solution with this objective, or on none; a claim of optimality alone proves nothing.
 
@@ -57,7 +70,7 @@ def proven(
         maximize: Sense of the objective.
         options: What was asked for.
         solver: Its name.
-        unit: Size of an ordinary objective: what tolerances count in.
+        scale: What tolerances count in.
 
     Raises:
         WrongAnswerError: A solution is claimed and none is there, or one that is there passes the bound.
@@ -69,14 +82,14 @@ def proven(
             raise WrongAnswerError(f"solver {solver!r} claims {claim.reason.value} but gives no solution")
         return Verdict(claim, None if claim.reason is Reason.INFEASIBLE else bound, math.inf)
     beyond = objective - bound if maximize else bound - objective
-    if beyond > BOUND_TOLERANCE * max(unit, abs(objective)):
+    if beyond > scale.slack * max(scale.unit, abs(objective)):
         raise WrongAnswerError(
             f"solver {solver!r} claims the bound {bound!r}, but a checked solution has the objective {objective!r}"
         )
     # Within the solver's tolerances a re-evaluation may pass the bound by a hair; a bound never is behind a solution.
     bound = max(bound, objective) if maximize else min(bound, objective)
-    gap = relative_gap(objective / unit, bound / unit)
-    within = gap_reached(objective, bound, options.rel_gap, options.abs_gap * min(1.0, unit))
+    gap = relative_gap(objective / scale.unit, bound / scale.unit)
+    within = gap_reached(objective, bound, options.rel_gap, options.abs_gap * min(1.0, scale.unit))
     # What the solver proved within its tolerances stays proven when the exact re-evaluation moves the last digits.
     within = within or (claim.reason is Reason.OPTIMAL and gap <= options.rel_gap + PROOF_ROUNDING)
     return Verdict(replace(claim, reason=Reason.OPTIMAL if within else Reason.FEASIBLE), bound, gap)

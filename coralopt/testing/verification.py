@@ -2,7 +2,8 @@
 
 An *arm* is one way to an answer: a solver with a formulation, the array route, the reductions, the dynamic programme, and
 plain enumeration where the instance is small enough. All arms of an instance must agree: on the exact objective of their
-checked answers, or on infeasibility. Figures of the instances are such that no tolerance is needed.
+checked answers, or on infeasibility. Figures of the instances are such that no tolerance is needed. An answer that its arm
+does not prove (out of time, or missed a row by tolerances and was repaired) is counted apart, and must fit the others.
 """
 
 from __future__ import annotations
@@ -50,18 +51,50 @@ Problem = PlacementProblem | AllocationProblem
 
 
 @dataclass(frozen=True)
+class Unproven:
+    """A checked answer whose optimality was not proven.
+
+    Attributes:
+        objective: Exact.
+        bound: What the arm says of the optimum.
+        words: How it ended.
+    """
+
+    objective: float
+    bound: float
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.objective} with the bound {self.bound}, not proven: {self.words}"
+
+    def fits(self, optimum: float) -> bool:
+        """Whether the optimum, another arm's, is between objective and bound, up to the gap that all are asked for."""
+        slack = PROVEN * abs(optimum)
+        return min(self.objective, self.bound) - slack <= optimum <= max(self.objective, self.bound) + slack
+
+
+#: What an arm may say: the exact objective, ``"infeasible"``, an answer without proof, or an error in words.
+Said = float | str | Unproven
+
+
+@dataclass(frozen=True)
 class ArmAnswer:
     """What one arm said of one instance.
 
     Attributes:
         arm: Its name.
-        said: Exact objective, ``"infeasible"``, or an error in words.
+        said: What it said.
         seconds: Wall time; models are built once for all solvers, apart from this.
     """
 
     arm: str
-    said: float | str
+    said: Said
     seconds: float
+
+    @property
+    def as_json(self) -> float | str:
+        """What it said as a file says it."""
+        return self.said if isinstance(self.said, float) else str(self.said)
 
 
 @dataclass(frozen=True)
@@ -82,11 +115,14 @@ class InstanceVerdict:
     def agree(self) -> bool:
         """Whether all arms say the same; where figures are wide, up to the gap that every arm was asked for."""
         said = {answer.said for answer in self.answers}
-        if len(said) == 1:
-            return said == {INFEASIBLE} or not isinstance(next(iter(said)), str)
-        figures = [figure for figure in said if not isinstance(figure, str)]
-        close = len(figures) == len(said) and max(figures) - min(figures) <= PROVEN * max(map(abs, figures))
-        return close and self.seed >= 0 and is_wide(self.seed)
+        if said == {INFEASIBLE}:
+            return True
+        figures = [figure for figure in said if isinstance(figure, float)]
+        if not figures or any(isinstance(answer, str) for answer in said):
+            return False
+        same = len(figures) == 1 or (self.seed >= 0 and is_wide(self.seed))
+        close = max(figures) - min(figures) <= PROVEN * max(map(abs, figures))
+        return same and close and all(answer.fits(figures[0]) for answer in said if isinstance(answer, Unproven))
 
 
 def milp_solvers() -> list[str]:
@@ -104,7 +140,7 @@ def verify_instance(problem: Problem, solvers: Sequence[str | Backend], seed: in
     for name, ask in _arms(problem, solvers):
         begun = time.perf_counter()
         try:
-            said: float | str = ask()
+            said: Said = ask()
         except InfeasibleError:
             said = INFEASIBLE
         except CoraloptError as error:
@@ -139,8 +175,9 @@ def save_case(verdict: InstanceVerdict, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{verdict.kind}-{verdict.seed}.json"
     data = {
+        "seed": verdict.seed,
         "problem": problem_to_json(problem),
-        "answers": {answer.arm: answer.said for answer in verdict.answers},
+        "answers": {answer.arm: answer.as_json for answer in verdict.answers},
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(data, indent=1), encoding="utf-8")
@@ -148,19 +185,20 @@ def save_case(verdict: InstanceVerdict, folder: Path) -> Path:
     return path
 
 
-def load_case(path: Path) -> Problem:
-    """The problem of a saved case.
+def load_case(path: Path) -> tuple[Problem, int]:
+    """The problem of a saved case and the seed it is from.
 
     Raises:
         CoraloptError: The file is missing or holds no problem.
     """
     try:
-        return problem_from_json(json.loads(path.read_text(encoding="utf-8"))["problem"])
+        case = json.loads(path.read_text(encoding="utf-8"))
+        return problem_from_json(case["problem"]), int(case["seed"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CoraloptError(f"{path} is no saved case: {error}; give a file that verify-solvers wrote") from error
 
 
-def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[str, Callable[[], float | str]]]:
+def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[str, Callable[[], Said]]]:
     if isinstance(problem, PlacementProblem):
         yield "dp", partial(_said, lambda: solve(problem, "dp", options=OPTIONS))
     # Figures of every size are cut to ranges before they are compiled.
@@ -180,12 +218,15 @@ def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[
             yield f"{name}/reductions", partial(_reduced, problem, solver)
 
 
-def _said(ask: Callable[[], Solution[Any]]) -> float | str:
+def _said(ask: Callable[[], Solution[Any]]) -> Said:
     result = heeded(ask())
     if result.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
+    if result.answer is None or result.bound is None:
+        return f"{result.termination}"
     # An exact re-evaluation may fall behind a claim by a solver's tolerances, and what it calls optimal be feasible here.
-    return result.objective if result.gap <= PROVEN else f"{result.termination}"
+    proven = result.gap <= PROVEN
+    return result.objective if proven else Unproven(result.objective, result.bound, result.termination.raw)
 
 
 def _in_ranges(problem: Problem, solver: str | Backend, formulation: str) -> Solution[Any]:
@@ -193,16 +234,19 @@ def _in_ranges(problem: Problem, solver: str | Backend, formulation: str) -> Sol
     return solve(problem, solver, formulation, OPTIONS)
 
 
-def _by_arrays(problem: AllocationProblem, solver: str | Backend) -> float | str:
+def _by_arrays(problem: AllocationProblem, solver: str | Backend) -> Said:
     result = heeded(solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS))
     if result.termination.reason is Reason.INFEASIBLE:
         return INFEASIBLE
-    if result.gap > PROVEN:
+    if result.x is None or result.bound is None:
         return f"{result.termination}"
+    if result.gap > PROVEN:
+        return Unproven(result.objective, result.bound, result.termination.raw)
     # Prices are quarters, the penalty too, shares of routes 512ths: the sum is exact in binary up to the last digits.
     return round(result.objective * 512) / 512
 
 
-def _reduced(problem: AllocationProblem, solver: str | Backend) -> float | str:
+def _reduced(problem: AllocationProblem, solver: str | Backend) -> Said:
     result = solve_allocation(problem, solver, OPTIONS)
-    return result.cost_usd_h if result.gap <= PROVEN else f"stopped at a gap of {result.gap:.2e}"
+    proven = result.gap <= PROVEN
+    return result.cost_usd_h if proven else Unproven(result.cost_usd_h, result.bound_usd_h, "out of time")

@@ -89,6 +89,9 @@ def _set_options(model: problem, job: Job) -> None:
     common: dict[str, OptionValue] = {**named_options(job.options, _OPTIONS), "outputlog": int(job.options.log)}
     # Else it cuts off what is less than 1e-5, or a share of 1e-4, better than its incumbent, and its bound stays behind.
     common |= {"mipaddcutoff": 0.0, "miprelcutoff": 0.0}
+    if job.is_mip:
+        # Its own 1e-6 lets a solution pass the bound by more than that after its presolve is undone.
+        common["feastol"] = 1e-9
     if job.options.presolve is not None:
         common["presolve"] = int(job.options.presolve)
     known = [name for name in dir(controls) if name[0] != "_"]

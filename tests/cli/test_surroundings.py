@@ -225,3 +225,21 @@ def test_what_is_refused_at_once_waits_for_no_import(tiny_plan_file: Path, comma
         [sys.executable, "-c", code], cwd=tiny_plan_file.parent, capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines()[-1] == "loaded:", ran.stdout
+
+
+def test_native_chatter_stays_out_of_the_output() -> None:
+    """HiGHS prints a line of its own now and then, past Python and past its log option; --json must stay JSON."""
+    code = (
+        "import os\nfrom coralopt import cli\n"
+        "def run():\n    os.write(1, b'native')\n    print('ours')\n    return 0\n"
+        "cli._run = run\ncli.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("ours\n", "native")
+
+
+def test_closed_output_ends_in_no_traceback() -> None:
+    """As ``coralopt solvers >&-`` does."""
+    code = "import os, sys\nos.close(1)\nos.execv(sys.executable, [sys.executable, '-m', 'coralopt', 'solvers'])\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Traceback" not in ended.stderr

@@ -25,7 +25,16 @@ from coralopt.testing.instances import (
     problem_from_json,
     problem_to_json,
 )
-from coralopt.testing.verification import load_case, milp_solvers, save_case, verify_seed, verify_seeds
+from coralopt.testing.verification import (
+    ArmAnswer,
+    InstanceVerdict,
+    Unproven,
+    load_case,
+    milp_solvers,
+    save_case,
+    verify_seed,
+    verify_seeds,
+)
 from coralopt.testing.wrong_backends import ClaimedOptimum, WrongBound
 
 
@@ -112,6 +121,31 @@ def test_a_relaxation_that_scip_calls_infeasible_is_solved() -> None:
     assert {answer.said for answer in verify_seed("allocation", 1000123, ["scip"]).answers} == {"infeasible"}
 
 
+@pytest.mark.parametrize("seed", [1000344, 1000479, 1000932, 1003363])
+def test_a_bound_missed_in_a_high_range_is_none_of_a_lower_one(seed: int) -> None:
+    """In the range of the largest figures the answer is 1e-6 of them: HiGHS's bound of 0 there is within its tolerances."""
+    verdict = verify_seed("placement", seed, ["highs"])
+    assert verdict.agree, verdict
+    assert not any(isinstance(answer.said, Unproven) for answer in verdict.answers)
+
+
+@pytest.mark.parametrize(
+    ("said", "agree"),
+    [
+        ([2.0, Unproven(1.5, 2.5, "out of time")], True),
+        ([2.0, Unproven(1.5, 1.9, "out of time")], False),
+        ([2.0, Unproven(2.1, 2.5, "out of time")], False),
+        ([Unproven(1.5, 2.5, "out of time")], False),
+        (["infeasible", Unproven(1.5, 2.5, "out of time")], False),
+        ([2.0, "SolverError: no"], False),
+    ],
+)
+def test_an_answer_without_proof_must_fit_the_others(said: list[float | str | Unproven], agree: bool) -> None:
+    """Its objective on one side of the optimum, its bound on the other; somebody must prove one."""
+    answers = tuple(ArmAnswer(f"arm {k}", one, 0.0) for k, one in enumerate(said))
+    assert InstanceVerdict("placement", 0, answers).agree is agree
+
+
 @pytest.mark.parametrize("kind", ["placement", "allocation"])
 def test_an_interrupted_solver_ends_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C that a solver takes for itself is no answer to compare."""
@@ -151,7 +185,8 @@ def test_operators_terms_survive_json() -> None:
 def test_saved_cases_load_and_foreign_files_do_not(tmp_path: Path) -> None:
     """Replay starts from the file alone."""
     verdict = verify_seed("allocation", 3, ["highs"])
-    problem = load_case(save_case(verdict, tmp_path))
+    problem, seed = load_case(save_case(verdict, tmp_path))
+    assert seed == 3
     np.testing.assert_array_equal(problem.usage, allocation_instance(3).usage)
     (tmp_path / "foreign.json").write_text("{}")
     with pytest.raises(CoraloptError, match="no saved case"):
