@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: A plan that serves a smaller share of its requests within SLO gets a line that says how to plan for more.
 USUAL_SHARE = 0.99
+#: Where it may take long, the cheapest plan of one GPU type is looked for in such a part of the plan's seconds, or so many.
+PART, LEAST_S = 0.2, 3.0
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class PlannerOptions(OptionGroup):
     )
     one_gpu: bool | None = option(
         None,
-        "Compare the bill with the cheapest plan of one GPU type. By default where mean requests are planned for, "
-        "seconds; for a share of requests every type takes as long as the plan.",
+        "Compare the bill with the cheapest plan of one GPU type. By default for up to a fifth of the plan's time (for "
+        "mean requests, seconds a type); --one-gpu looks on to the end, and does so for other planners' plans, too.",
         "--one-gpu/--no-one-gpu",
     )
 
@@ -138,21 +140,17 @@ def _plan_by(
             started = time.perf_counter()
             expected = expected_shares(plan)
             seconds["play"] = time.perf_counter() - started
-        quick = not asks_for_shares(plan.resolved) and plan.resolved.sharing.models == 1
-        wanted = quick if options.one_gpu is None else options.one_gpu
-        if planner.name == "coral" and wanted:
+        if planner.name == "coral" if options.one_gpu is None else options.one_gpu:
+            quick = not asks_for_shares(plan.resolved) and plan.resolved.sharing.models == 1
+            limit = max(LEAST_S, PART * sum(seconds.values()))
             started = time.perf_counter()
-            one_gpu = cheapest_of_one_gpu(request, outcome)
+            one_gpu = cheapest_of_one_gpu(request, outcome, math.inf if quick or options.one_gpu else limit)
             seconds["one gpu"] = time.perf_counter() - started
         if windows is not None:
             perfect = perfect_cost(replace(request, progress=progress), windows)
     facts: dict[str, object] = {"seconds": seconds} | ({} if perfect is None else {"perfect_usd_h": perfect})
     facts["notes"] = outcome.notes
     notes = [f"note: {note}" for note in outcome.notes]
-    if planner.name == "coral" and not wanted and options.one_gpu is None:
-        notes.append(
-            "not compared with the cheapest plan of one GPU type, which takes as long as this one: --one-gpu does"
-        )
     took = "seconds: " + ", ".join(f"{step} {value:.2f}" for step, value in seconds.items())
     used = outcome.library
     if planner.name == "coral" and used is not None:

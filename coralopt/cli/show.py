@@ -23,8 +23,8 @@ def show(
         bool,
         typer.Option(
             "--one-gpu",
-            help="Compare the bill with the cheapest plan of one GPU type, as `coralopt plan` does: for mean requests "
-            "seconds a type, for a share of requests as long as the plan took.",
+            help="Compare the bill with the cheapest plan of one GPU type, as `coralopt plan --one-gpu` does: seconds a "
+            "type, for a share of requests up to as long as the plan took.",
         ),
     ] = False,
     csv: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -71,27 +72,44 @@ class OneGpuRent:
     """The cheapest plan that takes one GPU type for all models.
 
     Attributes:
-        gpu: That type; ``None`` when none alone meets the demand.
+        gpu: That type; ``None`` when no such plan is known.
         usd_h: Its rent and egress, USD/h.
-        tried: Types that were tried.
-        gap: Relative gap within which each of these plans is the cheapest.
+        tried: Types that were looked at.
+        least_usd_h: What no plan of one type costs less than, initialization included, USD/h; infinite where none meets
+            the demand.
+        gap: Relative gap between the cost of the plan of that type and this bound.
+        saved: Share that the plan of the bill costs less than the bound, initialization included.
+        itself: Whether it is the plan of the bill.
+        seconds: After so many the search ended before its time; ``None`` when it did not.
     """
 
     gpu: str | None
     usd_h: float
     tried: tuple[str, ...]
-    gap: float
+    least_usd_h: float
+    gap: float = 0.0
+    saved: float = 0.0
+    itself: bool = False
+    seconds: float | None = None
 
     def compared_with(self, usd_h: float) -> str:
         """A sentence about a plan of this rent."""
-        if self.gpu is None:
+        more = "" if self.seconds is None else f"; looked for in {self.seconds:.0f} s, --one-gpu looks on"
+        if self.gpu is None and math.isinf(self.least_usd_h):
             return f"one GPU type for all models: none of {', '.join(self.tried)} alone meets the demand"
+        if self.gpu is None:
+            saved = f"; this plan costs {self.saved:.1%} less than that" if self.saved > 0 else ""
+            return (
+                f"one GPU type for all models: no plan known, none costs less than {self.least_usd_h:,.4f} USD/h with "
+                f"initialization{more}{saved}"
+            )
         less = 1 - usd_h / self.usd_h if self.usd_h > 0 else 0.0
         words = "the same" if abs(less) < 0.0005 else f"{abs(less):.1%} {'less' if less > 0 else 'more'}"
-        return (
-            f"cheapest with one GPU type for all models: {self.gpu} at {self.usd_h:,.4f} USD/h (the same planner without "
-            f"all other types, within {self.gap:.0%} of the least); this plan costs {words}"
-        )
+        near = f"within {max(self.gap, 0.01):.0%} of the least{more}"
+        cheapest = f"cheapest with one GPU type for all models: {self.gpu} at {self.usd_h:,.4f} USD/h"
+        if self.itself:
+            return f"{cheapest}, which is this plan ({near})"
+        return f"{cheapest} (the same planner without all other types, {near}); this plan costs {words}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +123,7 @@ class Bill:
         notes: A line each for transfers between regions, nodes of one's own that are not used, stand-in prices,
             throughput figures from data sheets, and GPUs that cannot run a model.
         one_gpu: The comparison with plans of one GPU type, where it was made.
+        against: A sentence that compares with the cheapest plan of one GPU type, or says why it does not.
     """
 
     lines: tuple[BillLine, ...]
@@ -113,6 +132,7 @@ class Bill:
     usd_month: float
     notes: tuple[str, ...]
     one_gpu: OneGpuRent | None = None
+    against: str = ""
 
 
 def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
@@ -131,7 +151,20 @@ def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
         *_rooflines(plan),
         *left_out(scenario),
     )
-    return Bill(lines, tuple(_models(plan, lines)), usd_h, usd_h * HOURS_A_MONTH, notes, one_gpu)
+    against = _not_compared(plan) if one_gpu is None else one_gpu.compared_with(usd_h)
+    return Bill(lines, tuple(_models(plan, lines)), usd_h, usd_h * HOURS_A_MONTH, notes, one_gpu, against)
+
+
+def _not_compared(plan: Plan) -> str:
+    scenario = plan.resolved
+    there = {
+        scenario.configurations[c].gpu.name for c in np.flatnonzero((scenario.availability > 0).any(axis=0)).tolist()
+    }
+    if len(there) == 1:
+        return f"one GPU type for all models: the pool has no other than {there.pop()}"
+    if plan.on_infeasible != "met":
+        return "one GPU type for all models: not compared, since this plan does not meet the whole demand"
+    return "one GPU type for all models: not compared; --one-gpu of `plan` and `show` does"
 
 
 def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:

@@ -62,14 +62,11 @@ def model_table(bill: Bill, most: int | None = None) -> Table:
     return make_table("Cost by model", columns, rows, caption=f"{left:,} more models" if left else None)
 
 
-def bill_notes(bill: Bill) -> list[str]:
-    """A line each: one GPU type, transfers, stand-in prices, roofline figures."""
-    return [*([] if bill.one_gpu is None else [bill.one_gpu.compared_with(bill.usd_h)]), *bill.notes]
-
-
 def bill_view(bill: Bill) -> Group:
     """The whole bill."""
-    return Group(bill_table(bill), model_table(bill), *(Text(f"- {note}") for note in (ATTRIBUTION, *bill_notes(bill))))
+    return Group(
+        bill_table(bill), model_table(bill), *(Text(f"- {note}") for note in (bill.against, ATTRIBUTION, *bill.notes))
+    )
 
 
 def bill_csv(bill: Bill) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +102,45 @@ def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> N
     assert rent.usd_h == pytest.approx(7.444)
     assert "this plan costs 31.8% less" in rent.compared_with(bill_of(outcome.plan).usd_h)
     assert rent.compared_with(rent.usd_h).endswith("this plan costs the same")
-    assert "none of L4, L40S alone" in OneGpuRent(None, float("nan"), ("L4", "L40S"), 0.01).compared_with(1.0)
+    none = OneGpuRent(None, float("nan"), ("L4", "L40S"), math.inf)
+    assert "none of L4, L40S alone" in none.compared_with(1.0)
+    no_time = replace(none, least_usd_h=8.0, saved=0.25, seconds=3.2).compared_with(1.0)
+    assert "none costs less than 8.0000 USD/h" in no_time
+    assert "looked for in 3 s" in no_time
+    assert no_time.endswith("this plan costs 25.0% less than that")
     alone = tiny_scenario.with_supply(
         tiny_scenario.availability * [c.gpu.name == "L40S" for c in tiny_scenario.configurations],
         tiny_scenario.price_usd_h,
     )
     assert cheapest_of_one_gpu(PlanRequest(alone), outcome) is None
+    assert "no other than L40S" in bill_of(plan_scenario(alone)).against
+
+
+def test_types_that_cost_more_by_their_bounds_are_not_searched(
+    tiny_scenario: ResolvedScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a share of requests: one type is searched to the end, the other is not; without time the bounds are left."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    document = json.loads(json.dumps(tiny_scenario.document))
+    model = document["models"]["gpt-oss-20b"]
+    model["slo"] = {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}
+    document |= {"models": {"gpt-oss-20b": model}, "pruning": {"max_nodes": 1, "memory_ratio": 12}}
+    request = PlanRequest(scenario_from_mapping(document))
+    outcome = get_planner("coral").plan(request)
+    rent = cheapest_of_one_gpu(request, outcome)
+    assert rent is not None
+    assert rent.gpu == "L40S"
+    assert rent.seconds is None
+    assert rent.usd_h >= outcome.plan.provisioning_usd_h - 1e-9
+    assert outcome.plan.lower_bound_usd_h <= rent.least_usd_h <= rent.usd_h * 1.1 + 1e-9
+    alone = document["pool"]["regions"]["us-east-2"]
+    alone["configurations"] = {name: node for name, node in alone["configurations"].items() if "L40S" in name}
+    assert rent.usd_h == pytest.approx(plan_scenario(scenario_from_mapping(document)).provisioning_usd_h)
+    bare = outcome.plan.model_copy(update={"certificate": None})
+    early = cheapest_of_one_gpu(request, replace(outcome, plan=bare), seconds=0.0)
+    assert early is not None
+    assert (early.gpu, early.seconds is None) == (None, False)
+    assert outcome.plan.lower_bound_usd_h <= early.least_usd_h <= rent.usd_h * 1.1 + 1e-9
 
 
 def test_show_compares_with_one_gpu_type_when_asked(run_cli: RunCli, tiny_plan_file: Path) -> None:

@@ -153,6 +153,11 @@ class Designs:
             open_ = [model for model, known in zip(open_, ended, strict=True) if not known]
 
     @property
+    def raced(self) -> set[str]:
+        """Models that ask for a share of requests."""
+        return {model for model, ways in self.ways.items() if self.groups[ways[0][0]].games.target is not None}
+
+    @property
     def in_order(self) -> list[Design]:
         """Designs that were seen to hold so far, model by model: searches run side by side."""
         return sorted(self.known, key=lambda item: list(self.ways).index(item.model))

@@ -43,6 +43,8 @@ from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats, Ints
 
+#: Games a phase after which a search with a ceiling looks whether anything below it is left.
+GAMES_AT_ONCE = 16
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
@@ -60,9 +62,11 @@ class PromiseSearch:
         tables: Its throughput tables.
         base: The allocation problem over single templates at their mean throughput; all demand is to be met.
         remember: Whether capacities are kept from one search to the next.
+        ceiling: The search ends as soon as it is known that no plan costs less, USD/h.
 
     Attributes:
         cut_short: What ended the search before its time, empty where nothing did.
+        holds: Whether the instances of every model of the plan were seen to hold together.
     """
 
     def __init__(
@@ -72,7 +76,9 @@ class PromiseSearch:
         tables: Sequence[ThroughputTables],
         base: AllocationProblem,
         remember: bool = True,
+        ceiling: float = math.inf,
     ) -> None:
+        self.ceiling = ceiling
         self.request, self.library, self.base, self.remember = request, library, base, remember
         scenario = request.scenario
         self.scenario: ResolvedScenario = scenario
@@ -97,7 +103,7 @@ class PromiseSearch:
         self.designs = Designs(scenario, self.groups, apart, self.races, of_stages, base.availability)
         self.chosen: list[Design] = []
         self.bound = 0.0
-        self.cut_short = ""
+        self.cut_short, self.holds = "", False
         # Left for the cheapest covers of phases.
         self.games: float = MOST_GAMES * len(self.groups)
 
@@ -109,7 +115,7 @@ class PromiseSearch:
 
         Raises:
             InfeasibleError: The pool has no such plan.
-            NoSolutionError: When time was over, none was known.
+            NoSolutionError: When time was over, none was known; or none costs less than the ceiling.
             KeyboardInterrupt: At Ctrl-C none was known.
         """
         try:
@@ -146,14 +152,18 @@ class PromiseSearch:
 
     def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
         """The cheapest plan of the designs known so far and, for other models, of groups that hold by themselves."""
-        pairs = zip(self.groups, self.price, strict=True)
-        floor, _ = self.designs.least([float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs])
-        self.bound = max(self.bound, floor)
+        self.bound = self.least()
         for designs in (self.designs.in_order, []):
-            self.chosen = designs
+            self.chosen, self.holds = designs, {design.model for design in designs} >= self.designs.raced
             with contextlib.suppress(InfeasibleError, NoSolutionError):
                 return self._finished(*self._cheapest_by_ways(*self._open(frozenset())))
         return None
+
+    def least(self) -> float:
+        """What no plan of the family costs less than, by what is known so far, USD/h."""
+        pairs = zip(self.groups, self.price, strict=True)
+        floor, _ = self.designs.least([float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs])
+        return max(self.bound, floor)
 
     def _holding(self, served: Served, columns: GroupColumns) -> tuple[Served, GroupColumns]:
         """The first plan whose models hold together, or that which came nearest: from each to the cheapest without one of
@@ -162,6 +172,7 @@ class PromiseSearch:
         nearest: tuple[float, Served, GroupColumns] | None = None
         for _ in range(MOST_PLANS):
             failing, least = self._failing(served, columns)
+            self.holds = not failing
             if nearest is None or not failing or least > nearest[0]:
                 nearest = (least, served, columns)
             others = [(cuts | {cut}, *plan) for cut in failing if (plan := self._without(cuts | {cut})) is not None]
@@ -214,7 +225,8 @@ class PromiseSearch:
         they are shared out by what each cover could still cost less, until all are known or the games are used up.
         """
         results = dict.fromkeys(prices, (0.0, math.inf))
-        share = dict.fromkeys(results, min(MOST_GAMES / 2, self.games / max(1, len(prices))))
+        at_once = math.inf if math.isinf(self.ceiling) else GAMES_AT_ONCE
+        share = dict.fromkeys(results, min(MOST_GAMES / 2, self.games / max(1, len(prices)), at_once))
         while share:
             before = {p: self.groups[p].games.played for p in share}
 
@@ -224,11 +236,14 @@ class PromiseSearch:
                 return tighten(self.groups[p], price, self.gap, self.workers.tell, games=games[p])
 
             results |= zip(share, self.workers.map(search, share), strict=True)
+            if self.ceiling <= self.least() < math.inf:
+                raise NoSolutionError(f"no plan costs less than {self.ceiling:,.4f} USD/h", None)
             played = {p: self.groups[p].games.played - before[p] for p in share}
             self.games -= sum(played.values())
             gain = {p: results[p][1] - results[p][0] for p in share if played[p] >= share[p]}
             gain = {p: usd_h for p, usd_h in gain.items() if self.gap * results[p][1] < usd_h < math.inf}
-            share = {p: games for p in gain if (games := self.games * gain[p] / sum(gain.values())) >= 1}
+            left = {p: self.games * gain[p] / sum(gain.values()) for p in gain}
+            share = {p: min(games, at_once) for p, games in left.items() if games >= 1}
         return results
 
     def _gpus(self, p: int) -> Ints:

@@ -13,7 +13,7 @@ from coralopt.plan.bill import Bill, OneGpuRent, bill_of
 from coralopt.plan.document import Plan, PlannedInstance, PlannedShare, PlannedStage
 from coralopt.plan.flows import flows_of
 from coralopt.planning.analysis import PlanAnalysis
-from coralopt.report.bill import ATTRIBUTION, bill_notes, bill_table, model_table
+from coralopt.report.bill import ATTRIBUTION, bill_table, model_table
 from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import SimulatedRequests, latency_figures, miss_figure, promise_answer
@@ -232,7 +232,7 @@ def _rent_answer(bill: Bill) -> PageAnswer:
     headline = f"{count:,} node{'s' * (count != 1)} in {regions} region{'s' * (regions != 1)}"
     if math.isfinite(bill.usd_month):
         headline += f", {bill.usd_month:,.0f} USD/month"
-    notes = [f"{note[0].upper()}{note[1:]}." for note in bill_notes(bill)]
+    notes = [f"{note[0].upper()}{note[1:]}." for note in (bill.against, *bill.notes)]
     table = HtmlTable(bill_table(bill, 12))
     return PageAnswer("What is rented where?", headline, (table, *(Words(note, small=True) for note in notes)))
 
