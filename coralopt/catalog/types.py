@@ -115,6 +115,23 @@ class Speculative:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """LoRA adapters that stand beside a model's weights, so that requests for any of them share its steps.
+
+    Attributes:
+        modules: (name that requests use, checkpoint) of each.
+        rank: Rank that engines set memory aside for.
+        layer_bytes: Bytes of all of them in one layer.
+        step_factor: Times of steps with adapters over those without.
+    """
+
+    modules: tuple[tuple[str, str], ...]
+    rank: int
+    layer_bytes: float
+    step_factor: float
+
+
+@dataclass(frozen=True)
 class ModelArchitecture:
     """A decoder-only transformer as its published configuration describes it.
 
@@ -145,6 +162,7 @@ class ModelArchitecture:
         measured_as: Published checkpoint of the same shape whose measured times hold; empty: ``hf_id``.
         published_format: Format of the checkpoint's weights where a scenario asks for another one.
         speculative: How decode steps make several tokens; ``None`` where they make one.
+        adapters: LoRA adapters beside it; ``None`` where it has none.
     """
 
     name: str
@@ -173,6 +191,7 @@ class ModelArchitecture:
     measured_as: str = ""
     published_format: WeightFormat | None = None
     speculative: Speculative | None = None
+    adapters: Adapters | None = None
 
     def kv_copies(self, gpus: int) -> float:
         """How often the KV cache of a sequence is held when ``gpus`` share the model in tensor parallel.
@@ -220,8 +239,16 @@ class ModelArchitecture:
 
     @property
     def layer_bytes(self) -> float:
-        """Bytes of the weights of one layer (mean over the layers)."""
-        return self.plain_bytes + self.experts * self.expert_params * BYTES_PER_PARAMETER[self.weight_format]
+        """Bytes of the weights of one layer (mean over the layers), with those of adapters."""
+        own = self.plain_bytes + self.experts * self.expert_params * BYTES_PER_PARAMETER[self.weight_format]
+        return own if self.adapters is None else own + self.adapters.layer_bytes
+
+    @property
+    def adapted_width(self) -> int:
+        """Inputs and outputs of the matrices of one layer that adapters change: attention and dense feed-forward block."""
+        heads, kv_heads = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        dense = self.dense_ffn_params_per_layer // self.hidden + 3 * self.hidden
+        return 2 * (self.hidden + heads) + 2 * (self.hidden + kv_heads) + dense
 
     def end_bytes(self, stages: int) -> float:
         """Bytes of what the first or last of ``stages`` holds besides layers, in BF16.

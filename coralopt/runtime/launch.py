@@ -220,6 +220,7 @@ class Launch:
         variants: Model, as requests say it -> model of its pipelines -> share of the requests.
         prefix_hits: Whether the plan counts on prompts found in KV caches, so that those that begin alike go together.
         classes: Model, as requests say it -> the classes of its requests; empty where it has none.
+        adapters: LoRA adapter, as requests say it -> model whose servers hold it.
     """
 
     engine: str
@@ -230,6 +231,7 @@ class Launch:
     variants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prefix_hits: bool = False
     classes: Mapping[str, tuple[RequestClass, ...]] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[NodeLaunch, ...]:

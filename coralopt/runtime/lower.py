@@ -129,7 +129,8 @@ def lower(
     for part in dict.fromkeys(phase.request_class for phase in scenario.model_phases):
         if part is not None:
             classes[part.of] = (*classes.get(part.of, ()), part)
-    return Launch(engine.name, tuple(pipelines), verdicts, scenario.serving.routing, mixed, variants, hits, classes)
+    routing = scenario.serving.routing
+    return Launch(engine.name, tuple(pipelines), verdicts, routing, mixed, variants, hits, classes, scenario.adapters)
 
 
 def _with_classes(pipeline: PipelineLaunch, instance: PlannedInstance, phase: ModelPhase) -> PipelineLaunch:

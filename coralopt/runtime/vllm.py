@@ -100,6 +100,10 @@ class VllmEngine:
         argv += self._batching(job)
         if model.speculative is not None and job.phase == "decode":
             argv += ["--speculative-config", _speculation(model.speculative)]
+        if model.adapters is not None:
+            modules = [f"{name}={self.model_paths.get(name, path)}" for name, path in model.adapters.modules]
+            argv += ["--enable-lora", "--max-loras", str(len(modules)), "--max-lora-rank", str(model.adapters.rank)]
+            argv += ["--lora-modules", *modules]
         if self.kv_cache_bytes:
             argv += ["--kv-cache-memory-bytes", self.kv_cache_bytes]
         elif not self.cpu:

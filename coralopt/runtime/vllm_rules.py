@@ -161,6 +161,11 @@ def _judge_alone(
             f"{_list(names)} in one pipeline works but is outside vLLM's own tests; use one image, one driver and one "
         )
         remarks.append(EngineReason("mixed-gpus", text + "NCCL everywhere"))
+    if phase.model.adapters is not None:
+        text = f"holds {len(phase.model.adapters.modules)} LoRA adapters; their step time is what the scenario says"
+        if phase.phase != "mixed":
+            text += ", and whether KV caches of adapters are passed on was not tried"
+        remarks.append(EngineReason("lora", text))
     unsold = {node.configuration for stage in instance.stages for node in stage.nodes if node.instance_type is None}
     if unsold:
         remarks.append(EngineReason("not-for-sale", f"no instance type is known for {_list(sorted(unsold))}"))

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from coralopt import catalog
 from coralopt.catalog.shapes import ModelShape
-from coralopt.catalog.types import LatentAttention, ModelArchitecture, Speculative, WeightFormat
+from coralopt.catalog.types import GIB, Adapters, LatentAttention, ModelArchitecture, Speculative, WeightFormat
 from coralopt.scenario.document import Checkpoint, InlineModel, Model, Speculation, VariantEntry
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 from coralopt.scenario.parts import Variant
@@ -151,6 +151,42 @@ def _line(place: Path, entry: Model, variant: VariantEntry, mistakes: MistakeLis
             break
         line.append(variant)
     return [entry, *reversed(line)]
+
+
+def with_adapters(
+    key: str, entry: Model, model: ModelArchitecture, taken: set[str], mistakes: MistakeList
+) -> ModelArchitecture:
+    """The model with its LoRA adapters, if it has any.
+
+    Args:
+        key: Key of the model.
+        entry: What the scenario says of it.
+        model: The model itself.
+        taken: Names that requests may use already; those of the adapters are added.
+        mistakes: Takes what is found.
+    """
+    if entry.lora is None:
+        return model
+    place: Path = ("models", key, "lora")
+    for name, stated in (("variants", entry.variants), ("demand", entry.demand.classes)):
+        if stated:
+            what = "variants" if name == "variants" else "classes of requests"
+            mistakes.add(
+                ("models", key, name), f"{what} are not planned for with adapters", f"leave {what} or lora out"
+            )
+    if entry.lora.adapter_gib is None and (model.experts or model.latent is not None):
+        problem = "what an adapter holds of experts or latent attention does not follow from its rank"
+        mistakes.add(place, problem, "give adapter_gib, the memory of one adapter")
+    for name in entry.lora.adapters:
+        if name in taken:
+            mistakes.add((*place, "adapters", name), f"'{name}' is asked for already", "name it otherwise")
+        taken.add(name)
+    each = entry.lora.rank * model.adapted_width * 2.0
+    if entry.lora.adapter_gib is not None:
+        each = float(entry.lora.adapter_gib) * GIB / model.layers
+    modules = tuple((name, part.hf_id or name) for name, part in entry.lora.adapters.items())
+    own = Adapters(modules, entry.lora.rank, len(modules) * each, float(entry.lora.step_factor))
+    return dataclasses.replace(model, adapters=own)
 
 
 def _with_speculation(

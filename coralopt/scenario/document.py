@@ -418,12 +418,35 @@ class VariantEntry(Checkpoint):
     quality: Share = Field(description="how good its answers are, above 0 to 1 (the best: 1)")
 
 
+class Adapter(Section):
+    """One LoRA adapter of a model; lengths of its requests are those of the model's demand."""
+
+    requests_s: Rate = Field(description="request rate for this adapter, on top of the model's, in requests/s")
+    hf_id: Word | None = Field(default=None, description="name or path of its checkpoint; default: its name")
+
+
+class Lora(Section):
+    """LoRA adapters of a model, served together with it: one phase, more memory, slower steps."""
+
+    adapters: dict[Name, Adapter] = Field(min_length=1, description="name that requests use -> its rate and checkpoint")
+    step_factor: Annotated[float, Field(ge=1, le=100)] = Field(
+        description="time of a step with adapters over one without, as measured, at least 1"
+    )
+    rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = Field(
+        default=16, description="rank that engines set memory aside for, at least the largest of an adapter"
+    )
+    adapter_gib: Positive | None = Field(
+        default=None, description="memory of one adapter; default: from rank and the model's shape, in GiB"
+    )
+
+
 class Model(Checkpoint):
     """One model to serve."""
 
     variants: dict[Name, VariantEntry] = Field(
         default_factory=dict, description="name -> one of the ways to serve it; the plan chooses"
     )
+    lora: Lora | None = Field(default=None, description="LoRA adapters: adapters, step_factor and rank")
     mode: Mode | None = Field(default=None, description="how this model is served; default: the scenario's mode")
     slo: Slo = Field(description="ttft_ms and tpot_ms, in ms, and attainment, a share")
     demand: Demand = Field(description="rate and mean lengths")

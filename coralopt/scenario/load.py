@@ -20,7 +20,18 @@ from coralopt.scenario.prices import include_prices
 from coralopt.scenario.read import parse_text, plain_data, read_file
 from coralopt.scenario.resolved import ResolvedScenario
 
-_BUILTINS = ("tiny", "core", "extended", "core-slo", "extended-slo", "auto", "variants", "longtail", "classes")
+_BUILTINS = (
+    "tiny",
+    "core",
+    "extended",
+    "core-slo",
+    "extended-slo",
+    "auto",
+    "variants",
+    "longtail",
+    "classes",
+    "adapters",
+)
 #: A cut may leave its container incomplete, which then goes too; documents are far less deep than this.
 _MOST_CUTS = 50
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from coralopt import catalog
 from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration, RegionLink, Vendor
-from coralopt.scenario.architectures import architecture_of, find_model, variants_of
+from coralopt.scenario.architectures import architecture_of, find_model, variants_of, with_adapters
 from coralopt.scenario.document import (
     CustomGpu,
     Demand,
@@ -290,11 +290,13 @@ def _nodes(document: Document, raw: Mapping[str, object], mistakes: MistakeList)
 def _model_phases(document: Document, mistakes: MistakeList) -> tuple[ModelPhase, ...]:
     found: list[ModelPhase] = []
     names: dict[str, str] = {}
+    asked_for = {_name(key, entry) for key, entry in document.models.items()}
     for key, entry in document.models.items():
         base = architecture_of(key, entry, mistakes)
         if base is None:
             continue
         mode = _mode(document, key)
+        base = with_adapters(key, entry, base, asked_for, mistakes)
         if entry.demand.classes:
             _check_classes(document, key, mistakes)
             for name, part in entry.demand.classes.items():
@@ -347,8 +349,10 @@ def _phases_of(
     if mean_input + mean_output > model.max_position:
         problem = f"a mean request of {mean_input + mean_output:g} tokens exceeds the context of {model.max_position}"
         mistakes.add(place, problem, "shorten input_tokens and output_tokens")
+    lora = document.models[key].lora
+    adapted = 0.0 if lora is None else math.fsum(adapter.requests_s for adapter in lora.adapters.values())
     for phase in PHASES_OF[mode]:
-        rate = _rate(demand, phase, mean_input, mean_output)
+        rate = _rate(demand, phase, mean_input, mean_output, adapted)
         if rate is None:
             wanted = "mixed_tokens_s or decode_tokens_s" if phase == "mixed" else f"{phase}_tokens_s"
             mistakes.add(place, f"the rate of {phase} is missing in mode '{mode}'", f"give {wanted}")
@@ -479,10 +483,15 @@ def _look_up_the_rest(
                 mistakes.add(place, f"unknown node configuration '{name}'", _configuration_hint(name, nodes))
 
 
-def _rate(demand: Demand | DemandClass, phase: Phase, mean_input: float, mean_output: float) -> float | None:
-    """Demand of one phase in tokens/s: input tokens for prefill, output tokens otherwise."""
+def _rate(
+    demand: Demand | DemandClass, phase: Phase, mean_input: float, mean_output: float, adapted: float
+) -> float | None:
+    """Demand of one phase in tokens/s: input tokens for prefill, output tokens otherwise.
+
+    Requests for adapters come on top of a rate of requests; rates of tokens count all.
+    """
     if isinstance(demand, DemandClass) or demand.requests_s is not None:
-        return float(demand.requests_s or 0.0) * (mean_input if phase == "prefill" else mean_output)
+        return (float(demand.requests_s or 0.0) + adapted) * (mean_input if phase == "prefill" else mean_output)
     rate = demand.prefill_tokens_s if phase == "prefill" else demand.decode_tokens_s
     if phase == "mixed" and demand.mixed_tokens_s is not None:
         rate = demand.mixed_tokens_s

@@ -121,6 +121,12 @@ class ResolvedScenario(Facts, Tabular):
         return tuple(dict.fromkeys(phase.served for phase in self.model_phases if phase.request_class is not None))
 
     @property
+    def adapters(self) -> dict[str, str]:
+        """LoRA adapter -> model beside which it is served, as requests say them."""
+        adapted = [(phase.served, phase.model.adapters) for phase in self.model_phases]
+        return {name: served for served, some in adapted if some is not None for name, _ in some.modules}
+
+    @property
     def models_with_variants(self) -> tuple[str, ...]:
         """Names of models that are served by variants, as requests say them."""
         return tuple(dict.fromkeys(phase.served for phase in self.model_phases if phase.variant is not None))
@@ -444,7 +450,8 @@ def _digest(scenario: Facts) -> str:
         for name, value in nothing.items():
             if entry[name] == value:
                 del entry[name]
-        usual = {"kv_format": "bf16", "latent": None, "measured_as": "", "published_format": None, "speculative": None}
+        usual: dict[str, object] = {"kv_format": "bf16", "measured_as": ""}
+        usual |= dict.fromkeys(("latent", "published_format", "speculative", "adapters"))
         for name, value in usual.items():
             if entry["model"][name] == value:
                 del entry["model"][name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,8 @@ def simulate(
     layouts = tuple(lay_out(plan, tables, config, source) for _, plan in timed)
     models = common_models(layouts)
     schedule = Schedule(np.array(starts), layouts, models, window, _epoch_starts(starts, window, epoch_s))
-    numbers = _model_numbers(trace, model, models)
+    adapters = {name: served for layout in layouts for name, served in layout.scenario.adapters.items()}
+    numbers = _model_numbers(trace, model, models, adapters)
     hits = of_phases(arrival, numbers, schedule, lambda phase: phase.prefix_hit)
     requests = requests_of(arrival, inputs, outputs, numbers, hits)
     stages = max((len(blueprint.stage_sizes) for layout in layouts for blueprint, _ in layout.wanted), default=1)
@@ -170,9 +171,14 @@ def _requests(trace: Trace, duration_s: float | None) -> tuple[Floats, Ints, Int
     )
 
 
-def _model_numbers(trace: Trace, model: npt.NDArray[np.int32], models: tuple[str, ...]) -> Ints:
-    """The trace's model numbers as numbers in ``models``; requests that name none go to the only model there is."""
-    names = trace.models
+def _model_numbers(
+    trace: Trace, model: npt.NDArray[np.int32], models: tuple[str, ...], adapters: Mapping[str, str]
+) -> Ints:
+    """The trace's model numbers as numbers in ``models``; requests that name none go to the only model there is.
+
+    Those for an adapter are the model's.
+    """
+    names = tuple(adapters.get(name, name) for name in trace.models)
     if not trace.is_named:
         if len(models) > 1:
             raise CoraloptError(

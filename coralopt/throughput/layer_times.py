@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -42,8 +43,48 @@ class LayerTimes(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class SlowerTimes:
+    """Other times, all multiplied by a factor: steps of a model with LoRA adapters.
+
+    Attributes:
+        plain: Times of the model itself.
+        factor: What they are multiplied by.
+    """
+
+    plain: LayerTimes
+    factor: float
+
+    @property
+    def provenance(self) -> str:
+        """As of the plain times, and the factor."""
+        return f"{self.plain.provenance}; with adapters, {self.factor:g} times as long"
+
+    @property
+    def most_prompts(self) -> int:
+        """As of the plain times."""
+        return self.plain.most_prompts
+
+    @property
+    def most_sequences(self) -> int:
+        """As of the plain times."""
+        return self.plain.most_sequences
+
+    def prefill_ms(self, prompts: Floats, tokens: float) -> tuple[Floats, Floats]:
+        """(one layer, embedding and logits), ms."""
+        layer, other = self.plain.prefill_ms(prompts, tokens)
+        return self.factor * layer, self.factor * other
+
+    def decode_ms(self, sequences: Floats, context: float) -> tuple[Floats, Floats]:
+        """(one layer, embedding and logits), ms."""
+        layer, other = self.plain.decode_ms(sequences, context)
+        return self.factor * layer, self.factor * other
+
+
 def mixed_factor(times: LayerTimes) -> float:
     """Measured mixed steps over what :func:`mixed_ms` puts together, layers only; 1 where none were measured."""
+    if isinstance(times, SlowerTimes):
+        return mixed_factor(times.plain)
     return times.mixed_factor if isinstance(times, GridTimes) else 1.0
 
 

@@ -5,7 +5,8 @@ prompts, :func:`coralopt.throughput.layer_times.mixed_ms`) and D(b, x) one decod
 
     time per token of an answer = (V(b, x) + k D(b, x)) / a
 
-The draft stands beside the output head. Host time and hops are counted for every token, not for every step.
+The draft stands beside the output head. Host time and hops are counted for every token, not for every step. Steps of a
+model with LoRA adapters take a factor longer.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration, Speculative
-from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource, mixed_ms
+from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource, SlowerTimes, mixed_ms
 from coralopt.types import Floats
 
 
 class SpeculatingSource:
-    """The times of another source; where a model decodes speculatively, those of a token of its answers.
+    """The times of another source; of speculative decoding those of a token of an answer; slower with adapters.
 
     Args:
         inner: Times of plain steps.
@@ -34,6 +35,8 @@ class SpeculatingSource:
         return self.inner.covers(model, configuration) and (draft is None or self.inner.covers(draft, configuration))
 
     def times(self, model: ModelArchitecture, configuration: NodeConfiguration) -> LayerTimes:
+        if model.adapters is not None:
+            return SlowerTimes(self.times(replace(model, adapters=None), configuration), model.adapters.step_factor)
         if model.speculative is None:
             return self.inner.times(model, configuration)
         plain = self.inner.times(replace(model, speculative=None), configuration)

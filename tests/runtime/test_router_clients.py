@@ -92,6 +92,19 @@ def test_other_names_of_models() -> None:
     with_router([backend], test, aliases={"gpt": "m", "lost": "gone"})
 
 
+def test_adapters_go_to_the_servers_of_their_model_as_they_are() -> None:
+    """An adapter is listed, and its name stays in the request: the server knows it."""
+    backend = FakeBackend("a")
+
+    async def test(client: Client) -> None:
+        assert (await client.ask(model="sql"))[0] == 200
+        assert backend.bodies[0]["model"] == "sql"
+        listed = json.loads((await client.get("/v1/models"))[1])["data"]
+        assert [item["id"] for item in listed] == ["m", "sql"]
+
+    with_router([backend], test, adapters={"sql": "m"})
+
+
 def test_limits_by_key() -> None:
     """Requests and tokens a minute, each key for itself; the key of the environment has none."""
     clients: list[dict[str, Any]] = [

@@ -198,6 +198,7 @@ class Change:
         launch = self._starts.launch
         told = {of: [ClassConfig(**part) for part in parts] for of, parts in class_configs(launch).items()}
         router.route_by(launch.routing, launch.mixed_share, launch.variants, told)
+        router.adapters = launch.adapters
         for pipeline in started:
             route(pipeline, router)
         for pipeline in self.kept.values():

@@ -155,6 +155,8 @@ class _Endpoints:
         if (original := limits.aliases.get(model)) is not None:
             model = original
             body["model"] = model
+        # A request for an adapter goes to a server of its model as it is.
+        model = self.router.adapters.get(model, model)
         if model not in self.router.models():
             known = ", ".join(self._names()) or "none"
             return error_response(404, f"the model {model!r} is not served here; served are: {known}")
@@ -165,7 +167,8 @@ class _Endpoints:
 
     def _names(self) -> list[str]:
         served = self.router.models()
-        return [*served, *(name for name, model in self.router.config.aliases.items() if model in served)]
+        others = [*self.router.config.aliases.items(), *self.router.adapters.items()]
+        return [*served, *(name for name, model in others if model in served)]
 
     async def models(self, _: web.Request) -> web.Response:
         models = [{"id": name, "object": "model", "owned_by": "coralopt"} for name in self._names()]

@@ -95,6 +95,9 @@ class RouterConfig(_Part):
         default={}, description="Model name that requests use -> its classes of requests; the last one takes the rest."
     )
     aliases: dict[str, str] = Field(default={}, description="Other names of models, as clients may say them.")
+    adapters: dict[str, str] = Field(
+        default={}, description="LoRA adapter that requests name -> model name whose backends hold it."
+    )
     clients: tuple[ClientConfig, ...] = Field(default=(), description="Keys with limits, beside CORALOPT_API_KEY.")
     admin_hosts: tuple[str, ...] = Field(
         default=(), description="Names with a dot under which the admin endpoints may be called."
@@ -185,6 +188,8 @@ def router_document(launch: Launch) -> dict[str, Any]:  # Any: as above
     split: dict[str, Any] = {name: shares for name, shares in splits.items() if shares}  # Any: as above
     if launch.classes:
         split["classes"] = class_configs(launch)
+    if launch.adapters:
+        split["adapters"] = dict(launch.adapters)
     if launch.prefix_hits:
         split["affinity"] = "prefix"
     return {"format": "coralopt-router", "version": 1, **routing, **split, "backends": backends}

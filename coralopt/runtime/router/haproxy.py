@@ -46,6 +46,9 @@ def haproxy_configuration(config: RouterConfig, host: str, port: int, certificat
     wrong += ["there are no backends"] if not models else []
     wrong += ["clients have limits of their own"] if config.clients else []
     wrong += ["models have aliases: it does not change what is in a request"] if config.aliases else []
+    wrong += (
+        ["adapters of several models: it does not know whose a request's is"] if config.adapters and models[1:] else []
+    )
     wrong += ["affinity by prefix: it does not read prompts"] if config.affinity == "prefix" else []
     if wrong:
         raise LaunchError("\n  - ".join(["HAProxy cannot route this plan:", *wrong]) + "\nuse `coralopt route` for it")

@@ -47,6 +47,7 @@ class Router:
         self._routing: Routing = config.routing
         self._ways: dict[str, tuple[_Way, ...]] = {}
         self._served: dict[str, str] = {}
+        self.adapters: Mapping[str, str] = config.adapters
         self._key_header = {"Authorization": f"Bearer {backend_key}"} if backend_key else {}
         self.wire = Wire(config.connect_timeout_s)
         self.health = Health(config, self.wire, self.backends, self._changed)
@@ -195,6 +196,7 @@ class Router:
         for name in [name for name in self.backends if name not in wanted]:
             self.remove(name)
         self.route_by(config.routing, config.mixed_share, config.variants, config.classes)
+        self.adapters = config.adapters
 
     async def drain(self, name: str, timeout_s: float | None = None) -> bool:
         """Send no new requests to a backend and wait for those it has.
