@@ -4,7 +4,7 @@ VENV ?= .venv
 # Processes that run the tests.
 WORKERS ?= auto
 BIN := $(VENV)/bin
-SCENARIO ?= core
+SCENARIO ?= core-slo
 
 .PHONY: help plan links test test-wheel test-slow test-full mutants test-torch test-vllm lint types docs notebooks screenshots benchmark-throughput clean
 

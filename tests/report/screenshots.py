@@ -21,7 +21,7 @@ IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 PAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     (
         "plan",
-        ("plan core --simulate -o core.json", "report core.json --analyse -o plan.html"),
+        ("plan core-slo -o core.json", "report core.json -o plan.html"),
         1060,
     ),
     (
