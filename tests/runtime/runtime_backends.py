@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -226,6 +231,20 @@ def with_router(
                 await each.close()
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+def make_certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS of a server, and of a client that believes anybody; skips the test without openssl."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    names = [str(folder / name) for name in ("key.pem", "cert.pem")]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    subprocess.run([*command, "-keyout", names[0], "-out", names[1]], check=True, capture_output=True)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(names[1], names[0])
+    client = ssl.create_default_context()
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    return server, client
 
 
 def count(client: Client, name: str, **labels: str) -> float:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import shutil
-import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from runtime_backends import Client, FakeBackend, with_router
+from runtime_backends import Client, FakeBackend, make_certificate, with_router
 
 from coralopt.cli.launch_options import ListenOptions
 from coralopt.errors import LaunchError
@@ -191,14 +188,9 @@ def test_a_full_disk_costs_log_lines_and_no_request() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_https(tmp_path: Path) -> None:
     """With a certificate the router speaks HTTPS only."""
-    names = [str(tmp_path / name) for name in ("key.pem", "cert.pem")]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
-    subprocess.run([*command, "-keyout", names[0], "-out", names[1]], check=True, capture_output=True)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(names[1], names[0])
+    context, _ = make_certificate(tmp_path)
 
     async def run() -> None:
         async with (

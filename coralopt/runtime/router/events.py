@@ -30,9 +30,13 @@ class EventFilter:
         #: Whether the stream has said that it is complete.
         self.done = False
 
+    def passes(self, chunk: bytes, end: bytes = b"\n\n") -> bool:
+        """Whether it goes to the client as it is, with nothing in it to be seen: whole events, up to such an end."""
+        return not self._rest and chunk.endswith(end) and _DONE not in chunk and b'"usage"' not in chunk
+
     def feed(self, chunk: bytes) -> bytes:
         """What of ``chunk`` and what was kept back goes to the client now."""
-        if not self._rest and chunk.endswith(b"\n\n") and _DONE not in chunk and b'"usage"' not in chunk:
+        if self.passes(chunk):
             return chunk
         self._rest += chunk
         passed, start = [], 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from time import monotonic
 
 from aiohttp import HttpVersion11, web
 
 from coralopt.runtime.router.events import EventFilter
+from coralopt.runtime.router.readers import plain_socket
 from coralopt.runtime.router.wire import Broken, ServerAnswer
 
 #: Bytes that a client may be behind before its server is not read any more; seconds between two looks whether it caught up.
@@ -25,10 +28,12 @@ class Passage:
         self._answer, self._events = answer, events
         self._held: list[bytes] = []
         self._transport: asyncio.Transport | None = None
+        #: The client's socket, where chunks can be written to it.
+        self._socket: int | None = None
         self._chunked = True
         #: Done when something has come, and later when the client is too far behind.
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        answer.pour(self._take)
+        answer.pour(self._take, self._take_chunk)
 
     def _take(self, piece: bytes) -> None:
         passed = self._events.feed(piece)
@@ -46,6 +51,26 @@ class Passage:
         if transport.get_write_buffer_size() > MOST_BEHIND:
             self._answer.pause()
             self._wake()
+
+    def _take_chunk(self, chunk: bytes) -> bool:
+        """Pass a chunk on as it is, where it is whole events of no interest and the client has all that came before."""
+        transport = self._transport
+        if (
+            self._socket is None
+            or transport is None
+            or not self._events.passes(chunk, b"\n\n\r\n")
+            or transport.is_closing()
+            or transport.get_write_buffer_size()
+        ):
+            return False
+        try:
+            sent = os.write(self._socket, chunk)
+        except OSError:
+            # The transport waits until it can be written to, or finds out that it never can.
+            return False
+        if sent < len(chunk):
+            transport.write(chunk[sent:])
+        return True
 
     def _wake(self) -> None:
         if not self._woken.done():
@@ -92,6 +117,7 @@ class Passage:
         self._transport, self._chunked = request.transport, request.version >= HttpVersion11
         if self._transport is None:
             return False
+        self._socket = plain_socket(self._transport) if self._chunked else None
         wait_s, behind = idle_s, False
         while not answer.ended.done():
             self._woken = loop.create_future()
@@ -101,9 +127,9 @@ class Passage:
             size = self._transport.get_write_buffer_size()
             if behind and size <= MOST_BEHIND / 2:
                 answer.resume()
-                answer.heard = loop.time()
+                answer.heard = monotonic()
             behind = size > MOST_BEHIND / (2 if behind else 1)
-            left_s = answer.heard + idle_s - loop.time()
+            left_s = answer.heard + idle_s - monotonic()
             if left_s <= 0 and not answer.ended.done():
                 if behind:
                     return False

@@ -11,12 +11,14 @@ import ipaddress
 import re
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
+from time import monotonic
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
+
+from coralopt.runtime.router.readers import Readers, plain_socket
 
 #: Bytes of the head of an answer, and of a line between two chunks.
 LONGEST_HEAD, LONGEST_LINE = 2**16, 2**12
@@ -49,6 +51,15 @@ def place_of(url: str) -> Place:
     return Place(parts.hostname or "", parts.port or (443 if tls else 80), tls, path, parts.netloc.rpartition("@")[2])
 
 
+@lru_cache(maxsize=2**14)
+def _chunk_head(size: int) -> bytes:
+    """The line before a chunk that has ``size`` bytes with it and with its end, as servers write it; else a long one."""
+    for digits in range(1, 9):
+        if len(head := b"%x\r\n" % max(0, size - digits - 4)) == digits + 2 and size - digits - 4 > 0:
+            return head
+    return b"no such chunk"
+
+
 class ServerAnswer:
     """What a server answers; its body comes piece by piece.
 
@@ -56,31 +67,34 @@ class ServerAnswer:
         status: HTTP status.
         headers: By lower-case name.
         ended: Done when the body is whole; fails with :class:`Broken`.
-        heard: When something came last, in the event loop's seconds.
+        heard: When something came last, in seconds of ``time.monotonic``.
+        take_chunk: Gets chunks that came alone, as they came; false for one that is to be fed as others are.
     """
 
-    def __init__(self, status: int, headers: Mapping[str, str], transport: asyncio.Transport) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], connection: _Connection) -> None:
         self.status, self.headers = status, headers
-        loop = asyncio.get_running_loop()
-        self._now = loop.time
-        self.ended: asyncio.Future[None] = loop.create_future()
+        self._hasten = connection.hasten
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Whoever has gone does not ask how it ended.
         self.ended.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self.heard = self._now()
-        self.pause, self.resume = transport.pause_reading, transport.resume_reading
+        self.heard = monotonic()
+        self.pause, self.resume = connection.pause, connection.resume
         self._pieces: list[bytes] = []
         self._take: Callable[[bytes], None] = self._pieces.append
+        self.take_chunk: Callable[[bytes], bool] | None = None
 
     def feed(self, piece: bytes) -> None:
-        self.heard = self._now()
+        self.heard = monotonic()
         self._take(piece)
 
-    def pour(self, take: Callable[[bytes], None]) -> None:
-        """Give ``take`` what came and whatever comes."""
+    def pour(self, take: Callable[[bytes], None], take_chunk: Callable[[bytes], bool]) -> None:
+        """Give ``take`` what came and whatever comes that ``take_chunk`` does not take."""
         for piece in self._pieces:
             take(piece)
         self._pieces.clear()
-        self._take = take
+        self._take, self.take_chunk = take, take_chunk
+        if not self.ended.done():
+            self._hasten()
 
     async def read(self) -> bytes:
         """The whole body.
@@ -97,10 +111,13 @@ class _Connection(asyncio.BufferedProtocol):
 
     Args:
         room: Where what arrives is put; it is read before anything else can arrive, so all connections share it.
+        readers: Read it while a stream comes.
     """
 
-    def __init__(self, room: bytearray) -> None:
-        self._room, self._seen = room, memoryview(room)
+    def __init__(self, room: bytearray, readers: Readers) -> None:
+        self._room, self._seen, self._readers = room, memoryview(room), readers
+        #: Its socket, while ``readers`` have it.
+        self._hastened: int | None = None
         self.idle_since = 0.0
         #: Those that wait beside it for a question.
         self.idle: list[_Connection] = []
@@ -113,8 +130,8 @@ class _Connection(asyncio.BufferedProtocol):
         #: Reads what arrives: the head, or a body of one of three kinds.
         self._read: Callable[[bytes], None] = self._read_head
         self._left = 0
-        #: What comes between two chunks: a size, the end of one, or lines behind the last one.
-        self._expected = "size"
+        #: What comes between two chunks: a size, the end of one, or lines behind the last one; nothing yet.
+        self._expected = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Those of uvloop are of no class of asyncio's.
@@ -136,11 +153,62 @@ class _Connection(asyncio.BufferedProtocol):
         self.transport.write(request)
         return await self._head
 
+    def hasten(self) -> None:
+        """What comes of this answer costs as little as it can."""
+        if (fd := plain_socket(self.transport)) is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._hastened = fd
+            self._readers.add(fd, self)
+
+    def _slow_down(self) -> None:
+        """The transport reads again, and sees the other side close."""
+        if self._hastened is not None:
+            self._readers.remove(self._hastened)
+            self._hastened = None
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def pause(self) -> None:
+        if self._hastened is not None:
+            self._readers.remove(self._hastened)
+        else:
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._hastened is not None:
+            self._readers.add(self._hastened, self)
+        else:
+            self.transport.resume_reading()
+
+    def arrived(self, data: bytes) -> None:
+        """From ``readers``."""
+        answer = self._answer
+        if (
+            answer is not None
+            and answer.take_chunk is not None
+            and self._expected == "size"
+            and not self._rest
+            and data.endswith(b"\r\n")
+            and data.startswith(_chunk_head(len(data)))
+            and answer.take_chunk(data)
+        ):
+            # One whole chunk, as a token comes.
+            answer.heard = monotonic()
+        elif data:
+            self._arrived(data)
+        else:
+            self._slow_down()
+
+    def broke(self, error: OSError) -> None:
+        self._fail(f"the server closed the connection ({error})")
+
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._seen[:nbytes])
+        self._arrived(bytes(self._seen[:nbytes]))
+
+    def _arrived(self, data: bytes) -> None:
         if self._head is None:
             self._fail("the server said something that nobody asked")
             return
@@ -157,7 +225,12 @@ class _Connection(asyncio.BufferedProtocol):
             self.idle.remove(self)
         self._fail(f"the server closed the connection{f' ({error})' if error else ''}")
 
+    def abort(self) -> None:
+        self._slow_down()
+        self.transport.abort()
+
     def _fail(self, why: str) -> None:
+        self._slow_down()
         self.sound = False
         waiting = self._head if self._answer is None else self._answer.ended
         if waiting is not None and not waiting.done():
@@ -167,6 +240,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _finish(self) -> None:
         if self._answer is not None and not self._answer.ended.done():
             self._answer.ended.set_result(None)
+        self._slow_down()
         self._head = None
 
     def _read_head(self, data: bytes) -> None:
@@ -193,7 +267,7 @@ class _Connection(asyncio.BufferedProtocol):
             return
         connection = headers.get("connection", "").lower()
         self.sound = connection != "close" and (version == "HTTP/1.1" or connection == "keep-alive")
-        self._answer = ServerAnswer(status, headers, self.transport)
+        self._answer = ServerAnswer(status, headers, self)
         self._head.set_result(self._answer)
         self._begin_body(status, headers)
         if self._head is not None and end + 4 < len(data):
@@ -228,13 +302,6 @@ class _Connection(asyncio.BufferedProtocol):
         assert self._answer is not None
         if self._rest:
             data, self._rest = self._rest + data, b""
-        elif self._expected == "size" and (match := _SIZE.match(data)) is not None:
-            # One whole chunk, as a token comes.
-            begin, length = match.end() + 2, int(match[1], 16)
-            whole = begin + length + 2 == len(data) and data.startswith(b"\r\n", begin - 2) and data.endswith(b"\r\n")
-            if length and whole:
-                self._answer.feed(data[begin:-2])
-                return
         pieces, start, size = [], 0, len(data)
         while start < size:
             if self._left:
@@ -279,7 +346,7 @@ class Wire:
     def __init__(self, connect_timeout_s: float) -> None:
         self._connect_timeout_s = connect_timeout_s
         self._idle: dict[Place, list[_Connection]] = {}
-        self._room = bytearray(ROOM)
+        self._room, self._readers = bytearray(ROOM), Readers()
         self._tls: ssl.SSLContext | None = None
 
     @asynccontextmanager
@@ -300,25 +367,26 @@ class Wire:
             yield await connection.ask(request)
         finally:
             if connection.reusable:
-                connection.idle_since = time.monotonic()
+                connection.idle_since = monotonic()
                 connection.idle = self._idle.setdefault(root, [])
                 connection.idle.append(connection)
             else:
-                connection.transport.abort()
+                connection.abort()
 
     def close(self) -> None:
         """Those that are in use end with their contexts."""
         for connection in [connection for connections in self._idle.values() for connection in connections]:
-            connection.transport.abort()
+            connection.abort()
+        self._readers.close()
 
     def _from_idle(self, root: Place) -> _Connection | None:
         connections = self._idle.get(root, [])
-        oldest = time.monotonic() - REUSE_S
+        oldest = monotonic() - REUSE_S
         while connections:
             connection = connections.pop()
             if connection.reusable and connection.idle_since > oldest:
                 return connection
-            connection.transport.abort()
+            connection.abort()
         return None
 
     async def _connect(self, root: Place) -> _Connection:
@@ -330,7 +398,7 @@ class Wire:
             for address in await _addresses(root):
                 try:
                     _, connection = await loop.create_connection(
-                        lambda: _Connection(self._room),
+                        lambda: _Connection(self._room, self._readers),
                         address,
                         root.port,
                         ssl=self._tls if root.tls else None,
