@@ -17,8 +17,10 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.coverings import NodeLimit
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search.context import SearchContext
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.instances import allocation_instance
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 
@@ -56,3 +58,22 @@ def test_limits_only_cut_what_they_say(problem: AllocationProblem, seed: int) ->
         for limit in (NodeLimit(phase, cell, 0, cut), NodeLimit(phase, cell, cut + 1, most))
     ]
     assert min(bounds) <= float(truth) * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("seed", [601, 1458])
+def test_ctrl_c_in_a_leaf_ends_the_tree(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The back end heard it first: no other leaf is handed over."""
+    leaves: list[int] = []
+
+    def interrupted(search: SearchContext, coverings: object) -> float:
+        leaves.append(seed)
+        search.interrupted, search.deadline = True, 0.0
+        return -np.inf
+
+    monkeypatch.setattr("coralopt.allocation.search.branching.best_choice", interrupted)
+    limits = SearchLimits(direct_columns=0, most_coverings=0, leaf_coverings=2, first_rise=0.5)
+    search = AllocationSearchOptions(limits=limits)
+    result = solve_allocation(allocation_instance(seed), options=EXACT, search=search)
+    assert len(leaves) == 1
+    assert result.interrupted
+    assert result.bound_usd_h <= result.cost_usd_h

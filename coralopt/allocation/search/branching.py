@@ -68,12 +68,17 @@ class _Tree:
     def __init__(self, search: SearchContext, root: Root, guess: float) -> None:
         assert search.capacity_prices is not None
         self.search, self.guess = search, guess
-        self.deadline = time.perf_counter() + search.share_of_left()
+        self.own_deadline = time.perf_counter() + search.share_of_left()
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
         first = _Node((), alive, MasterState(search.capacity_prices))
         #: Open nodes by bound, then by age.
         self.heap: list[tuple[float, int, _Node]] = [(root.lagrangian.bound, 0, first)]
         self.born, self.closed = 1, np.inf
+
+    @property
+    def deadline(self) -> float:
+        """``time.perf_counter`` at which it ends: that of its share, or of the search, which Ctrl-C sets to now."""
+        return min(self.own_deadline, self.search.deadline)
 
     def target(self) -> float:
         """What is worth proving, USD/h; falls as better allocations are found."""
