@@ -7,6 +7,7 @@ the cheapest price.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -180,12 +181,26 @@ _Row = tuple[str, str, int, str, tuple[float | None, float | None, int | None]]
 
 
 def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
-    rows = list(csv.DictReader(stream))
-    names = {(name or "").strip().lower(): name for name in (rows[0] if rows else {})}
+    lines = stream.readlines()
+    # Whichever parts the columns of the header.
+    reader = csv.DictReader(lines, delimiter=max(",;\t", key="".join(lines[:1]).count))
+    names = {name.strip().lower(): name for name in reader.fieldnames or ()}
+    rows = []
+    for row in reader:
+        if None in row or None in row.values():
+            fields_there = len(names) + len(row.get(None, ())) - list(row.values()).count(None)
+            raise CoraloptError(
+                f"{path}: line {reader.line_num}: {fields_there} fields where the header has {len(names)}"
+            )
+        rows.append(row)
     columns = {field: next((names[n] for n in choices if n in names), None) for field, choices in _OWN.items()}
     named = bool(columns["gpu"] or columns["gpus"])
     needed = ("region", "instance_type", *(("gpu", "gpus") if named else ()), "on_demand_usd_h")
-    missing = [field for field in needed if not columns[field]]
+    missing = ["usd_h" if field == "on_demand_usd_h" else field for field in needed if not columns[field]]
+    if not names or not (missing or rows):
+        raise CoraloptError(
+            f"{path}: {'no prices below the header' if names else 'the file is empty, no column of prices'}"
+        )
     if missing:
         raise CoraloptError(
             f"{path}: no known price file: no column {', '.join(missing)}. Known are SkyPilot's catalogs, AWS's price list "
@@ -213,6 +228,8 @@ def _table(path: Path, stream: TextIO) -> Iterator[_Row]:
             apart[cell(row, "region"), cell(row, "gpu"), count] = prices
     for number, row in enumerate(rows, start=2):
         kind, gpu = cell(row, "instance_type"), cell(row, "gpu")
+        if not kind.isprintable():
+            raise CoraloptError(f"{path}: line {number}: {kind!r} is no instance type")
         if not kind:
             continue
         count, prices, quota = figures(number, row)
@@ -251,17 +268,16 @@ def _amount(text: str) -> float | None:
     """
     if not text:
         return None
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{text} is neither a price nor a count; give a number from 0 on")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) < float("inf"):
+            return value
+    raise ValueError(f"{text} is neither a price nor a count; give a plain number from 0 on, like 1030.5")
 
 
 def _quota(text: str) -> int | None:
-    quota = int(text) if text else None
-    if quota is not None and quota < 0:
-        raise ValueError(f"{text} is no quota; give a number of nodes from 0 on")
-    return quota
+    if text and not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text} is no quota; give a whole number of nodes from 0 on")
+    return int(text) if text else None
 
 
 def _aws(path: Path, stream: TextIO) -> Iterator[_Row]:
@@ -309,7 +325,9 @@ def _json(path: Path, stream: TextIO) -> Iterator[_Row]:
     try:
         yield from _json_rows(members(stream, _JSON_LISTS))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        what = {KeyError: f"no {error}", RecursionError: "nested too deeply"}.get(type(error), str(error))
+        other = "an entry of another form"
+        words = {KeyError: f"no {error}", RecursionError: "nested too deeply", TypeError: other, AttributeError: other}
+        what = words.get(type(error), str(error))
         raise CoraloptError(
             f"{path}: neither AWS's price list nor Azure's retail prices nor Google Cloud's SKUs: {what}"
         ) from error

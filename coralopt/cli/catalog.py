@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -73,11 +74,26 @@ def gpus(words: WordsArgument = None, json_output: JsonFlag = False) -> None:
 
 
 @app.command("offers")
-def offers(words: WordsArgument = None, json_output: JsonFlag = False) -> None:
+def offers(
+    words: WordsArgument = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option(help="Those of a catalog that `catalog import` wrote: a file, or `user` for your own."),
+    ] = None,
+    json_output: JsonFlag = False,
+) -> None:
     """List prices: region, node configuration, the cloud's instance type, USD per node-hour."""
     from coralopt.catalog import offers as known
+    from coralopt.catalog.price_files import read_user_catalog
+    from coralopt.replacing import user_catalog
     from coralopt.report.table import Column, numbers
 
+    if catalog is not None:
+        nodes = read_user_catalog(user_catalog() if catalog == "user" else Path(catalog))
+        own: list[Column | str] = ["region", "node", "instance type", *numbers("{:,.4f}", "USD/h", "spot USD/h")]
+        own += [*numbers("{:,}", "quota"), "date", Column("source")]
+        _list("offers", own, [tuple(vars(node).values()) for node in nodes], map(asdict, nodes), words, json_output)
+        return
     rows = [
         (
             *(offer.region, offer.configuration, offer.instance_type, offer.on_demand_usd_h, offer.spot_usd_h),
@@ -140,10 +156,13 @@ def import_prices(
 ) -> None:
     """Take prices, instance types and quotas of FILES into a catalog of your own, which scenarios name."""
     from coralopt.catalog.price_files import catalog_text, cheapest, read_prices, read_user_catalog, skypilot_file
+    from coralopt.errors import OptionError
     from coralopt.plan.files import write_text
     from coralopt.replacing import user_catalog
     from coralopt.report.table import make_table, numbers
 
+    if date is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
+        raise OptionError(f"--date {date!r} is no date; write it like 2026-01-31")
     target, nodes, skipped = output or user_catalog(), [], Counter[str]()
     for path in map(skypilot_file, files):
         day = date or datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() if path.exists() else ""
@@ -158,7 +177,10 @@ def import_prices(
     write_text(target, catalog_text(merged.values()), "the catalog")
     regions = Counter(node.region for node in new)
     table = make_table("Imported", ["region", *numbers("{:,}", "nodes")], sorted(regions.items()))
-    lines = [f"{len(new)} prices taken into {target}, which has {len(merged)}"]
+    lines = [
+        f"{len(new)} prices taken into {target}, which has {len(merged)}; `catalog: {output or 'user'}` in a scenario's "
+        f"pool names it, `coralopt catalog offers --catalog {output or 'user'}` lists it"
+    ]
     if skipped:
         known = ", ".join(f"{name} ({count})" for name, count in skipped.most_common(12))
         lines.append(f"left out, nodes that the catalog does not know (rows): {known}")

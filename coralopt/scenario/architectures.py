@@ -35,8 +35,10 @@ def find_model(key: str, given: str | None, mistakes: MistakeList, place: Path =
             near = get_close_matches(wanted, alike, 1, 0.95)
             hint = f"did you mean '{near[0]}'?" if near else ""
         if not hint.startswith("did"):
-            own = "name its config.json or folder (./config.json), or describe it under 'model'"
-            hint = f"{hint}; or {own}" if hint else own
+            hint = (
+                "name its config.json or folder (./config.json), or describe it under 'model'; `coralopt catalog models` "
+                "lists those known by name"
+            )
         mistakes.add(place, f"unknown model '{wanted}'", hint)
     return found
 

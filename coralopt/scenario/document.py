@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     ConfigDict,
@@ -36,7 +37,17 @@ Word = Annotated[str, Field(pattern=r"^([A-Za-z0-9._/~][A-Za-z0-9._/~@+:=-]*)?$"
 Text = Annotated[str, Field(max_length=2000)]
 Milliseconds = Annotated[float, Field(ge=1, le=3_600_000)]
 HostMilliseconds = Annotated[float, Field(ge=0, le=60_000)]
-Rate = Annotated[float, Field(ge=0, le=1e12)]
+
+
+def _zero_or_some(rate: float) -> float:
+    if 0 < rate < LEAST_RATE:
+        raise ValueError(f"must be 0 or at least {LEAST_RATE:g}, not {rate:g}")
+    return rate
+
+
+#: Requests or tokens a second below which nobody asks for anything: one in thirty years.
+LEAST_RATE = 1e-9
+Rate = Annotated[float, Field(ge=0, le=1e12), AfterValidator(_zero_or_some)]
 Tokens = Annotated[float, Field(gt=0, le=1e8)]
 Variation = Annotated[float, Field(ge=0, le=20)]
 Usd = Annotated[float, Field(ge=0, le=1e6)]
@@ -512,7 +523,9 @@ class SpotEntry(Section):
     """Spot nodes of one configuration in one region, beside those on demand."""
 
     available: Count = Field(description="spot nodes that can be rented, a whole number")
-    price_usd_h: Usd | None = Field(default=None, description="spot price; overrides the catalog, in USD per node-hour")
+    price_usd_h: Usd | None = Field(
+        default=None, description="spot price in place of the catalog's, in USD per node-hour"
+    )
     preemption_usd_h: Usd = Field(
         default=0.0, description="what preemptions cost on top, on average, in USD per node-hour"
     )
@@ -529,7 +542,7 @@ class Commitment(Section):
 class PoolEntry(Section):
     """Supply of one node configuration in one region."""
 
-    available: Count = Field(description="nodes that can be rented, a whole number")
+    available: Count = Field(description="nodes that can be rented, a whole number; 0 beside spot nodes alone")
     reserved: Count = Field(
         default=0, description="how many of these are paid for already and cost nothing more, a whole number"
     )
@@ -537,7 +550,7 @@ class PoolEntry(Section):
     commitment: Commitment | None = Field(
         default=None, description="nodes among those on demand that a term makes cheaper: nodes, price_usd_h and term_h"
     )
-    price_usd_h: Usd | None = Field(default=None, description="overrides the catalog, in USD per node-hour")
+    price_usd_h: Usd | None = Field(default=None, description="price in place of the catalog's, in USD per node-hour")
     instance_type: Word | None = Field(
         default=None, description="the cloud's name of the instance; overrides the catalog"
     )

@@ -35,7 +35,20 @@ _BOUNDS = {
     "less_than_equal": "le",
 }
 _SIGNS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-_QUANTITY = re.compile(r"\s*([-+]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9]\S*)?\s*")
+#: Thousands may be apart; a comma that is followed by anything but three digits is a decimal one.
+_QUANTITY = re.compile(
+    r"\s*[$€£]?\s*([-+]?(?:[0-9]{1,3}(?:[,_ ][0-9]{3})+|[0-9]+)(?:[.,][0-9]+)?(?:[eE][-+]?[0-9]+)?)"
+    r"\s*([^\W\d_][^\s\d]*|[%$€£])?\s*"
+)
+#: Words of other tools -> the key that means the same.
+_SYNONYMS = {
+    **dict.fromkeys(("rps", "qps", "rate", "rpm", "throughput"), "requests_s"),
+    **dict.fromkeys(("itl", "tbt", "inter"), "tpot_ms"),
+    **dict.fromkeys(("prompt", "isl"), "input_tokens"),
+    **dict.fromkeys(("completion", "osl"), "output_tokens"),
+    **dict.fromkeys(("count", "nodes", "quantity", "quota"), "available"),
+    **dict.fromkeys(("price", "cost", "usd"), "price_usd_h"),
+}
 
 
 def describe(value: object) -> str:
@@ -116,7 +129,8 @@ def _quantity_hint(value: object, field: str, description: str) -> str:
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return description
-    number, unit = match[1].replace(",", "").replace("_", ""), (match[2] or "").lower()
+    number = re.sub(r"[,_ ](?=[0-9]{3}(?![0-9]))", "", match[1]).replace(",", ".")
+    unit = (match[2] or "").lower()
     factors = {"": 1.0, "ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "min": 6e4}
     if field.endswith("_ms") and unit in factors:
         number = f"{float(number) * factors[unit]:g}"
@@ -129,7 +143,8 @@ def _quantity_hint(value: object, field: str, description: str) -> str:
 
 def _key_hint(key: str, fields: Mapping[str, FieldInfo]) -> str:
     hint = suggest(key, fields, "a key")
-    field = next((name for name in fields if f"'{name}'" in hint), None)
+    meant = _SYNONYMS.get(re.split(r"[_-]", key.lower())[0])
+    field = meant if meant in fields else next((name for name in fields if f"'{name}'" in hint), None)
     if field is None:
         # 'prefill' and 'prefill_s' mean the same key with another unit or none.
         field = next((name for name in fields if name.split("_")[0] == re.split(r"[_-]", key)[0] and "_" in name), None)

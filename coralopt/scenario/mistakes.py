@@ -12,6 +12,8 @@ from coralopt.errors import Mistake, ScenarioError
 Path = tuple[str | int, ...]
 #: More mistakes than these are not looked for; then only the first ones are told.
 MOST_MISTAKES, TOLD_OF_MANY = 200, 10
+#: Choices that a hint lists.
+MOST_CHOICES = 16
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,14 @@ def dotted(path: Path) -> str:
 
 
 def suggest(word: str, choices: Iterable[str], what: str = "") -> str:
-    """The nearest choice, or else all of them."""
+    """The nearest choice, or else what there is to choose from."""
     known = {choice.lower(): choice for choice in choices}
     nearest = get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     if nearest:
         return f"did you mean '{known[nearest[0]]}'?"
-    return f"choose{' ' + what if what else ''} from {', '.join(known.values())}" if known else ""
+    listed = [*known.values()][:MOST_CHOICES]
+    more = f" and {len(known) - len(listed)} more" if len(known) > len(listed) else ""
+    return f"choose{' ' + what if what else ''} from {', '.join(listed)}{more}" if known else ""
 
 
 class MistakeList:

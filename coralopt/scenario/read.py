@@ -102,6 +102,14 @@ class _Builder:
         return text
 
 
+#: What libyaml says -> what its reader can do about it.
+_IN_WORDS = {
+    "found character that cannot start any token": "no value begins so; indent with spaces, not tabs, and quote texts that "
+    "begin with @, ` or %",
+    "but found another document": "a second document begins here; keep one, without '---'",
+}
+
+
 def _syntax(mistakes: MistakeList, language: str, problem: str, line: int, column: int) -> None:
     mistakes.add((), f"invalid {language} syntax in line {line}, column {column}: {problem}", line=line)
     mistakes.raise_any()
@@ -134,6 +142,7 @@ def _compose(text: str, mistakes: MistakeList) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "unreadable"
+        problem = _IN_WORDS.get(problem, problem)
         _syntax(mistakes, "YAML", problem, mark.line + 1 if mark else 1, mark.column + 1 if mark else 1)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

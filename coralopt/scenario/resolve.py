@@ -510,10 +510,9 @@ def _supply(
         asked = _asked(region, entry, place)
         custom = region not in catalog.regions()
         if custom and (not asked or any(given.price_usd_h is None for _, given, _ in asked)):
-            hint = (
-                f"{suggest(region, catalog.regions())} A region of your own needs a price_usd_h for each configuration"
-            )
-            mistakes.add(place, f"unknown region '{region}'", hint)
+            hint = suggest(region, catalog.regions())
+            own = "a region of your own needs a price_usd_h for each configuration"
+            mistakes.add(place, f"unknown region '{region}'", f"{hint} {'' if hint.endswith('?') else '- '}{own}")
         without_price: list[str] = []
         for configuration, given, where in asked:
             if configuration not in nodes:
@@ -599,14 +598,17 @@ def _configuration_hint(text: str, nodes: Mapping[str, NodeConfiguration]) -> st
     gpus = {node.gpu.name for node in nodes.values()} | set(catalog.gpus())
     if text in gpus:
         return f"did you mean '1x{text}'?"
-    if counted and counted[2] in gpus:
+    if counted and counted[2] in gpus and int(counted[1]) > 0:
         return f"declare it under 'nodes' with gpu: {counted[2]}, count: {counted[1]} and network_gb_s"
-    if counted:
-        nearest = suggest(counted[2], gpus)
+    if counted and counted[2] not in gpus:
+        # 'A100-80GB', 'H100-SXM5': the longest name that it begins with.
+        known = sorted((gpu for gpu in gpus if re.match(rf"{gpu}(-|GB)", counted[2], re.IGNORECASE)), key=len)
+        nearest = f"did you mean '{known[-1]}'?" if known else suggest(counted[2], gpus)
         return (
             f"the GPU is unknown: {nearest}" if nearest.startswith("did") else f"known GPUs: {', '.join(sorted(gpus))}"
         )
-    return suggest(text, nodes)
+    sold = [name for (_, name), offer in catalog.offers().items() if offer.instance_type == text]
+    return f"the catalog calls this instance type '{sold[0]}'" if sold else suggest(text, nodes)
 
 
 def _running(

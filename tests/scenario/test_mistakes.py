@@ -88,6 +88,28 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     ((*SUPPLY, "4xL4", "available"), -1, f"{C}.4xL4.available", "at least 0", ""),
     ((*SUPPLY, "4xL4", "price_usd_h"), -0.5, f"{C}.4xL4.price_usd_h", "at least 0, not -0.5", "USD"),
     ((*SUPPLY, "4xL4", "price_usd_h"), "$3", f"{C}.4xL4.price_usd_h", "the text '$3'", "USD"),
+    ((*SUPPLY, "4xL4", "price_usd_h"), "1,86", f"{C}.4xL4.price_usd_h", "the text '1,86'", "plain number 1.86 without"),
+    ((*SUPPLY, "4xL4", "price_usd_h"), "1,860.5", f"{C}.4xL4.price_usd_h", "", "plain number 1860.5 without"),
+    (
+        (*SUPPLY, "4xL4", "price_usd_h"),
+        "2026-01-31",
+        f"{C}.4xL4.price_usd_h",
+        "",
+        "price in place of the catalog's, in",
+    ),
+    ((*SUPPLY, "4xL4", "price"), 3, f"{C}.4xL4.price", "unknown key", "'price_usd_h'"),
+    ((*MODEL, "slo", "itl_ms"), 60, f"{P}.slo.itl_ms", "unknown key", "'tpot_ms'"),
+    ((*MODEL, "demand", "requests_s"), 1e-300, f"{P}.demand.requests_s", "0 or at least 1e-09, not 1e-300", ""),
+    *(
+        ((*SUPPLY, name), 1, f"{C}.{name}", "unknown node configuration", hint)
+        for name, hint in (
+            ("8xA100-80GB", "did you mean 'A100'?"),
+            ("1xA100-40GB-SXM", "did you mean 'A100-40'?"),
+            ("0xL4", "did you mean"),
+            ("p5.48xlarge", "this instance type '8xH100'"),
+            ("nothing", " more"),
+        )
+    ),
     (("pruning", "max_nodes"), 0, "pruning.max_nodes", "at least 1", "N_max"),
     (("pruning", "memory_ratio"), 1, "pruning.memory_ratio", "above 1", "rho"),
     (("initialization_penalty",), -0.1, "initialization_penalty", "at least 0", "K"),

@@ -48,6 +48,8 @@ PLAIN = """arrival_s,input_tokens,output_tokens,model
         (BURSTGPT, "burstgpt", [0, 40, 113], [472, 18]),
         (MOONCAKE, "mooncake", [0, 3.053], [6955, 52]),
         (PLAIN, "plain", [0.5, 1, 1], [10, 20]),
+        (PLAIN.replace(",", "\t"), "plain", [0.5, 1, 1], [10, 20]),
+        (PLAIN.replace(",", ";").replace(".", ","), "plain", [0.5, 1, 1], [10, 20]),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import math
 import os
 import re
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 #: Most mistakes one message lists.
 MOST_MISTAKES = 20
 _SPECIAL = re.compile(r'[",\r\n]')
+_COMMA = re.compile(r"^(\s*-?\d+),(\d+\s*)$")
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -146,6 +148,8 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[st
 def csv_rows(path: Path, lines: Iterable[str], before: int = 0) -> Iterator[tuple[int, list[str]]]:
     """(line, fields) of every row of CSV text that is not blank, the header first; all are as long as the header.
 
+    The header tells whether commas, semicolons or tabs part the fields; among semicolons 0,5 is 0.5.
+
     Args:
         path: The file, for messages.
         lines: Its text.
@@ -154,7 +158,10 @@ def csv_rows(path: Path, lines: Iterable[str], before: int = 0) -> Iterator[tupl
     Raises:
         WorkloadError: A row of another length, or not CSV.
     """
-    reader = csv.reader(lines)
+    lines = iter(lines)
+    first = next(lines, "")
+    separator = max(",;\t", key=first.count)
+    reader = csv.reader(itertools.chain([first], lines), delimiter=separator)
     width = 0
     try:
         for row in reader:
@@ -164,7 +171,7 @@ def csv_rows(path: Path, lines: Iterable[str], before: int = 0) -> Iterator[tupl
             width = width or len(row)
             if len(row) != width:
                 raise WorkloadError(f"{path}: line {line}: {len(row)} fields where the header has {width}")
-            yield line, row
+            yield line, [_COMMA.sub(r"\1.\2", field) for field in row] if separator == ";" else row
     except csv.Error as error:
         raise WorkloadError(f"{path}: line {reader.line_num + before}: not CSV: {error}") from error
 
