@@ -106,6 +106,7 @@ def compare(
 ) -> None:
     """Plan SCENARIO with several planners: cost, lower bound, demand met, tokens per USD, time."""
     from coralopt.errors import OptionError
+    from coralopt.plan.bill import throughput_notes
     from coralopt.plan.files import write_text
     from coralopt.planning.compare import Contestant, with_bound
     from coralopt.planning.compare import compare as run
@@ -151,6 +152,7 @@ def compare(
         for row in rows
         for line in (*([row.error] if row.error else []), *row.notes, *row.violations)
     ]
+    lines += throughput_notes(row.plan for row in rows if row.plan is not None)
     if rows and not math.isnan(rows[0].bound_usd_h):
         lines.append(f"lower bound, proven by coral: {rows[0].bound_usd_h:,.4f} USD/h")
     document = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ from coralopt.scenario import ResolvedScenario
 HOURS_A_MONTH = 730
 #: Tokens/s at 1 USD/h -> USD per million tokens.
 _USD_MTOK = 1e6 / 3600
+#: In where a figure is from: a GPU without figures of its own, and links that nobody measured.
+_ALIKE, _LINKED = re.compile(r"(prefill )?assumed like ([^:;]+):"), re.compile(r"all-reduce [\d.]+ GB/s assumed")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class BillLine:
         nodes: How many.
         usd_h_each: Price of one, USD/h; NaN where the plan's scenario has none.
         usd_h, usd_month: Price of all of them; a month has 730 h.
+        throughput: Where the figures of its throughput are from: ``"data sheet, assumed like H100"``.
     """
 
     region: str
@@ -47,6 +50,7 @@ class BillLine:
     usd_h_each: float
     usd_h: float
     usd_month: float
+    throughput: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
         *_transfers(plan),
         *_unused(lines, scenario),
         *_stand_ins(lines, scenario),
-        *_rooflines(plan),
+        *throughput_notes([plan]),
         *left_out(scenario),
     )
     against = _not_compared(plan) if one_gpu is None else one_gpu.compared_with(usd_h)
@@ -201,6 +205,7 @@ def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:
             item.usd_h,
             item.nodes * item.usd_h,
             item.nodes * item.usd_h * HOURS_A_MONTH,
+            _throughput(plan, item.configuration),
         )
         for item in classes
     ]
@@ -293,13 +298,38 @@ def _stand_ins(lines: tuple[BillLine, ...], scenario: ResolvedScenario) -> Itera
         yield f"stand-in prices, no such instance type is known: {'; '.join(words)}"
 
 
-def _rooflines(plan: Plan) -> Iterator[str]:
-    names = {name for d in plan.demands for name, line in d.throughput_sources.items() if line.startswith("roofline")}
+def throughput_notes(plans: Iterable[Plan]) -> Iterator[str]:
+    """What of the throughput figures of the nodes in some plans is not measured, and what of it assumed."""
+    sources: dict[str, set[str]] = defaultdict(set)
+    gpus: dict[str, int] = {}
+    for plan in plans:
+        gpus |= {item.name: item.count for item in plan.resolved.configurations}
+        for name, line in ((name, line) for d in plan.demands for name, line in d.throughput_sources.items()):
+            sources[name].add(line)
+    names = [name for name, lines in sorted(sources.items()) if any(line.startswith("roofline") for line in lines)]
     if names:
-        yield f"throughput from data sheets (roofline), not measured: {', '.join(sorted(names))}"
-    lines = {(name, line) for d in plan.demands for name, line in d.throughput_sources.items()}
-    pattern = re.compile(r"(prefill )?assumed like ([^:;]+):")
-    alike = sorted({(found[2], name, found[1]) for name, line in lines if (found := pattern.search(line))})
-    if alike:
-        words = ", ".join(f"{name} like {gpu}{' in prefill' if prefill else ''}" for gpu, name, prefill in alike)
+        yield f"throughput from data sheets (roofline), not measured: {', '.join(names)}"
+    found = {(m[2], name, m[1] or "") for name in names for line in sources[name] for m in _ALIKE.finditer(line)}
+    if found:
+        words = ", ".join(
+            f"{name} like {gpu}{' in prefill' if prefill else ''}" for gpu, name, prefill in sorted(found)
+        )
         yield f"no figures of their own, assumed to reach the same shares of the data sheet: {words}"
+    guessed = [name for name in names if any(" a guess" in line for line in sources[name])]
+    if guessed:
+        yield f"shares of the data sheet that kernels reach are guessed, not fitted: {', '.join(guessed)}"
+    linked = [n for n in names if gpus.get(n, 1) > 1 and any(_LINKED.search(line) for line in sources[n])]
+    if linked:
+        yield f"speed of the links between the GPUs of a node is assumed: {', '.join(linked)}"
+
+
+def _throughput(plan: Plan, name: str) -> str:
+    """Where the figures of one node are from, in a few words."""
+    words = dict[str, None]()
+    for line in (d.throughput_sources[name] for d in plan.demands if name in d.throughput_sources):
+        kind, _, _ = line.partition(":")
+        kind = "data sheet" if kind == "roofline" else kind
+        found = _ALIKE.search(line)
+        alike = f", {found[1] or ''}assumed like {found[2]}" if found else ", guessed" if " a guess" in line else ""
+        words[f"{kind}{alike}"] = None
+    return "; ".join(words)

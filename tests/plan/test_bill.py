@@ -84,6 +84,34 @@ def test_what_is_not_used_and_why_is_told(mixed_in_fp8: dict[str, Any]) -> None:
     assert "TTFT 2000 ms, TPOT 80 ms" in list(demand_table(plan).columns[1].cells)
 
 
+def test_what_is_assumed_of_a_node_is_told_in_every_output(run_cli: RunCli, tmp_path: Path) -> None:
+    """A guess (A10G), links that nobody measured, figures of another GPU: in the bill, its CSV and a comparison."""
+    nodes = {"2xA10G": {"available": 2, "price_usd_h": 1}, "1xMI300X": {"available": 2, "price_usd_h": 1}}
+    demand = {"requests_s": 1, "input_tokens": 500, "output_tokens": 100}
+    slo = {"ttft_ms": 2000, "tpot_ms": 80, "attainment": "mean"}
+    small, large = {"slo": slo, "demand": demand}, {"slo": slo, "demand": {**demand, "requests_s": 2}}
+    document = {
+        "models": {"qwen3-8b": small, "llama3.3-70b": large},
+        "pool": {"regions": {"r": {"configurations": nodes}}},
+    }
+    plan = plan_scenario(scenario_from_mapping(document))
+    assert {name for _, name in plan.rented_nodes()} == {"2xA10G", "1xMI300X"}
+    expected = [
+        "throughput from data sheets (roofline), not measured: 1xMI300X, 2xA10G",
+        "no figures of their own, assumed to reach the same shares of the data sheet: 1xMI300X like H100 in prefill",
+        "shares of the data sheet that kernels reach are guessed, not fitted: 2xA10G",
+        "speed of the links between the GPUs of a node is assumed: 2xA10G",
+    ]
+    bill = bill_of(plan)
+    assert [note for note in bill.notes if "stand-in" not in note] == expected
+    words = {line.configuration: line.throughput for line in bill.lines}
+    assert words == {"2xA10G": "data sheet, guessed", "1xMI300X": "data sheet, prefill assumed like H100"}
+    assert "prefill assumed like H100" in bill_csv(bill)
+    (tmp_path / "s.json").write_text(json.dumps(document))
+    compared = run_cli("compare", "s.json", "--planners", "coral")
+    assert all(note in compared.stdout + compared.stderr for note in expected)
+
+
 def test_a_refusal_names_gpus_that_were_left_out(mixed_in_fp8: dict[str, Any]) -> None:
     """More of them would not help."""
     mixed_in_fp8["models"]["qwen3-8b"]["demand"]["requests_s"] = 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from coralopt.plan.bill import throughput_notes
 from coralopt.planning.compare import Row
 from coralopt.report.comparison import attained_phases, attainment_table, comparison_table, row_name
 from coralopt.report.drawing import BarPart, BarRow, bars, colour_numbers
@@ -135,6 +136,7 @@ def cost_figures(rows: Sequence[Row]) -> tuple[Block, ...]:
 
 def _remarks(rows: Sequence[Row]) -> list[Block]:
     lines = [f"{row.label}: {text}" for row in rows for text in (row.error, *row.notes, *row.violations) if text]
+    lines += throughput_notes(row.plan for row in rows if row.plan is not None)
     return [Words(line, small=True) for line in lines]
 
 
