@@ -41,8 +41,8 @@ def _keep_output() -> None:
         os.dup2(2, 1)
     except OSError:
         return
-    lines = 1 if os.isatty(kept) else -1
-    sys.stdout = os.fdopen(kept, "w", buffering=lines, encoding=output.encoding, errors=output.errors)
+    # By the line also into a pipe: whoever reads what `launch start --json` says reads it while servers run.
+    sys.stdout = os.fdopen(kept, "w", buffering=1, encoding=output.encoding, errors=output.errors)
 
 
 def _run() -> int:

@@ -46,7 +46,7 @@ class Launched:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "coralopt", *arguments],
             cwd=folder,
-            env={**os.environ, **env},
+            env={**os.environ, "PYTHONUNBUFFERED": "", **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -74,7 +74,7 @@ class Controller:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "coralopt", *arguments, *options],
             cwd=folder,
-            env={**os.environ, **QUIET},
+            env={**os.environ, "PYTHONUNBUFFERED": "", **QUIET},
             stdout=subprocess.PIPE,
             stderr=(folder / "said").open("a"),
             text=True,
