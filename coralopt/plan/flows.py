@@ -58,6 +58,18 @@ def allowed_routes(scenario: ResolvedScenario) -> tuple[ModelRoutes, ...]:
     return tuple(models)
 
 
+def closed_regions(scenario: ResolvedScenario) -> Iterator[str]:
+    """In a sentence, regions that may exchange KV caches with no other for want of a price."""
+    regions, link = scenario.regions, scenario.kv_transfer.link
+    closed = [a for a in regions if all(link(a, b) is None and link(b, a) is None for b in regions if b != a)]
+    if closed and is_routed(scenario) and scenario.kv_transfer.mode == "priced":
+        named = ", ".join(closed[:6]) + (f" and {len(closed) - 6} more" if len(closed) > 6 else "")
+        yield (
+            f"prefill and decode of a request must share a region, since no price is known for sending caches from {named} "
+            "elsewhere; `egress` in the scenario gives one, `kv_transfer: free` allows all"
+        )
+
+
 def _means(scenario: ResolvedScenario, routes: Sequence[Route]) -> tuple[RouteMean, ...]:
     """What the scenario asks of a model's requests over its variants, under its place there."""
     variants = [scenario.model_phases[route.pools[0][0]].variant for route in routes]

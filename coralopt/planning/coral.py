@@ -27,7 +27,7 @@ from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError
 from coralopt.placement import Placement
 from coralopt.plan import Plan
 from coralopt.plan.bill import left_out
-from coralopt.plan.flows import allowed_routes
+from coralopt.plan.flows import allowed_routes, closed_regions
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.on_demand import OnDemandSearch
 from coralopt.planning.operators import case_terms, operator_terms, start_penalties, unmet_prices
@@ -114,7 +114,8 @@ class CoralPlanner:
                     served = _fewest(request, served, deadline)
             except InfeasibleError as error:
                 # More of what no engine runs would not help.
-                raise InfeasibleError("\n".join([str(error), *left_out(scenario)]), error.explanation) from error
+                reasons = [str(error), *left_out(scenario), *closed_regions(scenario)]
+                raise InfeasibleError("\n".join(reasons), error.explanation) from error
         steps.end("allocation")
         tables, gap = warm.tables_of(scenario), request.solve_options.rel_gap
         plan = make_plan(scenario, library, tables, served, request.backend, gap, placements, patterns)

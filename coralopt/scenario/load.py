@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path as FilePath
@@ -72,7 +73,9 @@ def load_scenario(name_or_path: str | FilePath) -> ResolvedScenario:
     include_prices(data, file)
     include_measurements(data, file)
     include_traces(data, file)
-    return _scenario(data, str(file), lines, file.stem)
+    # Whatever a file may be called, a name holds no blanks.
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("._-")[:100]
+    return _scenario(data, str(file), lines, name or "scenario")
 
 
 def scenario_from_mapping(data: Mapping[str, Any], source: str = "scenario") -> ResolvedScenario:

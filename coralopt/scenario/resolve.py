@@ -507,7 +507,7 @@ def _supply(
     for region, entry in document.pool.regions.items():
         place: Path = ("pool", "regions", region)
         supply[region] = {}
-        asked = _asked(region, entry, place)
+        asked = _asked(region, entry, place, document.pool.market == "spot")
         custom = region not in catalog.regions()
         if custom and (not asked or any(given.price_usd_h is None for _, given, _ in asked)):
             hint = suggest(region, catalog.regions())
@@ -579,7 +579,7 @@ def _committed(horizon_h: float | None, given: PoolEntry, where: Path, mistakes:
     return offer.nodes, float(offer.price_usd_h) * terms * float(offer.term_h) / float(horizon_h)
 
 
-def _asked(region: str, entry: Region, place: Path) -> list[tuple[str, PoolEntry, Path]]:
+def _asked(region: str, entry: Region, place: Path, spot: bool) -> list[tuple[str, PoolEntry, Path]]:
     """(configuration, supply, place in the file) of every configuration of a region, shorthand written out."""
     given, place = entry.configurations, (*place, "configurations")
     if isinstance(given, dict):
@@ -590,7 +590,8 @@ def _asked(region: str, entry: Region, place: Path) -> list[tuple[str, PoolEntry
     each = PoolEntry(available=entry.available or 0)
     if isinstance(given, list):
         return [(name, each, (*place, position)) for position, name in enumerate(given)]
-    return [(name, each, place) for name in catalog.node_configurations() if (region, name) in catalog.offers()]
+    offers = ((name, catalog.offers().get((region, name))) for name in catalog.node_configurations())
+    return [(name, each, place) for name, offer in offers if offer and not (spot and offer.spot_usd_h is None)]
 
 
 def _configuration_hint(text: str, nodes: Mapping[str, NodeConfiguration]) -> str:

@@ -20,6 +20,7 @@ from coralopt.allocation import (
     matrix_from_arrays,
     solve_allocation,
 )
+from coralopt.allocation.bounds import routed
 from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.columns import Columns
@@ -97,6 +98,28 @@ def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> Non
         # The truth comes from a linear programme and is off by its tolerance.
         assert found.bound <= truth + 1e-6 + 1e-8 * abs(truth)
         assert (found.column_bounds[used] <= truth + 1e-5).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(problems, st.sampled_from([0, 4, 40]))
+def test_too_many_combinations_cost_only_the_bound(problem: AllocationProblem, pairs: int) -> None:
+    """Where regions allow more combinations than are looked at (forty do), a model may lack a bound; answers stay best."""
+    truth = best_with_routes(problem)
+    columns = Columns.of(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(routed, "PAIRS", pairs)
+        if len(columns):
+            bound = lagrangian_bound(problem, columns, np.zeros(problem.price.shape), grid=1000)
+            assert truth is None or bound.bound <= truth + 1e-6 + 1e-8 * abs(truth)
+        search = AllocationSearchOptions(explained=False, limits=SearchLimits(direct_columns=0, many_templates=0))
+        if truth is None:
+            with pytest.raises(InfeasibleError):
+                solve_allocation(problem, "highs", EXACT, search)
+        else:
+            result = solve_allocation(problem, "highs", EXACT, search)
+            assert result.cost_usd_h == pytest.approx(truth, rel=1e-6, abs=1e-5)
+            assert result.bound_usd_h <= truth * (1 + 1e-7) + 1e-6
+            assert result.gap <= 1e-6
 
 
 def test_what_regions_cannot_exchange_is_explained() -> None:

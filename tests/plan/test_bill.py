@@ -119,6 +119,15 @@ def test_a_refusal_names_gpus_that_were_left_out(mixed_in_fp8: dict[str, Any]) -
         plan_scenario(scenario_from_mapping(mixed_in_fp8))
 
 
+def test_a_refusal_says_where_kv_caches_cannot_go() -> None:
+    """Regions of one's own with a node each: prefill and decode find none to share, however many there are."""
+    slo, demand = {"ttft_ms": 2000, "tpot_ms": 100, "attainment": "mean"}, {"requests_s": 2, "dataset": "azure-conv"}
+    regions = {f"r{i}": {"configurations": {"1xL40S": {"available": 1, "price_usd_h": 1}}} for i in range(8)}
+    document = {"models": {"qwen3-8b": {"slo": slo, "demand": demand}}, "pool": {"regions": regions}}
+    with pytest.raises(InfeasibleError, match=r"must share a region, .* from r0, r1, .* and 2 more"):
+        plan_scenario(scenario_from_mapping(document))
+
+
 def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> None:
     """Each type alone, by the same planner; a pool of one type has nothing to compare."""
     request = PlanRequest(tiny_scenario)

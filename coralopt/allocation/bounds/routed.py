@@ -29,8 +29,9 @@ from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.routes import ModelRoutes
 from coralopt.types import Floats, Ints
 
-#: Edges of one staircase at first; halved until at most ``PAIRS`` pairs of profiles are left.
-EDGES = 96
+#: Edges of one staircase at first; halved until at most ``PAIRS`` pairs of profiles are left, and no bound where so few are
+#: too many.
+EDGES, FEWEST = 96, 3
 #: Pairs of profiles looked at for one model.
 PAIRS = 20_000_000
 
@@ -81,7 +82,7 @@ class RoutedCover:
     """What serves a model at least weight.
 
     Attributes:
-        least: USD/h; infinite where nothing can serve it.
+        least: USD/h; infinite where nothing can serve it, minus infinity where too many regions may to look at them all.
         amounts: Pool -> steps that it gives in the best combination found.
         alone: Steps that instances serving requests alone give in it.
         limit: USD/h; combinations above this were not looked at.
@@ -154,10 +155,12 @@ def routed_cover(
         alone = edges.get(-1, _Edges(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1)))
         optional = -1 in tables or np.isfinite(unmet_usd_h)
         sides = [_profiles([edges[q] for q in qs], limit, 0 if optional else grid) for qs in (firsts, seconds)]
-        sizes = [PAIRS if side is None else len(side[1]) for side in sides]
+        sizes = [PAIRS + 1 if side is None else len(side[1]) for side in sides]
         if sizes[0] * sizes[1] * len(alone.weight) <= PAIRS:
             break
         most //= 2
+        if most < FEWEST:
+            return RoutedCover(-np.inf, {}, 0, np.inf, {}, {}, tables)
     profiles = [side for side in sides if side is not None]
     amounts = []
     for (choice, weight), qs in zip(profiles, (firsts, seconds), strict=True):
@@ -201,7 +204,7 @@ def _profiles(pools: list[_Edges], limit: float, needed: int) -> tuple[Ints, Flo
     """
     choice, weight, reach = np.zeros((1, 0), dtype=np.int64), np.zeros(1), np.zeros(1, dtype=np.int64)
     for edges in pools:
-        if len(weight) * len(edges.weight) > PAIRS and len(edges.weight) > 3:
+        if len(weight) * len(edges.weight) > PAIRS:
             return None
         total = weight[:, None] + edges.weight[None, :]
         k, e = np.nonzero(total <= limit)
