@@ -125,6 +125,7 @@ def test_objective_constants_and_none(tmp_path: Path) -> None:
 
 
 LP_REFUSED = {
+    "digits of another script": (lp("c: \u0663 x + y >= 2"), "not supported"),
     "quadratic objective": (lp(objective="obj: x + [ x ^ 2 ]"), "line 2.*] / 2"),
     "half of nothing": (lp(objective="obj: x / 2"), "line 2.*division"),
     "product without bracket": (lp(objective="obj: x * y"), "line 2.*products"),
@@ -275,6 +276,7 @@ ENDATA
 
 INTEGER = " M 'MARKER' 'INTORG'\n x obj 1 c 1\n M 'MARKER' 'INTEND'"
 MPS_REFUSED = {
+    "digits of another script": (mps(" x obj 1 c \u0663"), "is not a number"),
     "quadratic objective": (mps(rest="QUADOBJ\n x y 1\n y x 1"), "line 10.*triangle"),
     "quadratic entry twice": (mps(rest="QMATRIX\n x x 1\n x x 1"), "line 10.*already"),
     "quadratic matrix": (mps(rest="QMATRIX\n x y 1\n y x 2"), "not symmetric"),

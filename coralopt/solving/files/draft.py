@@ -32,7 +32,7 @@ ALLOWANCES: Mapping[str, str] = MappingProxyType(
 INFINITE = 1e30
 #: From here on some solvers read a figure as infinite.
 HUGE = 1e20
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITY = re.compile(r"[+-]?inf(inity)?", re.I)
 
 

@@ -47,7 +47,7 @@ _HEAD = re.compile(
 )
 _LETTERS = r"A-Za-z0-9_!#$%&?@`'{}~\""
 _TOKEN = re.compile(
-    rf"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<arrow>->)|(?P<product>[][*/^])|(?P<operator><=|>=|=<|=>|<|>|=)|(?P<sign>[+-])|(?P<colon>:)"
+    rf"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<arrow>->)|(?P<product>[][*/^])|(?P<operator><=|>=|=<|=>|<|>|=)|(?P<sign>[+-])|(?P<colon>:)"
     rf"|(?P<name>[{_LETTERS}][{_LETTERS}.,()\[\]]*))"
 )
 _MEANINGS = {"[": "quadratic terms", "]": "a bracket", "^": "powers", "*": "products", "/": "division"}
@@ -174,7 +174,7 @@ def _tokens(source: ModelText, code: str, section: str, tokens: list[_Token], op
                 and before.kind == "number"
                 and (
                     ("e" in before.text.lower() and glued)
-                    or (text[0] in "eE" and (glued or re.fullmatch(r"[eE]\d*", text)))
+                    or (text[0] in "eE" and (glued or re.fullmatch(r"[eE][0-9]*", text)))
                 )
             ):
                 raise source.refuse(
