@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from coralopt.errors import LaunchError
 from coralopt.runtime.router import RouterConfig
 from coralopt.runtime.router.clients import Bucket
 from coralopt.runtime.router.doors import Doors, Keys
+from coralopt.runtime.router.legs import most_output
 from coralopt.runtime.router.metrics import Metrics
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.run import open_doors
@@ -38,6 +40,7 @@ NOWHERE = Path("/nowhere/x.pem")
         ("POST", "/v1/completions", b'{"model": "m", "prompt": ' + b"[" * 900 + b"]" * 900 + b"}", {}, 200),
         ("POST", "/v1/completions", b"{", {"Content-Type": "application/json; charset=klingon"}, 400),
         ("POST", "/v1/completions", b'{"model": "\xff"}', {}, 400),
+        ("POST", "/v1/completions", b'{"model": "' + b"x" * 10**6 + b'"}', {}, 404),
         ("POST", "/v1/completions", b'{"model": "m"}', {"Authorization": "Bearer \xe9"}, 200),
         ("GET", "/nowhere", b"", {}, 404),
         ("PUT", "/v1/completions", b"", {}, 405),
@@ -53,9 +56,27 @@ def test_errors_have_one_form(method: str, path: str, body: bytes, headers: dict
             assert answer.headers["X-Request-Id"]
             if status >= 400:
                 error = (await answer.json())["error"]
+                assert len(error["message"]) < 1000
                 assert (error["code"], set(error)) == (status, {"message", "type", "param", "code"})
 
     with_router([FakeBackend("a")], test)
+
+
+def test_a_number_of_tokens_beyond_floats() -> None:
+    """Servers refuse it; the router failed on it."""
+    assert most_output({"max_tokens": 10**4000}) == most_output({}) == math.inf
+
+
+def test_an_expectation_that_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
+    """The connection was closed without an answer, with a traceback in the log."""
+
+    async def test(client: Client) -> None:
+        for path in ("/v1/completions", "/nowhere"):
+            async with client.session.post(client.url + path, data=b"{}", headers={"Expect": "magic"}) as answer:
+                assert (answer.status, bool(answer.headers["X-Request-Id"])) == (417, True)
+
+    with_router([FakeBackend("a")], test)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(("given", "kept"), [("r-1", True), (None, False), ("a b", False), ("x" * 200, False)])

@@ -34,6 +34,8 @@ JSON = {"Content-Type": "application/json"}
         ({**AS_ADMIN, **JSON, "Origin": "null"}, 403),
         ({**AS_ADMIN, **JSON, "Host": "evil.example"}, 403),
         ({**AS_ADMIN, **JSON, "Host": "127.0.0.1.evil.example:80"}, 403),
+        ({**AS_ADMIN, **JSON, "Host": "[::1].evil.example"}, 403),
+        ({**AS_ADMIN, **JSON, "Host": "evil.example@localhost"}, 403),
         ({**AS_ADMIN, **JSON, "Host": "coralopt-router:8000"}, 201),
         ({**AS_ADMIN, **JSON, "Host": "[::1]:8000"}, 201),
         ({**AS_ADMIN, **JSON, "Host": "router.example:8000"}, 201),

@@ -284,6 +284,8 @@ def test_measured_demand_makes_the_plan(model: Path, tmp_path: Path, controllers
     """The closed loop: load makes `follow` start a second server, silence stops it, and no request fails."""
     document = {
         "mode": "mixed",
+        # By least work, the default, two clients that wait for each other would never reach the second server.
+        "serving": {"routing": "weighted-round-robin"},
         "models": {
             "tiny": {
                 "model": MODEL,

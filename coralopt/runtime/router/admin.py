@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -26,6 +26,8 @@ from coralopt.runtime.router.status import PlanHistory
 from coralopt.types import JsonObject
 
 PREFIX = "/router/"
+#: An address in brackets or a name, and a port.
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]@:/?#\s]+))(?::\d*)?")
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,11 @@ def _guard(router: Router, doors: Doors, key: str) -> Middleware:
 
 def is_own_name(host: str, names: set[str]) -> bool:
     """Whether ``Host`` cannot be a name that a stranger made point here: an address, a local name, or one of ``names``."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
+    if (match := _HOST.fullmatch(host)) is None:
         return False
+    address, name = match[1], match[2].lower() if match[2] else ""
     try:
-        ipaddress.ip_address(name)
+        ipaddress.ip_address(address or name)
     except ValueError:
         return name in names or (name != "" and "." not in name)
     return True

@@ -87,7 +87,8 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
         return response
 
     async def name(request: web.Request, response: web.StreamResponse) -> None:
-        response.headers["X-Request-Id"] = request[ID]
+        # The web framework answers an Expect header that it does not know by itself.
+        response.headers["X-Request-Id"] = request.get(ID) or request_id(request.headers.get("X-Request-Id"))
 
     async def life(_: web.Application) -> AsyncIterator[None]:
         await router.start()
@@ -159,7 +160,7 @@ class _Endpoints:
         model = self.router.adapters.get(model, model)
         if model not in self.router.models():
             known = ", ".join(self._names()) or "none"
-            return error_response(404, f"the model {model!r} is not served here; served are: {known}")
+            return error_response(404, f"the model {model[:200]!r} is not served here; served are: {known}")
         try:
             return await relay(self.router, request, body, model)
         except RecursionError:

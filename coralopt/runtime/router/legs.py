@@ -118,7 +118,10 @@ def prompt_tokens(body: JsonObject) -> float:
 def most_output(body: JsonObject) -> float:
     """Tokens that a request asks for at most; infinite where it does not say."""
     asked = body.get("max_completion_tokens", body.get("max_tokens"))
-    return float(asked) if isinstance(asked, int | float) and not isinstance(asked, bool) else math.inf
+    try:
+        return float(asked) if isinstance(asked, int | float) and not isinstance(asked, bool) else math.inf
+    except OverflowError:
+        return math.inf
 
 
 def beginning(body: JsonObject, characters: int) -> str:
