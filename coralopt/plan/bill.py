@@ -168,7 +168,9 @@ def _not_compared(plan: Plan) -> str:
         return f"one GPU type for all models: the pool has no other than {there.pop()}"
     if plan.on_infeasible != "met":
         return "one GPU type for all models: not compared, since this plan does not meet the whole demand"
-    return "one GPU type for all models: not compared; --one-gpu of `plan` and `show` does"
+    rented = {item.gpu.name for item in scenario.configurations if any(item.name == n for _, n in plan.rented_nodes())}
+    own = f" (this plan has one itself, {rented.pop()})" if len(rented) == 1 else ""
+    return f"one GPU type for all models: not compared{own}; --one-gpu of `plan` and `show` does"
 
 
 def _lines(plan: Plan, scenario: ResolvedScenario) -> tuple[BillLine, ...]:
