@@ -245,7 +245,7 @@ def _models(plan: Plan, lines: tuple[BillLine, ...]) -> Iterator[ModelBill]:
 def _rent(instance: PlannedInstance, paid: dict[tuple[str, str], float], nodes: Counter[tuple[str, str]]) -> float:
     places = ((instance.region, name, count) for name, count in instance.nodes().items())
     whole = sum(count * paid[region, name] / nodes[region, name] for region, name, count in places)
-    return whole if instance.shared is None else whole * instance.shared.step_ms / instance.shared.cycle_ms
+    return whole if instance.shared is None else whole * float(instance.shared.part)
 
 
 def _transfers(plan: Plan) -> Iterator[str]:

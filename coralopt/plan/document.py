@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +18,7 @@ from coralopt.plan.certificate import Certificate
 from coralopt.plan.files import write_text
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
 from coralopt.scenario.document import NAME_FORM, Name, Word
+from coralopt.scenario.parts import SharingWay
 from coralopt.solving.status import relative_gap
 
 #: Bumped whenever a field changes its meaning.
@@ -79,13 +81,36 @@ class PlannedStage(_Part):
 
 
 class PlannedShare(_Part):
-    """A node that several instances share, each of a model of its own; their steps take turns."""
+    """A node that several instances share, each of a model of its own; they take turns, or each has a slice."""
 
     group: InstanceName = Field(description="Name of the shared node: equal for all instances on it.")
     position: Count = Field(ge=0, lt=MOST_SHARING, description="Position of the instance on its node, from 0.")
-    step_ms: Figure = Field(gt=0, description="Mean time of a step of this instance, ms.")
-    cycle_ms: Figure = Field(gt=0, description="Mean time until its next step begins: the steps of all, ms.")
+    step_ms: Figure = Field(
+        gt=0, description="Mean time of a step of this instance, or of its turn where weights are swapped, ms."
+    )
+    cycle_ms: Figure = Field(gt=0, description="Mean time until its next one begins: those of all, ms.")
     memory_share: Figure = Field(gt=0, le=1, description="Share of the GPUs' memory that its engine takes.")
+    slice: str | None = Field(
+        default=None, pattern=r"^[1-7]g\.[1-9][0-9]{0,2}gb$", description="MIG slice that it has."
+    )
+    rent_share: Figure | None = Field(
+        default=None, gt=0, le=1, description="Share of the rent that its slice pays; null: step_ms over cycle_ms."
+    )
+    swap_ms: Figure | None = Field(
+        default=None, gt=0, description="Time of its turn for weights to go and come, ms; null: they stay."
+    )
+
+    @property
+    def part(self) -> Fraction:
+        """Share of the node's rent that the instance pays."""
+        if self.rent_share is not None:
+            return Fraction(self.rent_share)
+        return Fraction(self.step_ms) / Fraction(self.cycle_ms)
+
+    @property
+    def way(self) -> SharingWay:
+        """How the node is shared."""
+        return "slices" if self.slice is not None else "turns" if self.swap_ms is None else "swapping"
 
 
 class PlannedClass(_Part):
@@ -384,6 +409,9 @@ class Plan(_Part, Tabular):
         for item in data["instances"]:
             if item["shared"] is None:
                 del item["shared"]
+            else:
+                # Steps that take turns say nothing of slices and swapping.
+                item["shared"] = {name: value for name, value in item["shared"].items() if value is not None}
             if not item["classes"]:
                 del item["classes"]
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

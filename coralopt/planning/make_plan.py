@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from coralopt._version import __version__
 from coralopt.allocation import AllocationProblem, Served, price_of_unmet, request_flows, time_shares, unmet_demand
+from coralopt.catalog.mig import MEMORY, SIZES, profiles, sliced
+from coralopt.catalog.types import NodeConfiguration
 from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import Plan, PlannedClass, PlannedDemand, PlannedInstance, PlannedNode, PlannedShare, PlannedStage
 from coralopt.plan.document import headline_gap, share_of
 from coralopt.plan.flows import allowed_routes, planned_flows, planned_means, planned_modes
 from coralopt.planning.operators import planned_cases, planned_classes, planned_options
+from coralopt.scenario.parts import SharingWay
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend
 from coralopt.solving.tolerance import TOLERANCE
 from coralopt.templates import Patterns, TemplateLibrary, placement_tables
+from coralopt.templates.patterns import WAYS
 from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
-from coralopt.throughput.steps import memory_shares, node_steps
+from coralopt.throughput.steps import memory_shares, node_steps, present_share
+from coralopt.throughput.swapping import swap_ms, swap_steps
 
 
 class StageTables:
@@ -130,18 +136,15 @@ def shared_instances(
     """
     c = int(patterns.configuration[row])
     configuration, place = scenario.configurations[c], scenario.regions[region]
-    source = throughput_source(scenario.throughput_source)
     columns = np.flatnonzero(patterns.phase[row] >= 0).tolist()
     phases = [scenario.model_phases[p] for p in patterns.phase[row, columns].tolist()]
-    members = [
-        (node_steps(phase, configuration, source.times(phase.model, configuration)), int(batch))
-        for phase, batch in zip(phases, patterns.batch[row, columns], strict=True)
-    ]
-    steps_ms = [steps.ms_of(batch) for steps, batch in members]
+    batches, sizes = (part[row, columns].tolist() for part in (patterns.batch, patterns.size))
+    way = WAYS[int(patterns.way[row])]
     groups[f"{place}-{configuration.name}"] += 1
     group = f"{place}-{configuration.name}-shared{groups[f'{place}-{configuration.name}']}"
     instances = []
-    for k, (phase, share) in enumerate(zip(phases, memory_shares(members, configuration), strict=True)):
+    shares = _shares(scenario, configuration, way, [*zip(phases, batches, sizes, strict=True)])
+    for k, (phase, share) in enumerate(zip(phases, shares, strict=True)):
         tokens_s = float(patterns.tokens_s[row, columns[k]])
         node = PlannedNode(
             configuration=configuration.name,
@@ -149,9 +152,9 @@ def shared_instances(
             count=1,
             tokens_s=tokens_s,
             traffic_share=1.0,
-            batch=members[k][1],
+            batch=batches[k],
         )
-        shared = PlannedShare(group=group, position=k, step_ms=steps_ms[k], cycle_ms=sum(steps_ms), memory_share=share)
+        shared = share.model_copy(update={"group": group, "position": k})
         instances.append(
             PlannedInstance(
                 name=f"{phase.model.name}-{phase.phase}-{group}",
@@ -164,11 +167,43 @@ def shared_instances(
                     PlannedStage(first_layer=0, last_layer=phase.model.layers - 1, nodes=(node,), tokens_s=tokens_s),
                 ),
                 tokens_s=tokens_s,
-                price_usd_h=float(scenario.price_usd_h[region, c]) * steps_ms[k] / sum(steps_ms),
+                price_usd_h=float(Fraction(float(scenario.price_usd_h[region, c])) * shared.part),
                 shared=shared,
             )
         )
     return instances
+
+
+def _shares(
+    scenario: ResolvedScenario,
+    configuration: NodeConfiguration,
+    way: SharingWay,
+    members: Sequence[tuple[ModelPhase, int, int]],
+) -> Iterator[PlannedShare]:
+    """What the plan says of each (phase, batch, size of slice) of a shared node, whose name and positions come after."""
+    share = partial(PlannedShare, group="node", position=0)
+    source = throughput_source(scenario.throughput_source)
+    if way == "slices":
+        parts = [SIZES[size].memory for _, _, size in members]
+        for (phase, batch, size), part in zip(members, parts, strict=True):
+            own = sliced(configuration, profiles(configuration)[size])
+            ms = node_steps(phase, own, source.times(phase.model, own)).ms_of(batch)
+            rent = part / sum(parts)
+            yield share(step_ms=ms, cycle_ms=ms, memory_share=part / MEMORY, slice=own.gpu.mig, rent_share=rent)
+        return
+    timed = [(phase, batch, source.times(phase.model, configuration)) for phase, batch, _ in members]
+    if way == "swapping":
+        sharing = scenario.sharing
+        turns = [swap_steps(phase, configuration, times, sharing).ms_of(batch) for phase, batch, times in timed]
+        present = present_share(configuration, sharing.asleep_gib, len(members))
+        for (phase, _, _), ms in zip(members, turns, strict=True):
+            swap = swap_ms(phase, sharing)
+            yield share(step_ms=ms, cycle_ms=sum(turns), memory_share=present, swap_ms=swap)
+        return
+    steps = [(node_steps(phase, configuration, times), batch) for phase, batch, times in timed]
+    cycle = sum(item.ms_of(batch) for item, batch in steps)
+    for (item, batch), memory in zip(steps, memory_shares(steps, configuration), strict=True):
+        yield share(step_ms=item.ms_of(batch), cycle_ms=cycle, memory_share=memory)
 
 
 def planned_class_shares(problem: AllocationProblem, items: list[tuple[int, int, int]]) -> dict[int, dict[int, float]]:

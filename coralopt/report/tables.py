@@ -176,8 +176,10 @@ def _nodes_of(instance: PlannedInstance) -> str:
     text = " + ".join(_nodes(name, count) for name, count in instance.nodes().items())
     if instance.shared is None:
         return text
-    share = instance.shared.step_ms / instance.shared.cycle_ms
-    return f"{share:.0%} of {text} ({instance.shared.group.rpartition('-')[2]})"
+    group = instance.shared.group.rpartition("-")[2]
+    if instance.shared.slice is not None:
+        return f"{instance.shared.slice} of {text} ({group})"
+    return f"{float(instance.shared.part):.0%} of {text} ({group}{', swapped' if instance.shared.swap_ms else ''})"
 
 
 def pipeline_drawing(instance: PlannedInstance) -> Text:

@@ -64,6 +64,7 @@ class Pipeline:
         batched_tokens: Tokens of one micro-batch behind that throughput.
         connector: How KV caches move from prefill to decode; ``None`` for mixed serving.
         memory_share: Share of the GPUs' memory for this engine where others run on them, too; else ``None``.
+        swapped: Whether its weights leave the GPUs for those of others and come back.
     """
 
     slices: tuple[Slice, ...]
@@ -72,6 +73,7 @@ class Pipeline:
     batched_tokens: int
     connector: str | None = None
     memory_share: float | None = None
+    swapped: bool = False
 
     @property
     def machines(self) -> int:
@@ -164,6 +166,7 @@ class PipelineLaunch:
         nodes: The processes.
         decode_regions: Where its KV caches may go; ``None`` where the plan does not say.
         classes: Class of requests -> tokens/s that are planned of it; empty where there are none.
+        sharing: How it shares the GPUs of its only node, where more than the driver is needed for that.
     """
 
     name: str
@@ -179,6 +182,7 @@ class PipelineLaunch:
     nodes: tuple[NodeLaunch, ...]
     decode_regions: tuple[str, ...] | None = None
     classes: Mapping[str, float] = field(default_factory=dict)
+    sharing: Literal["slices", "swapping"] | None = None
 
     @property
     def head(self) -> NodeLaunch:
@@ -266,6 +270,17 @@ class Launch:
                 "\n".join([f"{len(lines)} servers share their GPUs, but {what}; use target shell:", *lines])
             )
 
+    def require_no_help(self, what: str) -> None:
+        """Stop where GPUs have to be divided, or weights taken to and fro, for servers that share them.
+
+        Raises:
+            LaunchError: Names each such server, with ``what`` does not do it.
+        """
+        wrong = [f"  - {pipeline.name}: {pipeline.sharing}" for pipeline in self.pipelines if pipeline.sharing]
+        if wrong:
+            text = f"{len(wrong)} servers share GPUs in ways that {what} does not set up; use launch render --target shell:"
+            raise LaunchError("\n".join([text, *wrong]))
+
     @property
     def refused(self) -> tuple[EngineVerdict, ...]:
         return tuple(verdict for verdict in self.verdicts if not verdict.runs)
@@ -305,5 +320,6 @@ class Launch:
 
 
 def _facts(pipeline: PipelineLaunch) -> JsonObject:
-    """All of a pipeline; classes of requests where there are any."""
-    return {name: value for name, value in dataclasses.asdict(pipeline).items() if name != "classes" or value}
+    """All of a pipeline; classes of requests, and how it shares its GPUs, where there is any of that."""
+    rare = ("classes", "sharing")
+    return {name: value for name, value in dataclasses.asdict(pipeline).items() if name not in rare or value}

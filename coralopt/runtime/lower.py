@@ -54,6 +54,9 @@ class OneNodeEach:
         """Device indices that stand for the planned node's ``gpus``, of type ``gpu``, on the machine at hand."""
         return gpus
 
+    #: Whether a MIG slice stands for a machine of its own.
+    slices_apart = False
+
     def crowded(self) -> bool:
         """Whether all nodes share one machine, so that each process must be shown its own devices."""
         return False
@@ -110,9 +113,12 @@ def lower(
                     phase = phases[instance.key]
                     shared = instance.shared
                     # Replica i of an instance stands where replica i of the others of its group does.
-                    base = own if shared is None else dns_label(shared.group, str(replica))
+                    apart = shared is None or (places.slices_apart and shared.slice is not None)
+                    base = own if apart or shared is None else dns_label(shared.group, str(replica))
                     lowered = _lower_pipeline((own, base), instance, pipeline, phase, engine, places, kinds)
                     lowered = replace(lowered, decode_regions=_decode_regions(plan, instance))
+                    if shared is not None and shared.way != "turns":
+                        lowered = replace(lowered, sharing=shared.way)
                     pipelines.append(_with_classes(lowered, instance, phase))
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
@@ -185,6 +191,7 @@ def _lower_pipeline(
     uses = ["http", *["rendezvous"] * (len(labels) > 1), *["kv"] * (pipeline.connector is not None)]
     ports = {use: places.port(machines[0], use) for use in uses}
     nodes = []
+    own_slice = "" if instance.shared is None else instance.shared.slice or ""
     for rank, part in enumerate(pipeline.slices):
         machine = machines[part.machine]
         crowded = places.crowded() or len(parts_of[part.machine]) > 1
@@ -209,7 +216,7 @@ def _lower_pipeline(
                 configuration=part.configuration,
                 instance_type=part.instance_type,
                 gpu=kinds[part.configuration].like if kinds[part.configuration].mig else kinds[part.configuration].name,
-                mig=kinds[part.configuration].mig,
+                mig=own_slice or kinds[part.configuration].mig,
                 vendor=kinds[part.configuration].vendor,
                 gpus=shown,
                 rank=rank,

@@ -112,6 +112,8 @@ class VllmEngine:
                 self.memory_share if pipeline.memory_share is None else math.floor(1e4 * pipeline.memory_share) / 1e4
             )
             argv += ["--gpu-memory-utilization", f"{share:g}"]
+        if pipeline.swapped:
+            argv.append("--enable-sleep-mode")
         if pipeline.connector is not None:
             argv += ["--kv-transfer-config", self._transfer(pipeline.connector, job.phase)]
         if self.cpu:
@@ -159,6 +161,9 @@ class VllmEngine:
         if pipeline.connector == "MooncakeConnector" and job.phase == "prefill":
             # Every stage registers at the head, where decode servers look it up.
             env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] = str(job.ports["kv"])
+        if pipeline.swapped:
+            # Sleeping and waking are endpoints of the development mode.
+            env["VLLM_SERVER_DEV_MODE"] = "1"
         if self.cpu:
             env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         return env

@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from coralopt.catalog.mig import sliced
 from coralopt.catalog.types import GIB, NO_BF16, NodeConfiguration
 from coralopt.errors import PlanError
-from coralopt.plan import Plan, PlannedInstance, PlannedNode
+from coralopt.plan import Plan, PlannedInstance, PlannedNode, PlannedShare
 from coralopt.runtime.launch import EngineReason, EngineVerdict, Phase, Pipeline, Slice
 from coralopt.runtime.unzip import unzip
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
@@ -106,6 +107,9 @@ def _judge_alone(
     def gpus(node: PlannedNode) -> int:
         return configurations[node.configuration].count
 
+    part = instance.shared
+    if part is not None and part.slice is not None:
+        configurations = {name: sliced(configurations[name], part.slice) for name in instance.nodes()}
     kinds = [configurations[name].gpu for name in instance.nodes()]
     old = {gpu.name for gpu in kinds if gpu.architecture in NO_BF16}
     # All checkpoints here compute in BF16.
@@ -137,12 +141,9 @@ def _judge_alone(
             text += "in the pipeline; the plan's tokens/s are for tensor parallelism over whole nodes"
             remarks.append(EngineReason("virtual-nodes", text))
         pipeline = _pipeline(slices, nodes, phase)
-        if instance.shared is not None:
-            share = instance.shared.memory_share * rules.memory_share / MEMORY_SHARE
-            pipeline = replace(pipeline, memory_share=share)
-            text = f"shares its GPUs with other engines and takes {share:.1%} of their memory; "
-            text += "such servers start one after the other, and the driver, not vLLM, lets their steps take turns"
-            remarks.append(EngineReason("shared-gpu", text))
+        if part is not None:
+            pipeline, remark = _shared(pipeline, part, rules)
+            remarks.append(remark)
         reasons += _heads(degree, phase)
         reasons += _memory(pipeline, phase, configurations, rules)
         if len(slices) > 1 and len({node.batch for node in nodes}) > 1:
@@ -170,6 +171,22 @@ def _judge_alone(
     if unsold:
         remarks.append(EngineReason("not-for-sale", f"no instance type is known for {_list(sorted(unsold))}"))
     return _verdict(instance.name, reasons, remarks, pipelines)
+
+
+def _shared(pipeline: Pipeline, part: PlannedShare, rules: Rules) -> tuple[Pipeline, EngineReason]:
+    """The pipeline beside others on its GPUs, and what that takes."""
+    if part.slice is not None:
+        text = f"has a MIG slice {part.slice} of its GPU, which somebody must divide before: the node's script says how"
+        return pipeline, EngineReason("mig-slice", text)
+    share = part.memory_share * rules.memory_share / MEMORY_SHARE
+    pipeline = replace(pipeline, memory_share=share, swapped=part.swap_ms is not None)
+    if pipeline.swapped:
+        text = "its weights leave the GPUs for those of other engines: the node's script wakes one after the other "
+        text += "(vLLM's sleep mode), whose host memory must hold all of them; no GPU was here to try it on"
+        return pipeline, EngineReason("swapped-weights", text)
+    text = f"shares its GPUs with other engines and takes {share:.1%} of their memory; "
+    text += "such servers start one after the other, and the driver, not vLLM, lets their steps take turns"
+    return pipeline, EngineReason("shared-gpu", text)
 
 
 def _verdict(

@@ -27,7 +27,7 @@ from pydantic import (
 from coralopt.catalog.types import KvFormat, Vendor, WeightFormat
 from coralopt.routing import Routing
 from coralopt.scenario.lengths import LengthDistribution, through_quantiles
-from coralopt.scenario.parts import Mode
+from coralopt.scenario.parts import Mode, SharingWay
 
 #: Characters of names: none that a shell, YAML, a terminal or a DNS server reads as more than itself.
 NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"
@@ -682,9 +682,24 @@ class ServingPolicy(Section):
 
 
 class SharingPolicy(Section):
-    """Small models side by side on one node, their steps taking turns."""
+    """Small models side by side on one node: their steps take turns, or each has a slice, or their weights come and go."""
 
     models: Annotated[int, Field(ge=2, le=4)] = Field(default=4, description="most models on one node, 2 to 4")
+    ways: list[SharingWay] = Field(
+        default=["turns"],
+        min_length=1,
+        description="turns: a step each; slices: MIG slices of a GPU; swapping: weights come and go, a model at a time",
+    )
+    swap_gb_s: Positive | None = Field(
+        default=None, description="rate at which weights come to a GPU or leave it, in 1e9 bytes/s"
+    )
+    swap_s: dict[Name, Annotated[float, Field(gt=0, le=3600)]] = Field(
+        default_factory=dict,
+        description="key of 'models' -> measured time from one model's last step to this one's first, in seconds",
+    )
+    asleep_gib: Annotated[float, Field(ge=0, le=1000)] = Field(
+        default=1.0, description="memory of a GPU that an engine keeps while its weights are away, in GiB"
+    )
 
 
 class MeasuredTimes(Section):

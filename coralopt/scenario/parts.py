@@ -15,6 +15,8 @@ from coralopt.types import Bools, Floats, Ints
 
 Phase = Literal["prefill", "decode", "mixed"]
 Mode = Literal["disaggregated", "mixed", "auto"]
+#: How models share a node.
+SharingWay = Literal["turns", "slices", "swapping"]
 #: How a model is served -> the phases that instances may have.
 PHASES_OF: dict[Mode, tuple[Phase, ...]] = {
     "disaggregated": ("prefill", "decode"),
@@ -426,9 +428,17 @@ class Sharing:
 
     Attributes:
         models: Most models on one node; 1 shares nothing.
+        ways: How: ``"turns"`` (a step each), ``"slices"`` (MIG) or ``"swapping"`` (weights come and go).
+        swap_gb_s: Rate at which weights come and go, 1e9 bytes/s; ``None`` where every model has its own seconds.
+        swap_s: (model, seconds that its weights take to come and those before it to go) where that was measured.
+        asleep_gib: Memory of a GPU that an engine keeps while its weights are away, GiB.
     """
 
     models: int = 1
+    ways: tuple[SharingWay, ...] = ("turns",)
+    swap_gb_s: float | None = None
+    swap_s: tuple[tuple[str, float], ...] = ()
+    asleep_gib: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping
 import numpy as np
 
 from coralopt import catalog
+from coralopt.catalog.mig import profiles, slice_of
 from coralopt.catalog.types import Gpu, ModelArchitecture, NodeConfiguration, RegionLink, Vendor
 from coralopt.scenario.architectures import architecture_of, find_model, variants_of, with_adapters
 from coralopt.scenario.document import (
@@ -89,7 +90,7 @@ def look_up(
                 )
     operations = _operations(document, nodes, used, phases, supply, mistakes)
     kv_transfer = _kv_transfer(document, tuple(supply), mistakes)
-    sharing = _sharing(document, mistakes)
+    sharing = _sharing(document, nodes, used, mistakes)
     if len(mistakes):
         return None
     configurations = tuple(node for node in nodes.values() if node.name in used or node.name in keep)
@@ -174,7 +175,9 @@ def _kv_transfer(document: Document, regions: tuple[str, ...], mistakes: Mistake
     return KvTransfer(mode, tuple(links))
 
 
-def _sharing(document: Document, mistakes: MistakeList) -> Sharing:
+def _sharing(
+    document: Document, nodes: Mapping[str, NodeConfiguration], used: set[str], mistakes: MistakeList
+) -> Sharing:
     if document.sharing is None:
         return Sharing()
     if len(document.models) == 1:
@@ -199,7 +202,27 @@ def _sharing(document: Document, mistakes: MistakeList) -> Sharing:
             mistakes.add(
                 (name,), "shared nodes know one penalty K and free transitions", f"leave {name} or sharing out"
             )
-    return Sharing(document.sharing.models)
+    given = document.sharing
+    if "swapping" in given.ways:
+        for key in document.models:
+            if given.swap_gb_s is None and key not in given.swap_s:
+                problem = f"how long weights of '{key}' take to come and go is not said"
+                mistakes.add(("sharing",), problem, "give swap_gb_s, or measured seconds under swap_s")
+            if _mode(document, key) != "mixed":
+                problem = "weights are swapped between mixed instances only: no other keeps its requests to itself"
+                mistakes.add(
+                    ("models", key), problem, "choose mode mixed for it, or leave swapping out of sharing.ways"
+                )
+    for key in given.swap_s:
+        if key not in document.models:
+            mistakes.add(("sharing", "swap_s", key), f"unknown model '{key}'", suggest(key, document.models))
+    if "slices" in given.ways and not any(profiles(node) for node in nodes.values() if node.name in used):
+        problem = "no node of the pool has one GPU that MIG divides"
+        mistakes.add(("sharing", "ways"), problem, "offer 1xA100, 1xH100, 1xH200 or 1xB200, or leave slices out")
+    swap_s = tuple(
+        (_name(key, document.models[key]), float(s)) for key, s in given.swap_s.items() if key in document.models
+    )
+    return Sharing(given.models, tuple(dict.fromkeys(given.ways)), given.swap_gb_s, swap_s, float(given.asleep_gib))
 
 
 def _throughput(document: Document) -> str | MeasuredSourceChoice:
@@ -805,23 +828,8 @@ def _gpu(name: str, given: CustomGpu, mistakes: MistakeList) -> Gpu:
         return dataclasses.replace(base, **figures)
     variant = dataclasses.replace(base, name=name, like=base.name, source=f"a variant of {base.name}")
     variant = dataclasses.replace(variant, **figures)
-    return variant if given.mig is None else _slice(variant, given.mig)
+    return variant if given.mig is None else slice_of(variant, given.mig)
 
 
 #: Fields of a GPU that are numbers.
 _FIGURES = ("memory_gib", "bandwidth_gb_s", "bf16_tflops", "fp8_tflops", "link_gb_s")
-
-
-def _slice(gpu: Gpu, profile: str) -> Gpu:
-    """A MIG slice: of 7 parts of the processors and 8 of the memory, whose sizes in the profile are rounded."""
-    compute, memory = (int(number) for number in re.findall(r"[0-9]+", profile))
-    processors, parts = compute / 7, min(8, max(1, round(8 * memory / gpu.memory_gib))) / 8
-    return dataclasses.replace(
-        gpu,
-        mig=profile,
-        memory_gib=gpu.memory_gib * parts,
-        bandwidth_gb_s=gpu.bandwidth_gb_s * parts,
-        bf16_tflops=gpu.bf16_tflops * processors,
-        fp8_tflops=None if gpu.fp8_tflops is None else gpu.fp8_tflops * processors,
-        source=f"{profile} of {gpu.like}",
-    )

@@ -375,6 +375,10 @@ def _plain(document: Document, name: str) -> dict[str, Any]:
                 del holder[key]
     if not document.egress:
         del plain["egress"]
+    if document.sharing is not None:
+        plain["sharing"] = document.sharing.model_dump(mode="json", exclude_defaults=True) | {
+            "models": document.sharing.models
+        }
     for region in plain["pool"]["regions"].values():
         if isinstance(region["configurations"], dict):
             for entry in region["configurations"].values():
@@ -437,7 +441,12 @@ def _digest(scenario: Facts) -> str:
     if scenario.kv_transfer.mode != "free" and any(phase.phase == "prefill" for phase in scenario.model_phases):
         facts["kv_transfer"] = asdict(scenario.kv_transfer)
     if scenario.sharing != Sharing():
-        facts["sharing"] = asdict(scenario.sharing)
+        usual_ways = asdict(Sharing())
+        facts["sharing"] = {
+            name: value
+            for name, value in asdict(scenario.sharing).items()
+            if name == "models" or value != usual_ways[name]
+        }
     if scenario.serving != PAPER_SERVING:
         facts["serving"] = asdict(scenario.serving)
     for entry in facts["model_phases"]:

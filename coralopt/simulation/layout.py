@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coralopt.catalog.mig import sliced
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
@@ -36,7 +37,7 @@ class Blueprint:
         labels: ``"1xL40S layers 0-10"``, one a node.
         weight: Expected throughput of the instance, tokens/s.
         load_s: Time to load the weights of the slowest node, s.
-        group: Name of the shared node that it stands on; empty where it has nodes of its own.
+        group: Name of the node whose GPUs it takes turns on; empty where it has nodes, or slices, of its own.
         serves: (class of requests, tokens/s of it) where it serves several; empty where it serves its model.
     """
 
@@ -161,8 +162,11 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
     # Time of the slowest planned micro-batch of any stage.
     slowest_s = max(n.batch * each / n.tokens_s for stage in instance.stages for n in stage.nodes)
     for s, stage in enumerate(instance.stages):
-        share = None if instance.shared is None else instance.shared.memory_share
-        place = _Place(s, len(instance.stages), stage.layers, slowest_s, share)
+        part = instance.shared
+        share = None if part is None or part.slice is not None else part.memory_share
+        place = _Place(
+            s, len(instance.stages), stage.layers, slowest_s, share, "" if part is None else part.slice or ""
+        )
         for planned in stage.nodes:
             record = _node(phase, planned, place, sources)
             most = sources.tables.most(int(record["decode_table"][0]))
@@ -181,6 +185,7 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
         for stage in instance.stages
     )
     group = "" if instance.shared is None else instance.shared.group
+    alone = instance.shared is None or instance.shared.slice is not None
     return Blueprint(
         key=(instance.model, instance.phase, instance.region, shape, group),
         name=instance.name,
@@ -194,7 +199,7 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
         weight=sum(tokens_s for tokens_s, _ in instance.serves().values()),
         price_usd_h=instance.price_usd_h,
         load_s=load_s,
-        group=group,
+        group="" if alone else group,
         serves=tuple((part.model, part.time_share * part.tokens_s) for part in instance.classes),
     )
 
@@ -208,6 +213,7 @@ class _Place:
         layers: Layers that it holds.
         slowest_s: Time of the slowest micro-batch of any stage, s.
         memory_share: Share of the GPUs' memory that its engine takes; ``None``: all that engines may.
+        slice: MIG slice of the node's GPU that it is; empty for the whole.
     """
 
     stage: int
@@ -215,11 +221,13 @@ class _Place:
     layers: int
     slowest_s: float
     memory_share: float | None
+    slice: str
 
 
 def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draughtsman) -> Records:
     """One node, nothing running."""
     configuration, stages, layers = sources.configurations[planned.configuration], place.stages, place.layers
+    configuration = sliced(configuration, place.slice) if place.slice else configuration
     model, role = phase.model, stage_role(place.stage, stages)
     record = np.zeros(1, dtype=NODE)
     record["stage"], record["layers"], record["weight"] = place.stage, layers, planned.tokens_s

@@ -74,9 +74,6 @@ def node_steps(phase: ModelPhase, configuration: NodeConfiguration, times: Layer
     def whole(layer_ms: Floats, nonlayer_ms: Floats) -> Floats:
         return np.maximum.accumulate(phase.serving.host_step_ms + nonlayer_ms + layer_ms * model.layers)
 
-    long = float(phase.lengths.input.quantile([LONG])[0])
-    if phase.phase != "prefill":
-        long += float(phase.lengths.output.quantile([LONG])[0])
     ms = longest = whole(work.step.layer_ms, work.step.nonlayer_ms)
     limit = np.full(len(batch), np.inf)
     if work.carrying is not None:
@@ -94,13 +91,24 @@ def node_steps(phase: ModelPhase, configuration: NodeConfiguration, times: Layer
         + model.layers * model.layer_bytes
         + model.end_bytes(1),
         bytes_each=cache_bytes(model, configuration, work.occupancy.held) * model.layers,
-        least_bytes=cache_bytes(model, configuration, long) * model.layers,
+        least_bytes=cache_bytes(model, configuration, long_tokens(phase)) * model.layers,
     )
+
+
+def long_tokens(phase: ModelPhase) -> float:
+    """Tokens that a long sequence keeps, that of ``LONG`` of the prompts and answers."""
+    long = float(phase.lengths.input.quantile([LONG])[0])
+    return long if phase.phase == "prefill" else long + float(phase.lengths.output.quantile([LONG])[0])
 
 
 def shared_bytes(configuration: NodeConfiguration) -> float:
     """What engines may take of a node's memory, all together."""
     return configuration.memory_gib * GIB * MEMORY_SHARE
+
+
+def present_share(configuration: NodeConfiguration, asleep_gib: float, engines: int) -> float:
+    """Share of a node's memory for the one of several engines whose weights are there, the others being away."""
+    return MEMORY_SHARE - (engines - 1) * asleep_gib / configuration.gpu.memory_gib
 
 
 def memory_shares(members: Sequence[tuple[NodeSteps, int]], configuration: NodeConfiguration) -> tuple[float, ...]:
@@ -122,6 +130,7 @@ class StepTable:
         ms, longest_ms, longest_within_ms: float64 (m, n), a row a phase.
         within_ms, tokens_each, fixed_bytes, bytes_each, least_bytes: float64 (m,).
         memory_bytes: What all engines may take.
+        asleep_bytes: What an engine keeps while another one's weights are there; ``None`` where all are there at once.
     """
 
     batch: Floats
@@ -134,10 +143,11 @@ class StepTable:
     bytes_each: Floats
     least_bytes: Floats
     memory_bytes: float
+    asleep_bytes: float | None = None
 
     @staticmethod
-    def of(steps: Sequence[NodeSteps], configuration: NodeConfiguration) -> StepTable:
-        """The table of these phases."""
+    def of(steps: Sequence[NodeSteps], configuration: NodeConfiguration, asleep_gib: float | None = None) -> StepTable:
+        """The table of these phases; with ``asleep_gib`` a GPU that engines keep, their weights come and go."""
         longest = max((item.batch for item in steps), key=len)
 
         def padded(rows: Sequence[Floats], filling: float) -> Floats:
@@ -154,6 +164,7 @@ class StepTable:
             bytes_each=np.array([item.bytes_each for item in steps]),
             least_bytes=np.array([item.least_bytes for item in steps]),
             memory_bytes=shared_bytes(configuration),
+            asleep_bytes=None if asleep_gib is None else asleep_gib * GIB * configuration.count,
         )
 
     def cycle_ms(self, phases: Ints, place: Ints) -> Floats:
@@ -176,7 +187,10 @@ class StepTable:
     def fits(self, phases: Ints, place: Ints) -> Bools:
         """bool (k,): whether sets with these batches fit into the node's memory, and their cycles into every SLO."""
         caches = np.maximum(self.bytes_each[phases] * self.batch[place], self.least_bytes[phases])
-        held = (self.fixed_bytes[phases] + caches).sum(axis=1)
+        own = self.fixed_bytes[phases] + caches
+        held = own.sum(axis=1)
+        if self.asleep_bytes is not None:
+            held = own.max(axis=1) + (phases.shape[1] - 1) * self.asleep_bytes
         longest = self.longest_ms[phases, place].sum(axis=1)
         return np.asarray(
             (self.cycle_ms(phases, place) <= self.within_ms[phases].min(axis=1))

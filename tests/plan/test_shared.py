@@ -21,6 +21,7 @@ from coralopt.runtime.launch import PipelineLaunch
 from coralopt.runtime.local.reconcile import Pace, Starts
 from coralopt.runtime.targets import KubernetesAddresses, kubernetes_files, shell_files
 from coralopt.simulation import simulate
+from coralopt.throughput.swapping import swap_ms
 from coralopt.workload import poisson_for_scenario
 
 SMALL = ("llama3.2-1b", "qwen2.5-1.5b", "smollm2-1.7b")
@@ -210,3 +211,139 @@ def test_one_model_or_a_share_of_requests_cannot_share() -> None:
     document["models"][SMALL[0]] = {**entry, "slo": {"ttft_ms": 2000, "tpot_ms": 100}}
     with pytest.raises(ScenarioError, match=r"planned for mean requests, not for 0\.99 of them"):
         scenario_from_mapping(document)
+
+
+def _other(way: str) -> dict[str, Any]:
+    """The three models on slices of an H100, or each in its turn on one L4."""
+    document = _document()
+    document["sharing"] = {"models": 3, "ways": [way]} | ({"swap_gb_s": 12} if way == "swapping" else {})
+    supply = {"1xH100": {"available": 2, "price_usd_h": 1.0}} if way == "slices" else {"1xL4": 3}
+    document["pool"] = {"regions": {"us-east-2": {"configurations": {**supply, "1xL40S": 2}}}}
+    if way == "swapping":
+        for model in document["models"].values():
+            model["slo"] = {"ttft_ms": 60_000, "tpot_ms": 200, "attainment": "mean"}
+    return document
+
+
+@pytest.fixture(scope="module")
+def sliced_plan() -> Plan:
+    """All three on slices of one GPU."""
+    return plan_scenario(scenario_from_mapping(_other("slices")))
+
+
+@pytest.fixture(scope="module")
+def swapped_plan() -> Plan:
+    """All three in turns on one GPU."""
+    return plan_scenario(scenario_from_mapping(_other("swapping")))
+
+
+def test_slices_are_planned_checked_simulated_and_started(sliced_plan: Plan) -> None:
+    """One GPU in slices: smaller GPUs to the simulator, devices by UUID or resources of their own to the launcher."""
+    parts = [instance.shared for instance in sliced_plan.instances]
+    assert len(parts) == 3
+    assert all(part is not None and part.slice is not None for part in parts)
+    assert sum(part.part for part in parts if part is not None) == pytest.approx(1)
+    assert sum(instance.price_usd_h for instance in sliced_plan.instances) == pytest.approx(1.0)
+    assert verify_plan(sliced_plan).sentences == ()
+    assert prove_bound(sliced_plan) == ()
+    assert Plan.parse(sliced_plan.to_json(), "again") == sliced_plan
+    assert all("gb of 1xH100 (shared1)" in str(cell) for cell in instance_table(sliced_plan).columns[3].cells)
+    simulated = simulate(sliced_plan, poisson_for_scenario(sliced_plan.resolved, duration_s=60.0, seed=2))
+    assert simulated.attainment > 0.97
+    launch = lower(sliced_plan, VllmEngine())
+    assert {remark.code for verdict in launch.verdicts for remark in verdict.remarks} >= {"mig-slice"}
+    (script,) = (text for name, text in shell_files(launch).items() if name.startswith("nodes/"))
+    assert script.count('CUDA_VISIBLE_DEVICES="$(slice ') == 3
+    assert "nvidia-smi mig -cgi $slices -C" in script
+    pods = kubernetes_files(lower(sliced_plan, VllmEngine(), KubernetesAddresses()))
+    assert sum("nvidia.com/mig-" in text for text in pods.values()) == 3
+
+
+def test_swapped_weights_are_planned_checked_and_started(swapped_plan: Plan) -> None:
+    """One GPU in turns: what a turn and a cycle take, and servers that sleep and wake."""
+    parts = [instance.shared for instance in swapped_plan.instances]
+    assert [part.way for part in parts if part is not None] == ["swapping"] * 3
+    assert len({part.cycle_ms for part in parts if part is not None}) == 1
+    assert verify_plan(swapped_plan).sentences == ()
+    assert prove_bound(swapped_plan) == ()
+    with pytest.raises(CoraloptError, match="weights that come and go are not simulated"):
+        simulate(swapped_plan, poisson_for_scenario(swapped_plan.resolved, duration_s=60.0, seed=2))
+    launch = lower(swapped_plan, VllmEngine())
+    assert {remark.code for verdict in launch.verdicts for remark in verdict.remarks} >= {"swapped-weights"}
+    (script,) = (text for name, text in shell_files(launch).items() if name.startswith("nodes/"))
+    assert script.count("--enable-sleep-mode") == script.count("VLLM_SERVER_DEV_MODE=1") == 3
+    assert script.count("/sleep?level=1&mode=wait") == 4
+    assert script.count("wake_up") == 1
+    with pytest.raises(LaunchError, match="3 servers share GPUs in ways that launch start does not set up"):
+        launch.require_no_help("launch start")
+    with pytest.raises(LaunchError, match="share their GPUs"):
+        kubernetes_files(lower(swapped_plan, VllmEngine(), KubernetesAddresses()))
+
+
+@pytest.mark.parametrize(
+    ("way", "change", "message"),
+    [
+        ("slices", {"slice": "2g.35gb"}, "has no slices 2g.35gb"),
+        ("slices", {"slice": "4g.40gb"}, "no GPU has room for these slices"),
+        ("slices", {"slice": None}, "is shared by slices and turns"),
+        ("slices", {"rent_share": 0.01}, "rent_share is 0.01, recomputed"),
+        ("slices", {"memory_share": 0.01}, "memory_share is 0.01, recomputed"),
+        ("slices", {"step_ms": 1.0}, "step_ms is 1.0, recomputed"),
+        ("slices", {"tokens_s": 1e4}, "recomputed"),
+        ("slices", {"batch": 100_000}, "none that its layer times are looked at for"),
+        ("swapping", {"swap_ms": 1.0}, "swap_ms is 1.0, recomputed"),
+        ("swapping", {"swap_ms": None}, "is shared by swapping and turns"),
+        ("swapping", {"cycle_ms": 1.0}, "cycle_ms is 1.0, recomputed"),
+        ("swapping", {"memory_share": 0.1}, "memory_share is 0.1, recomputed"),
+        ("swapping", {"batch": 2}, "recomputed"),
+    ],
+)
+def test_every_edit_of_a_slice_or_turn_is_found(
+    sliced_plan: Plan, swapped_plan: Plan, way: str, change: dict[str, Any], message: str
+) -> None:
+    """A forged slice would be larger than it is, a forged turn shorter."""
+    document = json.loads((sliced_plan if way == "slices" else swapped_plan).to_json())
+    instance = document["instances"][0]
+    name, value = next(iter(change.items()))
+    parts = (instance["shared"], instance["stages"][0]["nodes"][0], instance)
+    holder = next(part for part in parts if name in part)
+    if change == {"slice": "4g.40gb"}:
+        instance["shared"][name] = document["instances"][1]["shared"][name] = value
+    elif value is None:
+        del holder[name]
+    else:
+        holder[name] = value
+    sentences = verify_plan(Plan.model_validate(document)).sentences
+    assert any(message in sentence for sentence in sentences), sentences
+
+
+@pytest.mark.parametrize(
+    ("way", "change", "message"),
+    [
+        ("swapping", {"sharing": {"models": 3, "ways": ["swapping"]}}, "how long weights of 'llama3.2-1b' take"),
+        ("swapping", {"sharing": {"ways": ["swapping"], "swap_gb_s": 9, "swap_s": {"x": 1.0}}}, "unknown model 'x'"),
+        ("swapping", {"mode": "disaggregated", "headroom": None}, "weights are swapped between mixed instances only"),
+        (
+            "slices",
+            {"pool": {"regions": {"us-east-2": {"configurations": {"1xL4": 3}}}}},
+            "no node of the pool has one GPU",
+        ),
+        ("slices", {"sharing": {"ways": ["mps"]}}, r"sharing\.ways"),
+        ("slices", {"sharing": {"ways": []}}, r"sharing\.ways"),
+    ],
+)
+def test_bad_ways_to_share_are_refused(way: str, change: dict[str, Any], message: str) -> None:
+    """Each mistake names its place."""
+    with pytest.raises(ScenarioError, match=message):
+        scenario_from_mapping({**_other(way), **change})
+
+
+def test_measured_seconds_go_before_the_rate() -> None:
+    """A model's own swap time; and a scenario says the same after a round trip."""
+    document = _other("swapping")
+    document["sharing"]["swap_s"] = {SMALL[0]: 2.5}
+    scenario = scenario_from_mapping(document)
+    times = [swap_ms(phase, scenario.sharing) for phase in scenario.model_phases]
+    assert times[0] == 2500.0
+    assert times[1] == pytest.approx(2 * scenario.model_phases[1].model.weight_bytes / 12e6)
+    assert scenario_from_mapping(dict(scenario.document)).digest == scenario.digest

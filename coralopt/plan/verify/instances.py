@@ -182,7 +182,7 @@ def prices(inspected: Inspected) -> Iterator[Violation]:
             (n * list_price(scenario, instance.region, name) for name, n in instance.nodes().items()), Fraction(0)
         )
         if instance.shared is not None:
-            price *= Fraction(instance.shared.step_ms) / Fraction(instance.shared.cycle_ms)
+            price *= instance.shared.part
         if differs(float(price), instance.price_usd_h):
             yield off(f"{instance.name} is priced {instance.price_usd_h!r} USD/h, its nodes sum to {float(price)!r}")
         for name in instance.nodes():

@@ -139,7 +139,8 @@ def _pipeline_figure(group: Sequence[PlannedInstance], colours: dict[str, int], 
     kept = sum(item.kept for item in group)
     caption = f"{first.key}: {places}; {first.tokens_s:,.1f} tokens/s and {price} USD/h each"
     if first.shared is not None:
-        caption += f"; {first.shared.step_ms / first.shared.cycle_ms:.0%} of the time of a node that models share"
+        what = "time" if first.shared.slice is None else "rent"
+        caption += f"; {float(first.shared.part):.0%} of the {what} of a node that models share"
     return Figure(pipeline(first, colours, sources), caption + (f"; {kept} run already" if kept else ""))
 
 
@@ -147,7 +148,7 @@ def _shared_figure(plan: Plan) -> Iterable[Figure]:
     """Which models share a node: the steps of each in one cycle of the node."""
     groups: dict[str, list[PlannedInstance]] = defaultdict(list)
     for item in plan.instances:
-        if item.shared is not None:
+        if item.shared is not None and item.shared.slice is None:
             groups[item.shared.group].append(item)
     if not groups:
         return
@@ -170,7 +171,8 @@ def _shared_figure(plan: Plan) -> Iterable[Figure]:
 
 def _step_words(item: PlannedInstance, share: PlannedShare) -> str:
     return (
-        f"{item.key}: a step of {share.step_ms:,.1f} ms in a cycle of {share.cycle_ms:,.1f} ms, "
+        f"{item.key}: a {'step' if share.swap_ms is None else 'turn'} of {share.step_ms:,.1f} ms "
+        f"in a cycle of {share.cycle_ms:,.1f} ms, "
         f"{share.memory_share:.0%} of the GPUs' memory, {item.tokens_s:,.1f} tokens/s"
     )
 

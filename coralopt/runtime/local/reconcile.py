@@ -164,6 +164,7 @@ class Starts:
 
         launch = lower(self.plan, self._engine, addresses, called)
         addresses.release()
+        launch.require_no_help("launch start")
         if addresses.missing:
             raise _too_few_gpus(addresses, products, len(taken))
         return list(launch.pipelines)

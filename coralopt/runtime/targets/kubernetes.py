@@ -56,7 +56,9 @@ ROUTER_LABELS = {**OURS, "app.kubernetes.io/component": "router"}
 
 
 class KubernetesAddresses(OneNodeEach):
-    """Pods have stable names ``{stateful set}-0.{headless service}``."""
+    """Pods have stable names ``{stateful set}-0.{headless service}``; slices of a GPU are resources of their own."""
+
+    slices_apart = True
 
     def host(self, pipeline: str, node: str, machine: str) -> str:
         return f"{machine}-0.{pipeline}"

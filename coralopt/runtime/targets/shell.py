@@ -50,15 +50,53 @@ def _node_script(pipeline: PipelineLaunch, nodes: list[NodeLaunch]) -> str:
     return _script("Node", pipeline, nodes, trap + serving_lines(nodes))
 
 
+#: ``slice PROFILE N``: UUID of the N-th MIG slice of that profile on this machine, or a sentence what to do.
+SLICE = """slice() {
+  local uuid
+  uuid="$(nvidia-smi -L | sed -n "s/^ *MIG $1 .*UUID: \\(MIG-[^)]*\\)).*/\\1/p" | sed -n "$2p")"
+  if [ -z "$uuid" ]; then
+    echo "MIG slice $2 of profile $1 is missing; divide the GPU first: nvidia-smi -mig 1; nvidia-smi mig -cgi $slices -C" >&2
+    return 1
+  fi
+  echo "$uuid"
+}"""
+#: Seconds in which a server that woke takes in the requests that waited.
+GATE_S = 0.3
+
+
 def _shared_script(machine: str, sharing: list[PipelineLaunch]) -> str:
-    """Servers of several models on one machine; each begins when the one before it serves, for it measures free memory."""
+    """Servers of several models on one machine; each begins when the one before it serves, for it measures free memory.
+
+    Those whose weights are swapped go to sleep when they serve, and wake in turn: a server that is told to sleep with
+    ``mode=wait`` finishes the requests that it has taken in and keeps those that come for its next turn.
+    """
     lines = ["#!/usr/bin/env bash", f"# Node {machine}: {len(sharing)} models share its GPUs, in {sharing[0].region}"]
     lines += ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT TERM INT"]
-    for pipeline in sharing:
-        node = pipeline.head
-        lines += [f"# {pipeline.model}/{pipeline.phase}", "(", *serving_lines([node]), ") &"]
-        address = f"http://127.0.0.1:{node.ports['http']}{pipeline.health_path}"
-        lines.append(f"until curl -fs -o /dev/null {address}; do kill -0 $!; sleep 2; done")
+    profiles = [pipeline.head.mig for pipeline in sharing if pipeline.sharing == "slices"]
+    if profiles:
+        # Large slices have few places, so they are made first.
+        lines += [f"slices={','.join(sorted(profiles, key=lambda name: (-int(name[0]), name)))}", SLICE]
+    swapped: list[str] = []
+    for k, pipeline in enumerate(sharing):
+        node, device = pipeline.head, list[str]()
+        if pipeline.sharing == "slices":
+            same = [other.head.mig for other in sharing[: k + 1]].count(node.mig)
+            device = [f'CUDA_VISIBLE_DEVICES="$(slice {node.mig} {same})"', "export CUDA_VISIBLE_DEVICES"]
+        lines += [f"# {pipeline.model}/{pipeline.phase}", "(", *device, *serving_lines([node]), ") &"]
+        lines.append(f"until curl -fs -o /dev/null {pipeline.url}{pipeline.health_path}; do kill -0 $!; sleep 2; done")
+        if pipeline.sharing == "swapping":
+            lines.append(f'curl -fsS -o /dev/null -X POST "{pipeline.url}/sleep?level=1&mode=wait"')
+            swapped.append(pipeline.url)
+    if swapped:
+        turns = [
+            "# Weights of one model at a time: it wakes, takes in what waits, finishes that, and sleeps again.",
+            f"while kill -0 $(jobs -p); do for address in {' '.join(swapped)}; do",
+            '  curl -fsS -o /dev/null -X POST "$address/wake_up"',
+            f"  sleep {GATE_S}",
+            '  curl -fsS -o /dev/null -X POST "$address/sleep?level=1&mode=wait"',
+            "done; done",
+        ]
+        return "\n".join([*lines, *turns]) + "\n"
     return "\n".join([*lines, "wait -n"]) + "\n"
 
 
