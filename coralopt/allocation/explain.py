@@ -30,6 +30,7 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.side_constraints import SideConstraint, banned, open_constraints
+from coralopt.errors import SolverError
 from coralopt.solving import (
     Backend,
     Capability,
@@ -160,9 +161,20 @@ def explain(
         problem: The allocation problem.
         solver: Name of a MILP back end or a back end itself.
         options: ``time_limit``, ``threads`` and ``seed`` count; the gap is 0.1 % of the missing share.
+
+    Where the solver errs on the elastic problem, whose figures may lie far apart, HiGHS answers: every shortfall is counted
+    exactly, whoever says it.
     """
-    options = options or SolveOptions()
-    backend = get_backend(solver)
+    options, backend = options or SolveOptions(), get_backend(solver)
+    try:
+        return _explained(problem, backend, options)
+    except SolverError:
+        if backend.name == "highs":
+            raise
+        return _explained(problem, get_backend("highs"), options)
+
+
+def _explained(problem: AllocationProblem, backend: Backend, options: SolveOptions) -> Explanation:
     lp_solver = backend if Capability.LP_DUALS in backend.capabilities else get_backend("highs")
     deadline = time.perf_counter() + (SECONDS if options.time_limit is None else min(SECONDS, options.time_limit))
     small = reduce_problem(problem).problem

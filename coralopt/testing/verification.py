@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coralopt.allocation import AllocationProblem, matrix_from_arrays, solve_allocation
+from coralopt.allocation import AllocationProblem, solve_allocation
 from coralopt.errors import CoraloptError, InfeasibleError
 from coralopt.placement import PlacementProblem
 from coralopt.solving import (
@@ -26,11 +26,9 @@ from coralopt.solving import (
     Solution,
     SolveOptions,
     compile_problem,
-    get_backend,
     heeded,
     solve,
     solve_compiled,
-    solve_matrix,
     solver_listing,
 )
 from coralopt.templates.executors import Executor, InProcess, ProcessPool
@@ -214,7 +212,7 @@ def _arms(problem: Problem, solvers: Sequence[str | Backend]) -> Iterator[tuple[
             )
             yield f"{name}/{formulation}", partial(_said, ask)
         if isinstance(problem, AllocationProblem):
-            yield f"{name}/arrays", partial(_by_arrays, problem, solver)
+            yield f"{name}/arrays", partial(_said, partial(solve, problem, solver, "split", OPTIONS, route="arrays"))
             yield f"{name}/reductions", partial(_reduced, problem, solver)
 
 
@@ -232,18 +230,6 @@ def _said(ask: Callable[[], Solution[Any]]) -> Said:
 def _in_ranges(problem: Problem, solver: str | Backend, formulation: str) -> Solution[Any]:
     assert isinstance(problem, PlacementProblem)
     return solve(problem, solver, formulation, OPTIONS)
-
-
-def _by_arrays(problem: AllocationProblem, solver: str | Backend) -> Said:
-    result = heeded(solve_matrix(matrix_from_arrays(problem), get_backend(solver), OPTIONS))
-    if result.termination.reason is Reason.INFEASIBLE:
-        return INFEASIBLE
-    if result.x is None or result.bound is None:
-        return f"{result.termination}"
-    if result.gap > PROVEN:
-        return Unproven(result.objective, result.bound, result.termination.raw)
-    # Prices are quarters, the penalty too, shares of routes 512ths: the sum is exact in binary up to the last digits.
-    return round(result.objective * 512) / 512
 
 
 def _reduced(problem: AllocationProblem, solver: str | Backend) -> Said:

@@ -146,6 +146,17 @@ def test_an_answer_without_proof_must_fit_the_others(said: list[float | str | Un
     assert InstanceVerdict("placement", 0, answers).agree is agree
 
 
+def test_what_is_infeasible_is_explained_where_the_solver_errs_on_the_explanation() -> None:
+    """Shares of demands eleven orders of magnitude apart: SCIP's objective of the elastic problem is not its solution's."""
+    assert {answer.said for answer in verify_seed("allocation", 1004173, ["scip"]).answers} == {"infeasible"}
+
+
+def test_an_objective_of_no_round_figures_is_compared_exactly() -> None:
+    """Time divided between phases beside a price of unmet demand: 65.95, no multiple of 1/512."""
+    verdict = verify_seed("allocation", 1001474, ["highs"])
+    assert verdict.agree, verdict
+
+
 @pytest.mark.parametrize("kind", ["placement", "allocation"])
 def test_an_interrupted_solver_ends_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C that a solver takes for itself is no answer to compare."""
