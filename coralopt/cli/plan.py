@@ -40,7 +40,7 @@ class PlannerOptions(OptionGroup):
     one_gpu: bool | None = option(
         None,
         "Compare the bill with the cheapest plan of one GPU type. By default for up to a fifth of the plan's time (for "
-        "mean requests, seconds a type); --one-gpu looks on to the end, and does so for other planners' plans, too.",
+        "mean requests, seconds a type); --one-gpu looks on to the end.",
         "--one-gpu/--no-one-gpu",
     )
 
@@ -140,7 +140,7 @@ def _plan_by(
             started = time.perf_counter()
             expected = expected_shares(plan)
             seconds["play"] = time.perf_counter() - started
-        if planner.name == "coral" if options.one_gpu is None else options.one_gpu:
+        if options.one_gpu is not False:
             quick = not asks_for_shares(plan.resolved) and plan.resolved.sharing.models == 1
             limit = max(LEAST_S, PART * sum(seconds.values()))
             started = time.perf_counter()

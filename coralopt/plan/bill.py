@@ -113,7 +113,7 @@ class OneGpuRent:
         cheapest = f"cheapest with one GPU type for all models: {self.gpu} at {self.usd_h:,.4f} USD/h"
         if self.itself:
             return f"{cheapest}, which is this plan ({near})"
-        return f"{cheapest} (the same planner without all other types, {near}); this plan costs {words}"
+        return f"{cheapest} (coral's plan without all other types, {near}); this plan costs {words}"
 
 
 @dataclass(frozen=True)
