@@ -56,6 +56,18 @@ def test_the_exact_flow_costs_what_a_linear_programme_says(problem: AllocationPr
         assert check.objective - bare.check(allocation).objective == pytest.approx(flow, rel=1e-6, abs=1e-6)
 
 
+def assert_finds(problem: AllocationProblem, search: AllocationSearchOptions, truth: float | None) -> None:
+    """The search proves the best cost, or that there is none."""
+    if truth is None:
+        with pytest.raises(InfeasibleError):
+            solve_allocation(problem, "highs", EXACT, search)
+        return
+    result = solve_allocation(problem, "highs", EXACT, search)
+    assert result.cost_usd_h == pytest.approx(truth, rel=1e-6, abs=1e-5)
+    assert result.bound_usd_h <= truth * (1 + 1e-7) + 1e-6
+    assert result.gap <= 1e-6
+
+
 @settings(max_examples=40, deadline=None)
 @given(problems)
 def test_formulations_reductions_and_search_find_the_best(problem: AllocationProblem) -> None:
@@ -71,14 +83,7 @@ def test_formulations_reductions_and_search_find_the_best(problem: AllocationPro
         if truth is not None:
             assert solution.objective == pytest.approx(truth, rel=1e-6, abs=1e-5)
     for search in searches:
-        if truth is None:
-            with pytest.raises(InfeasibleError):
-                solve_allocation(problem, "highs", EXACT, search)
-        else:
-            result = solve_allocation(problem, "highs", EXACT, search)
-            assert result.cost_usd_h == pytest.approx(truth, rel=1e-6, abs=1e-5)
-            assert result.bound_usd_h <= truth * (1 + 1e-7) + 1e-6
-            assert result.gap <= 1e-6
+        assert_finds(problem, search, truth)
 
 
 @settings(max_examples=40, deadline=None)
@@ -112,14 +117,7 @@ def test_too_many_combinations_cost_only_the_bound(problem: AllocationProblem, p
             bound = lagrangian_bound(problem, columns, np.zeros(problem.price.shape), grid=1000)
             assert truth is None or bound.bound <= truth + 1e-6 + 1e-8 * abs(truth)
         search = AllocationSearchOptions(explained=False, limits=SearchLimits(direct_columns=0, many_templates=0))
-        if truth is None:
-            with pytest.raises(InfeasibleError):
-                solve_allocation(problem, "highs", EXACT, search)
-        else:
-            result = solve_allocation(problem, "highs", EXACT, search)
-            assert result.cost_usd_h == pytest.approx(truth, rel=1e-6, abs=1e-5)
-            assert result.bound_usd_h <= truth * (1 + 1e-7) + 1e-6
-            assert result.gap <= 1e-6
+        assert_finds(problem, search, truth)
 
 
 def test_what_regions_cannot_exchange_is_explained() -> None:
