@@ -136,7 +136,7 @@ def _plan_by(
     with progress_bar(quiet=output.json_output) as progress:
         outcome = planner.plan(replace(request, progress=progress))
         plan, seconds = outcome.plan, dict(outcome.steps)
-        if options.play and not plan.swaps:
+        if options.play:
             started = time.perf_counter()
             expected = expected_shares(plan)
             seconds["play"] = time.perf_counter() - started

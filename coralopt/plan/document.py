@@ -346,11 +346,6 @@ class Plan(_Part, Tabular):
     )
     scenario: dict[str, Any] = Field(description="The validated scenario, so that the plan can be checked anywhere.")
 
-    @property
-    def swaps(self) -> bool:
-        """Whether weights of models come and go on a node that they share."""
-        return any(item.shared is not None and item.shared.way == "swapping" for item in self.instances)
-
     @field_validator("scenario")
     @classmethod
     def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:

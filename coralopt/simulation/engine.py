@@ -62,8 +62,6 @@ def simulate(
     timed = [(0.0, plans)] if isinstance(plans, Plan) else list(plans)
     if len(timed) > 1 and any(instance.shared for _, plan in timed for instance in plan.instances):
         raise CoraloptError("plans whose instances share nodes cannot follow one another here; simulate each by itself")
-    if any(plan.swaps for _, plan in timed):
-        raise CoraloptError("weights that come and go are not simulated; the plan's turns and waits are means")
     if len(timed) > 1 and any(plan.resolved.models_in_classes for _, plan in timed):
         raise CoraloptError("plans for classes of requests cannot follow one another here; simulate each by itself")
     starts = [start for start, _ in timed]

@@ -23,7 +23,8 @@ from coralopt.simulation.kernels import (
     touch_node,
 )
 from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, enter, grow, leave, route, send_back
-from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, NIL, PREFILL, State
+from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, NIL, PREFILL, SWAPPED, State
+from coralopt.simulation.turns import open_gate
 
 
 @compiled
@@ -244,6 +245,8 @@ def run(state: State, until: float, most_events: int) -> bool:
             handled += 1
             if kind == BATCH_DONE:
                 finish_batch(state, what)
+            elif kind == SWAPPED:
+                open_gate(state, what)
             else:
                 record = state.requests[what]
                 leave(state, what, record.prefill_instance)

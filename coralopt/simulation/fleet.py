@@ -70,6 +70,7 @@ def empty_state(
         entry_credit=np.zeros((models, 3)),
         paths=np.zeros((models, 0, 0)),
         pool_list=empty_lists(3 * models),
+        gate_list=empty_lists(0),
         instance_list=empty_lists(0),
         late_list=empty_lists(0),
         returned_list=empty_lists(0),
@@ -236,6 +237,8 @@ class Fleet:
         """Let nodes take turns on the same GPUs, in this order."""
         following = [*nodes[1:], *nodes[:1]]
         self.state.nodes["peer"][list(nodes)] = np.array(following) - np.array(nodes)
+        # Where weights come and go, the first turn is the first node's.
+        self.state.nodes["turn"][nodes[-1]] = 1
 
     def add(self, blueprint: Blueprint, now: float) -> int:
         """One more instance, still starting."""
@@ -257,7 +260,9 @@ class Fleet:
             "instances": instance,
             "stage_first": first,
             "nodes": nodes,
-            **dict.fromkeys(("instance_list", "late_list", "returned_list", "arrived_list"), empty_lists(1)),
+            **dict.fromkeys(
+                ("gate_list", "instance_list", "late_list", "returned_list", "arrived_list"), empty_lists(1)
+            ),
             **dict.fromkeys(("decode_list", "prompt_list", "batch_list"), empty_lists(len(nodes))),
             "slots": np.zeros((len(nodes), state.slots.shape[1]), dtype=np.int64),
             # One event a busy node.

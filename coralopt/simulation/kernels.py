@@ -25,7 +25,7 @@ Array = Any
 
 
 #: The modules that are compiled into one another.
-_COMPILED_TOGETHER = ("state.py", "kernels.py", "scheduling.py", "events.py", "idle.py")
+_COMPILED_TOGETHER = ("state.py", "kernels.py", "turns.py", "scheduling.py", "events.py", "idle.py")
 _DIGEST = hashlib.sha256(
     b"".join(Path(__file__).with_name(name).read_bytes() for name in _COMPILED_TOGETHER)
     + repr((SHORT_PASS, ANSWER_SHARE, ANSWER_TOKENS)).encode()

@@ -169,6 +169,7 @@ def _blueprint(instance: PlannedInstance, phase: ModelPhase, sources: Draughtsma
         )
         for planned in stage.nodes:
             record = _node(phase, planned, place, sources)
+            record["swap_s"] = 0.0 if part is None else (part.swap_ms or 0.0) / 1e3
             most = sources.tables.most(int(record["decode_table"][0]))
             if planned.batch > most and instance.phase != "prefill":
                 raise CoraloptError(

@@ -20,10 +20,10 @@ from coralopt.simulation.causes import (
     worst_window,
 )
 from coralopt.simulation.layout import Schedule
-from coralopt.simulation.state import BATCH_FULL, NO_INSTANCE, NO_MEMORY, Columns, Table
+from coralopt.simulation.state import BATCH_FULL, NO_INSTANCE, NO_MEMORY, NO_TURN, Columns, Table
 from coralopt.types import Bools, Floats, Ints
 
-REASONS = {"memory": NO_MEMORY, "batch": BATCH_FULL, "instance": NO_INSTANCE}
+REASONS = {"memory": NO_MEMORY, "batch": BATCH_FULL, "instance": NO_INSTANCE, "turn": NO_TURN}
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ class Samples:
         """Queue lengths now."""
         pool = state.instances["pool"]
         self.waiting[row] = state.pool_list[:, 2]
-        waiting = state.instance_list[:, 2] + state.late_list[:, 2] + state.returned_list[:, 2]
+        lists = (state.gate_list, state.instance_list, state.late_list, state.returned_list)
+        waiting = np.sum([lengths[:, 2] for lengths in lists], axis=0)
         np.add.at(self.waiting[row], pool, waiting)
         np.add.at(self.inside[row], pool, state.instances["inside"])
 

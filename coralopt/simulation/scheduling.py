@@ -50,6 +50,7 @@ from coralopt.simulation.state import (
     SHORTEST_FIRST,
     State,
 )
+from coralopt.simulation.turns import end_turn, first_node, wait_at_gate
 
 
 @compiled
@@ -107,6 +108,8 @@ def leave(state: State, request: int, instance: int) -> None:
     if holder.state == DRAINING and holder.inside == 0:
         holder.state = GONE
         holder.gone_at = state.clock[0].now
+    if state.nodes[first_node(state, instance)].swap_s > 0:
+        end_turn(state, instance)
     touch_instance(state, instance)
 
 
@@ -292,13 +295,15 @@ def route(state: State, request: int, pool: int) -> None:
             record.decode_instance = best
         if clock.order == HOPELESS_LAST:
             record.latest -= alone_ms(state, request, best) / 1e3
-    count_inside(state, best, 1)
     state.instances[best].work += prompt_work(state, request, phase) + answer_work(state, request, phase)
     state.instances[best].routed += 1
-    if clock.order == SHORTEST_FIRST and phase != DECODE:
+    if state.nodes[first_node(state, best)].swap_s > 0:
+        wait_at_gate(state, request, best)
+    elif clock.order == SHORTEST_FIRST and phase != DECODE:
         put_shortest(state.requests, state.instance_list, best, request)
     else:
         append(state.requests, state.instance_list, best, request)
+    count_inside(state, best, 1)
     touch_instance(state, best)
 
 

@@ -21,7 +21,7 @@ STARTING, READY, DRAINING, GONE = 0, 1, 2, 3
 #: Fate of a request.
 WAITING, FINISHED, REJECTED = 0, 1, 2
 #: Why a request had to wait before a phase let it in.
-NOT_BLOCKED, NO_MEMORY, BATCH_FULL, NO_INSTANCE = 0, 1, 2, 3
+NOT_BLOCKED, NO_MEMORY, BATCH_FULL, NO_INSTANCE, NO_TURN = 0, 1, 2, 3, 4
 #: How a request's instance is chosen, which waiting prompt an instance takes first, and what KV memory it must find:
 #: positions of the words in :class:`coralopt.scenario.parts.Serving`, of routing in :data:`coralopt.routing.ROUTINGS`.
 ROUND_ROBIN, LEAST_WORK, POWER_OF_TWO = 0, 1, 2
@@ -32,7 +32,7 @@ RESERVE, PREEMPT = 0, 1
 #: Tokens by which a growing KV cache grows: vLLM's block.
 BLOCK = 16
 #: Kinds of events.
-BATCH_DONE, KV_ARRIVED = 0, 1
+BATCH_DONE, KV_ARRIVED, SWAPPED = 0, 1, 2
 #: End of a list.
 NIL = -1
 
@@ -159,6 +159,9 @@ NODE = np.dtype(
         ("link", "f8"),
         # How many nodes further the next one of those stands that share its GPUs, around in a ring; 0: alone.
         ("peer", "i8"),
+        # Seconds until its weights are there and those before it gone, 0: they stay; whether the turn is its own.
+        ("swap_s", "f8"),
+        ("turn", "i8"),
         ("sent_at", "f8"),
         ("received_at", "f8"),
         # Totals.
@@ -249,11 +252,12 @@ class State(NamedTuple):
     #: float64 (models, regions, regions): bytes/s at which one node sends KV caches from region to region, infinite where
     #: only its link counts, 0 where they may not go. No regions where all may go everywhere.
     paths: Floats
-    #: int64 (., 3) each: head, tail and length of a list. By pool: requests that found no instance. By instance:
-    #: requests routed there and not taken in yet (shortest first: root and size of a heap, see ``put_shortest``), those
-    #: of them that are too late, those that were preempted; sequences whose KV cache is there and that may not decode
-    #: yet. By node: decode steps and prompts that wait, and the micro-batch under way.
+    #: int64 (., 3) each: head, tail and length of a list. By pool: requests that found no instance. By instance: requests
+    #: routed there that wait for its next turn; those not taken in yet (shortest first: root and size of a heap, see
+    #: ``put_shortest``), those of them that are too late, those that were preempted; sequences whose KV cache is there
+    #: and that may not decode yet. By node: decode steps and prompts that wait, and the micro-batch under way.
     pool_list: Ints
+    gate_list: Ints
     instance_list: Ints
     late_list: Ints
     returned_list: Ints

@@ -120,6 +120,10 @@ class SlowInstance:
     inside: int = 0
     reason: str = ""
     gone_at: float = math.nan
+    #: Where its weights come and go: with whom it takes turns, seconds until its weights are there, who waits for that.
+    turns: SlowTurns | None = None
+    swap_s: float = 0.0
+    gate: deque[SlowRequest] = field(default_factory=deque)
     #: How it is picked, and where it serves several classes of requests, by class.
     parts: dict[int, SlowPart] = field(default_factory=dict)
 
@@ -131,6 +135,18 @@ class SlowInstance:
 
     def holds(self, request: SlowRequest) -> int:
         return request.input if self.phase == "prefill" else request.held
+
+
+@dataclass(eq=False)
+class SlowTurns:
+    """Instances whose weights come and go on one node, in the order of their turns, and whose turn it is."""
+
+    members: list[SlowInstance]
+    current: int = -1
+
+    @property
+    def deserted(self) -> bool:
+        return not any(member.inside for member in self.members)
 
 
 @dataclass(eq=False)
@@ -252,9 +268,14 @@ class Reference:
             request.latest -= self.alone_s(request, chosen)
         if phase != "prefill":
             request.decode = chosen
+        if chosen.turns is None:
+            chosen.queue.append(request)
+        else:
+            chosen.gate.append(request)
+            if chosen.turns.deserted:
+                self.next_turn(chosen.turns)
         chosen.work += own
         chosen.inside += 1
-        chosen.queue.append(request)
         self.touched_instances[chosen] = None
 
     def alone_s(self, request: SlowRequest, instance: SlowInstance) -> float:
@@ -280,6 +301,27 @@ class Reference:
             for node in list(self.touched_nodes):
                 self.start(node)
             self.touched_nodes.clear()
+
+    # Turns
+
+    def next_turn(self, turns: SlowTurns) -> None:
+        turns.current = (turns.current + 1) % len(turns.members)
+        self.schedule(self.now + turns.members[turns.current].swap_s, self.weights_there, turns)
+
+    def weights_there(self, turns: SlowTurns) -> None:
+        instance = turns.members[turns.current]
+        for request in instance.gate:
+            request.blocked.setdefault("prefill", "turn")
+        instance.queue.extend(instance.gate)
+        instance.gate.clear()
+        self.touched_instances[instance] = None
+        self.look_at_turn(turns)
+
+    def look_at_turn(self, turns: SlowTurns) -> None:
+        """Over when only those are left that came too late for it, and there is somebody to have another one."""
+        instance = turns.members[turns.current]
+        if instance.inside == len(instance.gate) and not turns.deserted:
+            self.next_turn(turns)
 
     # SlowInstance scheduler
 
@@ -412,6 +454,8 @@ class Reference:
         instance.work -= work_of(instance.phase, request.input)[1]
         if instance.state == "draining" and instance.inside == 0:
             instance.state, instance.gone_at = "gone", self.now
+        if instance.turns is not None:
+            self.look_at_turn(instance.turns)
         self.touched_instances[instance] = None
 
     def release(self, request: SlowRequest, instance: SlowInstance) -> None:

@@ -24,6 +24,7 @@ from coralopt.testing.simulation_reference import (
     SlowNode,
     SlowPart,
     SlowRequest,
+    SlowTurns,
     SlowWay,
 )
 from coralopt.types import Floats, Ints
@@ -44,7 +45,8 @@ class SimulationCase:
         slo_s: SLO on the time to first token, s.
         paths: float64 (models, 2, 2), bytes/s between regions r0 and r1, 0 where KV caches may not go; or ``None``.
         prefix_hit: Share of every prompt that caches hold.
-        shares: Numbers of nodes, counted over all instances, that share the same GPUs; each at most once.
+        shares: Numbers of nodes, counted over all instances, that share the same GPUs, each at most once; weights come and
+            go on those with ``swap_s``.
     """
 
     models: int
@@ -106,11 +108,17 @@ class SimulationCase:
             instance.stages = [[] for _ in blueprint.stage_sizes]
             for record in blueprint.nodes:
                 instance.stages[record["stage"]].append(_node(instance, record))
+            instance.swap_s = float(blueprint.nodes["swap_s"][0])
             instances.append(instance)
         all_nodes = [node for instance in instances for stage in instance.stages for node in stage]
         for numbers in self.shares:
             for k, number in enumerate(numbers):
                 all_nodes[number].peers = [all_nodes[n] for n in (*numbers[k + 1 :], *numbers[:k])]
+            members = [all_nodes[number].owner for number in numbers]
+            if members[0].swap_s > 0:
+                turns = SlowTurns(members)
+                for member in members:
+                    member.turns = turns
         requests = [
             SlowRequest(
                 r, int(m), float(a), int(i), int(o), float(a) + self.slo_s, cached=math.floor(int(i) * self.prefix_hit)
@@ -212,6 +220,12 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
     if models == 2 and mixed[0] == mixed[1] and draw(st.booleans()):
         # Both models are classes of one, whose instances may serve either.
         blueprints = [_of_classes(rng, blueprint) for blueprint in blueprints]
+    alone = sum(len(blueprint.nodes) for blueprint in blueprints)
+    takers = [m for m in range(models) if mixed[m] > 0]
+    turns = draw(st.sampled_from((0, 0, 0, 2, 3, 4))) if takers else 0
+    for m in rng.choice(takers, turns).tolist():
+        blueprints.append(_blueprint(rng, m, MIXED, (1,), pairs, tight))
+        blueprints[-1].nodes["swap_s"] = rng.uniform(0.01, 0.3)
     n = draw(st.integers(0, most_requests))
     late = all_serve or draw(st.booleans())
     arrival = np.sort(rng.uniform(0, rng.choice([0.1, 1.0, 5.0]), n))
@@ -219,8 +233,9 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
         # Bursts: many requests at one moment.
         arrival = np.repeat(arrival[::4], 4)[:n] if n else arrival
     count = len(blueprints)
-    order = rng.permutation(sum(len(blueprint.nodes) for blueprint in blueprints)).tolist()
-    shares = (tuple(order[:3]), tuple(order[3:5])) if draw(st.booleans()) else ()
+    order = rng.permutation(alone).tolist()
+    shares: tuple[tuple[int, ...], ...] = (tuple(order[:3]), tuple(order[3:5])) if draw(st.booleans()) else ()
+    shares += (tuple(range(alone, alone + turns)),)
     paths = rng.choice([0.0, 2_000.0, np.inf], (models, 2, 2), p=[0.2, 0.4, 0.4])
     paths[:, [0, 1], [0, 1]] = np.inf
     return SimulationCase(

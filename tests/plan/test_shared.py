@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
@@ -22,7 +23,7 @@ from coralopt.runtime.local.reconcile import Pace, Starts
 from coralopt.runtime.targets import KubernetesAddresses, kubernetes_files, shell_files
 from coralopt.simulation import simulate
 from coralopt.throughput.swapping import swap_ms
-from coralopt.workload import poisson_for_scenario
+from coralopt.workload import Trace, poisson_for_scenario
 
 SMALL = ("llama3.2-1b", "qwen2.5-1.5b", "smollm2-1.7b")
 
@@ -266,8 +267,6 @@ def test_swapped_weights_are_planned_checked_and_started(swapped_plan: Plan) -> 
     assert len({part.cycle_ms for part in parts if part is not None}) == 1
     assert verify_plan(swapped_plan).sentences == ()
     assert prove_bound(swapped_plan) == ()
-    with pytest.raises(CoraloptError, match="weights that come and go are not simulated"):
-        simulate(swapped_plan, poisson_for_scenario(swapped_plan.resolved, duration_s=60.0, seed=2))
     launch = lower(swapped_plan, VllmEngine())
     assert {remark.code for verdict in launch.verdicts for remark in verdict.remarks} >= {"swapped-weights"}
     (script,) = (text for name, text in shell_files(launch).items() if name.startswith("nodes/"))
@@ -278,6 +277,36 @@ def test_swapped_weights_are_planned_checked_and_started(swapped_plan: Plan) -> 
         launch.require_no_help("launch start")
     with pytest.raises(LaunchError, match="share their GPUs"):
         kubernetes_files(lower(swapped_plan, VllmEngine(), KubernetesAddresses()))
+
+
+def test_turns_take_what_the_plan_says(swapped_plan: Plan) -> None:
+    """At the planned rate a request waits half a planned cycle on average, and the SLOs are kept."""
+    cycles = {item.shared.cycle_ms for item in swapped_plan.instances if item.shared is not None}
+    trace = poisson_for_scenario(swapped_plan.resolved, 1.3 * 0.5, 900.0, 5)
+    played = simulate(swapped_plan, trace)
+    assert played.attainment > 0.99
+    assert float(np.mean(played.requests["prefill_wait_ms"])) == pytest.approx(cycles.pop() / 2, rel=0.15)
+    assert all(row.waited["turn"] > 0.9 for row in played.outcomes)
+
+
+def test_a_request_alone_waits_for_the_turns_before_its_own(swapped_plan: Plan) -> None:
+    """On a node where nobody is, weights come one model after the other, then go on from there."""
+    names = [item.model for item in swapped_plan.instances]
+    swaps = [item.shared.swap_ms or 0.0 for item in swapped_plan.instances if item.shared is not None]
+    # The third model, then, long after, the first one, and one of the third that comes during its turn.
+    trace = Trace(
+        arrival_s=np.array([0.0, 100.0, 100.0 + swaps[0] / 1e3 + 0.1]),
+        input_tokens=np.array([100, 100, 100]),
+        output_tokens=np.array([50, 50, 50]),
+        model=np.array([2, 0, 2], dtype=np.int32),
+        models=tuple(names),
+    )
+    requests = simulate(swapped_plan, trace).requests
+    wait = requests["prefill_wait_ms"]
+    assert wait[0] == pytest.approx(sum(swaps))
+    assert wait[1] == pytest.approx(swaps[0])
+    rest = requests["e2e_ms"][1] - swaps[0] - 100.0 - swapped_plan.resolved.serving.host_request_ms
+    assert wait[2] == pytest.approx(rest + swaps[1] + swaps[2])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from coralopt.simulation.state import FINISHED, REJECTED, WAITING
 from coralopt.testing.simulation_strategies import SimulationCase, simulation_cases
 
 STATUS = {"waiting": WAITING, "finished": FINISHED, "rejected": REJECTED}
-BLOCKED = {None: 0, "memory": 1, "batch": 2, "instance": 3}
+BLOCKED = {None: 0, "memory": 1, "batch": 2, "instance": 3, "turn": 4}
 
 
 def _same(first: float, second: float) -> bool:
