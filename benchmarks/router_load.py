@@ -55,7 +55,7 @@ class Server(asyncio.Protocol):
                 self.transport.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
                 )
-                self._token(TOKENS)
+                self._token(int(json.loads(body)["max_tokens"]))
             else:
                 answer = ANSWER if body else b"{}"
                 self.transport.write(
@@ -117,12 +117,12 @@ async def short_answers(
     return answered / took, cpu / max(1, answered)
 
 
-async def streams(port: int, count: int) -> None:
+async def streams(port: int, count: int, tokens: int = TOKENS) -> None:
     """So many streams at the same time, each read to its end."""
 
     async def one() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request({**BODY, "stream": True}))
+        writer.write(request({**BODY, "stream": True, "max_tokens": tokens}))
         await reader.readuntil(b"0\r\n\r\n")
         writer.close()
 
@@ -181,6 +181,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def command_of(way: str, configuration: Path, port: int) -> list[str]:
+    """What listens at ``port``, for a router's configuration."""
+    arguments = ["route", str(configuration), "--port", str(port)]
+    route = [sys.executable, "-m", "coralopt", *arguments]
+    match way:
+        case "coralopt route --processes 2":
+            return [*route, "--processes", "2"]
+        case "coralopt route without uvloop":
+            hidden = (
+                "import runpy, sys; sys.modules['uvloop'] = None; runpy.run_module('coralopt', run_name='__main__')"
+            )
+            return [sys.executable, "-c", hidden, *arguments]
+        case "haproxy":
+            written = configuration.with_name("haproxy.cfg")
+            written.write_bytes(subprocess.run([*route, "--haproxy"], check=True, capture_output=True).stdout)
+            return ["haproxy", "-f", str(written)]
+        case "vllm-router":
+            said = subprocess.run([*route, "--vllm-router"], check=True, capture_output=True, text=True).stdout
+            return shlex.split(said.partition("\n")[2].replace("\\\n", " "))
+        case "relay":
+            server = json.loads(configuration.read_text())["backends"][0]["url"].rpartition(":")[2]
+            return [sys.executable, "-m", "benchmarks.token_cost", "--relay", str(port), server]
+    return route
+
+
 class RouterUnderTest:
     """A way from clients to one server, with so many slots."""
 
@@ -191,16 +216,9 @@ class RouterUnderTest:
         path = Path(self.folder.name) / "router.json"
         path.write_text(json.dumps(document))
         self.port = free_port()
-        route = [sys.executable, "-m", "coralopt", "route", str(path), "--port", str(self.port)]
-        command = [*route, "--processes", "2"] if way == "coralopt route --processes 2" else route
-        if way == "haproxy":
-            written = path.with_name("haproxy.cfg")
-            written.write_bytes(subprocess.run([*route, "--haproxy"], check=True, capture_output=True).stdout)
-            command = ["haproxy", "-f", str(written)]
-        if way == "vllm-router":
-            said = subprocess.run([*route, "--vllm-router"], check=True, capture_output=True, text=True).stdout
-            command = shlex.split(said.partition("\n")[2].replace("\\\n", " "))
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command_of(way, path, self.port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         for _ in range(600):
             try:
                 asyncio.run(short_answers(self.port, 1, 0.05))
@@ -213,7 +231,14 @@ class RouterUnderTest:
         return [parent, *parent.children(recursive=True)]
 
     def cpu_s(self) -> float:
-        return sum(p.cpu_times().user + p.cpu_times().system for p in self._all())
+        # The clock of another process (clock_getcpuclockid), which is finer than the hundredths of a second in /proc.
+        return sum(time.clock_gettime(~p.pid << 3 | 2) for p in self._all())
+
+    def cpu_of(self, work: Callable[[int], Awaitable[object]]) -> float:
+        """CPU seconds that it takes for ``work``."""
+        before = self.cpu_s()
+        self.run(work)
+        return self.cpu_s() - before
 
     def rss_mb(self) -> float:
         return sum(p.memory_info().rss for p in self._all()) / 2**20
@@ -264,9 +289,7 @@ def ways(server_port: int, seconds: float, rounds: int = 3) -> None:
             rate, cpu = asyncio.run(short_answers(router.port, 32, seconds, router.cpu_s, 1.0))
             rates[name].append(rate)
             requests[name].append(cpu * 1e6)
-            before = router.cpu_s()
-            router.run(lambda p: streams(p, STREAMS))
-            tokens[name].append((router.cpu_s() - before) / (STREAMS * TOKENS) * 1e6)
+            tokens[name].append(router.cpu_of(lambda p: streams(p, STREAMS)) / (STREAMS * TOKENS) * 1e6)
             router.stop()
     for name in names:
         least = min(requests[name])
@@ -299,9 +322,7 @@ def main() -> None:
     queue(port, seconds)
 
     router = RouterUnderTest(4096, port)
-    before = router.cpu_s()
-    router.run(lambda p: streams(p, STREAMS))
-    cpu = (router.cpu_s() - before) / (STREAMS * TOKENS)
+    cpu = router.cpu_of(lambda p: streams(p, STREAMS)) / (STREAMS * TOKENS)
     print(f"streams: {STREAMS} at {1 / TOKEN_S:.0f} tokens/s each: {cpu * 1e6:.1f} us CPU a token")
     rss = router.rss_mb()
     lines = router.run(uploads)

@@ -15,6 +15,8 @@ from coralopt.runtime.router.doors import socket_address
 ROOT = Path(__file__).resolve().parents[2]
 #: Where /proc is read, with a fallback that is tested below.
 READERS = {"coralopt/processes.py", "coralopt/machine.py", "coralopt/benchmark/child.py"}
+#: Where epoll is, with a fallback that tests/runtime/test_readers.py tests.
+READERS |= {"coralopt/runtime/router/readers.py"}
 LINUX_ONLY = re.compile(r'"/proc|"/sys/|f"/proc|\bepoll\b|memfd_create|pidfd_open|\bprctl\b|O_TMPFILE')
 
 

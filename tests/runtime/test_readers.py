@@ -128,6 +128,13 @@ def test_the_bytes_are_the_servers(way: str, version: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("way", ["a chunk an event", "cut anywhere"])
+def test_without_epoll_they_are_too(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS: the event loop's own layers read."""
+    monkeypatch.delattr("select.epoll", raising=False)
+    test_the_bytes_are_the_servers(way, "1.1")
+
+
 @pytest.mark.parametrize("length", [False, True])
 def test_what_looks_like_a_chunk_may_be_none(length: bool) -> None:
     """In an answer without chunks these are words of it."""

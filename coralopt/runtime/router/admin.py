@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from coralopt.errors import CoraloptError
+from coralopt.runtime.router.answers import answer_in_one_form
 from coralopt.runtime.router.config import BackendConfig
 from coralopt.runtime.router.doors import ADMIN_KEY, Doors
 from coralopt.runtime.router.relay import error_response
@@ -76,9 +77,10 @@ def add_admin(app: web.Application, router: Router, hooks: PlanHooks, doors: Doo
     app.add_subapp(PREFIX, inner)
 
 
-def make_admin_app(router: Router, hooks: PlanHooks) -> web.Application:
-    """The admin endpoints alone, for a door that only the right people reach."""
+def make_admin_app(router: Router, hooks: PlanHooks, doors: Doors) -> web.Application:
+    """The admin endpoints alone, for a door that only the right people reach; its log is that of the other ``doors``."""
     app = web.Application()
+    answer_in_one_form(app, doors)
     add_admin(app, router, hooks, None)
     return app
 

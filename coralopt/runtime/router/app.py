@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
-from datetime import UTC, datetime
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from coralopt.runtime.router.admin import PREFIX, PlanHooks, add_admin
+from coralopt.runtime.router.answers import CLIENT, answer_in_one_form
 from coralopt.runtime.router.clients import Clients
 from coralopt.runtime.router.doors import Doors
 from coralopt.runtime.router.fleet import PATH as FLEET
 from coralopt.runtime.router.fleet import add_fleet
-from coralopt.runtime.router.relay import ID, INSTANCE_HEADER, MODEL, TOKENS, TRACING, error_response, relay, request_id
+from coralopt.runtime.router.relay import TOKENS, error_response, relay
 from coralopt.runtime.router.router import Router
 from coralopt.runtime.router.status import PlanHistory
-from coralopt.types import JsonObject
 
-#: Connections that have sent a whole head; whoever listens closes the others after a while.
-HEARD: web.AppKey[set[object]] = web.AppKey("heard")
-#: Name of the client whose key came with a request.
-CLIENT = web.RequestKey("client", str)
-_LOG = logging.getLogger("coralopt.router")
 #: Paths that need no key, as in vLLM.
 _OPEN = frozenset({"/health", "/ping", "/metrics"})
 
@@ -44,29 +35,6 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
     doors = doors or Doors()
     limits = router.config
     clients = Clients(limits.clients, doors.keys.client)
-
-    @web.middleware
-    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every answer has a request id, every error the form of the OpenAI API, every request a line in the log."""
-        started = time.monotonic()
-        app[HEARD].add(request.protocol)
-        request[ID] = request_id(request.headers.get("X-Request-Id"))
-        try:
-            with ExitStack() as spans:
-                if doors.tracing is not None:
-                    request[TRACING] = doors.tracing
-                    span = spans.enter_context(doors.tracing.request(request.method, request.path, request.headers))
-                response = await handler(request)
-                if doors.tracing is not None:
-                    span.say(_log_line(request, response, time.monotonic() - started))
-        except web.HTTPException as error:
-            response = error_response(error.status, f"{request.method} {request.path}: {error.reason}")
-        except Exception as error:
-            _LOG.exception("request %s failed", request[ID])
-            response = error_response(500, f"the router failed: {type(error).__name__}")
-        if doors.access_log is not None:
-            doors.access_log(_log_line(request, response, time.monotonic() - started))
-        return response
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -86,10 +54,6 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
         client.used(sum(request.get(TOKENS, ())))
         return response
 
-    async def name(request: web.Request, response: web.StreamResponse) -> None:
-        # The web framework answers an Expect header that it does not know by itself.
-        response.headers["X-Request-Id"] = request.get(ID) or request_id(request.headers.get("X-Request-Id"))
-
     async def life(_: web.Application) -> AsyncIterator[None]:
         await router.start()
         yield
@@ -97,9 +61,8 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
 
     hooks = hooks or PlanHooks()
     endpoints = _Endpoints(router, hooks.history if doors.fleet else None)
-    app = web.Application(middlewares=[answer, guard], client_max_size=limits.largest_body)
-    app[HEARD] = set()
-    app.on_response_prepare.append(name)
+    app = web.Application(middlewares=[guard], client_max_size=limits.largest_body)
+    answer_in_one_form(app, doors)
     app.cleanup_ctx.append(life)
     app.add_routes(
         [
@@ -114,25 +77,6 @@ def make_app(router: Router, doors: Doors | None = None, hooks: PlanHooks | None
     add_admin(app, router, hooks, doors)
     add_fleet(app, router, hooks, doors)
     return app
-
-
-def _log_line(request: web.Request, response: web.StreamResponse, seconds: float) -> JsonObject:
-    """What happened, without anything that was asked or answered."""
-    tokens = request.get(TOKENS)
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "request_id": request[ID],
-        "client": request.get(CLIENT),
-        "remote": request.remote,
-        "method": request.method,
-        "path": request.path,
-        "model": request.get(MODEL),
-        "instance": response.headers.get(INSTANCE_HEADER),
-        "status": response.status,
-        "seconds": round(seconds, 6),
-        "prompt_tokens": None if tokens is None else tokens[0],
-        "completion_tokens": None if tokens is None else tokens[1],
-    }
 
 
 class _Endpoints:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import selectors
+import select
 from typing import Protocol
 
 #: Bytes taken from a socket at once.
@@ -30,55 +30,49 @@ class Readers:
     """The set, empty until a socket is added, for one event loop."""
 
     def __init__(self) -> None:
-        self._set: selectors.BaseSelector | None = None
-        self.sockets: set[int] = set()
+        self._set: select.epoll | None = None
+        self.sockets: dict[int, Reader] = {}
 
     def add(self, fd: int, reader: Reader) -> None:
         """Read a socket that does not block from now on; nobody else may."""
         if self._set is None:
-            self._set = selectors.DefaultSelector()
-            asyncio.get_running_loop().add_reader(_file(self._set), self._read)
-        self.sockets.add(fd)
-        self._set.register(fd, selectors.EVENT_READ, reader)
+            self._set = select.epoll()
+            asyncio.get_running_loop().add_reader(self._set.fileno(), self._read)
+        self._set.register(fd, select.EPOLLIN)
+        self.sockets[fd] = reader
 
     def remove(self, fd: int) -> None:
         """Leave this one alone; has to come before it is closed, since its number may be that of another one then."""
-        if fd in self.sockets and self._set is not None:
-            self.sockets.remove(fd)
+        if self.sockets.pop(fd, None) is not None and self._set is not None:
             self._set.unregister(fd)
 
     def close(self) -> None:
         """Read nothing any more."""
         if self._set is not None:
-            asyncio.get_running_loop().remove_reader(_file(self._set))
+            asyncio.get_running_loop().remove_reader(self._set.fileno())
             self._set.close()
         self._set = None
         self.sockets.clear()
 
     def _read(self) -> None:
         assert self._set is not None
-        for key, _ in self._set.select(0):
+        for fd, _ in self._set.poll(0):
             # One before it may have removed it.
-            if key.fd not in self.sockets:
+            if (reader := self.sockets.get(fd)) is None:
                 continue
             try:
-                data = os.read(key.fd, ROOM)
+                data = os.read(fd, ROOM)
             except BlockingIOError:
                 continue
             except OSError as error:
-                key.data.broke(error)
+                reader.broke(error)
                 continue
-            key.data.arrived(data)
-
-
-def _file(sockets: selectors.BaseSelector) -> int:
-    number: int = sockets.fileno()  # type: ignore[attr-defined]
-    return number
+            reader.arrived(data)
 
 
 def plain_socket(transport: asyncio.BaseTransport) -> int | None:
-    """The socket behind a transport, if what goes over it is not encrypted and the system has sets that are files."""
-    if not hasattr(selectors.DefaultSelector, "fileno") or transport.get_extra_info("ssl_object") is not None:
+    """The socket behind a transport, if what goes over it is not encrypted and the system has epoll."""
+    if not hasattr(select, "epoll") or transport.get_extra_info("ssl_object") is not None:
         return None
     behind = transport.get_extra_info("socket")
     return None if behind is None else int(behind.fileno())

@@ -6,24 +6,24 @@ import asyncio
 import gc
 import importlib
 import importlib.util
-import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from coralopt.errors import LaunchError
 from coralopt.runtime.router.admin import PlanHooks, make_admin_app
-from coralopt.runtime.router.app import HEARD, make_app
+from coralopt.runtime.router.answers import answer_fault
+from coralopt.runtime.router.app import make_app
 from coralopt.runtime.router.config import RouterConfig
 from coralopt.runtime.router.doors import Doors, socket_address
+from coralopt.runtime.router.listener import Listener
 from coralopt.runtime.router.router import Router
 
 Result = TypeVar("Result")
@@ -133,15 +133,11 @@ async def open_doors(
     Raises:
         LaunchError: It cannot listen.
     """
-    logging.getLogger("aiohttp.server").addFilter(_is_ours)
-    hooks = hooks or PlanHooks()
-    app = make_app(router, doors, hooks)
-    runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=drain_s, auto_decompress=False
-    )
-    admin = web.AppRunner(make_admin_app(router, hooks), access_log=None)
+    hooks, fault = hooks or PlanHooks(), partial(answer_fault, doors)
+    runner = Listener(make_app(router, doors, hooks), fault, drain_s)
+    admin = Listener(make_admin_app(router, hooks, doors), fault)
     await runner.setup()
-    closing = asyncio.create_task(_close_silent(runner, app[HEARD], router.config.head_timeout_s))
+    closing = asyncio.create_task(runner.close_silent(router.config.head_timeout_s))
     try:
         site = web.TCPSite(runner, doors.host, doors.port, ssl_context=doors.tls, reuse_port=shares_port or None)
         try:
@@ -159,24 +155,6 @@ async def open_doors(
         await admin.cleanup()
         if doors.admin_socket is not None and doors.admin_socket.is_socket():
             doors.admin_socket.unlink()
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a fault that the web server found is one of this program; a request that is no HTTP is its sender's."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
-
-
-async def _close_silent(runner: web.AppRunner, heard: set[object], limit_s: float) -> None:
-    """Close connections that have not sent the head of a request in time; later ones end with the keep-alive time."""
-    since: dict[web.RequestHandler, float] = {}
-    while runner.server is not None:
-        await asyncio.sleep(limit_s / 4)
-        now, connections = time.monotonic(), set(runner.server.connections)
-        heard &= connections
-        since = {connection: since.get(connection, now) for connection in connections - heard}
-        for connection, first in since.items():
-            if now - first > limit_s:
-                connection.force_close()
 
 
 def _private_socket(path: Path) -> socket.socket:
