@@ -4,7 +4,8 @@
 routing                  rule
 =======================  ====================================================================================
 ``weighted-round-robin`` blind: every instance in proportion to its planned rate, spread evenly
-``least-work``           least (work there + the request's own) / planned rate, the first of equal ones
+``least-work``           least (work there + the request's own) / planned rate; of equal ones that with fewest requests so
+                         far / planned rate, then the first
 ``power-of-two``         two instances are drawn in proportion to their planned rates; the one with less work,
                          measured the same way, the first drawn of equal ones
 =======================  ====================================================================================
@@ -73,10 +74,14 @@ class Rated(Loaded, Protocol):
 
     Attributes:
         rate: Planned rate of all that it does; its weight, but where that is for one class of requests only.
+        taken: Requests that it got so far. Among idle ones of one rate they decide, lest the first get every request.
     """
 
     @property
     def rate(self) -> float: ...
+
+    @property
+    def taken(self) -> int: ...
 
 
 class Named(Loaded, Protocol):
@@ -110,7 +115,8 @@ def choose(routing: Routing, items: Sequence[Busy], own: float, uniform: Callabl
         first = _drawn(items, uniform)
         rest = [item for item in items if item is not first]
         items = [first, _drawn(rest, uniform)] if rest else [first]
-    return min(items, key=lambda item: (item.work + own) / item.rate)
+        return min(items, key=lambda item: (item.work + own) / item.rate)
+    return min(items, key=lambda item: ((item.work + own) / item.rate, item.taken / item.rate))
 
 
 def choose_by_key(items: Sequence[Home], key: str, own: float) -> Home | None:

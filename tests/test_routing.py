@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.routing import MOST_OF_SHARE, choose_by_key, smooth_weighted_round_robin
+from coralopt.routing import MOST_OF_SHARE, Routing, choose, choose_by_key, smooth_weighted_round_robin
 
 
 @dataclass(eq=False)
@@ -37,6 +38,44 @@ def test_picks_are_spread_evenly() -> None:
 def test_nothing_to_pick() -> None:
     """No instance is up."""
     assert smooth_weighted_round_robin([]) is None
+
+
+@dataclass(eq=False)
+class Busy:
+    weight: float
+    credit: float = 0.0
+    work: float = 0.0
+    taken: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.weight
+
+
+@pytest.mark.parametrize("routing", ["least-work", "weighted-round-robin"])
+@given(st.integers(1, 6), st.integers(1, 40))
+def test_idle_instances_take_turns(routing: Routing, count: int, requests: int) -> None:
+    """One request at a time among equal instances: the first one got all of them by least work."""
+    items = [Busy(300.0) for _ in range(count)]
+    for _ in range(requests):
+        chosen = choose(routing, items, 128.0, lambda: 0.5)
+        assert chosen is not None
+        chosen.taken += 1
+    assert max(item.taken for item in items) - min(item.taken for item in items) <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from([1.0, 2.0, 4.0]), st.integers(0, 4), st.integers(0, 3)), min_size=1))
+def test_least_work_is_the_least(instances: list[tuple[float, int, int]]) -> None:
+    """Nobody has less work for its rate, nor as little and fewer requests; the first of those that are equal in both."""
+    items = [Busy(rate, work=8.0 * work, taken=taken) for rate, work, taken in instances]
+    chosen = choose("least-work", items, 8.0, lambda: 0.5)
+    assert chosen is not None
+    for item in items:
+        assert (chosen.work + 8) / chosen.rate <= (item.work + 8) / item.rate
+        if (chosen.work + 8) / chosen.rate == (item.work + 8) / item.rate:
+            assert chosen.taken / chosen.rate <= item.taken / item.rate
+            if chosen.taken / chosen.rate == item.taken / item.rate:
+                assert items.index(chosen) <= items.index(item)
 
 
 @dataclass(eq=False)

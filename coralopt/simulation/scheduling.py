@@ -234,13 +234,16 @@ def work_seconds(state: State, request: int, instance: int) -> float:
 
 @compiled
 def by_least_work(state: State, request: int, pool: int) -> int:
-    """The instance with least work of those that could ever hold the request; ``NIL``: none."""
-    best, least = NIL, np.inf
+    """The instance with least work of those that could ever hold the request; ``NIL``: none.
+
+    Of equal ones that with fewest requests so far, over its planned rate.
+    """
+    best, least, fewest = NIL, np.inf, np.inf
     for m in range(state.member_count[pool]):
         i = state.members[pool, m]
-        seconds = work_seconds(state, request, i)
-        if seconds < least and fits(state, request, i):
-            best, least = i, seconds
+        seconds, taken = work_seconds(state, request, i), state.instances[i].routed / state.instances[i].weight
+        if (seconds < least or (seconds == least and taken < fewest)) and fits(state, request, i):
+            best, least, fewest = i, seconds, taken
     return best
 
 

@@ -117,6 +117,7 @@ class SlowInstance:
     at_work: list[SlowRequest] = field(default_factory=list)
     evicted: int = 0
     work: float = 0.0
+    taken: int = 0
     inside: int = 0
     reason: str = ""
     gone_at: float = math.nan
@@ -160,6 +161,10 @@ class SlowPart:
     @property
     def work(self) -> float:
         return self.owner.work
+
+    @property
+    def taken(self) -> int:
+        return self.owner.taken
 
     @property
     def rate(self) -> float:
@@ -275,6 +280,7 @@ class Reference:
             if chosen.turns.deserted:
                 self.next_turn(chosen.turns)
         chosen.work += own
+        chosen.taken += 1
         chosen.inside += 1
         self.touched_instances[chosen] = None
 

@@ -166,6 +166,10 @@ class BackendPart:
         return self.backend.work
 
     @property
+    def taken(self) -> int:
+        return self.backend.taken
+
+    @property
     def name(self) -> str:
         return self.backend.name
 
