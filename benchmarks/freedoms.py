@@ -87,6 +87,17 @@ COMMITTED: Change = {
     },
 }
 
+WITHIN: Change = {"kv_transfer": "region", "egress": None}
+
+#: ``operator`` without its rules.
+RULES_OFF: Change = {
+    "models": {"*": {"survive_instance_loss": None}},
+    "pool": {"regions": {"us-east-2": {"configurations": {"1xL40S": 16}}}},
+    "limits": None,
+    "horizon_h": None,
+    "start": None,
+}
+
 #: All requests of ``classes`` as one, with the means of all.
 ONE_CLASS: Change = {
     "models": {
@@ -95,6 +106,30 @@ ONE_CLASS: Change = {
         }
     }
 }
+
+#: What requests for the adapters of ``adapters`` would ask for if each were a checkpoint of its own.
+_ADAPTED = load_scenario("adapters").document["models"]["llama3.1-8b-instruct"]
+OWN_CHECKPOINTS: Change = {
+    "models": {
+        "llama3.1-8b-instruct": {"lora": None},
+        **{
+            name: {
+                "model": "llama3.1-8b-instruct",
+                "slo": _ADAPTED["slo"],
+                "demand": {**_ADAPTED["demand"], "requests_s": adapter["requests_s"]},
+            }
+            for name, adapter in _ADAPTED["lora"]["adapters"].items()
+        },
+    }
+}
+
+#: First tokens of ``longtail`` within a minute: time for the weights of other models to come and go.
+PATIENT: Change = {"models": {"*": {"slo": {"ttft_ms": 60_000}}}}
+
+
+def _sharing(*ways: str) -> Change:
+    return {"sharing": {"ways": list(ways), "swap_gb_s": 12.0 if "swapping" in ways else None}}
+
 
 ROWS = (
     Row("several GPU types, not one (L40S)", "core", _quota(L4=0, A10G=0), {}),
@@ -105,6 +140,7 @@ ROWS = (
     Row("caches within a region, not anywhere for nothing", "core", {}, {"kv_transfer": "region"}),
     Row("caches within a region, not anywhere for nothing", "extended", {}, {"kv_transfer": "region"}),
     Row("caches priced, not within a region", "extended", {"kv_transfer": "region"}, {"kv_transfer": "priced"}),
+    Row("caches priced (0.0004 USD/GB), not within a region", "routes", WITHIN, {}),
     Row("quota of 4 L40S", "core", {}, _quota(L40S=4)),
     Row("up to 4 L40S by the year at 1.20 USD/h, for a year", "variants", {}, COMMITTED),
     Row("variants at a mean quality of 0.993, not the best one", "variants", _only("ngram"), {}),
@@ -112,9 +148,25 @@ ROWS = (
     Row("classes of requests, not one of mean lengths", "classes", ONE_CLASS, {}),
     Row("N+1: any one instance may be lost", "core", {}, {"models": {"*": {"survive_instance_loss": 1.0}}}),
     Row("starting before stopping, all 1xL40S in use", "core", BUSY, {**BUSY, "transition": "start-first"}),
+    Row("quota, N+1 of 80 %, 4 committed L40S and start costs together", "operator", RULES_OFF, {}),
     Row("start costs by template, not K = 0.1", "core", {}, {"start": {"load_gb_s": 0.31}}),
     Row("40 % of the prompt tokens found in caches", "core", {}, {"models": {"*": {"demand": {"prefix_hit": 0.4}}}}),
+    Row(
+        "37 % of the prompt tokens found in caches",
+        "prefix",
+        {"models": {"*": {"demand": {"prefix_hit": 0.0}}}},
+        {},
+    ),
     Row("shared nodes, not one model each", "longtail", {"sharing": None}, {}),
+    Row("shared nodes in MIG slices, not one model each", "longtail", {"sharing": None}, _sharing("slices")),
+    Row(
+        "shared nodes with swapped weights (12 GB/s), TTFT 60 s, not one model each",
+        "longtail",
+        {**PATIENT, "sharing": None},
+        {**PATIENT, **_sharing("swapping")},
+    ),
+    Row("shared nodes in all three ways, TTFT 60 s, not steps in turn alone", "swapping", _sharing("turns"), {}),
+    Row("one base with 12 LoRA adapters, not 13 checkpoints", "adapters", OWN_CHECKPOINTS, {}),
     Row("demand in three cases: all served, or 2 USD per 1,000 requests missed", "core", CASES, {**CASES, **MISSED}),
     Row("two replicas of each phase", "tiny", {}, {"models": {"*": {"min_replicas": 2}}}),
 )
@@ -133,12 +185,14 @@ def changed(document: Any, change: Any) -> Any:  # JSON
 def figures(scenario: ResolvedScenario, arriving: ResolvedScenario) -> tuple[float, float, float, float]:
     """Cost in USD/h, proven gap, share of simulated requests within both SLOs, processor seconds of the plan.
 
-    The requests are those of ``arriving``, the same for both plans of a row.
+    The requests are those of ``arriving``, the same for both plans of a row where both serve the same models.
     """
     request = PlanRequest(scenario, options={"rel_gap": 1e-3, "time_limit": 120}).warmed()
     begin = time.process_time()
     plan = CoralPlanner().plan(request).plan
     seconds = time.process_time() - begin
+    served = [{phase.served for phase in item.model_phases} for item in (scenario, arriving)]
+    arriving = arriving if served[0] == served[1] else scenario
     result = simulate(plan, poisson_for_scenario(arriving, duration_s=SIMULATED_S, seed=1))
     return plan.cost_usd_h, plan.gap, result.attainment, seconds
 

@@ -59,14 +59,14 @@ def allowed_routes(scenario: ResolvedScenario) -> tuple[ModelRoutes, ...]:
 
 
 def closed_regions(scenario: ResolvedScenario) -> Iterator[str]:
-    """In a sentence, regions that may exchange KV caches with no other for want of a price."""
+    """In a sentence, regions that may exchange KV caches with no other, for want of a price or by a ban."""
     regions, link = scenario.regions, scenario.kv_transfer.link
     closed = [a for a in regions if all(link(a, b) is None and link(b, a) is None for b in regions if b != a)]
     if closed and is_routed(scenario) and scenario.kv_transfer.mode == "priced":
         named = ", ".join(closed[:6]) + (f" and {len(closed) - 6} more" if len(closed) > 6 else "")
         yield (
-            f"prefill and decode of a request must share a region, since no price is known for sending caches from {named} "
-            "elsewhere; `egress` in the scenario gives one, `kv_transfer: free` allows all"
+            f"prefill and decode of a request must share a region, since caches from {named} may not be sent elsewhere: "
+            "no price is known, or `egress` forbids it; `egress` can give one, `kv_transfer: free` allows all"
         )
 
 

@@ -144,7 +144,9 @@ def _line(place: Path, entry: Model, variant: VariantEntry, mistakes: MistakeLis
     line: list[Checkpoint] = [variant]
     while variant.base is not None:
         if variant.base not in entry.variants:
-            hint = f"{suggest(variant.base, entry.variants)}; or leave it out: then the model itself is the base"
+            others = [name for name, other in entry.variants.items() if other is not variant]
+            hint = "leave it out: then the model itself is the base"
+            hint = f"{suggest(variant.base, others)}; or {hint}" if others else hint
             mistakes.add((*place, "base"), f"there is no variant '{variant.base}'", hint)
             break
         variant = entry.variants[variant.base]

@@ -32,6 +32,10 @@ _BUILTINS = (
     "longtail",
     "classes",
     "adapters",
+    "routes",
+    "operator",
+    "swapping",
+    "prefix",
 )
 #: A cut may leave its container incomplete, which then goes too; documents are far less deep than this.
 _MOST_CUTS = 50

@@ -721,15 +721,10 @@ def _operations(
                 f"{entry.survive_region_loss:g} of the demand cannot survive the loss of the only region",
                 "add a region, or ask for 0",
             )
-        for where, asked in (
-            ((*place, "survive_instance_loss"), entry.survive_instance_loss > 0),
-            (("transition",), document.transition == "start-first"),
-            (("start",), document.start is not None),
-            (("demand_cases",), bool(document.demand_cases)),
-        ):
-            if asked and entry.slo.attainment != "mean":
-                problem = f"is planned for mean requests, not for {entry.slo.attainment:.6g} of them ('{key}')"
-                mistakes.add(where, problem, "give slo.attainment: mean, or leave it out")
+        if entry.survive_instance_loss > 0 and entry.slo.attainment != "mean":
+            problem = f"is planned for mean requests, not for {entry.slo.attainment:.6g} of them"
+            hint = "give slo.attainment: mean, or leave it out"
+            mistakes.add((*place, "survive_instance_loss"), problem, hint)
         unmet = None
         if entry.unmet is not None:
             made = (phase.mean_output_tokens for phase in phases if phase.served in (key, _name(key, entry)))
@@ -746,6 +741,15 @@ def _operations(
         name = _name(key, entry)
         if rule != ModelRules() and name in names:
             rules.append((name, rule))
+    shares = [f"'{key}'" for key, entry in document.models.items() if entry.slo.attainment != "mean"]
+    for where, stated in (
+        ("transition", document.transition == "start-first"),
+        ("start", document.start is not None),
+        ("demand_cases", bool(document.demand_cases)),
+    ):
+        if stated and shares:
+            problem = f"is planned for mean requests, not for shares of them ({', '.join(shares)})"
+            mistakes.add((where,), problem, "give slo.attainment: mean, or leave it out")
     classes: list[NodeClass] = []
     for region, offers in supply.items():
         for node, offer in offers.items():

@@ -383,8 +383,10 @@ def test_mistakes_have_places() -> None:
     shares = load_scenario("core-slo")
     with pytest.raises(ScenarioError, match=r"survive_instance_loss: is planned for mean requests, not for 0\.99"):
         shares.with_limits(survive_instance_loss=1.0)
-    with pytest.raises(ScenarioError, match="transition: is planned for mean requests"):
+    with pytest.raises(ScenarioError, match="transition: is planned for mean requests") as caught:
         shares.with_transition("start-first")
+    # Once, though every model asks for a share.
+    assert len(caught.value.mistakes) == 1
     with pytest.raises(ScenarioError, match="is no model here"):
         scenario().with_limits(forbidden={"phi": ["L4"]})
 
