@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -90,7 +90,8 @@ def look_up(
                 )
     operations = _operations(document, nodes, used, phases, supply, mistakes)
     kv_transfer = _kv_transfer(document, tuple(supply), mistakes)
-    sharing = _sharing(document, nodes, used, mistakes)
+    listed = dict.fromkeys(nodes[node] for entries in supply.values() for node in entries if node in nodes)
+    sharing = _sharing(document, listed, mistakes)
     if len(mistakes):
         return None
     configurations = tuple(node for node in nodes.values() if node.name in used or node.name in keep)
@@ -175,9 +176,7 @@ def _kv_transfer(document: Document, regions: tuple[str, ...], mistakes: Mistake
     return KvTransfer(mode, tuple(links))
 
 
-def _sharing(
-    document: Document, nodes: Mapping[str, NodeConfiguration], used: set[str], mistakes: MistakeList
-) -> Sharing:
+def _sharing(document: Document, listed: Iterable[NodeConfiguration], mistakes: MistakeList) -> Sharing:
     if document.sharing is None:
         return Sharing()
     if len(document.models) == 1:
@@ -216,7 +215,8 @@ def _sharing(
     for key in given.swap_s:
         if key not in document.models:
             mistakes.add(("sharing", "swap_s", key), f"unknown model '{key}'", suggest(key, document.models))
-    if "slices" in given.ways and not any(profiles(node) for node in nodes.values() if node.name in used):
+    # Those with no node left count: what the pool has by the hour is no mistake of the scenario.
+    if "slices" in given.ways and not any(map(profiles, listed)):
         problem = "no node of the pool has one GPU that MIG divides"
         mistakes.add(("sharing", "ways"), problem, "offer 1xA100, 1xH100, 1xH200 or 1xB200, or leave slices out")
     swap_s = tuple(

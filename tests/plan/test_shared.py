@@ -14,7 +14,15 @@ import pytest
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import CoraloptError, LaunchError, OptionError, ScenarioError
 from coralopt.plan.bill import bill_of
-from coralopt.planning import PlanRequest, certify, expected_shares, get_planner, prove_bound
+from coralopt.planning import (
+    CoralPlanner,
+    PlanRequest,
+    certify,
+    cheapest_of_one_gpu,
+    expected_shares,
+    get_planner,
+    prove_bound,
+)
 from coralopt.planning.promise.certificate import GLANCE_S, GLANCE_SEED
 from coralopt.report.tables import instance_table
 from coralopt.runtime import VllmEngine, lower
@@ -258,6 +266,16 @@ def test_slices_are_planned_checked_simulated_and_started(sliced_plan: Plan) -> 
     assert "nvidia-smi mig -cgi $slices -C" in script
     pods = kubernetes_files(lower(sliced_plan, VllmEngine(), KubernetesAddresses()))
     assert sum("nvidia.com/mig-" in text for text in pods.values()) == 3
+
+
+def test_the_bill_compares_slices_with_gpus_that_have_none() -> None:
+    """One GPU type is what others are taken out of the pool for, also those that MIG divides."""
+    request = PlanRequest(scenario_from_mapping(_other("slices")))
+    outcome = CoralPlanner().plan(request)
+    compared = cheapest_of_one_gpu(request, outcome)
+    assert compared is not None
+    assert compared.gpu == "H100"
+    assert compared.itself
 
 
 def test_swapped_weights_are_planned_checked_and_started(swapped_plan: Plan) -> None:
