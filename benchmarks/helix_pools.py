@@ -2,7 +2,7 @@
 
     python benchmarks/helix_pools.py --time-limit 60
 
-First the pool search (docs/templates.md) with each MILP back end, against what Helix's MILP reached and how long it
+First the pool search (docs/fixed-pools.md) with each MILP back end, against what Helix's MILP reached and how long it
 ran on 20 threads (its published logs). Then the 10-node case as one placement problem with 10 stages, node by node
 (``paper``) and by configuration (``tight``), with each back end and the dynamic programme.
 """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, progress_bar, say
+from coralopt.cli.console import JsonFlag, folder_to_write, progress_bar, say
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 
@@ -30,6 +31,23 @@ class StageOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
+class ServedOptions(OptionGroup):
+    """What is served."""
+
+    panel = "What is served"
+
+    objective: str | None = option(
+        None,
+        "served: decode tokens/s when requests never end, found by search and played; flow: tokens/s of the maximum "
+        "flow, proven. Default: served where the pool says how its nodes serve.",
+    )
+    pipelines: int = option(2, "Most pipelines that share the pool.", least=1)
+    write_helix: Path | None = option(
+        None, "Folder for the placement in the format of Helix's artifact.", check=folder_to_write
+    )
+
+
+@dataclass(frozen=True)
 class RivalOptions(OptionGroup):
     """Other planners."""
 
@@ -37,7 +55,7 @@ class RivalOptions(OptionGroup):
 
     planner: str = option("coral", "coral, helix or hexgen; see docs/planners.md.")
     start: str = option("heuristics", "What helix begins with: heuristics, pool or none.")
-    seed: int = option(0, "Seed of helix and hexgen.", least=0)
+    seed: int = option(0, "Seed of the search for what is served, of helix and hexgen.", least=0)
     generations: int = option(300, "Generations of hexgen's search.", least=0)
 
 
@@ -47,10 +65,15 @@ def place(
         str, typer.Argument(metavar="POOL", help="helix-10, helix-24, helix-42, or a YAML or JSON file of a pool.")
     ],
     stages: StageOptions,
+    served: ServedOptions,
     rival: RivalOptions,
     json_output: JsonFlag = False,
 ) -> None:
-    """Place one model on POOL for most tokens/s, proven: some 10 to 1,000 nodes, of which some may stay idle."""
+    """Place one model on POOL, some 10 to 1,000 nodes of which some may stay idle, for most tokens/s.
+
+    Where the pool has step times, tokens/s are decode tokens served, by search and simulation; else they are those of
+    the maximum flow, proven.
+    """
     from coralopt.errors import OptionError
     from coralopt.placement import load_pool
 
@@ -58,7 +81,19 @@ def place(
     if rival.planner == "coral":
         if stages.frontier and stages.stages is not None:
             raise OptionError("--frontier tries every limit on the stages; leave out --stages")
-        answer = _coral(loaded, stages)
+        objective = served.objective or ("served" if loaded.serving is not None and not stages.frontier else "flow")
+        if objective == "served":
+            if stages.frontier:
+                raise OptionError("--frontier shows the maximum flow by stages; leave out --objective served")
+            answer = _served(loaded, stages, served, rival.seed, quiet=json_output)
+        elif objective != "flow":
+            raise OptionError(f"--objective is {objective!r}; choose served or flow")
+        elif served.write_helix is not None:
+            raise OptionError("--write-helix writes what --objective served places; leave out --objective flow")
+        else:
+            answer = _flow(loaded, stages)
+    elif served.objective is not None or served.write_helix is not None:
+        raise OptionError("--objective and --write-helix belong to coral's placements; leave them out")
     elif stages.frontier or stages.max_stages is not None:
         raise OptionError("--frontier and --max-stages limit the stages of coral's placements; leave them out")
     elif rival.planner == "helix":
@@ -82,7 +117,7 @@ def _title(pool: PlacementPool, planner: str = "") -> str:
     return f"{pool.name}{planner}: {pool.layers} layers on {nodes}"
 
 
-def _coral(pool: PlacementPool, options: StageOptions) -> CommandOutput:
+def _flow(pool: PlacementPool, options: StageOptions) -> CommandOutput:
     from coralopt.errors import InfeasibleError
     from coralopt.placement import place_pool
     from coralopt.report import stages_text
@@ -135,6 +170,80 @@ def _coral(pool: PlacementPool, options: StageOptions) -> CommandOutput:
         lines = [str(rows[0]["placement"]), "proven optimal" if rows[0]["proven"] else proof]
     table = _frontier_table(pool, rows, stays_s, options.frontier)
     return CommandOutput({**_head(pool), "placements": rows}, [table], lines)
+
+
+def _served(pool: PlacementPool, stages: StageOptions, served: ServedOptions, seed: int, quiet: bool) -> CommandOutput:
+    from coralopt.placement.served import ServedSearch, place_served, write_helix_files
+    from coralopt.report import stages_text
+    from coralopt.report.table import Column, make_table, numbers
+
+    search = ServedSearch(
+        max_stages=stages.max_stages,
+        stages=stages.stages,
+        most_pipelines=served.pipelines,
+        seed=seed,
+        solver=stages.solver,
+        time_limit=stages.time_limit,
+    )
+    say("searching: some 9,000 layouts by formula, some 300 played; Ctrl-C keeps the best so far")
+    with progress_bar("layouts", quiet=quiet) as progress:
+        best = place_served(pool, search, on_progress=progress)
+    spread = max(best.played.decode_tokens_s) - min(best.played.decode_tokens_s)
+    placements = [stages_text(placement, pool.configurations) for placement in best.pipelines]
+    counts = [len(placement.stages) for placement in best.pipelines]
+    used = sum(sum(placement.node_set) for placement in best.pipelines)
+    document = {
+        **_head(pool),
+        "planner": "coral",
+        "objective": "served",
+        "decode_tokens_s": best.played.mean,
+        "by_seed": list(best.played.decode_tokens_s),
+        "largest_flow_decode_tokens_s": best.first,
+        "estimate_tokens_s": best.estimate.decode_tokens_s,
+        "token_ms": best.played.token_ms,
+        "requests": best.played.requests,
+        "flow_tokens_s": best.network.throughput,
+        "stages": counts,
+        "idle_nodes": sum(pool.counts) - used,
+        "formulas": best.formulas,
+        "plays": best.plays,
+        "interrupted": best.interrupted,
+        "seconds": best.seconds,
+        "seed": seed,
+        "pipelines": placements,
+    }
+    columns = (
+        *numbers("{:,.1f}", "decode tokens/s", "between seeds", "by formula", "placement of most flow"),
+        Column("flow tokens/s", "{:,.1f}"),
+        Column("ms a token", "{:,.0f}"),
+        Column("requests inside", "{:,.0f}"),
+        Column("stages", "{}"),
+        Column("idle nodes", "{}"),
+        Column("seconds", "{:.1f}"),
+    )
+    row = (
+        best.played.mean,
+        spread,
+        best.estimate.decode_tokens_s,
+        best.first,
+        best.network.throughput,
+        best.played.token_ms,
+        best.played.requests,
+        " + ".join(map(str, counts)),
+        sum(pool.counts) - used,
+        best.seconds,
+    )
+    lines = [*placements]
+    lines.append(
+        f"{best.formulas:,} layouts by formula, {best.plays:,} played; nothing is proven about others; "
+        "--objective flow proves the largest flow"
+    )
+    if best.interrupted:
+        lines.append("stopped by Ctrl-C: the best layout so far")
+    if served.write_helix is not None:
+        paths = write_helix_files(pool, best.network, served.write_helix)
+        lines.append(f"written for Helix: {', '.join(str(path) for path in paths)}")
+    return CommandOutput(document, [make_table(_title(pool), columns, [row])], lines)
 
 
 def _frontier_table(

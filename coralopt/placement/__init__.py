@@ -8,6 +8,7 @@ from coralopt.placement.limits import ENGINES, EngineLimits, engine_limits
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_file import BUILTIN_POOLS, load_pool
 from coralopt.placement.pool_search import PoolSolution, place_pool
+from coralopt.placement.pool_serving import PoolLinks, PoolServing
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement, Stage
 from coralopt.solving import attach
@@ -24,6 +25,8 @@ __all__ = [
     "Placement",
     "PlacementPool",
     "PlacementProblem",
+    "PoolLinks",
+    "PoolServing",
     "PoolSolution",
     "Stage",
     "best_cells",

@@ -9,6 +9,7 @@ import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.placement.cells import throughput_of
+from coralopt.placement.pool_serving import PoolServing
 from coralopt.placement.problem_parts import Placement
 from coralopt.solving.problem import Check, Violation
 from coralopt.types import Floats, Ints
@@ -29,6 +30,7 @@ class PlacementPool:
         cache_tokens: int64 (C, L + 1), tokens whose KV entries fit on a node with j layers, or ``None``.
         stage_ms: float64 (S, 3, C, L + 1), ms of one micro-batch in a stage, or ``None``.
         source: Where the figures come from.
+        serving: Step times, links and lengths of requests, for what the pool serves, or ``None``.
 
     Raises:
         SolverError: The parts do not fit together.
@@ -42,6 +44,7 @@ class PlacementPool:
     cache_tokens: Ints | None = None
     stage_ms: Floats | None = None
     source: str = ""
+    serving: PoolServing | None = None
 
     def __post_init__(self) -> None:
         shape = self.values.shape

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement.pool import PlacementPool
+from coralopt.placement.pool_serving import PoolLinks, PoolServing
+from coralopt.scenario.document import Lengths
+from coralopt.scenario.lengths import LengthDistribution, LengthPair
 from coralopt.scenario.read import parse_text, read_file
+from coralopt.types import Floats
 
 #: Pools that come with the package: the three published cases of Helix.
 BUILTIN_POOLS = ("helix-10", "helix-24", "helix-42")
@@ -20,6 +24,12 @@ BUILTIN_POOLS = ("helix-10", "helix-24", "helix-42")
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+#: ms by number of tokens or requests.
+_Points = Annotated[
+    dict[Annotated[int, Field(ge=0, le=1_000_000)], Annotated[float, Field(ge=0, le=1e9)]], Field(min_length=1)
+]
 
 
 class _Node(_Section):
@@ -31,6 +41,60 @@ class _Node(_Section):
         default=None, description="tokens whose KV entries fit on one node with 1, 2, ... layers"
     )
 
+    prompt_ms: _Points | None = Field(
+        default=None, description="ms of one layer over so many prompt tokens; linear between them and to 0 at 0"
+    )
+    decode_ms: _Points | None = Field(
+        default=None,
+        description="ms of one layer over so many decoding requests; linear between them, the first below it",
+    )
+    prompts: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="most prompts in a pass")
+    decodes: list[Annotated[int, Field(ge=1, le=10_000)]] | None = Field(
+        default=None,
+        description="most decoding requests in a pass with 1, 2, ... layers; by default what decode_ms covers",
+    )
+    memory_gb: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        default=0.0, description="memory of one node, GB; only written into files for other planners"
+    )
+
+
+class _Serving(_Section):
+    """Requests and links: with step times of the nodes, what the pool serves."""
+
+    lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
+    input_tokens: Annotated[float, Field(gt=0)] | None = Field(default=None, description="mean prompt length")
+    output_tokens: Annotated[float, Field(gt=0)] | None = Field(default=None, description="mean answer length")
+    reserved_output: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        description="answer tokens for which the KV cache of a request is reserved"
+    )
+    link_gb_s: Annotated[float, Field(gt=0, le=1e6)] = Field(description="bandwidth of a link, GB/s")
+    nic_gb_s: Annotated[float, Field(gt=0, le=1e6)] = Field(description="bandwidth of a node's network interface, GB/s")
+    latency_ms: Annotated[float, Field(ge=0, le=1e4)] = Field(description="latency of a link, ms")
+    activation_bytes: Annotated[float, Field(gt=0, le=1e9)] = Field(description="activations of one token, bytes")
+    copy_ms: Annotated[float, Field(ge=0, le=1e3)] = Field(
+        default=0.0, description="a node's time to take one token's activations over, ms"
+    )
+
+    @model_validator(mode="after")
+    def _lengths_known(self) -> _Serving:
+        lengths = self.lengths
+        for mean, quantiles, name in (
+            (self.input_tokens, lengths and lengths.input, "input"),
+            (self.output_tokens, lengths and lengths.output, "output"),
+        ):
+            if (mean is None) == (quantiles is None):
+                raise ValueError(f"give either {name}_tokens, the mean, or lengths.{name}, quantiles")
+        return self
+
+    @property
+    def pair(self) -> LengthPair:
+        """Lengths of prompts and answers; a mean alone is that of a lognormal distribution with cv 1."""
+        quantiles = self.lengths or Lengths()
+        return LengthPair(
+            quantiles.input.distribution if quantiles.input else LengthDistribution(self.input_tokens or 0.0),
+            quantiles.output.distribution if quantiles.output else LengthDistribution(self.output_tokens or 0.0),
+        )
+
 
 class _Tables(_Section):
     """Throughput by node and layers, the same for every number of stages."""
@@ -40,6 +104,7 @@ class _Tables(_Section):
     source: str = "given in the pool file"
     layers: Annotated[int, Field(ge=1, le=1000)] = Field(description="layers of the model")
     nodes: dict[str, _Node] = Field(min_length=1)
+    serving: _Serving | None = Field(default=None, description="requests and links; prompt_ms and decode_ms of nodes")
 
 
 class _Slo(_Section):
@@ -128,7 +193,53 @@ def _from_tables(document: _Tables, source: str, name: str) -> PlacementPool:
         stage_free=True,
         cache_tokens=cache if every else None,
         source=document.source,
+        serving=None if document.serving is None else _serving(document, document.serving, source),
     )
+
+
+def _serving(document: _Tables, serving: _Serving, source: str) -> PoolServing:
+    prompts: list[Floats] = []
+    decodes: list[Floats] = []
+    most: list[list[int]] = []
+    for key, node in document.nodes.items():
+        if node.prompt_ms is None or node.decode_ms is None or node.cache_tokens is None:
+            missing = (
+                "prompt_ms" if node.prompt_ms is None else "decode_ms" if node.decode_ms is None else "cache_tokens"
+            )
+            raise _mistake(source, f"nodes.{key}.{missing}", "missing", "a pool with serving needs it for every node")
+        prompts.append(_dense(node.prompt_ms, 0.0))
+        decodes.append(_dense(node.decode_ms, node.decode_ms[min(node.decode_ms)]))
+        decodes[-1][0] = 0.0
+        covered = len(decodes[-1]) - 1
+        if node.decodes is not None and max(node.decodes) > covered:
+            raise _mistake(
+                source, f"nodes.{key}.decodes", f"{max(node.decodes)} requests in a pass, decode_ms ends at {covered}"
+            )
+        limits = (node.decodes or [covered])[: document.layers]
+        most.append(limits + [limits[-1]] * (document.layers - len(limits)))
+    return PoolServing(
+        lengths=serving.pair,
+        reserved_output=serving.reserved_output,
+        prompt_ms=np.stack([table[: min(map(len, prompts))] for table in prompts]),
+        # Beyond its own end, which no pass reaches, a table keeps its last value.
+        decode_ms=np.stack([np.pad(table, (0, max(map(len, decodes)) - len(table)), "edge") for table in decodes]),
+        prompts=np.array([node.prompts for node in document.nodes.values()], dtype=np.int64),
+        decodes=np.array([[0, *limits] for limits in most], dtype=np.int64),
+        memory_gb=tuple(node.memory_gb for node in document.nodes.values()),
+        links=PoolLinks(
+            bytes_s=serving.link_gb_s * 1e9,
+            nic_bytes_s=serving.nic_gb_s * 1e9,
+            latency_ms=serving.latency_ms,
+            activation_bytes=serving.activation_bytes,
+            copy_ms=serving.copy_ms,
+        ),
+    )
+
+
+def _dense(points: dict[int, float], least: float) -> Floats:
+    """A value for 0, 1, ..., the last point; ``least`` at 0."""
+    known = {0: least, **points}
+    return np.interp(np.arange(max(known) + 1), sorted(known), [known[at] for at in sorted(known)])
 
 
 def _from_catalog(document: _Catalog, source: str, name: str) -> PlacementPool:

@@ -1,0 +1,83 @@
+"""How the nodes of a fixed pool serve: step times, links, and lengths of requests; what a static flow leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coralopt.errors import SolverError
+from coralopt.scenario.lengths import LengthPair
+from coralopt.types import Floats, Ints
+
+
+@dataclass(frozen=True)
+class PoolLinks:
+    """What lies between the nodes of a pool; every pair of nodes has a link of its own.
+
+    Attributes:
+        bytes_s: Bandwidth of a link, bytes/s; one request at a time is sent.
+        nic_bytes_s: Bandwidth of a node's network interface, bytes/s, shared by its links in proportion to their flow.
+        latency_ms: Of a link, ms.
+        activation_bytes: Sent for one token from stage to stage, bytes.
+        token_bytes: Sent for one token from and to the coordinator, bytes.
+        copy_ms: A node's time to take one token's activations over, ms.
+    """
+
+    bytes_s: float
+    nic_bytes_s: float
+    latency_ms: float
+    activation_bytes: float
+    token_bytes: float = 4.0
+    copy_ms: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class PoolServing:
+    """How nodes of each configuration run batches of prompts and decoding requests.
+
+    A pass of a node with j layers over p prompt tokens and b decoding requests takes
+    ``j (prompt_ms[c, p] + decode_ms[c, b])`` ms.
+
+    Attributes:
+        lengths: Prompts and answers, tokens.
+        reserved_output: Answer tokens for which the KV cache of a request is reserved on admission.
+        prompt_ms: float64 (C, P + 1), ms of one layer over p prompt tokens; 0 at p = 0.
+        decode_ms: float64 (C, B + 1), ms of one layer over b decoding requests; 0 at b = 0.
+        prompts: int64 (C,), most prompts in a pass.
+        decodes: int64 (C, L + 1), most decoding requests in a pass, by layers.
+        memory_gb: Memory of a node, GB, length C; written into files for others, 0 where not given.
+        links: What lies between nodes.
+
+    Raises:
+        SolverError: The parts do not fit together.
+    """
+
+    lengths: LengthPair
+    reserved_output: float
+    prompt_ms: Floats
+    decode_ms: Floats
+    prompts: Ints
+    decodes: Ints
+    memory_gb: tuple[float, ...]
+    links: PoolLinks
+
+    def __post_init__(self) -> None:
+        kinds = len(self.prompts)
+        for name, table in (("prompt_ms", self.prompt_ms), ("decode_ms", self.decode_ms), ("decodes", self.decodes)):
+            if table.ndim != 2 or table.shape[0] != kinds or table.shape[1] < 2:
+                raise SolverError(f"{name} has shape {table.shape}; it must be ({kinds}, n) with n >= 2")
+        if len(self.memory_gb) != kinds:
+            raise SolverError(f"memory_gb has {len(self.memory_gb)} entries for {kinds} configurations")
+
+    @property
+    def most_prompt(self) -> int:
+        """Longest prompt that the tables and one pass allow, tokens."""
+        return int((self.prompt_ms.shape[1] - 1) // max(int(self.prompts.max()), 1))
+
+    def sample(self, seed: int, count: int) -> tuple[Ints, Ints]:
+        """int64 (count,) each: prompt and answer lengths of random requests, 1 token or more, cut at the longest prompt."""
+        generator = np.random.default_rng(seed)
+        prompts = np.clip(np.rint(self.lengths.input.sample(generator, count)), 1, self.most_prompt)
+        answers = np.clip(np.rint(self.lengths.output.sample(generator, count)), 1, None)
+        return prompts.astype(np.int64), answers.astype(np.int64)

@@ -1,0 +1,122 @@
+"""Pipelines on a pool as a network: its nodes, its links, and the maximum flow that says how much each link carries."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+
+from coralopt.errors import SolverError
+from coralopt.placement.pool import PlacementPool
+from coralopt.placement.problem_parts import Placement
+from coralopt.throughput import stage_role
+from coralopt.types import Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class PoolNetwork:
+    """N nodes that hold layers and the E links between them; node N is the coordinator, where requests begin and end.
+
+    Attributes:
+        kind: int64 (N,), configuration of each node.
+        first: int64 (N,), its first layer.
+        layers: int64 (N,), layers it holds.
+        flow: float64 (N,), tokens/s through it in the maximum flow.
+        start: int64 (N + 2,), links of node v are ``start[v]..start[v + 1]``.
+        target: int64 (E,), where a link leads.
+        link_flow: float64 (E,), tokens/s over it.
+        bytes_s: float64 (E,), bandwidth, bytes/s.
+        throughput: Maximum flow of the network, tokens/s.
+    """
+
+    kind: Ints
+    first: Ints
+    layers: Ints
+    flow: Floats
+    start: Ints
+    target: Ints
+    link_flow: Floats
+    bytes_s: Floats
+    throughput: float
+
+
+def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolNetwork:
+    """The network of pipelines, which share the requests, with one maximum flow of those that exist.
+
+    The links of equal stages are made in the order of the nodes; networkx decides which of them carry the flow, as it
+    does in Helix. A flow that is spread over all links would be as large, and another one serves another number of tokens.
+
+    Raises:
+        SolverError: The pool says nothing about serving, or no token gets through.
+    """
+    serving = pool.serving
+    if serving is None:
+        raise SolverError(f"pool {pool.name} has no step times; add prompt_ms and decode_ms to its nodes, and serving")
+    nodes = _nodes(pool, pipelines)
+    count = len(nodes.kind)
+    pairs = [(count, v) for pipeline in nodes.stages for v in pipeline[0]]
+    for pipeline in nodes.stages:
+        for before, after in itertools.pairwise(pipeline):
+            pairs += [(u, v) for u in before for v in after]
+    pairs += [(u, count) for pipeline in nodes.stages for u in pipeline[-1]]
+    graph = nx.DiGraph()
+    per_token = serving.links.bytes_s / (serving.links.activation_bytes + serving.links.token_bytes)
+    for v in range(count):
+        graph.add_edge(2 * v, 2 * v + 1, capacity=nodes.capacity[v])
+    for u, v in pairs:
+        tail, head = (2 * count if u == count else 2 * u + 1), (2 * count + 1 if v == count else 2 * v)
+        graph.add_edge(tail, head, capacity=per_token)
+    throughput, flows = nx.maximum_flow(graph, 2 * count, 2 * count + 1)
+    if throughput <= 0:
+        raise SolverError("no token gets through the pipelines: a node cannot hold the layers of its stage")
+    pairs.sort(key=lambda pair: pair[0])
+    ends = np.array(pairs, dtype=np.int64)
+    link_flow = np.array(
+        [flows[2 * count if u == count else 2 * u + 1][2 * count + 1 if v == count else 2 * v] for u, v in pairs],
+        dtype=np.float64,
+    )
+    out = np.bincount(ends[:, 0], weights=link_flow, minlength=count + 1)
+    into: Floats = np.bincount(ends[:, 1], weights=link_flow, minlength=count + 1).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.minimum(link_flow / out[ends[:, 0]], link_flow / into[ends[:, 1]])
+    return PoolNetwork(
+        kind=np.array(nodes.kind, dtype=np.int64),
+        first=np.array(nodes.first, dtype=np.int64),
+        layers=np.array(nodes.layers, dtype=np.int64),
+        flow=into[:count],
+        start=np.searchsorted(ends[:, 0], np.arange(count + 2)).astype(np.int64),
+        target=ends[:, 1].copy(),
+        link_flow=link_flow,
+        bytes_s=np.maximum(np.minimum(serving.links.bytes_s, share * serving.links.nic_bytes_s), 1.0),
+        throughput=float(throughput),
+    )
+
+
+@dataclass
+class _Nodes:
+    """By node, in the order of pipelines, stages and configurations; ``stages``: nodes of each stage of each pipeline."""
+
+    kind: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    layers: list[int] = field(default_factory=list)
+    capacity: list[float] = field(default_factory=list)
+    stages: list[list[range]] = field(default_factory=list)
+
+
+def _nodes(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> _Nodes:
+    nodes = _Nodes()
+    for placement in pipelines:
+        begin, count = 0, len(placement.stages)
+        nodes.stages.append([])
+        for position, stage in enumerate(placement.stages):
+            table = pool.values[count - 1, stage_role(position, count)]
+            nodes.stages[-1].append(range(len(nodes.kind), len(nodes.kind) + sum(stage.nodes)))
+            for c, many in enumerate(stage.nodes):
+                nodes.kind += [c] * many
+                nodes.first += [begin] * many
+                nodes.layers += [stage.layers] * many
+                nodes.capacity += [float(table[c, stage.layers])] * many
+            begin += stage.layers
+    return nodes

@@ -1,0 +1,66 @@
+"""``coralopt place`` for most tokens served, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: A command line, run in this process.
+RunCli = Callable[..., Any]
+
+POOL = """
+layers: 4
+nodes:
+  a: {count: 2, tokens_s: [90, 45], cache_tokens: [4000, 2000], prompt_ms: {512: 5}, decode_ms: {1: 2, 8: 3}}
+serving:
+  {input_tokens: 20, output_tokens: 10, reserved_output: 10, link_gb_s: 1, nic_gb_s: 1, latency_ms: 1, activation_bytes: 10}
+"""
+
+
+def test_place_for_tokens_served(run_cli: RunCli, tmp_path: Path) -> None:
+    pool, folder = tmp_path / "pool.yaml", tmp_path / "layout"
+    pool.write_text(POOL, encoding="utf-8")
+    done = run_cli("place", str(pool), "--time-limit", "3", "--write-helix", str(folder), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["objective"] == "served"
+    assert document["decode_tokens_s"] >= document["largest_flow_decode_tokens_s"] > 0
+    assert len(document["by_seed"]) == 3
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "cluster.ini",
+        "machine_profiles.ini",
+        "simulator_cluster.ini",
+        "solution.ini",
+    ]
+    flow = run_cli("place", str(pool), "--objective", "flow", "--json")
+    assert flow.returncode == 0, flow.stderr
+    assert json.loads(flow.stdout)["placements"][0]["proven"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--objective", "most"), "--objective is 'most'; choose served or flow"),
+        (("--objective", "served", "--frontier"), "leave out --objective served"),
+        (("--objective", "flow", "--write-helix", "x"), "leave out --objective flow"),
+        (("--planner", "hexgen", "--objective", "served"), "belong to coral's placements"),
+        (("--stages", "99"), "99 stages are outside"),
+        (("--stages", "1"), "some layers fit nowhere"),
+    ],
+)
+def test_place_refuses_in_a_sentence(run_cli: RunCli, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    pool = tmp_path / "pool.yaml"
+    pool.write_text(POOL, encoding="utf-8")
+    done = run_cli("place", str(pool), *options)
+    assert done.returncode in (2, 3)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    tables = tmp_path / "tables.yaml"
+    tables.write_text("layers: 2\nnodes: {a: {count: 2, tokens_s: [9, 4]}}\n", encoding="utf-8")
+    refused = run_cli("place", str(tables), "--objective", "served")
+    assert refused.returncode == 2
+    assert "does not say how its nodes serve" in refused.stderr
