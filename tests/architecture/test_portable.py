@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,14 @@ def test_nothing_else_counts_on_linux() -> None:
     files = [path for folder in ("coralopt", "solvers") for path in (ROOT / folder).rglob("*.py")]
     found = {str(path.relative_to(ROOT)) for path in files if LINUX_ONLY.search(path.read_text(encoding="utf-8"))}
     assert found == READERS
+
+
+def test_no_link_is_part_of_the_repository() -> None:
+    """A link to an environment, checked out, would take the place of the environment itself."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line for line in listed.splitlines() if line.startswith("120000")] == []
 
 
 def test_without_proc_the_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
