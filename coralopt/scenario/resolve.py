@@ -53,6 +53,8 @@ from coralopt.scenario.parts import (
 )
 
 _COUNTED = re.compile(r"([0-9]+)x(.+)")
+#: How a share of the requests is planned for where only mean requests can be: headroom, learnt from simulations.
+FOR_A_SHARE = "give slo.attainment: mean, and ask `coralopt plan --simulate --attainment` for the share"
 
 
 def look_up(
@@ -186,7 +188,7 @@ def _sharing(document: Document, listed: Iterable[NodeConfiguration], mistakes: 
             problem = (
                 f"models that share nodes are planned for mean requests, not for {entry.slo.attainment:.6g} of them"
             )
-            hint = "give attainment: mean and headroom, or leave sharing out"
+            hint = f"{FOR_A_SHARE}; or leave sharing out"
             mistakes.add(("models", key, "slo", "attainment"), problem, hint)
         if entry.variants:
             problem = "variants of a model do not share nodes with other models"
@@ -414,7 +416,7 @@ def _check_choice(key: str, entry: Model, what: str, mistakes: MistakeList) -> N
         hint = "serve one variant as the model itself"
         if entry.slo.attainment != "mean":
             problem = f"{what} plans for mean requests, not for {entry.slo.attainment:.6g} of them"
-            mistakes.add((*place, "slo", "attainment"), problem, f"give attainment: mean, or {hint}")
+            mistakes.add((*place, "slo", "attainment"), problem, f"{FOR_A_SHARE}; or {hint}")
     for name, wanted in (
         ("min_replicas", entry.min_replicas > 0),
         ("survive_region_loss", entry.survive_region_loss > 0),
@@ -453,7 +455,7 @@ def _check_classes(document: Document, key: str, mistakes: MistakeList) -> None:
         (("placement", "network"), document.placement.network == "link"),
     ):
         if stated:
-            asked = {"kv_transfer": "give kv_transfer: free", "attainment": "give attainment: mean"}
+            asked = {"kv_transfer": "give kv_transfer: free", "attainment": FOR_A_SHARE}
             problem = f"is not planned for with classes of requests, which '{key}' has"
             mistakes.add(path, problem, asked.get(path[-1], hint))
     for name, part in entry.demand.classes.items():
@@ -723,7 +725,7 @@ def _operations(
             )
         if entry.survive_instance_loss > 0 and entry.slo.attainment != "mean":
             problem = f"is planned for mean requests, not for {entry.slo.attainment:.6g} of them"
-            hint = "give slo.attainment: mean, or leave it out"
+            hint = f"{FOR_A_SHARE}; or leave it out"
             mistakes.add((*place, "survive_instance_loss"), problem, hint)
         unmet = None
         if entry.unmet is not None:
@@ -749,7 +751,7 @@ def _operations(
     ):
         if stated and shares:
             problem = f"is planned for mean requests, not for shares of them ({', '.join(shares)})"
-            mistakes.add((where,), problem, "give slo.attainment: mean, or leave it out")
+            mistakes.add((where,), problem, f"{FOR_A_SHARE}; or leave it out")
     classes: list[NodeClass] = []
     for region, offers in supply.items():
         for node, offer in offers.items():
