@@ -215,16 +215,23 @@ class RouterUnderTest:
         self.folder = tempfile.TemporaryDirectory()
         path = Path(self.folder.name) / "router.json"
         path.write_text(json.dumps(document))
-        self.port = free_port()
-        self.process = subprocess.Popen(
-            command_of(way, path, self.port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self._start(way, path)
         for _ in range(600):
+            if self.process.poll() is not None:
+                # Somebody else may have taken the port.
+                self._start(way, path)
             try:
                 asyncio.run(short_answers(self.port, 1, 0.05))
                 break
             except (OSError, AssertionError, asyncio.IncompleteReadError):
                 time.sleep(0.1)
+        else:
+            raise SystemExit(f"{way} does not answer at port {self.port}")
+
+    def _start(self, way: str, configuration: Path) -> None:
+        self.port = free_port()
+        command = command_of(way, configuration, self.port)
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def _all(self) -> list[psutil.Process]:
         parent = psutil.Process(self.process.pid)

@@ -227,7 +227,9 @@ def _too_few_gpus(addresses: LocalAddresses, products: tuple[str, ...], taken: i
         return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "none"
 
     here = [product for product in products if product]
-    used = f"; {taken} of them are in use (with --drain-first they are freed before new servers start)" if taken else ""
+    used = (
+        f"; {taken} of them are in use (`launch start --drain-first` frees them before others start)" if taken else ""
+    )
     return LaunchError(
         f"the plan needs GPUs {listed(addresses.needed)}; this machine has {listed(Counter(here))}{used}. Missing: "
         f"{listed(addresses.missing)}. Plan for the pool at hand, render files for other machines, take GPUs of another "
