@@ -64,6 +64,9 @@ class _Serving(_Section):
     lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
     input_tokens: Annotated[float, Field(gt=0)] | None = Field(default=None, description="mean prompt length")
     output_tokens: Annotated[float, Field(gt=0)] | None = Field(default=None, description="mean answer length")
+    correlation: Annotated[float, Field(ge=-1, le=1)] = Field(
+        default=0.0, description="of the normal scores of prompt and answer lengths"
+    )
     reserved_output: Annotated[float, Field(ge=0, le=1e6)] = Field(
         description="answer tokens for which the KV cache of a request is reserved"
     )
@@ -233,6 +236,7 @@ def _serving(document: _Tables, serving: _Serving, source: str) -> PoolServing:
             activation_bytes=serving.activation_bytes,
             copy_ms=serving.copy_ms,
         ),
+        correlation=serving.correlation,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class PoolServing:
 
     Attributes:
         lengths: Prompts and answers, tokens.
+        correlation: Of their normal scores, -1 to 1: where long prompts have long answers, those inside are longer than
+            those that arrive, and fewer fit into the caches.
         reserved_output: Answer tokens for which the KV cache of a request is reserved on admission.
         prompt_ms: float64 (C, P + 1), ms of one layer over p prompt tokens; 0 at p = 0.
         decode_ms: float64 (C, B + 1), ms of one layer over b decoding requests; 0 at b = 0.
@@ -61,6 +64,7 @@ class PoolServing:
     decodes: Ints
     memory_gb: tuple[float, ...]
     links: PoolLinks
+    correlation: float = 0.0
 
     def __post_init__(self) -> None:
         kinds = len(self.prompts)
@@ -80,4 +84,18 @@ class PoolServing:
         generator = np.random.default_rng(seed)
         prompts = np.clip(np.rint(self.lengths.input.sample(generator, count)), 1, self.most_prompt)
         answers = np.clip(np.rint(self.lengths.output.sample(generator, count)), 1, None)
+        if self.correlation:
+            # Normal scores with this correlation decide which of the lengths come together.
+            first, other = generator.standard_normal((2, count))
+            second = self.correlation * first + np.sqrt(1.0 - self.correlation**2) * other
+            prompts = np.sort(prompts)[first.argsort().argsort()]
+            answers = np.sort(answers)[second.argsort().argsort()]
         return prompts.astype(np.int64), answers.astype(np.int64)
+
+    @cached_property
+    def resident_input(self) -> float:
+        """Mean prompt of the requests inside, tokens: each counts as long as its answer takes."""
+        if not self.correlation:
+            return self.lengths.input.mean
+        prompts, answers = self.sample(0, 20_000)
+        return float((prompts * answers).sum() / answers.sum())

@@ -27,7 +27,9 @@ from coralopt.placement.served import (
 )
 from coralopt.scenario.lengths import LengthDistribution, LengthPair, LengthSpread
 
-SHORT = ServedSearch(starts=2, moves=60, finalists=3, played_moves=20, seeds=(5,), window_s=20.0)
+SHORT = ServedSearch(
+    starts=2, moves=60, finalists=3, climbs=2, played_moves=20, seeds=(5,), search_window_s=20.0, window_s=20.0
+)
 
 
 def random_pool(seed: int) -> PlacementPool:
@@ -110,7 +112,10 @@ class SlowPool:
         self.speed = dict(zip(every, network.bytes_s.tolist(), strict=True))
         self.load = dict.fromkeys(every, 0.0)
         self.busy_until = dict.fromkeys(every, 0.0)
-        self.size = {v: int(cache[network.kind[v], network.layers[v]]) * int(network.layers[v]) for v in self.nodes}
+        self.size = {
+            v: int(cache[network.kind[v], network.layers[v]]) * int(network.layers[v]) if network.flow[v] > 0 else 0
+            for v in self.nodes
+        }
         self.kept = dict.fromkeys(self.nodes, 0)
         self.waiting: dict[int, deque[Query]] = {v: deque() for v in self.nodes}
         self.passing: dict[int, list[Query]] = {}
@@ -155,7 +160,7 @@ class SlowPool:
                 room = goal == self.hub or (
                     self.size[goal] - (self.kept[goal] + need) * len(self.layers(goal)) >= (1 - 0.85) * self.size[goal]
                 )
-                if self.flow[pair] > 1e-9 and room:
+                if self.flow[pair] > 0 and room:
                     open_to.append(pair)
             if not open_to:
                 for pair in query.way:
@@ -306,6 +311,33 @@ def test_formula_knows_convoys() -> None:
     inside = rate * token + rate / mean_out * 2 * (full + wait + plain / 2)
     # Moving activations of one byte over 1e12 bytes/s is nothing.
     assert inside == pytest.approx(0.9 * 0.85 * 2000 / (mean_in + 50.0), rel=1e-4)
+
+
+def test_formula_knows_idle_nodes() -> None:
+    """A node that no token reaches changes nothing, and does not make the formula say nothing."""
+    pool = replace(one_node(prompt_ms=25.0), counts=(5,))
+    # The second stage is slower than one node of the first, so that one of two is enough.
+    values = pool.values.copy()
+    values[:, :, :, 3:] = 100.0
+    pool = replace(pool, values=values)
+    network = pool_network(pool, (Placement((Stage(1, (2,)), Stage(3, (1,)))),))
+    alone = pool_network(pool, (Placement((Stage(1, (1,)), Stage(3, (1,)))),))
+    assert sorted(network.flow > 0) == [False, True, True]
+    assert estimate_served(pool, network).decode_tokens_s == pytest.approx(estimate_served(pool, alone).decode_tokens_s)
+    assert play_served(pool, network).mean == pytest.approx(play_served(pool, alone).mean)
+    assert helix_files(pool, network)["solution.ini"].count("compute_node_") == 2
+
+
+def test_long_prompts_with_long_answers_leave_room_for_fewer() -> None:
+    pool = load_pool("helix-24")
+    assert pool.serving is not None
+    network = pool_network(pool, (place_pool(pool, max_stages=12).placement,))
+    apart = replace(pool, serving=replace(pool.serving, correlation=0.0))
+    prompts, answers = pool.serving.sample(4, 5000)
+    assert np.corrcoef(prompts, answers)[0, 1] == pytest.approx(0.4, abs=0.1)
+    assert pool.serving.resident_input == pytest.approx((prompts * answers).sum() / answers.sum(), rel=0.05)
+    assert estimate_served(pool, network).requests < estimate_served(apart, network).requests
+    assert play_served(pool, network).requests < play_served(apart, network).requests
 
 
 def test_formula_ranks_published_pools() -> None:

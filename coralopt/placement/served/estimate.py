@@ -15,9 +15,9 @@ answer, and prompts of ``in`` tokens:
     R_p  = sum_v phi_v [c1_v + w_v + c0_v / 2 + latency]                                  one prompt's way, s
     N    = X R + X / out R_p                                                              requests inside (Little)
 
-N is how many requests the KV caches hold: with K_v tokens of every layer at node v,
-0.9 * 0.85 / (in + reserved) times the mean of min_v K_v / phi_v and the least over the layers of sum K_v. The largest X
-with these N requests is the estimate.
+N is how many requests the KV caches hold: with K_v tokens of every layer at node v, and ``in`` here the mean prompt of the
+requests inside, 0.9 * 0.85 / (in + reserved) times the mean of min_v K_v / phi_v and the least over the layers of sum K_v.
+The largest X with these N requests is the estimate.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def estimate_served(pool: PlacementPool, network: PoolNetwork) -> ServedEstimate
             f"pool {pool.name} has no step times or no cache_tokens; both are needed to estimate what it serves"
         )
     share = network.flow / network.throughput
-    held = cache[network.kind, network.layers].astype(np.float64)
+    used = share > 0
+    held = np.where(used, cache[network.kind, network.layers], 0).astype(np.float64)
     by_layer = np.zeros(int((network.first + network.layers).max()))
     for first, layers, tokens in zip(network.first, network.layers, held, strict=True):
         by_layer[first : first + layers] += tokens
-    used = share > 0
     mean_in, mean_out = serving.lengths.input.mean, serving.lengths.output.mean
     fits = (float((held[used] / share[used]).min()) + float(by_layer.min())) / 2
-    requests = IN_USE * FILLED * fits / (mean_in + serving.reserved_output)
+    requests = IN_USE * FILLED * fits / (serving.resident_input + serving.reserved_output)
     links = serving.links
     at = min(round(mean_in), serving.prompt_ms.shape[1] - 1)
     prompt_s = network.layers * serving.prompt_ms[network.kind, at] / 1e3 + mean_in * links.copy_ms / 1e3

@@ -35,8 +35,9 @@ def helix_files(pool: PlacementPool, network: PoolNetwork) -> dict[str, str]:
     nic = f"inbound_nic_speed={links.nic_bytes_s:.0f}\noutbound_nic_speed={links.nic_bytes_s:.0f}\n"
     name = [f"compute_node_{i + OFFSET}" for i in index]
     count = len(index)
+    busy = [v for v in range(count) if network.flow[v] > 0]
     used: list[tuple[str, str]] = []
-    for v in [count, *range(count)]:
+    for v in [count, *busy]:
         for link in range(network.start[v], network.start[v + 1]):
             if network.link_flow[link] > 0:
                 goal = int(network.target[link])
@@ -66,9 +67,9 @@ def helix_files(pool: PlacementPool, network: PoolNetwork) -> dict[str, str]:
     simulated = [
         f"[Coordinator]\n{nic}",
         f"[MachineTypes]\ntypes={list(pool.configurations)}\n",
-        f"[ComputeNodes]\nnames={name}\n",
+        f"[ComputeNodes]\nnames={[name[v] for v in busy]}\n",
     ]
-    for v in range(count):
+    for v in busy:
         first, layers, c = int(network.first[v]), int(network.layers[v]), int(network.kind[v])
         solution.append(f"{name[v]}={list(range(first, first + layers))}")
         simulated.append(

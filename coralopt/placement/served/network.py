@@ -14,6 +14,9 @@ from coralopt.placement.problem_parts import Placement
 from coralopt.throughput import stage_role
 from coralopt.types import Floats, Ints
 
+#: A link with a smaller share of its sender's flow gets no request.
+LEAST_SHARE = 0.05
+
 
 @dataclass(frozen=True, eq=False)
 class PoolNetwork:
@@ -23,10 +26,10 @@ class PoolNetwork:
         kind: int64 (N,), configuration of each node.
         first: int64 (N,), its first layer.
         layers: int64 (N,), layers it holds.
-        flow: float64 (N,), tokens/s through it in the maximum flow.
+        flow: float64 (N,), tokens/s that reach it; a node without is idle, and its cache is not counted.
         start: int64 (N + 2,), links of node v are ``start[v]..start[v + 1]``.
         target: int64 (E,), where a link leads.
-        link_flow: float64 (E,), tokens/s over it.
+        link_flow: float64 (E,), tokens/s over it; 0 below LEAST_SHARE of what its sender passes on.
         bytes_s: float64 (E,), bandwidth, bytes/s.
         throughput: Maximum flow of the network, tokens/s.
     """
@@ -78,9 +81,12 @@ def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolN
         dtype=np.float64,
     )
     out = np.bincount(ends[:, 0], weights=link_flow, minlength=count + 1)
+    # Helix's router sends nothing where next to nothing flows.
+    link_flow[link_flow < LEAST_SHARE * out[ends[:, 0]]] = 0.0
+    out = np.bincount(ends[:, 0], weights=link_flow, minlength=count + 1)
     into: Floats = np.bincount(ends[:, 1], weights=link_flow, minlength=count + 1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.minimum(link_flow / out[ends[:, 0]], link_flow / into[ends[:, 1]])
+        share = np.nan_to_num(np.minimum(link_flow / out[ends[:, 0]], link_flow / into[ends[:, 1]]))
     return PoolNetwork(
         kind=np.array(nodes.kind, dtype=np.int64),
         first=np.array(nodes.first, dtype=np.int64),

@@ -75,7 +75,7 @@ def play_served(
         [
             network.first,
             network.layers,
-            cache[kind, network.layers] * network.layers,
+            np.where(network.flow > 0, cache[kind, network.layers] * network.layers, 0),
             serving.prompts[kind],
             serving.decodes[kind, network.layers],
         ]
@@ -261,7 +261,7 @@ def _play(
                 best, least = -1, np.inf
                 for link in range(start[v], start[v + 1]):
                     goal = target[link]
-                    if weight[link] <= 1e-9:
+                    if weight[link] <= 0.0:
                         continue
                     if goal < count and room[goal] - kept * layers[goal] < (1.0 - FILLED) * total[goal]:
                         continue

@@ -33,9 +33,11 @@ class ServedSearch:
         starts: Starts that are searched around by formula, the best by formula first.
         moves: Moves tried around each start.
         finalists: Layouts that are played.
-        played_moves: Moves tried around the best finalist, each played.
+        climbs: Finalists, the best first, around which moves are played.
+        played_moves: Moves tried around each of these.
         seeds: Seeds of lengths while searching; the result is played with others.
-        window_s: Seconds of a play.
+        search_window_s: Seconds of a play while searching.
+        window_s: Seconds of a play of the result.
         seed: Of the moves.
         solver: MILP back end of the starts.
         time_limit: Seconds in all; the best so far is returned then.
@@ -47,8 +49,10 @@ class ServedSearch:
     starts: int = 6
     moves: int = 1500
     finalists: int = 8
-    played_moves: int = 300
+    climbs: int = 3
+    played_moves: int = 200
     seeds: tuple[int, ...] = (101, 102)
+    search_window_s: float = 120.0
     window_s: float = 300.0
     seed: int = 0
     solver: str | Backend = "highs"
@@ -135,7 +139,7 @@ class _Search:
         self.tried += 1
         if self.told is not None:
             options = self.options
-            total = options.starts * options.moves + options.finalists + options.played_moves
+            total = options.starts * options.moves + options.finalists + options.climbs * options.played_moves
             self.told(what, min(self.tried, total), total)
 
     def run(self, seeds: tuple[int, ...]) -> ServedSolution:
@@ -179,8 +183,10 @@ class _Search:
                 break
             self.play(layout)
             self.tell(f"{max(self.plays.values()):,.1f} decode tokens/s, played")
-        winner = max(self.plays, key=lambda layout: self.plays[layout])
-        return self._climb(winner, self.play, self.options.played_moves)
+        climbed = sorted(self.plays, key=lambda layout: self.plays[layout], reverse=True)[: self.options.climbs]
+        for layout in climbed:
+            self._climb(layout, self.play, self.options.played_moves)
+        return max(self.plays, key=lambda layout: self.plays[layout])
 
     def estimate(self, layout: Pipelines) -> float:
         if layout not in self.estimates:
@@ -191,7 +197,7 @@ class _Search:
         if layout not in self.plays:
             network = pool_network(self.pool, layout)
             self.plays[layout] = play_served(
-                self.pool, network, self.options.seeds, window_s=self.options.window_s
+                self.pool, network, self.options.seeds, window_s=self.options.search_window_s
             ).mean
         return self.plays[layout]
 
