@@ -62,6 +62,8 @@ _STATUSES: dict[str, Status] = {
     **dict.fromkeys(("kUnknown", "kSolveError", "kPresolveError", "kPostsolveError"), (Reason.NUMERICAL_ERROR, None)),
     **dict.fromkeys(("kLoadError", "kModelError"), (Reason.OTHER_ERROR, None)),
 }
+#: Nodes without presolve that an integer programme gets which presolve calls infeasible.
+INFEASIBLE_NODES = 200
 
 
 class HighsBackend(MatrixPlugin):
@@ -105,7 +107,21 @@ class HighsBackend(MatrixPlugin):
         return large or _Pool.lost or super().needs_process(matrix, options)
 
     def run(self, job: Job) -> RawResult:
-        """One fresh solver, run once."""
+        """One fresh solver, run once; again where presolve alone says that an integer programme has no solution."""
+        result = self._run_once(job)
+        presolved = result.reason is Reason.INFEASIBLE and job.is_mip and result.nodes == 0
+        if not presolved or job.options.presolve is False:
+            return result
+        # HiGHS 1.15.1 presolves some feasible programmes of tiny figures to nothing. A few nodes without it tell.
+        own = job.options
+        job.options = replace(own, presolve=False, time_limit=job.time_left, node_limit=INFEASIBLE_NODES)
+        if self._run_once(job).x is None:
+            return result
+        job.options = replace(own, presolve=False, time_limit=job.time_left)
+        again = self._run_once(job)
+        return replace(again, raw=f"{again.raw}, without presolve (with presolve: infeasible, which is wrong)")
+
+    def _run_once(self, job: Job) -> RawResult:
         solver = _new(job, self.method)
         _pass_model(solver, job.matrix)
         if job.basis is not None:

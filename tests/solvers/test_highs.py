@@ -15,7 +15,8 @@ import pytest
 from scipy.sparse import csc_array
 
 from coralopt.errors import OptionError
-from coralopt.solving import LazyNames, Limit, MilpMatrix, Reason, SolveOptions, get_backend, solve_matrix
+from coralopt.solving import LazyNames, Limit, MilpMatrix, Reason, SolveOptions, get_backend, solve, solve_matrix
+from coralopt.testing.verification import placement_instance
 
 INF = math.inf
 
@@ -353,3 +354,10 @@ def test_names_are_made_when_asked_for():
     assert (len(names), names[-1], names[1:]) == (3, "extra", ["new[1]", "extra"])
     with pytest.raises(IndexError):
         names[3]
+
+
+def test_presolve_is_not_believed_that_nothing_is_feasible() -> None:
+    """HiGHS 1.15.1 presolves this placement of tiny throughputs to nothing; a found bug of ``verify-solvers``."""
+    solution = solve(placement_instance(2_001_637), "highs", "tight", {"rel_gap": 1e-6})
+    assert solution.objective == pytest.approx(0.002685546875)
+    assert "without presolve" in solution.termination.raw
