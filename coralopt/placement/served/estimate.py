@@ -31,10 +31,11 @@ import numpy as np
 from coralopt.errors import SolverError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.served.network import PoolNetwork
+from coralopt.placement.served.play import FILLED
 from coralopt.types import Floats, Ints
 
-#: Share of a node's KV cache that admission fills, and how much of that is in use on average.
-FILLED, IN_USE = 0.85, 0.9
+#: How much of what admission fills of a KV cache is in use on average.
+IN_USE = 0.9
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ def estimate_served(pool: PlacementPool, network: PoolNetwork) -> ServedEstimate
     links = serving.links
     at = min(round(mean_in), serving.prompt_ms.shape[1] - 1)
     prompt_s = network.layers * serving.prompt_ms[network.kind, at] / 1e3 + mean_in * links.copy_ms / 1e3
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sent = network.link_flow / network.bytes_s
+    sent = network.link_flow / network.bytes_s
     owner = np.repeat(np.arange(len(network.start) - 1), np.diff(network.start))
     between = (owner < len(network.kind)) & (network.target < len(network.kind))
     sending = np.bincount(owner[between], weights=sent[between], minlength=len(network.kind))[: len(network.kind)]

@@ -123,7 +123,6 @@ class _Search:
         self.pool, self.options, self.told = pool, options, told
         self.started = time.perf_counter()
         self.deadline = math.inf if options.time_limit is None else self.started + options.time_limit
-        self.interrupted = False
         self.tried = 0
         self.generator = np.random.default_rng(options.seed)
         self.estimates: dict[Pipelines, float] = {}
@@ -131,8 +130,8 @@ class _Search:
 
     @property
     def over(self) -> bool:
-        """Whether the time is over, or the user has stopped the search."""
-        return self.interrupted or time.perf_counter() >= self.deadline
+        """Whether the time is over."""
+        return time.perf_counter() >= self.deadline
 
     def tell(self, what: str) -> None:
         """One more step."""
@@ -146,10 +145,11 @@ class _Search:
         starts = self._starts()
         flow = max(starts, key=lambda layout: pool_network(self.pool, layout).throughput)
         starts.sort(key=self.estimate, reverse=True)
+        interrupted = False
         try:
             winner = self._best_of(starts)
         except KeyboardInterrupt:
-            self.interrupted = True
+            interrupted = True
             known = self.plays or self.estimates
             winner = max(known, key=lambda layout: known[layout])
         network = pool_network(self.pool, winner)
@@ -162,7 +162,7 @@ class _Search:
             first=play_served(self.pool, pool_network(self.pool, flow), seeds, window_s=window).mean,
             formulas=len(self.estimates),
             plays=len(self.plays),
-            interrupted=self.interrupted,
+            interrupted=interrupted,
             seconds=time.perf_counter() - self.started,
         )
 
@@ -240,8 +240,8 @@ class _Search:
             raise refused
         return found
 
-    def _climb(self, layout: Pipelines, worth: Callable[[Pipelines], float], moves: int) -> Pipelines:
-        """Random moves, kept when they are no worse."""
+    def _climb(self, layout: Pipelines, worth: Callable[[Pipelines], float], moves: int) -> None:
+        """Random moves, kept when they are no worse; what all are worth is remembered."""
         value = worth(layout)
         for _ in range(moves):
             if self.over:
@@ -256,7 +256,6 @@ class _Search:
                 continue
             if rate >= value:
                 layout, value = other, rate
-        return layout
 
     def _moved(self, layout: Pipelines) -> Pipelines | None:
         """One random move, or ``None`` where it leads nowhere."""
