@@ -1,8 +1,8 @@
 """Answers that miss a row or a bound by a solver's tolerances, made to hold before anyone is called wrong.
 
-Solvers let rows be missed by 1e-6 or so. First the integer columns are fixed where they are and the others solved for again;
-then the sides that were missed are moved inwards, and the whole is solved again. What comes out is checked like any
-answer, and its objective is held against the first solve's bound.
+Solvers let rows be missed by 1e-6 or so. First the integer columns are fixed where they are, what rows then say of single
+columns becomes their bounds, and the others are solved for again; then the sides that were missed are moved inwards, and the
+whole is solved again. What comes out is checked like any answer, and its objective is held against the first solve's bound.
 """
 
 from __future__ import annotations
@@ -49,13 +49,38 @@ def _changed(matrix: MilpMatrix, x: Floats) -> Iterator[MilpMatrix]:
     """The model with its integer columns fixed, then with the sides moved inwards that ``x`` comes close to."""
     if matrix.integer.any() and not matrix.integer.all() and not matrix.extras:
         whole = np.clip(np.rint(x), matrix.lower, matrix.upper)
-        yield replace(
-            matrix,
-            lower=np.where(matrix.integer, whole, matrix.lower),
-            upper=np.where(matrix.integer, whole, matrix.upper),
-            integer=np.zeros_like(matrix.integer),
+        yield bounded_by_rows(
+            replace(
+                matrix,
+                lower=np.where(matrix.integer, whole, matrix.lower),
+                upper=np.where(matrix.integer, whole, matrix.upper),
+                integer=np.zeros_like(matrix.integer),
+            )
         )
     yield tightened(matrix, x)
+
+
+def bounded_by_rows(matrix: MilpMatrix) -> MilpMatrix:
+    """What rows say of their only column that is not fixed, as its bounds: solvers keep to these more closely."""
+    lower, upper = matrix.lower.copy(), matrix.upper.copy()
+    columns = np.repeat(np.arange(len(lower)), np.diff(matrix.a.indptr))
+    rows, values = matrix.a.indices, matrix.a.data
+    left = np.ones(len(matrix.row_lower), dtype=np.bool_)
+    while True:
+        free = (lower < upper)[columns] & (values != 0)
+        single = left & (np.bincount(rows[free], minlength=len(left)) == 1)
+        here = free & single[rows]
+        if not here.any():
+            return replace(matrix, lower=lower, upper=upper)
+        rest = matrix.a @ np.where(lower < upper, 0.0, lower)
+        row, column, value = rows[here], columns[here], values[here]
+        sides = np.sort([(side[row] - rest[row]) / value for side in (matrix.row_lower, matrix.row_upper)], axis=0)
+        least, most = (np.clip(side, lower[column], upper[column]) for side in sides)
+        np.maximum.at(lower, column, least)
+        np.minimum.at(upper, column, most)
+        # Rounding may leave nothing between two rows.
+        np.maximum(upper, lower, out=upper)
+        left &= ~single
 
 
 def tightened(matrix: MilpMatrix, x: Floats) -> MilpMatrix:

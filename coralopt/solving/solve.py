@@ -214,7 +214,8 @@ def _in_range(
                 bound = None if event.bound is None else event.bound * unit
                 on_progress(replace(event, objective=best, bound=bound))
 
-        inner = ask(part, None if on_progress is None else tell, left, RANGE_SLACK)
+        gaps = replace(left, abs_gap=left.abs_gap / max(1.0, unit))
+        inner = ask(part, None if on_progress is None else tell, gaps, RANGE_SLACK)
         bound = None if inner.bound is None else inner.bound * unit
         true = _judged(
             problem, inner.answer, inner.termination, bound, options, inner.solver, scale=ObjectiveScale(unit)

@@ -66,7 +66,10 @@ _NEW_OPTIONS = {
 #: The same for old interfaces, by the start of the solver's name.
 _OLD_OPTIONS = {
     "glpk": {"rel_gap": "mipgap", "seed": "seed"},
-    "cbc": {"rel_gap": "ratioGap", "seed": "randomCbcSeed", "threads": "threads", "node_limit": "maxNodes"},
+    "cbc": {
+        **{"rel_gap": "ratioGap", "abs_gap": "allowableGap", "seed": "randomCbcSeed", "threads": "threads"},
+        "node_limit": "maxNodes",
+    },
     "gurobi": _GUROBI,
     "cplex": {"rel_gap": "mip_tolerances_mipgap", "seed": "randomseed", "threads": "threads"},
     "scip": {**_SCIP, "node_limit": "limits/nodes"},
@@ -77,6 +80,8 @@ _OLD_OPTIONS = {
 _EXECUTABLES = ("cbc", "glpk")
 _REFUSED = re.compile(r"No match for .*|.* is illegal for .*|Invalid option .*|Invalid .* '.*'")
 _CBC_GAP = "Optimal solution found (within gap tolerance)"
+#: Far below what CBC's tolerances hold apart.
+_CBC_INCREMENT = 1e-9
 _GLPK_BOUND = re.compile(r"mip = .* [<>]= +([-+.\de]+) ")
 #: Ends of GLPK that Pyomo reads otherwise: as unbounded where nothing is feasible.
 _LOG_STATUSES: dict[str, Status] = {
@@ -192,6 +197,8 @@ def _native(name: str, names: Mapping[str, str], options: SolveOptions) -> dict[
     elif name == "cbc":
         # With it CBC 2.10.8 calls 176.5625 optimal where 98.125 is: three columns, a case of the compliance suite.
         safe["preprocess"] = "off"
+        # A better solution counts for CBC only if it is better by this; by 1e-5 where nobody says so.
+        safe["increment"] = _CBC_INCREMENT
     native = {**named_options(options, names), **safe, **options.native}
     if names is _HIGHS:
         # Unknown options, which Pyomo passes on and HiGHS ignores, become errors; its pool of threads starts anew.
@@ -258,9 +265,11 @@ def _run_old(name: str, interface: Any, model: Any, job: Job) -> RawResult:
     bound = result.problem.upper_bound if job.matrix.maximize else result.problem.lower_bound
     bound = float(bound) if isinstance(bound, (int, float)) else math.nan
     if prefix == "cbc" and condition == "optimal" and incumbent and job.is_mip:
-        # Pyomo reads the bound of the first relaxation; what CBC calls optimal is so within the gap that it was asked for.
+        # Pyomo reads the bound of the first relaxation; what CBC calls optimal is so within what it was asked for.
         value, upwards = job.matrix.objective(values_of(model)), 1.0 if job.matrix.maximize else -1.0
-        bound = value + upwards * float(native.get("ratioGap", 0.0)) * abs(value) * (_CBC_GAP in text)
+        gap = max(float(native["allowableGap"]), float(native["ratioGap"]) * abs(value)) if _CBC_GAP in text else 0.0
+        increment = float(native["increment"])
+        bound = value + upwards * max(gap, increment if increment > _CBC_INCREMENT else 0.0)
     if prefix == "glpk":
         # Pyomo reads no bound of GLPK, whose log shows the last one.
         shown = _GLPK_BOUND.findall(text)

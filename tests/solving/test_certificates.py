@@ -13,7 +13,7 @@ from coralopt.errors import SolverError, WrongAnswerError
 from coralopt.solving import MilpMatrix, Proof, RawResult, Reason, SolveOptions, solve, solve_matrix
 from coralopt.solving.certificate import safe_bound
 from coralopt.solving.conditioning import conditioned
-from coralopt.solving.repair import repaired
+from coralopt.solving.repair import bounded_by_rows, repaired
 from coralopt.testing.compliance.case import INFINITY, best_by_enumeration, knapsack, matrix
 from coralopt.testing.instances import allocation_instance, placement_instance
 from coralopt.testing.wrong_backends import Honest
@@ -186,6 +186,28 @@ def test_placements_of_any_range_are_right(kind: str, formulation: str) -> None:
             assert answer.objective == pytest.approx(truth.objective, rel=2e-4)
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6))
+def test_bounds_that_rows_give_take_no_point_away(seed: int) -> None:
+    """With the integer columns fixed, what rows say of single columns becomes bounds: the optimum stays what it is."""
+    rng = np.random.default_rng(seed)
+    n, m = int(rng.integers(1, 6)), int(rng.integers(1, 6))
+    a = rng.integers(-3, 4, (m, n)) * (rng.random((m, n)) < 0.5)
+    middle = a @ (point := rng.integers(0, 4, n)).astype(float)
+    low = np.where(rng.random(m) < 0.5, -INFINITY, middle - rng.integers(0, 3, m))
+    high = np.where(rng.random(m) < 0.3, INFINITY, middle + rng.integers(0, 3, m))
+    integer = rng.random(n) < 0.5
+    rows = [
+        (row.tolist(), float(low_side), float(high_side)) for row, low_side, high_side in zip(a, low, high, strict=True)
+    ]
+    bounds = [(float(p), float(p)) if whole else (0.0, 4.0) for p, whole in zip(point, integer, strict=True)]
+    plain = matrix(rng.integers(-4, 5, n).tolist(), rows, bounds, integer=False)
+    bounded = bounded_by_rows(plain)
+    assert (bounded.lower >= plain.lower).all()
+    assert (bounded.upper <= plain.upper).all()
+    assert solve_matrix(bounded).objective == pytest.approx(solve_matrix(plain).objective)
+
+
 def test_answers_within_tolerances_are_repaired() -> None:
     """A side missed by 1e-5 is mended: integers fixed, or sides moved inwards; one missed by 0.1 is the solver's fault."""
     programme = matrix([1, 1], [([1, 2], 3, INFINITY)], (0, 9), integer=[True, False])
@@ -200,5 +222,10 @@ def test_answers_within_tolerances_are_repaired() -> None:
         assert again.x is not None
         assert (float(programme.a.toarray()[0] @ again.x) >= 3 - 1e-6) == holds
         assert ("repaired" in again.raw) == holds
+    # A column that a binary switches off: moving the side of its row inwards would leave nothing.
+    switched = matrix([-2, 1], [([-3, 1], -INFINITY, 0), ([4, 1], -INFINITY, 1)], [(0, 1), (0, 9)], [True, False], True)
+    again = repaired(switched, RawResult(Reason.OPTIMAL, None, "said", np.array([0.0, 1.5e-6]), 0.0), ask)
+    assert again.x is not None
+    assert again.x.tolist() == [0.0, 0.0]
     whole = matrix([1, 1], [([1, 2], 3, INFINITY)], (0, 9))
     assert best_by_enumeration(whole) == 2.0

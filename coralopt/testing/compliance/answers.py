@@ -284,6 +284,26 @@ def an_exhausted_search_leaves_no_gap(backend: MatrixBackend) -> None:
         assert math.isclose(result.objective, value, rel_tol=1e-5), (result.objective, value)
 
 
+@case(Capability.MILP)
+def better_by_millionths(backend: MatrixBackend) -> None:
+    """Knapsacks between which 6e-6 lie: CBC 2.10.8 by itself calls one optimal if none is better by 1e-5."""
+    weights = [220446, 120546, 192738, 80520, 230202, 215598, 173265, 196641, 73359, 187365, 155826, 67149]
+    rows: list[tuple[list[float], float, float]] = [([float(weight) for weight in weights], -INFINITY, 956827.0)]
+    items = matrix([weight * 1e-6 for weight in weights], rows, bounds=(0, 1), maximize=True)
+    result = solve_matrix(items, backend, SolveOptions(rel_gap=0.0))
+    assert math.isclose(result.objective, 0.956661, abs_tol=1e-6), (result.objective, result.bound)
+
+
+@case(Capability.MILP)
+def columns_that_a_binary_switches_off(backend: MatrixBackend) -> None:
+    """A placement of wide figures: GLPK 5.0 leaves 1.5e-6 in columns that are 0, which is repaired."""
+    from coralopt.solving import solve
+    from coralopt.testing.instances import placement_instance
+
+    solution = solve(placement_instance(2_003_623), backend, "tight", SolveOptions(rel_gap=1e-6, abs_gap=1e-6))
+    assert math.isclose(solution.objective, 457.0, rel_tol=1e-5), solution
+
+
 @case(Capability.BOXED)
 def fractional_bounds_of_integers(backend: MatrixBackend) -> None:
     """Integer columns between fractional bounds: HiGHS 1.15.1 calls such a model optimal elsewhere, or infeasible."""
