@@ -25,7 +25,7 @@ from coralopt.cli.shared_options import LibraryFile
 Allow = Annotated[
     list[str] | None,
     typer.Option(
-        help="What the file may leave open: integer-bounds, negative-upper, huge-figures, no-end; repeatable."
+        help="What the file may leave open: integer-bounds, negative-upper, huge-figures, no-end, after-end; repeatable."
     ),
 ]
 

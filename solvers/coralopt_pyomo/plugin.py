@@ -80,6 +80,9 @@ _OLD_OPTIONS = {
 _EXECUTABLES = ("cbc", "glpk")
 _REFUSED = re.compile(r"No match for .*|.* is illegal for .*|Invalid option .*|Invalid .* '.*'")
 _CBC_GAP = "Optimal solution found (within gap tolerance)"
+#: Options for a second try after a crash. Where bounds alone contradict each other CBC crashes without its preprocessing,
+#: which then says so and is believed so far; the integer preprocessing of GLPK 5.0 ends some of such models by an assertion.
+_AFTER_CRASH: dict[str, dict[str, OptionValue]] = {"cbc": {"preprocess": "on"}, "glpk": {"nointopt": ""}}
 #: Far below what CBC's tolerances hold apart.
 _CBC_INCREMENT = 1e-9
 _GLPK_BOUND = re.compile(r"mip = .* [<>]= +([-+.\de]+) ")
@@ -247,12 +250,12 @@ def _run_old(name: str, interface: Any, model: Any, job: Job) -> RawResult:
             with job.solving():
                 result = interface.solve(model, tee=job.options.log, load_solutions=False, options=native, **how)
         except ApplicationError:
-            if native.get("preprocess") != "off":
+            other = _AFTER_CRASH.get(prefix, {})
+            if all(native.get(option) == value for option, value in other.items()):
                 raise
-            # Where bounds alone contradict each other CBC crashes without its preprocessing, which then says so.
             with job.solving():
-                result = interface.solve(model, load_solutions=False, options={**native, "preprocess": "on"}, **how)
-            if str(result.solver.termination_condition) != "infeasible":
+                result = interface.solve(model, load_solutions=False, options={**native, **other}, **how)
+            if prefix == "cbc" and str(result.solver.termination_condition) != "infeasible":
                 raise
         finally:
             text = said.getvalue() + (log.read_text(errors="replace") if log.exists() else "")

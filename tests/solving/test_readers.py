@@ -229,7 +229,7 @@ def test_ranges_by_the_rule_of_each_kind(tmp_path: Path) -> None:
 
 
 def test_bounds_of_every_type(tmp_path: Path) -> None:
-    """Negative upper bounds alone take the lower one away, as in every reader of MPS."""
+    """One of each, and which sides it leaves as they were."""
     columns = "\n".join(f" {name} obj 1" for name in "abcdefghi")
     rest = """BOUNDS
  LO BND a -1
@@ -237,6 +237,7 @@ def test_bounds_of_every_type(tmp_path: Path) -> None:
  FX BND b 2
  FR BND c
  MI BND d
+ MI BND e
  UP BND e -3
  BV BND f
  LI BND g -2
@@ -325,6 +326,8 @@ MPS_REFUSED = {
     "value of a free column": (mps(rest="BOUNDS\n FR BND x 5"), "line 9.*takes none"),
     "no value": (mps(rest="BOUNDS\n UP BND x"), "line 9"),
     "range of the objective": (mps(rest="RANGES\n RNG obj 5"), "line 9.*no range"),
+    "no sense": (mps(head="NAME t\nOBJSENSE"), "line 3.*neither MAX nor MIN"),
+    "negative upper bound alone": (mps(rest="BOUNDS\n UP B x -1"), "no lower bound and the upper bound -1"),
     "unknown sense": (mps(head="NAME t\nOBJSENSE\n LARGEST"), "line 3.*sense"),
     "two senses": (mps(head="NAME t\nOBJSENSE\n MAX\n MIN"), "line 4.*sense"),
     "unknown kind of row": (mps(rows=" N obj\n D c"), "line 4.*no row"),
@@ -352,7 +355,12 @@ def test_what_is_allowed_is_read_as_it_says(tmp_path: Path) -> None:
     assert read(tmp_path, mps(INTEGER), "mps", ("integer-bounds",)).upper.tolist() == [INF]
     assert read(tmp_path, lp(rest="Bounds\n x <= -4"), "lp", ("negative-upper",)).lower[0] == -INF
     assert read(tmp_path, mps(rest="BOUNDS\n UP BND x 1e25"), "mps", ("huge-figures",)).upper[0] == INF
+    # Alone it takes the lower bound away in CPLEX's and Gurobi's readers; SCIP, HiGHS and GLPK keep 0.
+    negative = read(tmp_path, mps(rest="BOUNDS\n UP BND x -1"), "mps", ("negative-upper",))
+    assert (negative.lower[0], negative.upper[0]) == (-INF, -1)
     assert read(tmp_path, mps()[:-8], "mps", ("no-end",)).shape == (1, 2)
+    for more, suffix in ((mps() + "IMPORTANCES\n c 2\n", "mps"), (lp() + "notes\n", "lp")):
+        assert read(tmp_path, more, suffix, ("after-end",)).shape[0] == 1
     with pytest.raises(SolverError, match="no upper bound"):
         read(tmp_path, mps(INTEGER), "mps", ("negative-upper",))
     with pytest.raises(OptionError, match="did you mean no-end"):
@@ -437,7 +445,7 @@ ODD_MPS = {
     "range of E up": (mps(rest="RHS\n RHS c 5\nRANGES\n R c 3", rows=" N obj\n E c", head=UPWARDS), 16.0),  # CBC
     "range of E down": (mps(rest="RHS\n RHS c 5\nRANGES\n R c -3", rows=" N obj\n E c"), 2.0),
     "sense on one line": (mps(rows=AT_MOST, head="NAME t\nOBJSENSE MAXIMIZE"), 4.0),  # HiGHS minimises
-    "negative upper bound": (mps(rest="RHS\n RHS c -5\nBOUNDS\n UP BND x -1"), -5.0),  # SCIP, HiGHS, GLPK: infeasible
+    "negative upper bound": (mps(rest="RHS\n RHS c -5\nBOUNDS\n MI BND x\n UP BND x -1"), -5.0),
     "without a name": (mps(head="* nothing"), 2.0),  # CBC
     "products": (mps(QP, "RHS\n RHS c 2\nQUADOBJ\n x x 2\n y x 1\n y y 2", AT_MOST), -4.25),  # CBC: drops them
     "products before bounds": (

@@ -26,6 +26,7 @@ ALLOWANCES: Mapping[str, str] = MappingProxyType(
         "negative-upper": "a column with a negative upper bound and lower bound 0 or none has no lower bound (others: 0)",
         "huge-figures": "a bound of at least 1e20 is none (others: a number)",
         "no-end": "a file without its last line is whole",
+        "after-end": "what stands behind the last line of a model is no part of it",
     }
 )
 #: Bounds of at least this size are none by the custom of both formats.

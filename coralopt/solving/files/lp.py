@@ -105,7 +105,8 @@ def _sections(source: ModelText) -> list[tuple[str, list[_Token], list[str]]]:
         if not code.strip():
             continue
         if ended:
-            raise source.refuse("there is more after End")
+            source.doubt("after-end", "there is more after End")
+            break
         head = _HEAD.match(code)
         # Sets are often called sos1, sos2, ...
         named = head is not None and parts and parts[-1][0] == "sos" and code[head.end() :].lstrip()[:1] == ":"
@@ -175,6 +176,7 @@ def _tokens(source: ModelText, code: str, section: str, tokens: list[_Token], op
                 and (
                     ("e" in before.text.lower() and glued)
                     or (text[0] in "eE" and (glued or re.fullmatch(r"[eE][0-9]*", text)))
+                    or (glued and re.fullmatch(r"[dD][0-9]+", text))
                 )
             ):
                 raise source.refuse(

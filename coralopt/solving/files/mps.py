@@ -2,7 +2,7 @@
 
 Rules where the format has several customs: the first ``N`` row is the objective, other ``N`` rows bind nothing; a right-hand
 side of the objective is minus its constant (to all but GLPK); ``RANGES`` of an ``E`` row go up from the right-hand side when
-positive, down when negative; a negative upper bound alone takes the lower bound away. Names have no spaces.
+positive, down when negative. Names have no spaces.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class _Mps:
             if not words or line[0] == "*":
                 continue
             if "ENDATA" in seen:
-                raise source.refuse("there is more after ENDATA")
+                source.doubt("after-end", "there is more after ENDATA")
+                break
             if not line[0].isspace():
                 self._open(words, seen)
             elif not seen:
@@ -102,6 +103,8 @@ class _Mps:
             raise source.refuse("section OBJSENSE stands after COLUMNS")
         if self.inside:
             raise source.refuse("integer columns are not closed by a marker INTEND")
+        if seen[-1:] == ["OBJSENSE"] and not self.sense:
+            raise source.refuse("section OBJSENSE says neither MAX nor MIN")
         seen.append(section)
         if section == "OBJSENSE" and len(words) > 1:
             self._objsense(words[1:])
@@ -278,8 +281,9 @@ class _Mps:
                     raise source.refuse(f"QMATRIX is not symmetric: {first!r} and {second!r}")
                 draft.quadratic[min(i, j), max(i, j)] = value
         for column, high in draft.upper.items():
-            if high < 0 and draft.lower.setdefault(column, -math.inf) == 0:
-                draft.doubt_column("negative-upper", column, f"has the lower bound 0 and the upper bound {high}")
+            if high < 0 and draft.lower.get(column, 0) == 0:
+                given = "the lower bound 0" if column in draft.lower else "no lower bound"
+                draft.doubt_column("negative-upper", column, f"has {given} and the upper bound {high}")
                 draft.lower[column] = -math.inf
         for column in sorted(self.marked - set(draft.upper)):
             draft.doubt_column("integer-bounds", column, "is integer and has no upper bound")

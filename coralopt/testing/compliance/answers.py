@@ -304,6 +304,23 @@ def columns_that_a_binary_switches_off(backend: MatrixBackend) -> None:
     assert math.isclose(solution.objective, 457.0, rel_tol=1e-5), solution
 
 
+@case(Capability.MILP)
+def infeasible_all_through(backend: MatrixBackend) -> None:
+    """Shared instances too few for three demands: the integer preprocessing of GLPK 5.0 ends in an assertion."""
+    rows: list[tuple[list[float], float, float]] = [
+        ([0, 1, 1, 0, 0, 0, 0, 0], -INFINITY, 1),
+        ([1, 0, 1, 0, 0, 0, 0, 0], -INFINITY, 1),
+        ([63.25, 0, 88.75, -63.25, 63.25, 0, -88.75, -88.75], 1840, INFINITY),
+        ([0, 0, 0, 0, 0, 43, 43, 0], 2760, INFINITY),
+        ([0, 78.25, 0, 78.25, -78.25, -78.25, 0, 78.25], 2496, INFINITY),
+        ([-1, 0, 0, 1, 0, 0, 0, 0], -INFINITY, 0),
+        ([0, -1, 0, 0, 1, 1, 0, 0], -INFINITY, 0),
+        ([0, 0, -1, 0, 0, 0, 1, 1], -INFINITY, 0),
+    ]
+    shared = matrix([24.75, 9.75, 34.5, 0, 0, 0, 0, 0], rows, integer=[True] * 3 + [False] * 5)
+    assert solve_matrix(shared, backend).termination.reason is Reason.INFEASIBLE
+
+
 @case(Capability.BOXED)
 def fractional_bounds_of_integers(backend: MatrixBackend) -> None:
     """Integer columns between fractional bounds: HiGHS 1.15.1 calls such a model optimal elsewhere, or infeasible."""
