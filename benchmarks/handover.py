@@ -3,6 +3,7 @@
     python benchmarks/handover.py                  # 1k, 10k, 100k columns
     python benchmarks/handover.py --columns 100000
     python benchmarks/handover.py --peers --columns 100000 1000000     # needs linopy, pulp and ortools beside
+    python benchmarks/handover.py --time-limit 10 --columns 1600000    # how late a limit of 10 s is kept
 
 Every route starts from the same arrays in a process of its own and ends with the model inside HiGHS, unsolved (HiGHS stops
 at time limit 0 with a given start, so that the check has an answer to check). CPU seconds of that process, imports left out:
@@ -215,6 +216,18 @@ def through_pyomo(problem: Any) -> tuple[int, int]:
     return -1, len(model.new)
 
 
+def overrun(columns: int, limit: float) -> str:
+    """A search under a time limit that it cannot end within: seconds until the answer, building apart."""
+    from coralopt.solving import solve
+
+    problem, begun = instance(columns), time.perf_counter()
+    solution = solve(problem, "highs", "split", {"time_limit": limit, "rel_gap": 0.0}, route="arrays")
+    seconds = time.perf_counter() - begun
+    ended = solution.termination.raw
+    built = solution.seconds["build"]
+    return f"{columns:8}  limit {limit:g} s: {seconds - built:.2f} s, and {built:.2f} s to build the matrix; {ended}"
+
+
 def measure(route: str, columns: int) -> dict[str, float]:
     """One route in this process."""
     import importlib
@@ -255,10 +268,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", type=int, nargs="*", default=[1_000, 10_000, 100_000])
     parser.add_argument("--peers", action="store_true", help="other packages, whichever are installed")
+    parser.add_argument("--time-limit", type=float, help="seconds; how late HiGHS and what is around it keep them")
     parser.add_argument("--route", choices=sorted({*ROUTES, *PEERS}), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.route:
         print(json.dumps(measure(arguments.route, arguments.columns[0])))
+        return
+    if arguments.time_limit is not None:
+        for columns in arguments.columns:
+            print(overrun(columns, arguments.time_limit))
         return
     print(f"{'columns':>8}  {'route':16} {'CPU s':>8} {'wall s':>8} {'MiB':>8}")
     for columns in arguments.columns:
