@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
 
 import numpy as np
 
-from coralopt.errors import OptionError, UnsupportedError
+from coralopt.errors import OptionError, SolverError, UnsupportedError
 from coralopt.solving.bridge import matrix_from_pyomo, unused_value
 from coralopt.solving.compiled import Compiled
 from coralopt.solving.matrix import MilpMatrix
@@ -76,8 +76,10 @@ class ModelProblem:
 
         Raises:
             UnsupportedError: A part of the model is neither linear nor made so by Pyomo's transformations; names it.
+            SolverError: A variable is fixed at a value that it must not have.
         """
         started = time.perf_counter()
+        _refuse(self.model)
         originals = self._variables()
         transformed, copies = _transformed(self.model, originals)
         matrix, columns = matrix_from_pyomo(transformed)
@@ -228,6 +230,36 @@ def _sizes(constraint: Constraint) -> Iterator[float]:
     terms = generate_standard_repn(constraint.body, compute_values=True, quadratic=False)
     for coefficient, variable in zip(terms.linear_coefs, terms.linear_vars, strict=True):
         yield abs(coefficient * variable.value)
+
+
+def _refuse(model: ConcreteModel) -> None:
+    """Refuse models that Pyomo would compile to something else than they say.
+
+    Raises:
+        UnsupportedError: A model of ``pyomo.kernel``, one that is not constructed, or derivatives without a grid.
+        SolverError: A variable is fixed at a value that it must not have.
+    """
+    if not hasattr(model, "is_constructed"):
+        raise UnsupportedError("models of pyomo.kernel are not supported; write it with pyomo.environ")
+    if not model.is_constructed():
+        raise UnsupportedError(f"model {model.name!r} is abstract; solve what its create_instance() returns")
+    import pyomo.environ as pyo
+
+    for component in model.component_objects():
+        if component.ctype.__name__ in ("DerivativeVar", "Integral"):
+            words = f"model {model.name!r}: {component.name} is a {component.ctype.__name__}"
+            raise UnsupportedError(f"{words}; discretise the model first: TransformationFactory('dae.collocation')")
+    for variable in model.component_data_objects(pyo.Var):
+        value, (low, high) = variable.value, variable.bounds
+        if not variable.fixed:
+            continue
+        if value is None:
+            raise SolverError(f"variable {variable.name} is fixed and has no value")
+        slack = ROW_TOLERANCE * max(1.0, abs(value))
+        if (low is not None and value < low - slack) or (high is not None and value > high + slack):
+            raise SolverError(f"variable {variable.name} is fixed at {value}, its bounds are {low} and {high}")
+        if not variable.is_continuous() and abs(value - round(value)) > INTEGRALITY_TOLERANCE:
+            raise SolverError(f"variable {variable.name} is fixed at {value} and must be whole")
 
 
 def _transformed(model: ConcreteModel, originals: list[Var]) -> tuple[ConcreteModel, list[Var]]:

@@ -89,6 +89,8 @@ def solve(
     """
     options = SolveOptions.of(options)
     backend = require_backend(solver)
+    if not is_model(problem) and not hasattr(problem, "formulations"):
+        raise UnsupportedError(f"{type(problem).__name__} is neither a problem nor a Pyomo model")
     if confirm is not None:
         # The first solver comes last: a Pyomo model keeps its values.
         second = solve(problem, confirm, formulation, options, route=route)

@@ -6,12 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyomo.environ as pyo
+import pyomo.kernel
 import pytest
 from pyomo.contrib.piecewise import PiecewiseLinearFunction
+from pyomo.dae import ContinuousSet, DerivativeVar
 from pyomo.gdp import Disjunct, Disjunction
 
 import coralopt
-from coralopt.errors import OptionError, UnsupportedError, WrongAnswerError
+from coralopt.errors import OptionError, SolverError, UnsupportedError, WrongAnswerError
 from coralopt.placement import FORMULATIONS, PlacementProblem
 from coralopt.planning import CoralPlanner, get_planner
 from coralopt.solving import Availability, RawResult, Reason, get_backend
@@ -166,6 +168,39 @@ class Wrong(Mine):
 def test_a_wrong_answer_is_held_against_the_rows() -> None:
     with pytest.raises(WrongAnswerError, match="limit"):
         coralopt.solve(linear(), Wrong())
+
+
+def test_models_that_compile_to_something_else_are_refused() -> None:
+    """Pyomo's compiler sees an abstract model as an empty one, and a derivative without a grid as a free variable."""
+
+    def build(**parts: Any) -> Any:
+        model = pyo.ConcreteModel()
+        for name, part in parts.items():
+            setattr(model, name, part)
+        return model
+
+    abstract: Any = pyo.AbstractModel()
+    abstract.x = pyo.Var(bounds=(1, 4))
+    abstract.cost = pyo.Objective(rule=lambda m: m.x)
+    grid = ContinuousSet(bounds=(0, 1))
+    moving = build(t=grid, x=pyo.Var(grid), cost=pyo.Objective(expr=0))
+    moving.speed = DerivativeVar(moving.x, wrt=moving.t)
+    beyond, half, empty = (build(x=pyo.Var(domain=pyo.Binary), cost=pyo.Objective(expr=0)) for _ in range(3))
+    beyond.x.fix(2, skip_validation=True)
+    half.x.fix(0.5, skip_validation=True)
+    empty.x.fix()
+    for model, words in (
+        (abstract, "create_instance"),
+        (moving, "speed is a DerivativeVar"),
+        (pyomo.kernel.block(), "pyomo.kernel"),
+        (beyond, "x is fixed at 2"),
+        (half, "x is fixed at 0.5 and must be whole"),
+        (empty, "no value"),
+        (None, "neither a problem nor a Pyomo model"),
+    ):
+        with pytest.raises(SolverError, match=words):
+            coralopt.solve(model)
+    assert coralopt.solve(abstract.create_instance()).objective == 1.0
 
 
 def test_a_plan_by_an_unregistered_back_end_verifies() -> None:
