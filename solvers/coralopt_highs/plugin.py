@@ -103,7 +103,8 @@ class HighsBackend(MatrixPlugin):
 
     def needs_process(self, matrix: MilpMatrix, options: SolveOptions) -> bool:
         """Large models with a time limit, too: there the process is ended when its time is over."""
-        large = options.time_limit is not None and matrix.a.nnz >= (LARGE_MIP if matrix.is_mip else LARGE)
+        # Without any time nothing is run that would have to be ended.
+        large = bool(options.time_limit) and matrix.a.nnz >= (LARGE_MIP if matrix.is_mip else LARGE)
         return large or _Pool.lost or super().needs_process(matrix, options)
 
     def run(self, job: Job) -> RawResult:

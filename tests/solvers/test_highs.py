@@ -324,6 +324,8 @@ def test_large_models_with_a_limit_have_a_process_of_their_own():
     whole = replace(middling, integer=~middling.integer)
     assert not middling.is_mip
     assert [backend.needs_process(m, limited) for m in (middling, whole)] == [False, True]
+    # Nothing is run where there is no time at all.
+    assert not backend.needs_process(whole, SolveOptions(time_limit=0.0))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
