@@ -40,6 +40,7 @@ from coralopt.errors import (
 from coralopt.placement import PlacementProblem, best_placement
 from coralopt.replacing import replacing
 from coralopt.solving import (
+    Capability,
     Problem,
     Reason,
     Solution,
@@ -257,13 +258,17 @@ def _figures(outcome: Outcome, figures: tuple[float, float | None, float], parts
 def _warm_up(job: RunJob, kind: str, options: SolveOptions) -> None:
     """Solve a toy problem, so that imports and compilation are over before the clock starts."""
     limit = None if options.time_limit is None else max(5.0, options.time_limit)
-    toy = _toy(kind)
+    backend = require_backend(job.arm.solver)
+    linear = is_matrix_backend(backend) and not {Capability.MILP, Capability.BOXED} & backend.capabilities
+    toy = _toy(kind, linear)
     _solve(replace(job, seed=1, permute=True), toy, replace(options, time_limit=limit), Watch(io.StringIO(), toy.sense))
 
 
-def _toy(kind: str) -> BenchProblem:
+def _toy(kind: str, linear: bool) -> BenchProblem:
+    """A problem of this kind; a model's file has whole columns between bounds, which any back end takes, or none."""
     if kind == "file":
-        text = b"Maximize obj: x + y\nSubject To c: 2 x + 3 y <= 7\nBounds y <= 1.5\nGeneral x\nEnd\n"
+        text = b"Maximize obj: x + y\nSubject To c: 2 x + 3 y <= 7\nBounds\n x <= 3\n y <= 2\n"
+        text += (b"" if linear else b"General x y\n") + b"End\n"
         return ModelFile(np.frombuffer(text, dtype=np.uint8), "toy.lp")
     if kind == "placement":
         # Three stages: the dynamic programme has kernels of its own for middle ones.

@@ -51,6 +51,10 @@ def test_files_run_and_are_held_against_known_values(folder: Path) -> None:
     assert (one["outcome"], one["objective"], one["sense"]) == ("optimal", pytest.approx(29 / 3), "max")
     assert (two["outcome"], two["sense"], one["arm"]) == ("infeasible", "min", "highs/file")
     assert recheck([one, two]) == []
+    # One that takes linear programmes only is warmed up by one.
+    words = ["-i", models[1], "-s", "highs:ipx", "--seeds", "1", "-o", str(folder / "linear.jsonl")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert [row["outcome"] for row in read_rows(folder / "linear.jsonl")] == ["infeasible"]
     (folder / "wrong.solu").write_text("=opt= one 8.5\n=best= two 1\n")
     report = ["report", str(folder / "r.jsonl"), "-o", str(folder / "out"), "--no-plots"]
     done = CliRunner().invoke(app, [*report, "--solu", str(folder / "wrong.solu")])
