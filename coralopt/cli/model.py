@@ -5,6 +5,7 @@ any solution file held against its model.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,15 +20,21 @@ from coralopt.cli.console import (
     progress_bar,
 )
 from coralopt.cli.exit_codes import CHECK_FAILED, INFEASIBLE, NO_PLAN_IN_TIME, OK
+from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import LibraryFile
 
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="What the file may leave open: integer-bounds, negative-upper, huge-figures, no-end, after-end; repeatable."
-    ),
-]
+ALLOW = "What the file may leave open: integer-bounds, negative-upper, huge-figures, no-end, after-end; repeatable."
+
+
+@dataclass(frozen=True)
+class FileReading(OptionGroup):
+    """How a model's file is read."""
+
+    panel = "How the file is read"
+
+    allow: list[str] | None = option(None, ALLOW)
+    second_reader: str = option("", "A back end whose own reader must take the file in the same way: highs.")
 
 
 def export(
@@ -62,8 +69,10 @@ def export(
     present(CommandOutput(document, lines=[line]), json_output)
 
 
+@takes_groups
 def solve_file(
     model: Annotated[Path, typer.Argument(help="LP or MPS file.")],
+    reading: FileReading,
     solver: Annotated[str, typer.Option(help="Back end; see `coralopt solvers`.")] = "highs",
     option: OptionList = None,
     conflict: Annotated[
@@ -73,7 +82,6 @@ def solve_file(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Solution file to write.", callback=file_to_write)
     ] = None,
-    allow: Allow = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Solve an LP or MPS file with any back end, check the answer, print it."""
@@ -81,7 +89,7 @@ def solve_file(
     from coralopt.solving import Reason, SolveOptions, find_conflict, read_model, solve_matrix, write_solution
 
     options = SolveOptions.from_mapping(parse_options(option))
-    matrix = read_model(model, allow or ())
+    matrix = read_model(model, reading.allow or (), reading.second_reader)
     started = time.perf_counter()
     solution = solve_matrix(matrix, solver, options, confirm=confirm)
     seconds = time.perf_counter() - started
@@ -123,7 +131,7 @@ def check_file(
     tolerance: Annotated[
         float, typer.Option(min=0.0, help="Largest violation, times max(1, |side|); 0: exact.")
     ] = 1e-6,
-    allow: Allow = None,
+    allow: Annotated[list[str] | None, typer.Option(help=ALLOW)] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Hold a solution file against its model in exact fractions; exit 1 with a sentence for everything that is off."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -243,6 +244,19 @@ class PickyBackend(Protocol):
 
     def needs_process(self, matrix: MilpMatrix, options: SolveOptions, /) -> bool:
         """Whether this solve needs a process of its own."""
+        ...
+
+
+@runtime_checkable
+class ReadingBackend(Protocol):
+    """A back end whose solver reads model files itself: a second opinion on what a file says."""
+
+    def read_file(self, path: Path, /) -> MilpMatrix:
+        """The file as the solver reads it.
+
+        Raises:
+            SolverError: It refuses the file.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -154,6 +155,12 @@ class HighsBackend(MatrixPlugin):
             objective=float(info.objective_function_value),
             basis=basis,
         )
+
+    def read_file(self, path: Path) -> MilpMatrix:
+        """A file as HiGHS's own reader takes it; see :mod:`coralopt_highs.reader`."""
+        from coralopt_highs.reader import read_file
+
+        return read_file(path)
 
     def conflict(self, matrix: MilpMatrix, options: SolveOptions) -> list[tuple[str, int, str]]:
         """HiGHS's irreducible infeasible subset of the linear relaxation; empty when that is feasible."""

@@ -479,6 +479,31 @@ def test_what_others_misread(tmp_path: Path, suffix: str, name: str) -> None:
     assert solve_matrix(read(tmp_path, text, suffix)).objective == pytest.approx(optimum, abs=1e-5)
 
 
+def test_a_second_reader_must_take_the_file_in_the_same_way(tmp_path: Path) -> None:
+    """HiGHS 1.15.1 reads ``x + x`` as x, and drops a constant in a row; what both take alike is what is read without it."""
+    quadratic = lp("c: x + y <= 2\n x - y >= -9", "obj: - 4 x + [ 2 x ^2 + 2 x * y + 2 y ^2 ] / 2", "General\n x")
+    for text, suffix in (
+        (quadratic, "lp"),
+        (ODD_LP["semi-continuous"][0], "lp"),
+        (ODD_MPS["range of E up"][0], "mps"),
+        (ODD_MPS["products"][0], "mps"),
+    ):
+        (tmp_path / f"model.{suffix}").write_text(text)
+        twice = read_model(tmp_path / f"model.{suffix}", second="highs")
+        assert twice.objective(np.ones(2)) == read_model(tmp_path / f"model.{suffix}").objective(np.ones(2))
+    for text, words in (
+        (lp(objective="obj: x + x + 2 y"), "the cost of x is 2 by coralopt's reader and 1 by highs's"),
+        (ODD_LP["a term twice"][0], "HiGHS's reader warns of it"),
+        (ODD_LP["a constant in a row"][0], "lower side of row c is 2.5 by coralopt's reader and 5.5"),
+        (ODD_LP["a strict sign, glued"][0], "HiGHS's reader refuses it"),
+    ):
+        (tmp_path / "model.lp").write_text(text)
+        with pytest.raises(SolverError, match=words):
+            read_model(tmp_path / "model.lp", second="highs")
+    with pytest.raises(UnsupportedError, match="reads no files"):
+        read_model(tmp_path / "model.mps", second="scipy")
+
+
 # ---- the commands --------------------------------------------------------------------------------------------------------
 
 

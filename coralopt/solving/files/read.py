@@ -11,12 +11,13 @@ from coralopt.errors import OptionError, SolverError
 from coralopt.solving.files.draft import ALLOWANCES, Draft, ModelText
 from coralopt.solving.files.lp import read_lp
 from coralopt.solving.files.mps import read_mps
+from coralopt.solving.files.second import read_again
 from coralopt.solving.files.write import CONSTANT
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import unknown_option
 
 
-def read_model(path: str | Path, allow: Iterable[str] = ()) -> MilpMatrix:
+def read_model(path: str | Path, allow: Iterable[str] = (), second: str = "") -> MilpMatrix:
     """Read a file of the suffix ``.lp`` or ``.mps``, either with ``.gz``.
 
     Nothing is guessed: what is not linear, not known, contradictory or read differently by different solvers is refused with
@@ -25,13 +26,17 @@ def read_model(path: str | Path, allow: Iterable[str] = ()) -> MilpMatrix:
     Args:
         path: The file.
         allow: What to let pass nevertheless, keys of :data:`coralopt.solving.files.draft.ALLOWANCES`.
+        second: A back end whose own reader must take the file in the same way: ``highs``; none by default.
 
     Raises:
-        SolverError: The file is missing or not as it must be; says where.
+        SolverError: The file is missing, not as it must be, or read in two ways; says where.
         UnsupportedError: It holds something that is not linear or not integer.
         OptionError: An unknown name in ``allow``.
     """
-    return read_draft(path, allow).matrix()
+    matrix = read_draft(path, allow).matrix()
+    if second:
+        read_again(Path(path), matrix, second)
+    return matrix
 
 
 def read_draft(path: str | Path, allow: Iterable[str] = (), exact: bool = False) -> Draft:
