@@ -32,7 +32,7 @@ def rows() -> list[Row]:
 def _alone(plan: Plan) -> Row:
     kept = json.loads((RESULTS / "fidelity-h100-alone.json").read_text(encoding="utf-8"))["requests"]
     trace = Trace(
-        np.arange(len(kept)) * APART_S,
+        np.linspace(0.0, APART_S * (len(kept) - 1), len(kept)),
         np.array([one["input_tokens"] for one in kept]),
         np.array([one["output_tokens"] for one in kept]),
     )
@@ -43,7 +43,9 @@ def _alone(plan: Plan) -> Row:
         shares[name] = np.array([simulated[k] / np.median(one[name]) for k, one in enumerate(kept) if name in one])
     off = [float(np.median(np.abs(share - 1))) for share in shares.values()]
     low, high = shares["ttft_ms"].min(), shares["ttft_ms"].max()
-    note = f"prompts of 16 to 8,192 tokens and single sequences; TTFT predicted over measured: {low:.2f} to {high:.2f}, "
+    note = (
+        f"prompts of 16 to 8,192 tokens and single sequences; TTFT predicted over measured: {low:.2f} to {high:.2f}, "
+    )
     return Row(AGAINST, "qwen3-8b, idle", (off[0], off[1]), None, f"{note}TPOT {shares['tpot_ms'].mean():.2f}")
 
 
