@@ -62,6 +62,19 @@ class PlacementPool:
                 "values holds negative or non-finite tokens/s; use 0 for a node that cannot hold the layers"
             )
 
+    def served_by(self) -> tuple[PoolServing, Ints]:
+        """How its nodes serve, and ``cache_tokens``: what estimates, simulations and files for others need.
+
+        Raises:
+            SolverError: The pool has no step times or no KV caches.
+        """
+        if self.serving is None or self.cache_tokens is None:
+            raise SolverError(
+                f"pool {self.name} does not say how its nodes serve; add prompt_ms, decode_ms and cache_tokens to every "
+                "node, and a section serving"
+            )
+        return self.serving, self.cache_tokens
+
     @property
     def layers(self) -> int:
         """Layers of the model, L."""

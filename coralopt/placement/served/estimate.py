@@ -28,7 +28,6 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from coralopt.errors import SolverError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.served.network import PoolNetwork
 from coralopt.placement.served.play import FILLED
@@ -59,11 +58,7 @@ def estimate_served(pool: PlacementPool, network: PoolNetwork) -> ServedEstimate
     Raises:
         SolverError: The pool has no step times or no KV caches.
     """
-    serving, cache = pool.serving, pool.cache_tokens
-    if serving is None or cache is None:
-        raise SolverError(
-            f"pool {pool.name} has no step times or no cache_tokens; both are needed to estimate what it serves"
-        )
+    serving, cache = pool.served_by()
     share = network.flow / network.throughput
     used = share > 0
     held = np.where(used, cache[network.kind, network.layers], 0).astype(np.float64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coralopt.errors import OptionError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.served.network import PoolNetwork
 from coralopt.replacing import replacing
@@ -21,12 +20,10 @@ def helix_files(pool: PlacementPool, network: PoolNetwork) -> dict[str, str]:
     be Helix's machine types.
 
     Raises:
-        OptionError: The pool does not say how its nodes serve.
+        SolverError: The pool does not say how its nodes serve.
     """
-    serving = pool.serving
-    if serving is None or pool.cache_tokens is None:
-        raise OptionError(f"pool {pool.name} has no step times, links and cache_tokens; Helix's files need them")
-    links, cache = serving.links, pool.cache_tokens
+    serving, cache = pool.served_by()
+    links = serving.links
     kinds = [c for c, count in enumerate(pool.counts) for _ in range(count)]
     nodes = range(len(kinds))
     free = {c: [i for i in nodes if kinds[i] == c] for c in range(len(pool.counts))}
@@ -91,7 +88,7 @@ def write_helix_files(pool: PlacementPool, network: PoolNetwork, folder: Path) -
     """Write :func:`helix_files` into a folder, which is made where it is missing; the paths.
 
     Raises:
-        OptionError: See :func:`helix_files`.
+        SolverError: See :func:`helix_files`.
         OSError: The folder cannot be written.
     """
     files = helix_files(pool, network)

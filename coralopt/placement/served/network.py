@@ -52,11 +52,9 @@ def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolN
     does in Helix. A flow that is spread over all links would be as large, and another one serves another number of tokens.
 
     Raises:
-        SolverError: The pool says nothing about serving, or no token gets through.
+        SolverError: The pool does not say how its nodes serve, or no token gets through.
     """
-    serving = pool.serving
-    if serving is None:
-        raise SolverError(f"pool {pool.name} has no step times; add prompt_ms and decode_ms to its nodes, and serving")
+    serving, _ = pool.served_by()
     nodes = _nodes(pool, pipelines)
     count = len(nodes.kind)
     pairs = [(count, v) for pipeline in nodes.stages for v in pipeline[0]]

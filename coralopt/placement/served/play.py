@@ -67,9 +67,7 @@ def play_served(
     Raises:
         SolverError: The pool has no step times or no KV caches, or more than MOST_REQUESTS requests are inside.
     """
-    serving, cache = pool.serving, pool.cache_tokens
-    if serving is None or cache is None:
-        raise SolverError(f"pool {pool.name} has no step times or no cache_tokens; both are needed to play it")
+    serving, cache = pool.served_by()
     links, kind = serving.links, network.kind
     nodes = np.stack(
         [

@@ -108,11 +108,7 @@ def place_served(
         NoSolutionError: None was found in time.
         SolverError: The pool has no step times or no KV caches.
     """
-    if pool.serving is None or pool.cache_tokens is None:
-        raise SolverError(
-            f"pool {pool.name} does not say how its nodes serve; add prompt_ms, decode_ms and cache_tokens to every node, "
-            "and a section serving"
-        )
+    pool.served_by()
     return _Search(pool, search or ServedSearch(), on_progress).run(tuple(seeds))
 
 
