@@ -6,7 +6,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 SCENARIO ?= core-slo
 
-.PHONY: help plan links test test-wheel test-slow test-full mutants test-torch test-vllm lint types docs notebooks screenshots benchmark-throughput clean
+.PHONY: help plan links test test-wheel test-slow test-full mutants test-torch test-vllm lint types docs notebooks library screenshots benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json and plan.html"
@@ -20,6 +20,7 @@ help:
 	@echo "make docs        the documentation site into build/docs; warnings are errors"
 	@echo "make links       ask every address that the documents name whether it is there; needs the internet"
 	@echo "make notebooks   run the notebooks of the documents and keep what they show"
+	@echo "make library     the instances of the solver benchmark as a release file, dist/coralopt-library.tar.gz: a quarter of an hour"
 	@echo "make screenshots pictures of the pages for the documents, with the Chromium on the path"
 	@echo "make clean       remove the virtual environment and caches"
 
@@ -86,6 +87,11 @@ links: $(VENV)/.installed-dev
 
 notebooks: $(VENV)/.installed-dev
 	$(BIN)/python tests/docs/notebooks.py
+
+# 296 models with their best known solutions; benchmarks/results/library.csv has the digests of those that were released.
+library: $(VENV)/.installed
+	mkdir -p dist
+	$(BIN)/coralopt bench library build/library --time-limit 5 --archive dist/coralopt-library.tar.gz
 
 # Pictures of the pages for the documents.
 screenshots: $(VENV)/.installed-dev

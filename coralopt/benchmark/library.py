@@ -35,12 +35,12 @@ from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement import Placement, PlacementProblem, best_placement
 from coralopt.planning.coral import allocation_problem
 from coralopt.replacing import replacing
-from coralopt.scenario import load_scenario, scenario_from_mapping
+from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.solving import MilpMatrix, Reason, SolveOptions, compile_problem, solve_matrix, write_model
 from coralopt.solving.compiled import Compiled
 from coralopt.solving.files.solution import write_solution
 from coralopt.solving.files.write import safe_names
-from coralopt.templates import obtain_library
+from coralopt.templates import obtain_library, scenario_tables, shared_patterns
 from coralopt.testing.instances import allocation_instance, is_wide, placement_instance
 from coralopt.types import Floats, Progress
 
@@ -50,7 +50,11 @@ PATTERNS = (
     "placement:*:nodes=2..4:seed=0:scenario=tiny",
     "allocation:tiny:columns=40:supply=ample,scarce:seed=0..3",
     "allocation:core,extended:columns=100,1000,10000:supply=ample,scarce:seed=0..2",
+    # Templates that hold SLOs for a share of all requests, not for mean lengths.
+    "allocation:core-slo:columns=100,1000:supply=ample,scarce:seed=0..1",
 )
+#: Built-in scenarios whose allocations are in it as they are: routes, tails, operators' rules, swapped weights, ...
+SCENARIOS = ("auto", "classes", "core-slo", "longtail", "operator", "prefix", "routes", "swapping", "variants")
 #: Random instances with every trait that ever broke a solver; see :mod:`coralopt.testing.instances`.
 RANDOM_PLACEMENTS, RANDOM_ALLOCATIONS = 45, 90
 #: Further kinds of rows: parts of a scenario's document, put into those of ``tiny`` and ``core``.
@@ -140,6 +144,8 @@ def _origins() -> Iterator[tuple[str, str]]:
             if scenario == "tiny" and rows in TWO_REGIONS:
                 continue
             yield f"allocation-{scenario}-{rows}", f"rows:{scenario}:{rows}"
+    for scenario in SCENARIOS:
+        yield f"allocation-{scenario}", f"scenario:{scenario}"
 
 
 def _problem(origin: str) -> PlacementProblem | AllocationProblem:
@@ -147,6 +153,8 @@ def _problem(origin: str) -> PlacementProblem | AllocationProblem:
     first, _, last = rest.partition(":")
     if kind == "random":
         return placement_instance(int(last)) if first == "placement" else allocation_instance(int(last))
+    if kind == "scenario":
+        return _allocation(load_scenario(first))
     if kind != "rows":
         problem = parse_instance(origin).problem()
         if not isinstance(problem, PlacementProblem):
@@ -158,8 +166,12 @@ def _problem(origin: str) -> PlacementProblem | AllocationProblem:
     document = {**load_scenario(first).document, **ROWS[last]}
     every = document.pop("every_model", {})
     document["models"] = {name: {**model, **every} for name, model in document["models"].items()}
-    scenario = scenario_from_mapping(document, origin)
-    return allocation_problem(scenario, obtain_library(scenario)[0])
+    return _allocation(scenario_from_mapping(document, origin))
+
+
+def _allocation(scenario: ResolvedScenario) -> AllocationProblem:
+    templates = obtain_library(scenario)[0]
+    return allocation_problem(scenario, templates, shared_patterns(scenario, scenario_tables(scenario)))
 
 
 def _entry(path: Path, origin: str, time_limit: float) -> LibraryEntry:

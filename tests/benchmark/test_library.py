@@ -21,19 +21,24 @@ RunCli = Callable[..., Any]
 def test_there_are_enough_instances() -> None:
     """240 at least, of every kind."""
     assert len(expand_all(PATTERNS)) + RANDOM_PLACEMENTS + RANDOM_ALLOCATIONS + 2 * len(ROWS) >= 240
-    assert len(dict(_origins())) == 279
+    assert len(dict(_origins())) == 296
 
 
 def test_every_allocation_comes_from_one_scenario() -> None:
     """ "core,extended" was taken for the name of one, and the library ended there."""
     sources = {origin.split(":")[1] for _, origin in _origins() if origin.startswith("allocation:")}
-    assert sources == {"tiny", "core", "extended"}
+    assert sources == {"tiny", "core", "core-slo", "extended"}
 
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_every_kind_of_row_makes_a_problem(rows: str) -> None:
     """In core, which has two regions."""
     assert _problem(f"rows:core:{rows}").kind == "allocation"
+
+
+@pytest.mark.parametrize("scenario", ["routes", "operator"])
+def test_scenarios_are_in_it_as_they_are(scenario: str) -> None:
+    assert _problem(f"scenario:{scenario}").kind == "allocation"
 
 
 def test_files_of_the_library_fit_one_another(tmp_path: Path, run_cli: RunCli) -> None:
