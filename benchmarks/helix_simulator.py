@@ -50,8 +50,8 @@ class _Forgets(dict[int, object]):
 def main() -> None:
     folder, seed, machines = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     logger.Logger.add_log = lambda *_, **__: None
-    latency_analyzer.LatencyAnalyzer.add_request = lambda *_: None
-    latency_analyzer.LatencyAnalyzer.add_query = lambda *_: None
+    latency_analyzer.LatencyAnalyzer.add_request = lambda *_, **__: None
+    latency_analyzer.LatencyAnalyzer.add_query = lambda *_, **__: None
     counted = 0
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as workspace:
         layout = LayoutSynthesizer(
