@@ -23,7 +23,7 @@ from coralopt.scenario.parts import SharingWay
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend
 from coralopt.solving.tolerance import TOLERANCE
-from coralopt.templates import Patterns, TemplateLibrary, placement_tables
+from coralopt.templates import Patterns, TemplateLibrary, placement_tables, with_spare_batches
 from coralopt.templates.patterns import WAYS
 from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
 from coralopt.throughput.steps import memory_shares, node_steps, present_share
@@ -274,6 +274,9 @@ def make_plan(
             unmet = np.where(unmet > TOLERANCE * needed, unmet, 0.0)
         unmet_usd_h = float(sum(price_of_unmet(problem, p, m) for p, m in enumerate(missing) if m))
     groups: Counter[str] = Counter()
+    if patterns is not None:
+        shared_rows = allocation.template[allocation.template >= len(library)] - len(library)
+        patterns = with_spare_batches(scenario, patterns, np.unique(shared_rows).tolist())
     divided = planned_class_shares(problem, items) if problem.joint.divided else {}
     for row, region, count in zip(allocation.template, allocation.region, allocation.count, strict=True):
         if patterns is not None and row >= len(library):

@@ -35,6 +35,7 @@ from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
 from coralopt.templates.on_demand import NodeSetFamily, is_on_demand
 from coralopt.templates.patterns import Patterns, shared_patterns
+from coralopt.templates.spare_batches import with_spare_batches
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
 
 __all__ = [
@@ -79,4 +80,5 @@ __all__ = [
     "template_prices",
     "throughput_spread",
     "unlimited_tables",
+    "with_spare_batches",
 ]

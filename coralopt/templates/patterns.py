@@ -335,16 +335,24 @@ def _node(
     where: tuple[ResolvedScenario, LayerTimeSource],
 ) -> Divided | None:
     """A node shared in one way; ``None`` where it cannot be."""
-    scenario, source = where
     if way == "slices":
-        return _sliced_node(who, phases, configuration, source)
+        return _sliced_node(who, phases, configuration, where[1])
+    return SharedNode(who, shared_steps(way, phases, configuration, where))
+
+
+def shared_steps(
+    way: SharingWay,
+    phases: Sequence[ModelPhase],
+    configuration: NodeConfiguration,
+    where: tuple[ResolvedScenario, LayerTimeSource],
+) -> StepTable:
+    """What phases on one node take turns with: steps, or whole requests where weights are swapped."""
+    scenario, source = where
     timed = [(phase, source.times(phase.model, configuration)) for phase in phases]
     if way == "swapping":
         swaps = [swap_steps(phase, configuration, times, scenario.sharing) for phase, times in timed]
-        return SharedNode(who, StepTable.of(swaps, configuration, scenario.sharing.asleep_gib))
-    return SharedNode(
-        who, StepTable.of([node_steps(phase, configuration, times) for phase, times in timed], configuration)
-    )
+        return StepTable.of(swaps, configuration, scenario.sharing.asleep_gib)
+    return StepTable.of([node_steps(phase, configuration, times) for phase, times in timed], configuration)
 
 
 def _sliced_node(

@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, AllocationSearchOptions, Joint, SideConstraint, solve_allocation
+from coralopt.allocation import (
+    Allocation,
+    AllocationProblem,
+    AllocationSearchOptions,
+    Joint,
+    SideConstraint,
+    solve_allocation,
+)
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.search.context import SearchContext
+from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.node_counts import _CountNode, branch_on_node_counts
 from coralopt.allocation.search.options import SearchLimits
 from coralopt.allocation.search.solve import _root_bound
@@ -101,6 +109,24 @@ def test_half_a_node_is_a_whole_one() -> None:
     assert result.cost_usd_h == 5.0
     assert result.gap == 0.0
     assert "node counts" in result.seconds
+
+
+def test_neighbourhoods_of_shared_nodes_find_the_pairs() -> None:
+    """From a node for each model, instances that are taken away together come back as pairs; with an odd one left over."""
+    everything = _halves(7)
+    alone = replace(
+        everything,
+        usage=np.ones((len(everything.throughput) + 7, 1), dtype=np.int16),
+        throughput=np.ones(len(everything.throughput) + 7),
+        phase=np.concatenate([everything.phase, np.arange(7, dtype=np.int32)]),
+    )
+    search = SearchContext(alone, require_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.columns = Columns.of(search.small)
+    own = np.arange(7) + len(everything.throughput)
+    assert search.offer(Allocation(own, np.zeros(7, dtype=np.int64), np.ones(7, dtype=np.int64)))
+    assert search.cost == 7.0
+    search_neighbourhoods(search, np.zeros(len(search.columns)))
+    assert search.cost == 4.0
 
 
 def test_ctrl_c_in_a_leaf_ends_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:

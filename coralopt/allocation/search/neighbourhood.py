@@ -2,13 +2,16 @@
 
 Model phases meet only in the capacity rows. So take the instances of a few phases away, hand what they and the unused
 supply leave to a small integer programme over the best columns of these phases, and keep what it finds if it is cheaper.
-Rounds grow by one phase when nothing improves any more. This gives upper bounds only; the proof is not its business.
+Where templates serve several phases, phases meet in these, too: there a few instances are taken away, and the columns are
+those that serve no other phases than they did. Rounds grow by one phase, or instance, when nothing improves any more. This
+gives upper bounds only; the proof is not its business.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -20,35 +23,34 @@ from coralopt.types import Floats, Ints
 #: Columns of least reduced cost of every model phase that take part.
 NEAR = 150
 #: Nodes that an integer programme of one round may take: a measure of work that does not depend on the clock.
-NODES = 200
-#: Model phases re-optimised at a time, at first and at most.
-FIRST_PHASES, MOST_PHASES = 3, 5
+NODES, NODES_JOINT = 200, 20
+#: Columns of least reduced cost of all phases together, where templates serve several.
+NEAR_JOINT = 1_000
+#: Model phases, or instances of several, re-optimised at a time, at first and at most.
+FIRST_SIZE, MOST_SIZE = 3, 5
 
 
-def search_neighbourhoods(search: SearchContext, reduced: Floats) -> None:
+def search_neighbourhoods(search: SearchContext, reduced: Floats, share: float = 1.0) -> None:
     """Improve the best allocation, if there is one; deterministic unless time is up.
 
     Args:
         search: What is known; ends where its allocation is good enough, or after its share of the time left.
         reduced: float64 (N,), reduced costs at the relaxation's duals; they choose the columns that take part.
+        share: Of what a step may take of the time left.
     """
     if search.allocation is None:
         return
-    small, columns = search.small, search.columns
-    deadline = time.perf_counter() + search.share_of_left()
-    phases = np.flatnonzero(small.demand > 0)
-    near = columns.least(reduced, NEAR)
+    columns, deadline = search.columns, time.perf_counter() + share * search.share_of_left()
+    joint = len(search.small.joint) > 0 and not search.small.joint.divided
+    around = _Instances(search, reduced) if joint else _Phases(search, reduced)
     rng = np.random.default_rng(search.solve_options.seed)
     counts = columns.counts(search.allocation)
-    size, idle = min(FIRST_PHASES, len(phases)), 0
-    while size <= min(MOST_PHASES, len(phases)) and time.perf_counter() < deadline:
+    size, idle = FIRST_SIZE, 0
+    while size <= max(FIRST_SIZE, min(MOST_SIZE, around.most(counts))) and time.perf_counter() < deadline:
         if search.good_enough(search.cost, search.bound):
             break
-        picked = np.sort(rng.choice(phases, size, replace=False))
-        inside = np.zeros(len(columns), dtype=np.bool_)
-        inside[columns.served.column[np.isin(columns.served.phase, picked)]] = True
-        chosen = np.unique(np.concatenate([np.flatnonzero(inside & (counts > 0)), *(near[p] for p in picked)]))
-        other = _optimised(search, chosen, np.where(inside, 0, counts), deadline)
+        chosen, fixed = around.drawn(counts, size, rng)
+        other = _optimised(search, chosen, fixed, (NODES_JOINT if joint else NODES, deadline))
         idle += 1
         if other is not None and (other != counts).any():
             before = search.cost
@@ -56,14 +58,66 @@ def search_neighbourhoods(search: SearchContext, reduced: Floats) -> None:
             search.offer(columns.allocation(other))
             if search.cost < before * (1 - 1e-9):
                 counts, idle = other, 0
-        # A neighbourhood of all phases has nothing more to say the second time.
-        if idle > 2 * len(phases) or size == len(phases):
+        # A neighbourhood of everything has nothing more to say the second time.
+        if idle > 2 * around.most(counts) or size >= around.most(counts):
             size, idle = size + 1, 0
     search.lap("neighbourhood")
 
 
-def _optimised(search: SearchContext, chosen: Ints, fixed: Ints, deadline: float) -> Ints | None:
-    """int64 (N,): counts of all columns after re-optimising the chosen columns beside the fixed ones."""
+class _Neighbourhoods(Protocol):
+    """What may be re-optimised together."""
+
+    def most(self, counts: Ints) -> int:
+        """How many phases, or instances, there are."""
+
+    def drawn(self, counts: Ints, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        """Columns to re-optimise around ``size`` of them, int64 (k,), and the counts that stay, int64 (N,)."""
+
+
+class _Phases:
+    """All instances of some model phases."""
+
+    def __init__(self, search: SearchContext, reduced: Floats) -> None:
+        self.columns = search.columns
+        self.phases = np.flatnonzero(search.small.demand > 0)
+        self.near = search.columns.least(reduced, NEAR)
+
+    def most(self, counts: Ints) -> int:
+        return len(self.phases)
+
+    def drawn(self, counts: Ints, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        picked = np.sort(rng.choice(self.phases, min(size, len(self.phases)), replace=False))
+        served, inside = self.columns.served, np.zeros(len(counts), dtype=np.bool_)
+        inside[served.column[np.isin(served.phase, picked)]] = True
+        near = (self.near[p] for p in picked)
+        return np.unique(np.concatenate([np.flatnonzero(inside & (counts > 0)), *near])), np.where(inside, 0, counts)
+
+
+class _Instances:
+    """Some instances, and the phases that they serve."""
+
+    def __init__(self, search: SearchContext, reduced: Floats) -> None:
+        self.columns, self.reduced = search.columns, reduced
+
+    def most(self, counts: Ints) -> int:
+        return int(counts.sum())
+
+    def drawn(self, counts: Ints, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        used = np.repeat(np.arange(len(counts)), counts)
+        picked = rng.choice(used, min(size, len(used)), replace=False)
+        fixed, served = counts.copy(), self.columns.served
+        np.subtract.at(fixed, picked, 1)
+        phases = np.unique(served.phase[np.isin(served.column, picked)])
+        others = np.zeros(len(counts), dtype=np.bool_)
+        others[served.column[~np.isin(served.phase, phases)]] = True
+        inside = np.flatnonzero(~others)
+        near = inside[np.argsort(self.reduced[inside], kind="stable")[:NEAR_JOINT]]
+        return np.union1d(near, picked), fixed
+
+
+def _optimised(search: SearchContext, chosen: Ints, fixed: Ints, limits: tuple[int, float]) -> Ints | None:
+    """int64 (N,): counts of all columns after re-optimising the chosen ones beside the fixed ones, within nodes and time."""
+    nodes, deadline = limits
     # What is not re-optimised stays as a constant, so that every row sees it.
     both = np.union1d(chosen, np.flatnonzero(fixed))
     matrix = assemble(search.small, search.columns, both)
@@ -73,7 +127,7 @@ def _optimised(search: SearchContext, chosen: Ints, fixed: Ints, deadline: float
     seconds = deadline - time.perf_counter()
     options = SolveOptions(
         rel_gap=min(1e-4, search.solve_options.rel_gap / 2),
-        node_limit=NODES,
+        node_limit=nodes,
         time_limit=None if np.isinf(seconds) else max(0.0, seconds),
         threads=search.solve_options.threads,
         seed=search.solve_options.seed,

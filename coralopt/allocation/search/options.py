@@ -24,6 +24,7 @@ class SearchLimits:
         most_near: Those kept at most where the least cost is known well enough for a wider look.
         direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand.
         share: Share of the time left that a step may take when it does not prove anything.
+        share_first: Share of that which neighbourhoods may take before the tree over node counts.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.
         near_columns: How many these are at most.
         first_slack: First slack of the coverings, as a share of the bound.
@@ -49,6 +50,7 @@ class SearchLimits:
     most_near: int = 250_000
     direct_columns: int = 300
     share: float = 0.5
+    share_first: float = 0.5
     near_bound: float = 0.01
     near_columns: int = 60_000
     first_slack: float = 2e-4

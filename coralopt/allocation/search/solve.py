@@ -180,6 +180,8 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
         if not search.done():
             search_neighbourhoods(search, root.reduced_costs)
     elif len(search.columns) > search.limits.direct_columns and not search.done():
+        if not search.small.joint.divided:
+            search_neighbourhoods(search, root.reduced_costs, search.limits.share_first)
         branch_on_node_counts(search, root)
     if search.open():
         close_gap(search, root)
