@@ -85,7 +85,11 @@ _CBC_GAP = "Optimal solution found (within gap tolerance)"
 _AFTER_CRASH: dict[str, dict[str, OptionValue]] = {"cbc": {"preprocess": "on"}, "glpk": {"nointopt": ""}}
 #: Far below what CBC's tolerances hold apart.
 _CBC_INCREMENT = 1e-9
-_GLPK_BOUND = re.compile(r"mip = .* [<>]= +([-+.\de]+) ")
+#: Where their logs tell the last bound; Pyomo reads that of CBC with the other sign for a maximum, and none of GLPK.
+_BOUNDS = {
+    "cbc": re.compile(r"(?:Upper|Lower) bound: +([-+.\de]+)"),
+    "glpk": re.compile(r"mip = .* [<>]= +([-+.\de]+) "),
+}
 #: Ends of GLPK that Pyomo reads otherwise: as unbounded where nothing is feasible.
 _LOG_STATUSES: dict[str, Status] = {
     "LP HAS NO PRIMAL FEASIBLE SOLUTION": (Reason.INFEASIBLE, None),
@@ -267,16 +271,16 @@ def _run_old(name: str, interface: Any, model: Any, job: Job) -> RawResult:
             model.solutions.load_from(result)
     bound = result.problem.upper_bound if job.matrix.maximize else result.problem.lower_bound
     bound = float(bound) if isinstance(bound, (int, float)) else math.nan
+    if prefix in _BOUNDS:
+        shown = _BOUNDS[prefix].findall(text)
+        unknown = prefix == "cbc" and condition != "optimal"
+        bound = float(shown[-1]) if shown else math.nan if unknown else bound
     if prefix == "cbc" and condition == "optimal" and incumbent and job.is_mip:
         # Pyomo reads the bound of the first relaxation; what CBC calls optimal is so within what it was asked for.
         value, upwards = job.matrix.objective(values_of(model)), 1.0 if job.matrix.maximize else -1.0
         gap = max(float(native["allowableGap"]), float(native["ratioGap"]) * abs(value)) if _CBC_GAP in text else 0.0
         increment = float(native["increment"])
         bound = value + upwards * max(gap, increment if increment > _CBC_INCREMENT else 0.0)
-    if prefix == "glpk":
-        # Pyomo reads no bound of GLPK, whose log shows the last one.
-        shown = _GLPK_BOUND.findall(text)
-        bound = float(shown[-1]) if shown else bound
     plain = _result(condition, f"{condition}/{result.solver.status}", values_of(model) if incumbent else None, bound)
     told = next((status for words, status in _LOG_STATUSES.items() if words in text), None)
     return replace(plain, reason=told[0], limit=told[1]) if told else plain
