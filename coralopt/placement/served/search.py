@@ -32,8 +32,8 @@ class ServedSearch:
         most_pipelines: Most pipelines that share the pool.
         starts: Starts that are searched around by formula, the best by formula first.
         moves: Moves tried around each start.
-        finalists: Layouts that are played.
-        climbs: Finalists, the best first, around which moves are played.
+        finalists: Layouts around each start that are played, the best by formula.
+        climbs: Played layouts, the best first, around which moves are played.
         played_moves: Moves tried around each of these.
         seeds: Seeds of lengths while searching; the result is played with others.
         search_window_s: Seconds of a play while searching.
@@ -46,9 +46,9 @@ class ServedSearch:
     max_stages: int | None = None
     stages: int | None = None
     most_pipelines: int = 2
-    starts: int = 6
-    moves: int = 1500
-    finalists: int = 8
+    starts: int = 10
+    moves: int = 1000
+    finalists: int = 2
     climbs: int = 3
     played_moves: int = 200
     seeds: tuple[int, ...] = (101, 102)
@@ -129,12 +129,13 @@ class _Search:
         """Whether the time is over."""
         return time.perf_counter() >= self.deadline
 
-    def tell(self, what: str) -> None:
-        """One more step."""
+    def tell(self) -> None:
+        """One more step, and the best so far."""
         self.tried += 1
         if self.told is not None:
-            options = self.options
-            total = options.starts * options.moves + options.finalists + options.climbs * options.played_moves
+            options, best = self.options, max((self.plays or self.estimates).values())
+            what = f"best {best:,.1f} decode tokens/s, {'played' if self.plays else 'by formula'}"
+            total = options.starts * (options.moves + options.finalists) + options.climbs * options.played_moves
             self.told(what, min(self.tried, total), total)
 
     def run(self, seeds: tuple[int, ...]) -> ServedSolution:
@@ -163,26 +164,33 @@ class _Search:
         )
 
     def _best_of(self, starts: list[Pipelines]) -> Pipelines:
-        for start in starts[: self.options.starts]:
-            self._climb(start, self.estimate, self.options.moves)
-        best = sorted(self.estimates, key=self.estimate, reverse=True)[: 20 * self.options.finalists]
-        # Layouts of one climb are alike: of those with equal stages in another order only the best two are played.
         finalists: list[Pipelines] = []
-        alike: dict[tuple[tuple[Stage, ...], ...], int] = {}
-        for layout in best:
-            key = tuple(sorted(tuple(sorted(p.stages, key=lambda s: (s.layers, s.nodes))) for p in layout))
-            if alike.setdefault(key, 0) < 2 and len(finalists) < self.options.finalists:
-                alike[key] += 1
-                finalists.append(layout)
+        for start in starts[: self.options.starts]:
+            before = len(self.estimates)
+            self._climb(start, self.estimate, self.options.moves)
+            finalists += self._finalists([start, *list(self.estimates)[before:]])
         for layout in finalists:
             if self.over and self.plays:
                 break
             self.play(layout)
-            self.tell(f"{max(self.plays.values()):,.1f} decode tokens/s, played")
+            self.tell()
         climbed = sorted(self.plays, key=lambda layout: self.plays[layout], reverse=True)[: self.options.climbs]
         for layout in climbed:
             self._climb(layout, self.play, self.options.played_moves)
         return max(self.plays, key=lambda layout: self.plays[layout])
+
+    def _finalists(self, climbed: list[Pipelines]) -> list[Pipelines]:
+        """The best of one climb: the formula errs by how many stages there are, so every climb has finalists.
+
+        Layouts of one climb are alike: of those with equal stages in another order only the best is one.
+        """
+        best: dict[tuple[tuple[Stage, ...], ...], Pipelines] = {}
+        for layout in sorted(climbed, key=self.estimate, reverse=True):
+            key = tuple(sorted(tuple(sorted(p.stages, key=lambda s: (s.layers, s.nodes))) for p in layout))
+            best.setdefault(key, layout)
+            if len(best) == self.options.finalists:
+                break
+        return list(best.values())
 
     def estimate(self, layout: Pipelines) -> float:
         if layout not in self.estimates:
@@ -242,7 +250,7 @@ class _Search:
         for _ in range(moves):
             if self.over:
                 break
-            self.tell(f"{value:,.1f} decode tokens/s")
+            self.tell()
             other = self._moved(layout)
             if other is None:
                 continue
