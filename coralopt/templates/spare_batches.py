@@ -22,7 +22,7 @@ from coralopt.throughput import throughput_source
 from coralopt.throughput.steps import StepTable
 from coralopt.types import Ints
 
-#: Reserves that count as equal.
+#: Relative difference of reserves that count as equal; absolute below 1.
 CLOSE = 1e-6
 
 
@@ -50,16 +50,16 @@ def with_spare_batches(scenario: ResolvedScenario, patterns: Patterns, rows: Ite
     return replace(patterns, batch=batch, tokens_s=tokens_s)
 
 
-def spare_batches(table: StepTable, place: Ints, asked: Sequence[tuple[float, float]]) -> Ints:
+def spare_batches(table: StepTable, place: Ints, demands: Sequence[tuple[float, float]]) -> Ints:
     """int64 (m,): positions of the batches with the largest reserve of all phases of a table.
 
     Args:
         table: The phases, all on one node.
         place: int64 (m,), positions of batches that fit; no batch gets smaller.
-        asked: Tokens/s that each phase's requests ask for, above 0, and those that are planned for them.
+        demands: Tokens/s that each phase's requests ask for, above 0, and those that are planned for them.
     """
     everyone = np.arange(len(place))[None, :]
-    demand, need = np.array(asked).T
+    demand, need = np.array(demands).T
     # Less than its need, where a pattern serves only a part.
     floor = np.minimum(need, table.tokens_s(everyone, place[None, :])[0]) * (1 - 1e-12)
 
@@ -82,11 +82,11 @@ def spare_batches(table: StepTable, place: Ints, asked: Sequence[tuple[float, fl
     each = float(table.cycle_ms(everyone, place[None, :])[0]) / (1e3 * table.tokens_each)
     low = float(((table.batch[place] - demand * each) / np.sqrt(demand * each)).min())
     high, best = float(table.batch[-1] / np.sqrt(demand * each).min()), place
-    while high - low > CLOSE:
+    while high - low > CLOSE * max(1.0, abs(low)):
         middle = (low + high) / 2
-        found = with_reserve(middle)
-        if found is None:
+        larger = with_reserve(middle)
+        if larger is None:
             high = middle
         else:
-            low, best = middle, found
+            low, best = middle, larger
     return best

@@ -32,17 +32,23 @@ def _serving(table: StepTable, members: list[int], batches: Ints, demand: Floats
     return _Serving(tokens_s, (size - busy) / np.sqrt(busy), fits)
 
 
+def _table_of(node: SharedNode, members: list[int]) -> StepTable:
+    """The table of some of a node's phases."""
+    columns = vars(node.table).items()
+    return StepTable(
+        **{
+            name: value[members] if isinstance(value, np.ndarray) and name != "batch" else value
+            for name, value in columns
+        }
+    )
+
+
 @settings(max_examples=60, deadline=None)
 @given(nodes())
 def test_spare_batches_have_the_largest_reserve_of_all_that_fit(node: SharedNode) -> None:
     for sets, places in node.patterns(4):
         for members, place in zip(sets.tolist(), places, strict=True):
-            columns = vars(node.table).items()
-            own = {
-                name: value[members] if isinstance(value, np.ndarray) and name != "batch" else value
-                for name, value in columns
-            }
-            table, everyone = StepTable(**own), list(range(len(members)))
+            table, everyone = _table_of(node, members), list(range(len(members)))
             need = node.who.need[members]
             demand = need / 1.25
             larger = spare_batches(table, place, list(zip(demand, need, strict=True)))
@@ -67,3 +73,15 @@ def test_only_the_rows_asked_for_change() -> None:
     assert (larger.batch >= patterns.batch).all()
     assert (larger.batch > patterns.batch).any()
     assert (larger.tokens_s[others] == patterns.tokens_s[others]).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(nodes())
+def test_the_search_ends_where_demand_is_next_to_nothing(node: SharedNode) -> None:
+    """The reserve is then so large that floats lie further apart than any fixed difference."""
+    for sets, places in node.patterns(2):
+        for members, place in zip(sets.tolist(), places, strict=True):
+            larger = spare_batches(
+                _table_of(node, members), place, [(1e-30, float(need)) for need in node.who.need[members]]
+            )
+            assert (larger >= place).all()
