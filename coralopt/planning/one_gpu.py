@@ -136,7 +136,13 @@ class _OneGpuSearch:
         return replace(self.request, scenario=self.scenarios[name], options=options)
 
     def _plan(self, name: str) -> None:
-        outcome = CoralPlanner().plan(self._limited(name, SECONDS))
+        request = self._limited(name, SECONDS)
+        # Templates with other GPUs only take time; running instances of these must stay known.
+        if not (request.scenario.running or is_on_demand(request.scenario)):
+            library, _, warm = request.templates()
+            part = library.with_nodes_of(request.scenario.availability.max(axis=0) > 0)
+            request = replace(request, warm=warm.with_library(request.scenario, part))
+        outcome = CoralPlanner().plan(request)
         self.plans[name], self.bounds[name] = outcome.plan, max(self.bounds[name], outcome.plan.lower_bound_usd_h)
         if outcome.interrupted:
             raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -133,6 +133,14 @@ class TemplateLibrary(Tabular):
     def offsets(self) -> tuple[int, ...]:
         """First row of each phase when all phases are stacked in order."""
         return tuple(int(n) for n in np.cumsum([0, *(len(phase) for phase in self.phases)])[:-1])
+
+    def with_nodes_of(self, allowed: npt.NDArray[np.bool_]) -> TemplateLibrary:
+        """The templates that need no other configurations than those allowed, bool (C,)."""
+        phases = []
+        for phase in self.phases:
+            rows = ~(phase.usage[:, ~allowed] > 0).any(axis=1)
+            phases.append(replace(phase, **{name: getattr(phase, name)[rows] for name in COLUMNS}))
+        return replace(self, phases=tuple(phases))
 
     def locate(self, row: int) -> tuple[PhaseTemplates, int]:
         """The phase and the row inside it of a row of the stacked library."""
