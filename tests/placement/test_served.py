@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from coralopt.errors import InfeasibleError, ScenarioError, SolverError
 from coralopt.placement import Placement, PlacementPool, PoolLinks, PoolServing, Stage, load_pool, place_pool
@@ -282,6 +283,34 @@ def one_node(prompt_ms: float, layers: int = 4) -> PlacementPool:
         cache_tokens=np.full((1, layers + 1), 2000, dtype=np.int64),
         serving=serving,
     )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000))
+def test_links_in_use_carry_the_largest_flow_that_they_can(seed: int) -> None:
+    """None next to nothing, what comes goes, and a linear programme over these links finds no more."""
+    pool = random_pool(seed)
+    layout = flow_layout(pool)
+    if layout is None:
+        return
+    network = pool_network(pool, layout)
+    count = len(network.kind)
+    sender = np.repeat(np.arange(count + 1), np.diff(network.start))
+    into, out = (np.bincount(ends, weights=network.link_flow, minlength=count + 1) for ends in (network.target, sender))
+    assert (network.link_flow >= 0.05 * out[sender] * (1 - 1e-9)).all()
+    assert into == pytest.approx(out)
+    assert network.flow == pytest.approx(into[:count])
+    # Random pools have one table for all stages.
+    table = pool.values[0, 0, network.kind, network.layers]
+    balance = np.zeros((count, len(sender)))
+    for k, (u, v) in enumerate(zip(sender, network.target, strict=True)):
+        for node, sign in ((u, -1.0), (v, 1.0)):
+            if node < count:
+                balance[node, k] += sign
+    limits = linprog(
+        -(sender == count).astype(float), np.maximum(balance, 0.0), table, balance, np.zeros(count), bounds=(0, None)
+    )
+    assert network.throughput == pytest.approx(-limits.fun)
 
 
 def test_formula_by_hand() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.placement.pool import PlacementPool
+from coralopt.placement.pool_serving import PoolLinks
 from coralopt.placement.problem_parts import Placement
 from coralopt.throughput import stage_role
 from coralopt.types import Floats, Ints
@@ -62,26 +63,14 @@ def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolN
         for before, after in itertools.pairwise(pipeline):
             pairs += [(u, v) for u in before for v in after]
     pairs += [(u, count) for pipeline in nodes.stages for u in pipeline[-1]]
-    graph = nx.DiGraph()
-    per_token = serving.links.bytes_s / (serving.links.activation_bytes + serving.links.token_bytes)
-    for v in range(count):
-        graph.add_edge(2 * v, 2 * v + 1, capacity=nodes.capacity[v])
-    for u, v in pairs:
-        tail, head = (2 * count if u == count else 2 * u + 1), (2 * count + 1 if v == count else 2 * v)
-        graph.add_edge(tail, head, capacity=per_token)
-    throughput, flows = nx.maximum_flow(graph, 2 * count, 2 * count + 1)
-    if throughput <= 0:
-        raise SolverError("no token gets through the pipelines: a node cannot hold the layers of its stage")
-    pairs.sort(key=lambda pair: pair[0])
-    ends = np.array(pairs, dtype=np.int64)
-    link_flow = np.array(
-        [flows[2 * count if u == count else 2 * u + 1][2 * count + 1 if v == count else 2 * v] for u, v in pairs],
-        dtype=np.float64,
-    )
-    out = np.bincount(ends[:, 0], weights=link_flow, minlength=count + 1)
-    # Helix's router sends nothing where next to nothing flows.
-    link_flow[link_flow < LEAST_SHARE * out[ends[:, 0]]] = 0.0
-    out = np.bincount(ends[:, 0], weights=link_flow, minlength=count + 1)
+    # Helix makes its flow of the links that are used, and its router sends nothing where next to nothing flows.
+    ends, link_flow = _flow(nodes.capacity, np.array(pairs, dtype=np.int64), serving.links)
+    while True:
+        out = np.bincount(ends[:, 0], weights=link_flow, minlength=count + 1)
+        used = (link_flow > 0) & (link_flow >= LEAST_SHARE * out[ends[:, 0]])
+        if used.all():
+            break
+        ends, link_flow = _flow(nodes.capacity, ends[used], serving.links)
     into: Floats = np.bincount(ends[:, 1], weights=link_flow, minlength=count + 1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.nan_to_num(np.minimum(link_flow / out[ends[:, 0]], link_flow / into[ends[:, 1]]))
@@ -94,8 +83,41 @@ def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolN
         target=ends[:, 1].copy(),
         link_flow=link_flow,
         bytes_s=np.maximum(np.minimum(serving.links.bytes_s, share * serving.links.nic_bytes_s), 1.0),
-        throughput=float(throughput),
+        throughput=float(out[count]),
     )
+
+
+def _flow(capacity: list[float], ends: Ints, links: PoolLinks) -> tuple[Ints, Floats]:
+    """A maximum flow over links, int64 (M, 2), by sender, and what each carries, tokens/s.
+
+    Of several maximum flows networkx finds one by the order of nodes and edges, so these are made as Helix makes them: the
+    coordinator, interface and passes of every node, the links from the coordinator, those of the nodes.
+
+    Raises:
+        SolverError: No token gets through.
+    """
+    count, ends = len(capacity), ends[np.argsort(ends[:, 0], kind="stable")]
+    senders, goals = ends.T
+    first, last = senders == count, goals == count
+    whole = links.token_bytes + links.activation_bytes
+    inner, outer = (
+        np.bincount(side[~rest], minlength=count + 1) > 0 for side, rest in ((goals, first), (senders, last))
+    )
+    graph = nx.DiGraph()
+    graph.add_edge("source", (count, "out"), capacity=links.nic_bytes_s / links.token_bytes)
+    graph.add_edge((count, "in"), "sink", capacity=links.nic_bytes_s / links.token_bytes)
+    for v in np.unique(ends[ends < count]).tolist():
+        graph.add_edge((v, "in"), (v, "start"), capacity=links.nic_bytes_s / (whole if inner[v] else links.token_bytes))
+        graph.add_edge((v, "start"), (v, "end"), capacity=capacity[v])
+        graph.add_edge((v, "end"), (v, "out"), capacity=links.nic_bytes_s / (whole if outer[v] else links.token_bytes))
+    for k in np.lexsort((np.arange(len(ends)), ~first)).tolist():
+        size = links.token_bytes if first[k] or last[k] else whole
+        graph.add_edge((int(senders[k]), "out"), (int(goals[k]), "in"), capacity=links.bytes_s / size)
+    throughput, flows = nx.maximum_flow(graph, "source", "sink")
+    if throughput <= 0:
+        raise SolverError("no token gets through the pipelines: a node cannot hold the layers of its stage")
+    carried = [flows[u, "out"][v, "in"] for u, v in ends.tolist()]
+    return ends, np.array(carried, dtype=np.float64)
 
 
 @dataclass
