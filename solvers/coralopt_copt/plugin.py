@@ -111,7 +111,8 @@ def _environment() -> Envr:
 def _set_options(model: Model, job: Job) -> None:
     common = named_options(job.options, _OPTIONS)
     common["Logging"] = int(job.options.log)
-    if job.options.presolve is not None:
+    if job.options.presolve is not None or job.is_mip:
+        # With whole columns only where it is asked for: COPT 8.0's presolve calls 42.1875 optimal where 39.5 is.
         common["Presolve"] = -1 if job.options.presolve else 0
     known = [name for name in dir(coptpy.COPT.Param) if name[0] != "_"]
     job.set_options("COPT", common, lambda: known, model.getParam, model.setParam)

@@ -305,6 +305,16 @@ def columns_that_a_binary_switches_off(backend: MatrixBackend) -> None:
 
 
 @case(Capability.MILP)
+def templates_of_several_phases(backend: MatrixBackend) -> None:
+    """Instances that serve two models at once: the presolve of COPT 8.0 ends at 42.1875, called optimal."""
+    from coralopt.solving import solve
+    from coralopt.testing.instances import allocation_instance
+
+    solution = solve(allocation_instance(3_022_040), backend, "paper", SolveOptions(rel_gap=1e-6, abs_gap=1e-6))
+    assert math.isclose(solution.objective, 39.5, rel_tol=1e-6), solution
+
+
+@case(Capability.MILP)
 def infeasible_all_through(backend: MatrixBackend) -> None:
     """Shared instances too few for three demands: the integer preprocessing of GLPK 5.0 ends in an assertion."""
     rows: list[tuple[list[float], float, float]] = [
