@@ -185,8 +185,8 @@ def _served(pool: PlacementPool, stages: StageOptions, served: ServedOptions, se
         solver=stages.solver,
         time_limit=stages.time_limit,
     )
-    moves, played = search.starts * search.moves, search.finalists + search.climbs * search.played_moves
-    say(f"searching: {moves:,} moves by formula, at most {played:,} layouts played; Ctrl-C keeps the best so far")
+    moves, plays = search.most_estimates, search.most_plays
+    say(f"searching: {moves:,} moves by formula, at most {plays:,} layouts played; Ctrl-C keeps the best so far")
     with progress_bar("layouts", quiet=quiet) as progress:
         best = place_served(pool, search, on_progress=progress)
     spread = max(best.played.decode_tokens_s) - min(best.played.decode_tokens_s)

@@ -72,8 +72,7 @@ def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolN
             break
         ends, link_flow = _flow(nodes.capacity, ends[used], serving.links)
     into: Floats = np.bincount(ends[:, 1], weights=link_flow, minlength=count + 1).astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.nan_to_num(np.minimum(link_flow / out[ends[:, 0]], link_flow / into[ends[:, 1]]))
+    share = np.minimum(link_flow / out[ends[:, 0]], link_flow / into[ends[:, 1]])
     return PoolNetwork(
         kind=np.array(nodes.kind, dtype=np.int64),
         first=np.array(nodes.first, dtype=np.int64),
@@ -110,7 +109,7 @@ def _flow(capacity: list[float], ends: Ints, links: PoolLinks) -> tuple[Ints, Fl
         graph.add_edge((v, "in"), (v, "start"), capacity=links.nic_bytes_s / (whole if inner[v] else links.token_bytes))
         graph.add_edge((v, "start"), (v, "end"), capacity=capacity[v])
         graph.add_edge((v, "end"), (v, "out"), capacity=links.nic_bytes_s / (whole if outer[v] else links.token_bytes))
-    for k in np.lexsort((np.arange(len(ends)), ~first)).tolist():
+    for k in np.argsort(~first, kind="stable").tolist():
         size = links.token_bytes if first[k] or last[k] else whole
         graph.add_edge((int(senders[k]), "out"), (int(goals[k]), "in"), capacity=links.bytes_s / size)
     throughput, flows = nx.maximum_flow(graph, "source", "sink")

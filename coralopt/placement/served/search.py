@@ -58,6 +58,16 @@ class ServedSearch:
     solver: str | Backend = "highs"
     time_limit: float | None = None
 
+    @property
+    def most_estimates(self) -> int:
+        """Moves by formula."""
+        return self.starts * self.moves
+
+    @property
+    def most_plays(self) -> int:
+        """Layouts played at most."""
+        return self.starts * self.finalists + self.climbs * self.played_moves
+
 
 @dataclass(frozen=True)
 class ServedSolution:
@@ -135,7 +145,7 @@ class _Search:
         if self.told is not None:
             options, best = self.options, max((self.plays or self.estimates).values())
             what = f"best {best:,.1f} decode tokens/s, {'played' if self.plays else 'by formula'}"
-            total = options.starts * (options.moves + options.finalists) + options.climbs * options.played_moves
+            total = options.most_estimates + options.most_plays
             self.told(what, min(self.tried, total), total)
 
     def run(self, seeds: tuple[int, ...]) -> ServedSolution:
