@@ -38,7 +38,7 @@ def instance(columns: int) -> Any:
     """An allocation problem of about this many columns, 20 configurations and 3 regions."""
     from dataclasses import replace
 
-    from coralopt.testing.allocation_strategies import synthetic_problem
+    from coralopt.testing.synthetic import synthetic_problem
 
     problem = synthetic_problem(max_nodes=4 if columns > 3000 else 3, phases=12, supply="ample", nodes=300)
     rng = np.random.default_rng(0)

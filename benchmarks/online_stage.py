@@ -1,17 +1,17 @@
 """Time to a proven gap of the online stage at full scale.
 
-    python benchmarks/online_stage.py --cache DIR                     # every case, HiGHS
-    python benchmarks/online_stage.py --cache DIR --case scarce --seeds 0,1,2 --demand 1,5
-    python benchmarks/online_stage.py --cache DIR --case growth
-    python benchmarks/online_stage.py --cache DIR --solvers highs,scip --case scarce
-    python benchmarks/online_stage.py --cache DIR --suite --json NOW [--before THEN]   # hard instances to 0.1 %
+    python -m benchmarks.online_stage --cache DIR                     # every case, HiGHS
+    python -m benchmarks.online_stage --cache DIR --case scarce --seeds 0,1,2 --demand 1,5
+    python -m benchmarks.online_stage --cache DIR --case growth
+    python -m benchmarks.online_stage --cache DIR --solvers highs,scip --case scarce
+    python -m benchmarks.online_stage --cache DIR --suite --json NOW [--before THEN]   # hard instances to 0.1 %
 
 The library of the scenario (``extended``: more than a million templates, three regions) is built once and kept in DIR.
 Cases:
 
 * ``ample``: ten times the estimated demand in nodes;
 * ``scarce``: 25 % (``core``) or 75 % (``extended``) above it, as in the paper's section 5.4;
-  coralopt.testing.online_instances says how the demand is estimated;
+  benchmarks.online_instances says how the demand is estimated;
 * ``epochs``: a walk of small changes from the scarce instance, every epoch solved from the last one's state and anew;
 * ``growth``: ample supply over the templates of at most 2, 3, ... nodes;
 * ``models``: three times as many model phases, scarce;
@@ -41,15 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.allocation import (
-    AllocationProblem,
-    AllocationResult,
-    AllocationSearchOptions,
-    AllocationState,
-    solve_allocation,
-)
-from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.testing.online_instances import (
+from benchmarks.online_instances import (
     AMPLE,
     SCARCE,
     base_problem,
@@ -58,6 +50,14 @@ from coralopt.testing.online_instances import (
     next_epoch,
     with_supply,
 )
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationResult,
+    AllocationSearchOptions,
+    AllocationState,
+    solve_allocation,
+)
+from coralopt.errors import InfeasibleError, NoSolutionError
 
 #: (case, factor on the demand, seed) of ``--suite``; 150 requests/s times 6,667 are 10^6.
 SUITE = (

@@ -63,10 +63,8 @@ def _base(source: str, max_nodes: int) -> AllocationProblem:
 
         scenario = scenario_of(source)
         return replace(from_scenario(scenario, obtain_library(scenario)[0]), running=None)
-    try:
-        from coralopt.testing.allocation_strategies import synthetic_problem
-    except ImportError as error:
-        raise BenchmarkError(f"synthetic instances need hypothesis ({error}); pip install 'coralopt[dev]'") from error
+    from coralopt.testing.synthetic import synthetic_problem
+
     return synthetic_problem(max_nodes=max_nodes, seed=0)
 
 

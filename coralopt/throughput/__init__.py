@@ -3,7 +3,7 @@
 from coralopt.throughput.engines import engine_runs, heads_fit, only_executable
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
 from coralopt.throughput.sources import budget_tables, build_tables, link_tables, throughput_source
-from coralopt.throughput.summary import NodeSummary, explain_infeasible, falls_in_layers, per_node_summary
+from coralopt.throughput.summary import explain_infeasible, falls_in_layers
 from coralopt.throughput.tables import FIRST, LAST, MIDDLE, ThroughputTables, stage_role
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "MIDDLE",
     "LayerTimeSource",
     "LayerTimes",
-    "NodeSummary",
     "ThroughputTables",
     "budget_tables",
     "build_tables",
@@ -22,7 +21,6 @@ __all__ = [
     "heads_fit",
     "link_tables",
     "only_executable",
-    "per_node_summary",
     "stage_role",
     "throughput_source",
 ]

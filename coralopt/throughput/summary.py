@@ -1,9 +1,9 @@
-"""What throughput tables say at a glance: does T fall in j, what can a node do, and what SLO could be met at all."""
+"""What throughput tables say at a glance: does T fall in j, and what SLO could be met at all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, log10
 
 import numpy as np
@@ -13,7 +13,7 @@ from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase
 from coralopt.throughput.layer_times import LayerTimes
 from coralopt.throughput.nodes import node_throughput
 from coralopt.throughput.sources import throughput_source
-from coralopt.throughput.tables import FIRST, LAST, MIDDLE, ThroughputTables
+from coralopt.throughput.tables import FIRST, LAST, MIDDLE
 from coralopt.types import Floats
 
 #: SLOs searched, ms: beyond the larger one an SLO is no SLO.
@@ -26,47 +26,6 @@ def falls_in_layers(values: Floats) -> bool:
     Time, weights and cache all grow with j, so T must fall for honest figures; measured ones need not obey.
     """
     return bool((values[..., 2:] <= values[..., 1:-1]).all())
-
-
-@dataclass(frozen=True)
-class NodeSummary:
-    """What one node of a configuration can do for a model phase.
-
-    Attributes:
-        configuration: Node configuration name.
-        alone_tokens_s: Tokens/s with all layers on this one node; 0 when it cannot.
-        alone_batch: Sequences or prompts a micro-batch then.
-        alone_ms: Time of that micro-batch, ms.
-        most_layers: For 1..S stages, the most layers a node can hold within memory and SLO (stages > 1: as a middle one).
-        provenance: Where the figures come from.
-    """
-
-    configuration: str
-    alone_tokens_s: float
-    alone_batch: int
-    alone_ms: float
-    most_layers: tuple[int, ...]
-    provenance: str
-
-
-def per_node_summary(tables: ThroughputTables) -> tuple[NodeSummary, ...]:
-    """One summary a configuration, in the tables' order."""
-    alone = (0, FIRST)
-    layers = np.arange(tables.layers + 1)
-    return tuple(
-        NodeSummary(
-            configuration=name,
-            alone_tokens_s=float(tables.values[alone][c, -1]),
-            alone_batch=int(tables.batch[alone][c, -1]),
-            alone_ms=float(tables.stage_ms[alone][c, -1]),
-            most_layers=tuple(
-                int(layers[tables.values[s, MIDDLE if s else FIRST, c] > 0].max(initial=0))
-                for s in range(tables.max_stages)
-            ),
-            provenance=tables.provenance[c],
-        )
-        for c, name in enumerate(tables.configurations)
-    )
 
 
 def explain_infeasible(

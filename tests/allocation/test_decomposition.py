@@ -22,7 +22,8 @@ from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bou
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.coverings import all_near, choose
 from coralopt.solving import SolveOptions
-from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.synthetic import synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 #: Small problems go to the back end at once; this keeps them from it.

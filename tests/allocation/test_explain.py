@@ -13,8 +13,8 @@ from coralopt.errors import InfeasibleError
 from coralopt.testing.allocation_strategies import (
     allocation_problems,
     least_shortfall_by_enumeration,
-    synthetic_problem,
 )
+from coralopt.testing.synthetic import synthetic_problem
 
 
 @settings(max_examples=150, deadline=None)

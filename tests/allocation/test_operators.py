@@ -13,6 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_problems import (
+    KINDS,
+    allocations_within,
+    best_operated_by_enumeration,
+    largest_factor_by_enumeration,
+    operated_cost,
+    operated_problems,
+)
 
 from coralopt.allocation import (
     Allocation,
@@ -37,14 +45,6 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
 from coralopt.solving import Limit, Reason, SolveOptions, Termination, get_backend, matrix_from_pyomo, solve_matrix
-from coralopt.testing.operator_strategies import (
-    KINDS,
-    allocations_within,
-    best_operated_by_enumeration,
-    largest_factor_by_enumeration,
-    operated_cost,
-    operated_problems,
-)
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
 

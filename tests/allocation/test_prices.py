@@ -22,7 +22,8 @@ from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.reductions.prices import GRID, near_templates
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
-from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.synthetic import synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
 

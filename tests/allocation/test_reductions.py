@@ -13,7 +13,8 @@ from coralopt.allocation import AllocationProblem, reduce_problem
 from coralopt.allocation.reductions.availability import reachable
 from coralopt.allocation.reductions.clip import clipped
 from coralopt.allocation.reductions.dominance import _undominated_by_rows, _undominated_in_phase, undominated
-from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.synthetic import synthetic_problem
 from coralopt.types import Bools
 
 

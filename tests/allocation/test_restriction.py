@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from coralopt.allocation import AllocationProblem, AllocationSearchOptions, solve_allocation
 from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError
 from coralopt.solving import Availability, RawResult
-from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.synthetic import synthetic_problem
 from coralopt.testing.wrong_backends import Honest
 
 

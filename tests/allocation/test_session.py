@@ -60,7 +60,7 @@ def test_a_new_price_builds_anew_and_a_lost_one_does_not() -> None:
 @pytest.mark.parametrize("solver", ["highs", "scip", "gurobi"])
 def test_the_last_answer_is_the_next_start(solver: str) -> None:
     """With no time to search, the answer of the epoch before is what remains."""
-    from coralopt.testing.allocation_strategies import synthetic_problem
+    from coralopt.testing.synthetic import synthetic_problem
 
     pytest.importorskip({"highs": "highspy", "scip": "pyscipopt", "gurobi": "gurobipy"}[solver])
     problem = synthetic_problem(max_nodes=2, phases=2, configurations=3, regions=1, supply="ample", nodes=20)

@@ -25,7 +25,8 @@ from coralopt.allocation.search.part import TOLERANCE, Part
 from coralopt.allocation.search.rounding import rounded
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import SolveOptions, solve
-from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration, synthetic_problem
+from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
+from coralopt.testing.synthetic import synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-7)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+from simulation_cases import SimulationCase
 
 from coralopt.scenario.parts import PAPER_SERVING
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import DECODE, MIXED, NODE, PHASES
 from coralopt.simulation.times import FunctionTimes, TimeTables
-from coralopt.testing.simulation_strategies import SimulationCase
 from coralopt.types import Floats, Ints
 
 #: One stage takes 10 ms, whatever is in the micro-batch.

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 from hypothesis import given, settings
+from simulation_cases import SimulationCase, simulation_cases
 
 from coralopt.simulation.state import DECODE, FINISHED, GONE, PHASES, PREFILL
-from coralopt.testing.simulation_strategies import SimulationCase, simulation_cases
 
 
 @settings(max_examples=30, deadline=None)

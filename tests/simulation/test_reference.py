@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from hypothesis import given, settings
+from simulation_cases import SimulationCase, simulation_cases
 
 from coralopt.simulation.state import FINISHED, REJECTED, WAITING
-from coralopt.testing.simulation_strategies import SimulationCase, simulation_cases
 
 STATUS = {"waiting": WAITING, "finished": FINISHED, "rejected": REJECTED}
 BLOCKED = {None: 0, "memory": 1, "batch": 2, "instance": 3, "turn": 4}

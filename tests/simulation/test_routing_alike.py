@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from closed_cases import BY_LENGTH, case_of, instance_of
+from simulation_cases import SimulationCase
+from slow_reference import Reference
 
 from coralopt.routing import ROUTINGS, Routing, work_of
 from coralopt.runtime.launch import Launch
@@ -17,8 +19,6 @@ from coralopt.runtime.router.legs import prompt_tokens
 from coralopt.runtime.router.pool import Backend, BackendPool, Need
 from coralopt.runtime.router.router import Router
 from coralopt.simulation.state import PHASES
-from coralopt.testing.simulation_reference import Reference
-from coralopt.testing.simulation_strategies import SimulationCase
 
 WEIGHTS = (1.0, 2.0, 2.0)
 

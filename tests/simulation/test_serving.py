@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from closed_cases import BY_LENGTH, case_of, instance_of
 from hypothesis import given, settings
+from simulation_cases import SimulationCase, simulation_cases
 
 from coralopt import CoraloptError, Plan
 from coralopt.routing import ROUTINGS
 from coralopt.simulation import SimulationConfig, simulate
 from coralopt.simulation.state import ADMISSIONS, DECODE, FINISHED, MIXED, ORDERS, PREFILL, REJECTED
-from coralopt.testing.simulation_strategies import SimulationCase, simulation_cases
 from coralopt.types import Floats, Ints
 from coralopt.workload import poisson_for_scenario
 

@@ -9,6 +9,15 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from slow_reference import (
+    Reference,
+    SlowInstance,
+    SlowNode,
+    SlowPart,
+    SlowRequest,
+    SlowTurns,
+    SlowWay,
+)
 
 from coralopt.routing import ROUTINGS
 from coralopt.scenario.parts import PAPER_SERVING, Serving
@@ -18,15 +27,6 @@ from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import ADMISSIONS, DECODE, MIXED, NODE, ORDERS, PHASES, PREFILL, requests_of
 from coralopt.simulation.times import FunctionTimes, TimeTables
-from coralopt.testing.simulation_reference import (
-    Reference,
-    SlowInstance,
-    SlowNode,
-    SlowPart,
-    SlowRequest,
-    SlowTurns,
-    SlowWay,
-)
 from coralopt.types import Floats, Ints
 
 
