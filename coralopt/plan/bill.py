@@ -161,9 +161,7 @@ def bill_of(plan: Plan, one_gpu: OneGpuRent | None = None) -> Bill:
 
 def _not_compared(plan: Plan) -> str:
     scenario = plan.resolved
-    there = {
-        scenario.configurations[c].gpu.name for c in np.flatnonzero((scenario.availability > 0).any(axis=0)).tolist()
-    }
+    there = set(np.array(scenario.gpu_types)[(scenario.availability > 0).any(axis=0)].tolist())
     if len(there) == 1:
         return f"one GPU type for all models: the pool has no other than {there.pop()}"
     if plan.on_infeasible != "met":

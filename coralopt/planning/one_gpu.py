@@ -38,7 +38,7 @@ def cheapest_of_one_gpu(request: PlanRequest, outcome: PlanOutcome, seconds: flo
         ``None`` where there is nothing to compare: one type in the pool, or a plan that does not meet the whole demand.
     """
     scenario, nodes = request.scenario, request.scenario.availability.max(axis=0) > 0
-    gpus = np.array([configuration.gpu.name for configuration in scenario.configurations])
+    gpus = np.array(scenario.gpu_types)
     names = tuple(dict.fromkeys(gpus[nodes].tolist()))
     if len(names) < 2 or outcome.plan.on_infeasible != "met":
         return None

@@ -432,7 +432,7 @@ def _scale(document: dict[str, Any], section: str, name: str, factor: float) -> 
 def _with_prices(scenario: ResolvedScenario, name: str, factor: float) -> ResolvedScenario:
     columns = [c for c, item in enumerate(scenario.configurations) if name in ("all", item.name, item.gpu.name)]
     if not columns:
-        choices = {item.name for item in scenario.configurations} | {item.gpu.name for item in scenario.configurations}
+        choices = {item.name for item in scenario.configurations} | set(scenario.gpu_types)
         raise OptionError(f"--vary price.{name}: no such GPU type or configuration ({suggest(name, sorted(choices))})")
     price = scenario.price_usd_h.copy()
     price[:, columns] *= factor

@@ -493,3 +493,8 @@ class Facts:
     serving: Serving
     kv_transfer: KvTransfer
     sharing: Sharing
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """GPU type of every node configuration."""
+        return tuple(configuration.gpu.name for configuration in self.configurations)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from coralopt.errors import LibraryError
 from coralopt.placement import Placement
@@ -78,13 +79,11 @@ def template_prices(
     return best, where
 
 
-def gpu_types_used(phase: PhaseTemplates, scenario: ResolvedScenario) -> Ints:
-    """int64 (T,): number of different GPU types in each template."""
-    gpus = sorted({c.gpu.name for c in scenario.configurations})
-    used = np.zeros((len(phase), len(gpus)), dtype=bool)
-    for c, configuration in enumerate(scenario.configurations):
-        used[:, gpus.index(configuration.gpu.name)] |= phase.usage[:, c] > 0
-    kinds: Ints = used.sum(axis=1, dtype=np.int64)
+def gpu_types_used(usage: npt.NDArray[np.signedinteger], scenario: ResolvedScenario) -> Ints:
+    """int64 (T,): number of different GPU types in each node set of ``usage`` (T, C)."""
+    types = scenario.gpu_types
+    of_type = np.array([[own == name for name in dict.fromkeys(types)] for own in types], dtype=np.int64)
+    kinds: Ints = ((usage > 0) @ of_type > 0).sum(axis=1, dtype=np.int64)
     return kinds
 
 
@@ -116,13 +115,13 @@ def rank_templates(
     price, where = template_prices(library, scenario, key, region)
     chosen = np.isfinite(price) & (price > 0)
     if mix != "any":
-        types = gpu_types_used(phase, scenario)
+        types = gpu_types_used(phase.usage, scenario)
         chosen &= types > 1 if mix == "mixed" else types == 1
     if gpus is not None:
-        known = {c.gpu.name for c in scenario.configurations}
+        known = set(scenario.gpu_types)
         if unknown := sorted(set(gpus) - known):
             raise LibraryError(f"unknown GPU type {unknown[0]!r}; the scenario has: {', '.join(sorted(known))}")
-        outside = [c for c, item in enumerate(scenario.configurations) if item.gpu.name not in gpus]
+        outside = [c for c, name in enumerate(scenario.gpu_types) if name not in gpus]
         chosen &= ~(phase.usage[:, outside] > 0).any(axis=1)
     rows = np.flatnonzero(chosen)
     efficiency = phase.throughput[rows] / price[rows]
@@ -165,7 +164,7 @@ def throughput_spread(library: TemplateLibrary, scenario: ResolvedScenario, key:
         LibraryError: Unknown model phase.
     """
     phase = phase_of(library, key)
-    pure = np.sort(phase.throughput[gpu_types_used(phase, scenario) == 1])
+    pure = np.sort(phase.throughput[gpu_types_used(phase.usage, scenario) == 1])
     everything = np.sort(phase.throughput)
     demands = np.linspace(0.0, pure[-1] if len(pure) else 0.0, 1001)[1:]
     return tuple(_spread(levels, demands) for levels in (everything, pure))  # type: ignore[return-value]

@@ -25,7 +25,7 @@ from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, StepClo
 from coralopt.scenario.parts import Sharing
 from coralopt.scenario.resolved import Operations, ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend, relative_gap
-from coralopt.templates import TemplateLibrary, build_library, library_digest, scenario_node_sets
+from coralopt.templates import TemplateLibrary, build_library, gpu_types_used, library_digest, scenario_node_sets
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Bools, Floats, Ints
 
@@ -182,9 +182,7 @@ def _alike(scenario: ResolvedScenario, sets: npt.NDArray[np.int8], kind: str) ->
     elif kind == "configuration":
         alike = present.sum(axis=1) == 1
     else:
-        gpus = [configuration.gpu.name for configuration in scenario.configurations]
-        types = np.stack([present[:, [g == name for g in gpus]].any(axis=1) for name in sorted(set(gpus))])
-        alike = types.sum(axis=0) == 1
+        alike = gpu_types_used(sets, scenario) == 1
     return alike
 
 
