@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import pytest
 
 from coralopt.benchmark import Settings, conflicts, draw_plots, report_markdown, summarise, write_rows
 from coralopt.benchmark.markdown import one_thing_apart
+
+RunCli = Callable[..., Any]
 
 
 def row(
@@ -157,23 +158,18 @@ def test_plots(tmp_path: Path) -> None:
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
 
 
-def test_report_command(tmp_path: Path) -> None:
+def test_report_command(tmp_path: Path, run_cli: RunCli) -> None:
     """Words, JSON, files; a wrong answer is loud and exits 1."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "coralopt", "bench", *arguments]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-
     rows = three_by_two()
     write_rows(rows, tmp_path / "r.jsonl")
-    assert run("pack", "r.jsonl", "-o", "r.parquet").returncode == 0
-    made = run("report", "r.parquet", "-o", "out", "--no-plots")
+    assert run_cli("bench", "pack", "r.jsonl", "-o", "r.parquet").returncode == 0
+    made = run_cli("bench", "report", "r.parquet", "-o", "out", "--no-plots")
     assert made.returncode == 0, made.stderr
     assert "not run: licence (1)" in (tmp_path / "out" / "report.md").read_text()
     assert json.loads((tmp_path / "out" / "report.json").read_text())["runs"] == 6
     rows.append(row(rows[0]["instance"], "c/split", "infeasible", 1.0))
     write_rows(rows, tmp_path / "w.jsonl")
-    wrong = run("report", "w.jsonl", "--json")
+    wrong = run_cli("bench", "report", "w.jsonl", "--json")
     assert wrong.returncode == 1
     assert len(json.loads(wrong.stdout)["conflicts"]) == 1
     assert "WRONG ANSWERS: 1" in wrong.stderr

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from coralopt.errors import SolverError, UnsupportedError
 from coralopt.solving import MilpMatrix, read_model, solve_matrix, write_model
 from coralopt.solving.files.write import safe_names
 from coralopt.testing.compliance.case import INFINITY, best_by_enumeration, knapsack, matrix
+
+RunCli = Callable[..., Any]
 
 
 @st.composite
@@ -197,24 +200,19 @@ def test_wrong_files_are_told(tmp_path: Path) -> None:
         read_model(tmp_path / "bad.lp")
 
 
-def test_the_commands_export_and_solve(tmp_path: Path) -> None:
+def test_the_commands_export_and_solve(tmp_path: Path, run_cli: RunCli) -> None:
     """From a scenario to a file and from the file to the same cost."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "coralopt", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-
-    said = run("export", "tiny", "-o", "tiny.lp")
+    said = run_cli("export", "tiny", "-o", "tiny.lp")
     assert said.returncode == 0, said.stderr
-    said = run("solve", "tiny.lp", "--json")
+    said = run_cli("solve", "tiny.lp", "--json")
     assert said.returncode == 0, said.stderr
     assert '"objective": 5.588220' in said.stdout
     infeasible = tmp_path / "bad.mps"
     write_model(matrix([1.0], [([1.0], 4.0, INFINITY), ([1.0], -INFINITY, 1.0)], (0.0, 9.0)), infeasible)
-    said = run("solve", "bad.mps")
+    said = run_cli("solve", "bad.mps")
     assert said.returncode == 3
     assert "row0, row1" in said.stderr
-    assert run("solve", "absent.lp").returncode == 2
+    assert run_cli("solve", "absent.lp").returncode == 2
 
 
 @pytest.mark.parametrize("suffix", ["lp", "mps"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +26,8 @@ from coralopt.solving import (
 from coralopt.solving.extras import Extras, Indicator, SosSet, is_convex
 from coralopt.solving.files import check_solution_file, write_solution
 from coralopt.testing.compliance.case import INFINITY, matrix
+
+RunCli = Callable[..., Any]
 
 
 def drawn(seed: int, quadratic: bool) -> MilpMatrix:
@@ -147,15 +149,13 @@ def test_solutions_are_checked_exactly(tmp_path: Path, values: str, wrong: str) 
         assert check.objective == 11
 
 
-def test_the_commands_take_such_files(tmp_path: Path) -> None:
+def test_the_commands_take_such_files(tmp_path: Path, run_cli: RunCli) -> None:
     (tmp_path / "m.lp").write_text(PARTS.replace("[ 2 x^2 + 4 x*y - 2 y ^ 2 ] / 2", "0 b"))
     for arguments, code in (
         (["solve", "m.lp", "--json", "-o", "m.sol"], 0),
         (["check", "m.lp", "m.sol", "--tolerance", "0"], 0),
     ):
-        said = subprocess.run(
-            [sys.executable, "-m", "coralopt", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
-        )
+        said = run_cli(*arguments)
         assert said.returncode == code, said.stderr
         if "--json" in arguments:
             assert json.loads(said.stdout)["objective"] == pytest.approx(14.0)

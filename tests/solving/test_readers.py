@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from coralopt.errors import OptionError, SolverError, UnsupportedError
 from coralopt.solving import MilpMatrix, read_model, solve_matrix
+
+RunCli = Callable[..., Any]
 
 INF = float("inf")
 
@@ -507,40 +509,35 @@ def test_a_second_reader_must_take_the_file_in_the_same_way(tmp_path: Path) -> N
 # ---- the commands --------------------------------------------------------------------------------------------------------
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "coralopt", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, cwd=folder, check=False)
-
-
-def test_the_commands_solve_and_check(tmp_path: Path) -> None:
+def test_the_commands_solve_and_check(tmp_path: Path, run_cli: RunCli) -> None:
     """A solution that ``solve`` writes passes ``check``; a wrong one does not; --json is one document."""
     (tmp_path / "m.lp").write_text(lp("c: 0.1 x + 0.2 y >= 0.3", rest="Bounds\n x <= 2\nGeneral\n x"))
-    said = command(tmp_path, "solve", "m.lp", "--output", "m.sol", "--json")
+    said = run_cli("solve", "m.lp", "--output", "m.sol", "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["objective"] == pytest.approx(3.0)
-    said = command(tmp_path, "check", "m.lp", "m.sol", "--json")
+    said = run_cli("check", "m.lp", "m.sol", "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["ok"] is True
     # 0.1 * 1 + 0.2 * 1 is 0.3 in decimal fractions, though not in doubles.
     (tmp_path / "exact.sol").write_text("=obj= 3\nx 1\ny 1\n")
-    assert command(tmp_path, "check", "m.lp", "exact.sol", "--tolerance", "0").returncode == 0
+    assert run_cli("check", "m.lp", "exact.sol", "--tolerance", "0").returncode == 0
     (tmp_path / "wrong.sol").write_text("# Objective value = 7\nx 2.5\nz 1\n")
-    said = command(tmp_path, "check", "m.lp", "wrong.sol", "--json")
+    said = run_cli("check", "m.lp", "wrong.sol", "--json")
     assert said.returncode == 1
     document = json.loads(said.stdout)
     assert document["ok"] is False
     sentences = "\n".join(document["violations"])
     for word in ("'z' is not in the model", "column x is 2.5", "row c is 0.25", "integer column x", "objective 7"):
         assert word in sentences
-    said = command(tmp_path, "check", "m.lp", "wrong.sol")
+    said = run_cli("check", "m.lp", "wrong.sol")
     assert (said.returncode, said.stdout.count("row c is 0.25")) == (1, 1)
     (tmp_path / "bad.lp").write_text(LP_REFUSED["quadratic objective"][0])
-    said = command(tmp_path, "solve", "bad.lp", "--json")
+    said = run_cli("solve", "bad.lp", "--json")
     assert said.returncode == 2
     assert "line 2" in json.loads(said.stdout)["error"]
     (tmp_path / "int.mps").write_text(mps(INTEGER))
-    assert command(tmp_path, "solve", "int.mps").returncode == 2
-    assert command(tmp_path, "solve", "int.mps", "--allow", "integer-bounds").returncode == 0
+    assert run_cli("solve", "int.mps").returncode == 2
+    assert run_cli("solve", "int.mps", "--allow", "integer-bounds").returncode == 0
 
 
 @pytest.mark.parametrize(

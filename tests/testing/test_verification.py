@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ from coralopt.testing.verification import (
     verify_seeds,
 )
 from coralopt.testing.wrong_backends import ClaimedOptimum, WrongBound
+
+RunCli = Callable[..., Any]
 
 
 @pytest.mark.parametrize("kind", ["placement", "allocation"])
@@ -204,12 +207,9 @@ def test_saved_cases_load_and_foreign_files_do_not(tmp_path: Path) -> None:
         load_case(tmp_path / "foreign.json")
 
 
-def test_the_command_counts_and_replays(tmp_path: Path) -> None:
+def test_the_command_counts_and_replays(tmp_path: Path, run_cli: RunCli) -> None:
     """What docs/solvers.md shows, small."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "coralopt", "verify-solvers", "--solver", "highs", "--json", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    run = partial(run_cli, "verify-solvers", "--solver", "highs", "--json")
 
     said = run("--instances", "5", "--allocations", "3")
     assert said.returncode == 0, said.stderr
