@@ -16,7 +16,7 @@ from coralopt.cli.shared_options import DemandOptions, LibraryOptions, SolverOpt
 
 if TYPE_CHECKING:
     from coralopt.planning import Epoch
-    from coralopt.runtime import Servers
+    from coralopt.runtime.loop import Servers
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _in_time(epochs: Iterator[Epoch], servers: Servers, every_s: float) -> Itera
 def _follow_measured(planning: EpochPlanning, servers: Servers, router: RouterOptions, epochs: EpochOptions) -> None:
     """Measure, plan and apply until Ctrl-C, or for so many epochs; a line an epoch, or one JSON document at the end."""
     from coralopt.planning import LastValue, epoch_inputs, forecast_named
-    from coralopt.runtime import LoopSettings, follow_demand
+    from coralopt.runtime.loop import LoopSettings, follow_demand
 
     scenario, files = planning.request.scenario, planning.files
     tables = epochs.supply()

@@ -113,7 +113,7 @@ def top(
 ) -> None:
     """The templates of LIB with the most tokens/s for one USD/h."""
     from coralopt.errors import OptionError
-    from coralopt.report import stages_text
+    from coralopt.report.library import stages_text
     from coralopt.report.table import Column, make_table
     from coralopt.templates import rank_templates
 
@@ -186,7 +186,7 @@ def plot(
     scenario: ScenarioOption = None,
 ) -> None:
     """Draw the distribution of throughputs of LIB, mixed against one GPU type."""
-    from coralopt.report import plot_spread
+    from coralopt.report.library import plot_spread
 
     loaded, resolved = _open(library, scenario)
     plot_spread(loaded, resolved, phase, output)
@@ -201,7 +201,7 @@ def export(
     scenario: ScenarioOption = None,
 ) -> None:
     """Write the templates of LIB as CSV, with prices and stages in words."""
-    from coralopt.report import export_library
+    from coralopt.report.library import export_library
 
     loaded, resolved = _open(library, scenario)
     count = export_library(loaded, resolved, output, None if phase is None else [phase])

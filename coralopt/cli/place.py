@@ -120,7 +120,7 @@ def _title(pool: PlacementPool, planner: str = "") -> str:
 def _flow(pool: PlacementPool, options: StageOptions) -> CommandOutput:
     from coralopt.errors import InfeasibleError
     from coralopt.placement import place_pool
-    from coralopt.report import stages_text
+    from coralopt.report.library import stages_text
 
     most = min(pool.max_stages, options.max_stages or pool.max_stages)
     limits = list(range(1, most + 1)) if options.frontier else [options.max_stages]
@@ -174,7 +174,7 @@ def _flow(pool: PlacementPool, options: StageOptions) -> CommandOutput:
 
 def _served(pool: PlacementPool, stages: StageOptions, served: ServedOptions, seed: int, quiet: bool) -> CommandOutput:
     from coralopt.placement.served import ServedSearch, place_served, write_helix_files
-    from coralopt.report import stages_text
+    from coralopt.report.library import stages_text
     from coralopt.report.table import Column, make_table, numbers
 
     search = ServedSearch(
@@ -332,7 +332,7 @@ def _helix(pool: PlacementPool, stages: StageOptions, rival: RivalOptions) -> Co
 def _hexgen(pool: PlacementPool, rival: RivalOptions, quiet: bool) -> CommandOutput:
     from coralopt.errors import InfeasibleError
     from coralopt.planning.rivals.hexgen import hexgen_search
-    from coralopt.report import stages_text
+    from coralopt.report.library import stages_text
     from coralopt.report.table import Column, make_table
 
     started = time.perf_counter()

@@ -19,7 +19,7 @@ from coralopt.errors import CoraloptError
 if TYPE_CHECKING:
     from coralopt.plan import Plan
     from coralopt.plan.bill import OneGpuRent
-    from coralopt.report.pages import Page
+    from coralopt.report.pages.page import Page
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def write_page(page: Page, path: Path, open_page: bool = False) -> str:
         CoraloptError: The file cannot be written.
     """
     from coralopt.plan.files import write_text
-    from coralopt.report.pages import render_page
+    from coralopt.report.pages.page import render_page
 
     text = render_page(page)
     write_text(path, text, "the page")
@@ -115,8 +115,8 @@ def present_plan(
     """
     from coralopt.plan.bill import bill_of
     from coralopt.plan.verify import verify_plan
-    from coralopt.report import plan_view
-    from coralopt.report.pages import PlanPage, plan_page
+    from coralopt.report.pages.plan import PlanPage, plan_page
+    from coralopt.report.tables import plan_view
 
     verification = verify_plan(plan)
     lines = [*answer.lines, "checked: every figure recomputed" if verification.ok else "CHECK FAILED:"]

@@ -14,7 +14,7 @@ from coralopt.cli.shared_options import LibraryFile
 from coralopt.errors import OptionError
 
 if TYPE_CHECKING:
-    from coralopt.report.pages import Page
+    from coralopt.report.pages.page import Page
 
 OpenFlag = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 

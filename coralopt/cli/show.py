@@ -37,8 +37,8 @@ def show(
     from coralopt.plan import Plan
     from coralopt.plan.bill import bill_of
     from coralopt.plan.files import write_text
-    from coralopt.report import plan_view
     from coralopt.report.bill import bill_csv, bill_view
+    from coralopt.report.tables import plan_view
 
     if one_gpu and json_output and not bill:
         raise OptionError(

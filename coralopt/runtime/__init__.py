@@ -1,8 +1,10 @@
-"""From plan to running servers: lowering, launch targets, the local launcher and the router."""
+"""From plan to running servers: lowering, launch targets, the local launcher and the router.
+
+The closed loop, :mod:`coralopt.runtime.loop`, is imported by itself: it needs planners, which no running server does.
+"""
 
 from coralopt.runtime.engine import Command, Engine, NodeJob
 from coralopt.runtime.launch import EngineReason, EngineVerdict, Launch, NodeLaunch, Pipeline, PipelineLaunch, Slice
-from coralopt.runtime.loop import LoopEpoch, LoopSettings, Servers, follow_demand, measured_demand
 from coralopt.runtime.lower import OneNodeEach, check, lower
 from coralopt.runtime.unzip import unzip
 from coralopt.runtime.vllm import VllmEngine
@@ -13,19 +15,14 @@ __all__ = [
     "EngineReason",
     "EngineVerdict",
     "Launch",
-    "LoopEpoch",
-    "LoopSettings",
     "NodeJob",
     "NodeLaunch",
     "OneNodeEach",
     "Pipeline",
     "PipelineLaunch",
-    "Servers",
     "Slice",
     "VllmEngine",
     "check",
-    "follow_demand",
     "lower",
-    "measured_demand",
     "unzip",
 ]

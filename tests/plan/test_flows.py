@@ -12,7 +12,7 @@ from coralopt import Plan, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import InfeasibleError, ScenarioError
 from coralopt.plan.flows import allowed_routes, cache_gb_s, flows_of
 from coralopt.planning import PlanRequest, get_planner
-from coralopt.report import plan_summary
+from coralopt.report.tables import plan_summary
 from coralopt.simulation import simulate
 from coralopt.workload import generate_for_scenario
 

@@ -21,7 +21,7 @@ from coralopt.planning import (
     get_planner,
     prove_bound,
 )
-from coralopt.report import plan_summary
+from coralopt.report.tables import plan_summary
 from coralopt.runtime import VllmEngine, lower
 from coralopt.runtime.router import RouterConfig, vllm_router_commands
 from coralopt.runtime.router.config import router_document

@@ -21,8 +21,9 @@ from coralopt.plan.document import PlannedFlow, PlannedMode, PlannedShare
 from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Contestant, compare
 from coralopt.planning.sweep import Variation, sweep
-from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.comparison import comparison_page
+from coralopt.report.pages.page import render_page
+from coralopt.report.pages.plan import PlanPage, plan_page
 from coralopt.report.pages.simulation import simulated_requests
 from coralopt.report.pages.sweep import sweep_page
 from coralopt.scenario import ResolvedScenario

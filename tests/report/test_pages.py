@@ -23,10 +23,10 @@ from coralopt.plan.certificate import Certificate, CertifiedPhase
 from coralopt.plan.document import PlannedFlow, PlannedMode, Simulated, SimulatedPhase
 from coralopt.plan.verify import verify_plan
 from coralopt.report.drawing import Band, bands
-from coralopt.report.pages import PlanPage, plan_page, render_page
 from coralopt.report.pages.files import ResultFiles, read_results
 from coralopt.report.pages.fleet import draw_fleet
-from coralopt.report.pages.page import HtmlTable, Words, blocks_html
+from coralopt.report.pages.page import HtmlTable, Words, blocks_html, render_page
+from coralopt.report.pages.plan import PlanPage, plan_page
 from coralopt.report.pages.simulation import SimulatedRequests
 from coralopt.report.promise import interval, interval_words
 from coralopt.report.table import make_table, percent

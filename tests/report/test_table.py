@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from coralopt import Plan, plan_scenario, scenario_from_mapping
-from coralopt.report import plan_view
 from coralopt.report.table import Column, facts_table, make_table, numbers
+from coralopt.report.tables import plan_view
 from coralopt.scenario import ResolvedScenario
 
 

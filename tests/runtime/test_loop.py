@@ -23,7 +23,7 @@ from runtime_plans import MODEL, instance, plan
 from coralopt.errors import LaunchError, OptionError
 from coralopt.plan import Plan
 from coralopt.planning import CoralPlanner, PlanOutcome, PlanRequest, plan_scenario
-from coralopt.runtime import LoopSettings, follow_demand, measured_demand
+from coralopt.runtime.loop import LoopSettings, follow_demand, measured_demand
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
 

@@ -11,7 +11,7 @@ import pytest
 
 from coralopt import load_scenario
 from coralopt.errors import LibraryError
-from coralopt.report import export_library, plot_spread, stages_text
+from coralopt.report.library import export_library, plot_spread, stages_text
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import (
     TemplateLibrary,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coralopt import Plan, load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import WorkloadError
-from coralopt.report import plan_summary
+from coralopt.report.tables import plan_summary
 from coralopt.runtime import VllmEngine, lower
 from coralopt.runtime.router.config import router_document
 from coralopt.scenario import ResolvedScenario
