@@ -26,24 +26,30 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same of SIGHUP and `nohup`.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# The machine decides how long an example takes, so there are no deadlines. `full` has ten times as many examples.
-settings.register_profile("dev", deadline=None)
-settings.register_profile("full", deadline=None, max_examples=1000)
+#: Hypothesis profile -> examples of a property, as a multiple of what its test states (100 where it states nothing). Every
+#: run draws others: two runs of `dev` see what one would.
+EXAMPLES = {"dev": 0.5, "full": 10.0}
+#: `dev` makes no fewer where the test states more.
+LEAST_EXAMPLES = 10
+# The machine decides how long an example takes, so there are no deadlines.
+for profile in EXAMPLES:
+    settings.register_profile(profile, deadline=None)
 settings.load_profile("dev")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What mostly waits begins first; ``--hypothesis-profile=full`` holds for tests that say how many examples they want."""
+    """What mostly waits begins first; every property has as many examples as the profile says."""
     items.sort(key=lambda item: item.get_closest_marker("soak") is None)
-    if settings.get_current_profile_name() != "full":
-        return
     # Hypothesis keeps the settings of a test here; there is no public way to change them.
     name = "_hypothesis_internal_use_settings"
-    tests = {item.function for item in items if isinstance(item, pytest.Function) and hasattr(item.function, name)}
-    assert tests or not items, f"Hypothesis does not keep settings in {name} any more"
+    functions = {item.function for item in items if isinstance(item, pytest.Function)}
+    tests = {function for function in functions if getattr(function, "is_hypothesis_test", False)}
+    assert all(hasattr(test, name) for test in tests), f"Hypothesis does not keep settings in {name} any more"
+    factor = EXAMPLES.get(settings.get_current_profile_name(), 1.0)
     for test in tests:
         chosen = getattr(test, name)
-        setattr(test, name, settings(chosen, max_examples=10 * chosen.max_examples))
+        count = max(int(factor * chosen.max_examples), min(LEAST_EXAMPLES, chosen.max_examples))
+        setattr(test, name, settings(chosen, max_examples=count))
 
 
 @pytest.fixture(scope="session", autouse=True)

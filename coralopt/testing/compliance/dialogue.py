@@ -138,7 +138,7 @@ def silent_by_default(backend: MatrixBackend) -> None:
 def log_on_demand(backend: MatrixBackend) -> None:
     """log=True shows the solver's own log."""
     with _output() as words:
-        solve_matrix(market_split(), backend, SolveOptions(log=True, time_limit=1.0))
+        solve_matrix(knapsack(items=10), backend, SolveOptions(log=True))
     assert len(words[0]) > 100, words
 
 
