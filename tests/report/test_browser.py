@@ -5,18 +5,20 @@ Needs a Chromium on the path, Playwright, and for one test axe-core; what is not
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from coralopt import Plan
+from coralopt.cli.app import make_app
 from coralopt.plan.document import PlannedFlow, PlannedMode, PlannedShare
 from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Contestant, compare
@@ -86,7 +88,8 @@ def pages(
         ["report", "horizon", "-o", "epochs.html"],
         ["report", "bench.jsonl", "-o", "bench.html"],
     ):
-        subprocess.run([sys.executable, "-m", "coralopt", *command], cwd=folder, check=True, capture_output=True)
+        with contextlib.chdir(folder):
+            assert CliRunner().invoke(make_app(), command).exit_code == 0
     return folder
 
 
