@@ -17,7 +17,6 @@ on every allocation that uses the given columns, at most t.
 
 from __future__ import annotations
 
-import heapq
 import time
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ import numpy as np
 from coralopt.allocation.bounds.coverings import NodeLimit, near_coverings
 from coralopt.allocation.bounds.decomposition import Decomposition, MasterState, best_prices
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.search.best_first import best_first
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.coverings import best_choice
 from coralopt.types import Ints
@@ -70,10 +70,7 @@ class _Tree:
         self.search, self.guess = search, guess
         self.own_deadline = time.perf_counter() + search.share_of_left()
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
-        first = _Node((), alive, MasterState(search.capacity_prices))
-        #: Open nodes by bound, then by age.
-        self.heap: list[tuple[float, int, _Node]] = [(root.lagrangian.bound, 0, first)]
-        self.born, self.closed = 1, np.inf
+        self.first, self.first_bound = _Node((), alive, MasterState(search.capacity_prices)), root.lagrangian.bound
 
     @property
     def deadline(self) -> float:
@@ -87,23 +84,15 @@ class _Tree:
 
     def bound(self) -> float:
         """A bound on every allocation of the columns below the target, USD/h."""
-        looked = 0
-        while self.heap and looked < self.search.limits.tree_nodes and time.perf_counter() < self.deadline:
-            if self.heap[0][0] >= self.target():
-                break
-            looked += 1
-            least, _, node = heapq.heappop(self.heap)
-            self.closed = min(self.closed, self.look(least, node))
-        remaining = min((entry[0] for entry in self.heap), default=np.inf)
-        return min(self.closed, remaining, self.target())
+        least = best_first(self.first_bound, self.first, self.look, self.goes_on, self.search.limits.tree_nodes)
+        return min(least, self.target())
 
-    def push(self, bound: float, node: _Node) -> None:
-        """Open a node."""
-        heapq.heappush(self.heap, (bound, self.born, node))
-        self.born += 1
+    def goes_on(self, least: float) -> bool:
+        """Whether there is time, and something to gain below the target."""
+        return time.perf_counter() < self.deadline and least < self.target()
 
-    def look(self, least: float, node: _Node) -> float:
-        """A bound on what is in a node of bound ``least``, infinite where its children or nothing is."""
+    def look(self, least: float, node: _Node) -> tuple[float, list[tuple[float, _Node]]]:
+        """A bound on what is settled in a node of bound ``least``, infinite where nothing is, and its children."""
         search = self.search
         small, columns = search.small, search.columns
         goal = self.target()
@@ -113,24 +102,24 @@ class _Tree:
         here = max(least, master.bound)
         if time.perf_counter() >= self.deadline:
             # Its decomposition may have been cut short; its bound holds, but there is no time to use it.
-            self.push(here, node)
-            return np.inf
+            return np.inf, [(here, node)]
         if np.isneginf(master.bound):
             # Some phase cannot be covered within the limits: nothing is here.
-            return np.inf
+            return np.inf, []
         if here >= goal:
-            return here
+            return here, []
         near = master.near(goal)
         slack, most = goal - master.bound + 1e-9 * abs(goal), search.limits.leaf_coverings
         coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
             # Whatever is not listed costs at least the goal.
-            return max(here, min(goal, best_choice(search, coverings)))
+            return max(here, min(goal, best_choice(search, coverings))), []
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
         split = None if np.isinf(master.master) else _split(small, node, master)
         if split is None:
-            return here
+            return here, []
         phase, cell, value = split
+        children = []
         for limits in _children(small, node.limits, phase, cell, value):
             newest = limits[-1]
             # Coverings that the child may still use.
@@ -140,8 +129,8 @@ class _Tree:
                 if covering.phase != phase or newest.least <= covering.use[cell] <= newest.most
             )
             state = MasterState(master.state.capacity_prices, master.state.limit_prices, known)
-            self.push(here, _Node(limits, near.chosen, state))
-        return np.inf
+            children.append((here, _Node(limits, near.chosen, state)))
+        return np.inf, children
 
 
 def _split(problem: AllocationProblem, node: _Node, master: Decomposition) -> tuple[int, int, float] | None:

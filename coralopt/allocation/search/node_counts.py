@@ -14,7 +14,6 @@ Mathematical Programming 86, 1999).
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ import numpy as np
 
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.search.best_first import best_first
 from coralopt.allocation.search.branching import SPLIT
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.fixing import solve_part
@@ -81,25 +81,21 @@ def branch_on_node_counts(search: SearchContext, root: Root) -> None:
     if small.supply:
         # What nodes of several classes cost together is not one row.
         return
-    first = _counted(search, small, search.bound, root.reduced_costs, root.relaxation.x)
-    heap, born, closed = [(first.bound, 0, first)], 1, math.inf
-    for _ in range(search.limits.tree_nodes):
+
+    def goes_on(least: float) -> bool:
         # After Ctrl-C nothing is left, whatever the tree's own share was.
-        late = time.perf_counter() >= deadline or search.left() == 0
-        if not heap or heap[0][0] >= search.worth_proving() or late:
-            break
-        _, _, node = heapq.heappop(heap)
+        return least < search.worth_proving() and time.perf_counter() < deadline and search.left() > 0
+
+    def look(_: float, node: _CountNode) -> tuple[float, list[tuple[float, _CountNode]]]:
         place = node.split()
         if place is None:
-            closed = min(closed, _solve_leaf(search, node))
-            continue
-        for problem in node.children(*place):
-            child = _relaxed(search, problem, node)
-            if child is not None:
-                heapq.heappush(heap, (child.bound, born, child))
-                born += 1
-    remaining = min((bound for bound, _, _ in heap), default=math.inf)
-    search.raise_bound(min(closed, remaining, search.worth_proving()))
+            return _solve_leaf(search, node), []
+        relaxed = (_relaxed(search, problem, node) for problem in node.children(*place))
+        return math.inf, [(child.bound, child) for child in relaxed if child is not None]
+
+    first = _counted(search, small, search.bound, root.reduced_costs, root.relaxation.x)
+    least = best_first(first.bound, first, look, goes_on, search.limits.tree_nodes)
+    search.raise_bound(min(least, search.worth_proving()))
     search.lap("node counts")
 
 
