@@ -33,6 +33,7 @@ TESTS = {
     "coralopt_gurobi": ("solvers",),
     "coralopt_pyomo": ("solvers",),
     "report": ("cli",),
+    "throughput": ("throughput", "templates/test_patterns.py"),
 }
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=",
