@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from coralopt.errors import LaunchError, PlanError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.runtime import EngineVerdict, Launch, VllmEngine, check, lower
 from coralopt.runtime.naming import LONGEST, dns_label
+from coralopt.runtime.vllm import graph_sizes
 
 L4 = {"1xL4": (1, 900.0)}
 L40S = {"1xL40S": (1, 900.0)}
@@ -143,6 +145,34 @@ def test_mixed_servers_get_the_token_budget_of_the_plan() -> None:
     for batch, expected in ((20, "2048"), (3000, "3000")):
         launch = lower(plan(instance("mixed", (8, L4), batch=batch)), VllmEngine())
         assert value_of(launch.pipelines[0].nodes[0].argv, "--max-num-batched-tokens") == expected
+
+
+@given(st.integers(1, 20_000))
+def test_steps_of_any_size_run_as_cuda_graphs_with_little_padding(most: int) -> None:
+    """Sizes ascend to the largest step, there are few of them, and a step is padded by an eighth at most."""
+    sizes = graph_sizes(most)
+    assert sizes[-1] == most
+    assert len(sizes) <= 140
+    assert all(low < high for low, high in itertools.pairwise(sizes))
+    assert all(high - low - 1 <= max(7, low / 8) for low, high in itertools.pairwise(sizes))
+
+
+def test_servers_that_compute_prompts_capture_graphs_for_them() -> None:
+    """Up to the tokens of a step; decode servers keep vLLM's sizes, and so do users who choose their own."""
+
+    def largest(engine: VllmEngine) -> dict[str, int]:
+        launch = lower(plan(instance("prefill", (8, L4)), instance("decode", (8, L40S))), engine)
+        heads = {pipeline.phase: pipeline.nodes[0].argv for pipeline in launch.pipelines}
+        flag = "--compilation-config"
+        return {
+            phase: json.loads(value_of(argv, flag))["cudagraph_capture_sizes"][-1]
+            for phase, argv in heads.items()
+            if flag in argv
+        }
+
+    assert largest(VllmEngine()) == {"prefill": 512}
+    for option in ("--enforce-eager", "--max-cudagraph-capture-size=1024"):
+        assert largest(VllmEngine(extra=(option,))) == {}
 
 
 def test_a_half_without_its_other_half_is_pointed_out() -> None:

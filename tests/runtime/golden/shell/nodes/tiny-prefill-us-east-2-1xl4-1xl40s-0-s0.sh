@@ -22,5 +22,6 @@ exec vllm serve /models/tiny \
   --max-model-len auto \
   --max-num-seqs 9 \
   --max-num-batched-tokens 512 \
+  --compilation-config '{"cudagraph_capture_sizes":[1,2,4,8,16,24,32,40,48,56,64,72,80,88,96,104,112,120,128,136,144,152,160,168,176,184,192,200,208,216,224,232,240,248,256,288,320,352,384,416,448,480,512]}' \
   --gpu-memory-utilization 0.9 \
   --kv-transfer-config '{"kv_connector":"NixlPushConnector","kv_role":"kv_producer"}'
