@@ -33,6 +33,7 @@ TESTS = {
     "coralopt_gurobi": ("solvers",),
     "coralopt_pyomo": ("solvers",),
     "report": ("cli",),
+    "scenario": ("scenario", "catalog/test_price_files.py", "planning/test_operations.py"),
     "throughput": ("throughput", "templates/test_patterns.py"),
 }
 COMPARISONS: dict[type[ast.cmpop], str] = {

@@ -42,6 +42,19 @@ def quantiles(**shares: float) -> dict[str, Any]:
     return {"quantiles": shares}
 
 
+def measured(**grid: list[float]) -> dict[str, Any]:
+    """An entry of measured times whose prefill grid is this one."""
+    times = {"tokens": [1, 2], "batch": [1, 2], "layer_ms": [[1, 1], [1, 1]], "other_ms": [[0, 0], [0, 0]]}
+    return {
+        "model": "phi4-14b",
+        "configuration": "1xL4",
+        "weight_format": "bf16",
+        "measured_with": "a test",
+        "prefill": times | grid,
+        "decode": times,
+    }
+
+
 # (path in TINY, new value, place of the mistake, in the problem, in the hint)
 WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     # keys
@@ -69,6 +82,21 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     # numbers and units
     ((*MODEL, "slo", "prefill_ms"), "1.5s", f"{P}.slo.prefill_ms", "the text '1.5s'", "1500"),
     ((*MODEL, "slo", "prefill_ms"), "800 ms", f"{P}.slo.prefill_ms", "the text '800 ms'", "write the plain number 800"),
+    ((*MODEL, "slo", "prefill_ms"), "1.5 s", f"{P}.slo.prefill_ms", "the text '1.5 s'", "write the plain number 1500"),
+    (
+        ("throughput",),
+        {"measured": [measured(tokens=[1, 1])]},
+        "throughput.measured[0].prefill",
+        "'tokens' must rise",
+        "",
+    ),
+    (
+        ("throughput",),
+        {"measured": [measured(batch=[2, 1])]},
+        "throughput.measured[0].prefill",
+        "'batch' must rise",
+        "",
+    ),
     ((*MODEL, "slo", "prefill_ms"), "soon", f"{P}.slo.prefill_ms", "the text 'soon'", "in ms"),
     ((*MODEL, "slo", "decode_ms"), 0.06, f"{P}.slo.decode_ms", "at least 1", "write 60"),
     ((*MODEL, "slo", "decode_ms"), 0, f"{P}.slo.decode_ms", "at least 1", "in ms"),

@@ -39,15 +39,36 @@ BASE: dict[str, Any] = {
                     "1xL40S": {"available": 2, "spot": {"available": 2, "price_usd_h": 0.9, "preemption_usd_h": 0.05}},
                 }
             },
-            "cellar": {"configurations": {"2xOwn": {"available": 3, "price_usd_h": 1.25}}},
+            "cellar": {
+                "configurations": {
+                    "2xOwn": {
+                        "available": 3,
+                        "price_usd_h": 1.25,
+                        "commitment": {"nodes": 2, "price_usd_h": 0.5, "term_h": 365},
+                    }
+                }
+            },
         }
     },
     "gpus": {"Own": {"memory_gib": 40, "bandwidth_gb_s": 900, "bf16_tflops": 200, "link_gb_s": 50}},
     "nodes": {"2xOwn": {"gpu": "Own", "count": 2, "network_gb_s": 12.5}},
     "throughput": {"source": "roofline"},
+    "horizon_h": 400,
 }
 BUILTIN = load_scenario("tiny")
 OWN = scenario_from_mapping(BASE)
+
+
+def test_every_class_of_supply_is_known() -> None:
+    """Of commitments two terms of 365 h are paid for 400 h; spot nodes cost what preemptions do as well."""
+    classes = {(item.name, item.region, item.configuration, item.nodes) for item in OWN.operations.classes}
+    assert classes == {
+        ("reserved", "ap-northeast-2", "1xL4", 3),
+        ("spot", "ap-northeast-2", "1xL40S", 2),
+        ("committed", "cellar", "2xOwn", 2),
+    }
+    prices = [item.usd_h for item in OWN.operations.classes]
+    assert prices == pytest.approx([0.0, 0.9 + 0.05, 0.5 * 2 * 365 / 400])
 
 
 def same(value: ResolvedScenario) -> None:
