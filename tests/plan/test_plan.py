@@ -13,14 +13,14 @@ import pytest
 from coralopt import load_scenario, plan_scenario, verify_plan
 from coralopt.errors import PlanError
 from coralopt.placement.best import best_placement
-from coralopt.plan import Plan, plan_schema
+from coralopt.plan import Plan, PlannedCase, PlannedClass, plan_schema
 from coralopt.planning import prove_bound
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plan(tiny_plan: Plan) -> Plan:
     """A plan for the smallest built-in scenario."""
-    return plan_scenario(load_scenario("tiny"), library=tmp_path_factory.mktemp("library") / "tiny.parquet")
+    return tiny_plan
 
 
 def test_plan_holds(plan: Plan) -> None:
@@ -105,6 +105,22 @@ def test_every_corruption_is_found(plan: Plan, number: int) -> None:
     data = json.loads(plan.to_json())
     change(data, f)
     assert verify_plan(Plan.model_validate(data)).violations
+
+
+def test_parts_that_the_scenario_knows_nothing_of_are_named(plan: Plan) -> None:
+    """Classes of requests and cases of demand, where no model has any."""
+    first, *rest = plan.instances
+    part = PlannedClass(model=first.model, tokens_s=1.0, time_share=1.0)
+    case = PlannedCase(case="rain", probability=1.0, model=first.model, factor=1.0, unmet_share=0.0, unmet_usd_h=0.0)
+    for change, sentence in (
+        (
+            {"instances": (first.model_copy(update={"classes": (part,)}), *rest)},
+            "`classes` goes with models whose requests",
+        ),
+        ({"cases": (case,)}, f"cases: rain of {first.model} is not one of the scenario"),
+    ):
+        sentences = verify_plan(plan.model_copy(update=change)).sentences
+        assert any(sentence in text for text in sentences), sentences
 
 
 def test_unreadable_plans(tmp_path: Path) -> None:
