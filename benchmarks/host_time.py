@@ -79,9 +79,9 @@ def closed_loops() -> Iterable[ClosedLoop]:
             float(row["tpot_ms"]),
             float(row["ttft_ms"]),
             (1 - share) * decode + share * with_prompt,
-            # A prompt waits for half of the step under way, then takes passes of its own.
-            decode / 2 + passes * with_prompt,
-            passes + 0.5,
+            # A prompt waits for half of the step under way and for the one chosen already, then takes passes of its own.
+            1.5 * decode + passes * with_prompt,
+            passes + 1.5,
         )
 
 

@@ -679,6 +679,9 @@ class ServingPolicy(Section):
     step_tokens: Annotated[int, Field(ge=16, le=1_000_000)] | None = Field(
         default=None, description="most tokens of one step, prompts and decoded ones, a whole number"
     )
+    async_scheduling: bool | None = Field(
+        default=None, description="whether a mixed instance chooses a step while the one before it runs"
+    )
 
 
 class SharingPolicy(Section):

@@ -40,6 +40,8 @@ class Serving:
         host_step_ms: Host time of each step (scheduling, sampling), ms.
         host_request_ms: Host time before a request's first token (HTTP, tokenising), ms.
         step_tokens: Most tokens of one step, prompts and decoded ones (vLLM's max_num_batched_tokens).
+        async_scheduling: A mixed instance of one stage chooses a step while the one before it runs, so that a prompt waits
+            for one more decode step; ``False``: when the one before has ended.
     """
 
     routing: Routing
@@ -49,16 +51,17 @@ class Serving:
     host_step_ms: float
     host_request_ms: float
     step_tokens: int
+    async_scheduling: bool
 
 
 #: The engines that the paper's planner assumes.
-PAPER_SERVING = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048)
+PAPER_SERVING = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048, False)
 #: Preset -> how engines and the router work. Of ``engine`` the reserve is aiconfigurator's least (3.5 to 3.9 GiB a GPU, its
 #: 0.12.0), host times are what published closed-loop measurements of vLLM on H100 and H200 take longer than its kernels
 #: (benchmarks/host_time.py), 2,048 tokens a step are vLLM's default.
 SERVING_PRESETS = {
     "paper": PAPER_SERVING,
-    "engine": Serving("least-work", "hopeless-last", "preempt", 3.5, 0.6, 18.0, 2048),
+    "engine": Serving("least-work", "hopeless-last", "preempt", 3.5, 0.6, 14.0, 2048, True),
 }
 
 

@@ -23,7 +23,7 @@ from coralopt.simulation.kernels import (
     touch_node,
 )
 from coralopt.simulation.scheduling import admit, begin_arrived, begin_decoding, enter, grow, leave, route, send_back
-from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, NIL, PREFILL, SWAPPED, State
+from coralopt.simulation.state import BATCH_DONE, DECODE, FINISHED, MIXED, NIL, PREFILL, SWAPPED, State
 from coralopt.simulation.turns import open_gate
 
 
@@ -34,6 +34,18 @@ def free_slot(state: State, k: int, stages: int) -> int:
         if state.slots[k, slot] == 0:
             return slot
     return NIL
+
+
+@compiled
+def chosen_since(state: State, k: int) -> float:
+    """When the step that begins now was chosen, if others go on in it: with the one before it, or now."""
+    node = state.nodes[k]
+    holder = state.instances[node.instance]
+    clock = state.clock[0]
+    ahead = clock.async_scheduling and holder.phase == MIXED and holder.stages == 1
+    if ahead and node.batches > 0 and node.free_at == clock.now:
+        return float(node.began_at)
+    return float(clock.now)
 
 
 @compiled
@@ -86,12 +98,18 @@ def try_start(state: State, k: int) -> None:
                 if np.isnan(record.decode_start):
                     record.decode_start = clock.now
             append(state.requests, state.batch_list, k, request)
+        chosen_at = chosen_since(state, k)
+        goes_on = decodes > 0
         while state.prompt_list[k, 2] > 0 and decodes + prompt_tokens < node.chunk:
             record = state.requests[state.prompt_list[k, 0]]
             if node.stage == 0:
                 if record.evicted:
                     send_back(state, pop(state.requests, state.prompt_list, k), node.instance)
                     continue
+                if record.prefilled > record.cached:
+                    goes_on = True
+                elif goes_on and record.prefill_admitted > chosen_at:
+                    break
                 record.chunk = min(record.target - record.prefilled, node.chunk - decodes - prompt_tokens)
                 record.slot = slot
             elif prompt_tokens > 0 and decodes + prompt_tokens + record.chunk > node.chunk:
@@ -108,6 +126,7 @@ def try_start(state: State, k: int) -> None:
         return
     seconds = ms * noise_factor(state) / 1e3
     node.busy = 1
+    node.began_at = clock.now
     node.free_at = clock.now + seconds
     node.busy_s += seconds
     node.batches += 1

@@ -53,6 +53,7 @@ def empty_state(
     clock["random"], clock["noise"] = np.random.SeedSequence(config.seed).generate_state(1, np.uint64), config.noise
     clock["routing"], clock["order"] = ROUTINGS.index(serving.routing), ORDERS.index(serving.order)
     clock["admission"], clock["host_request"] = ADMISSIONS.index(serving.admission), serving.host_request_ms / 1e3
+    clock["async_scheduling"] = serving.async_scheduling
     clock["kv_latency"], clock["kv_region_latency"] = config.kv_latency_ms / 1e3, config.kv_region_latency_ms / 1e3
     clock["kv_contention"] = config.kv_contention
     none = np.zeros(0, dtype=np.int64)

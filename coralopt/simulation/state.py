@@ -154,6 +154,8 @@ NODE = np.dtype(
         ("resident", "i8"),
         ("active", "i8"),
         ("busy", "i8"),
+        # Begin and end of its last micro-batch.
+        ("began_at", "f8"),
         ("free_at", "f8"),
         # Link for KV transfers: bytes/s, and when it has sent and received all it must.
         ("link", "f8"),
@@ -196,6 +198,8 @@ CLOCK = np.dtype(
         ("order", "i8"),
         ("admission", "i8"),
         ("host_request", "f8"),
+        # Whether mixed instances of one stage choose a step while the one before it runs.
+        ("async_scheduling", "i8"),
     ],
     align=True,
 )

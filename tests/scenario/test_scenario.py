@@ -95,8 +95,8 @@ def test_defaults() -> None:
 def test_slo_and_serving_of_scenarios() -> None:
     """Built-ins of the paper plan for mean requests on its engines; what a user writes holds for 99 % on real ones."""
     own = scenario_from_mapping(minimal())
-    engine = Serving("least-work", "hopeless-last", "preempt", 3.5, 0.6, 18.0, 2048)
-    paper = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048)
+    engine = Serving("least-work", "hopeless-last", "preempt", 3.5, 0.6, 14.0, 2048, True)
+    paper = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048, False)
     for name, attainment, serving in (
         ("tiny", None, paper),
         ("core", None, paper),

@@ -57,7 +57,7 @@ def case_of(
     outputs: int | Ints = 1,
     config: SimulationConfig | None = None,
     times: FunctionTimes = CONSTANT,
-    **serving: str,
+    **serving: object,
 ) -> SimulationCase:
     """Requests of one model to instances that serve from the start; ``serving`` departs from the paper's."""
     n, count = len(arrival), len(blueprints)

@@ -263,6 +263,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
             order=draw(st.sampled_from(ORDERS)),
             admission=draw(st.sampled_from(ADMISSIONS)),
             host_request_ms=float(rng.choice([0.0, 20.0])),
+            async_scheduling=draw(st.booleans()),
         ),
         slo_s=float(rng.choice([0.05, 0.3])),
         paths=paths if rng.random() < 0.3 else None,

@@ -94,6 +94,8 @@ class SlowNode:
     sent_at: float = 0.0
     received_at: float = 0.0
     busy_s: float = 0.0
+    #: Begin and end of its last micro-batch.
+    span: tuple[float, float] = (-math.inf, -math.inf)
     batches: int = 0
     decode_tokens: int = 0
     prompt_tokens: int = 0
@@ -545,11 +547,20 @@ class Reference:
                 if node.stage == 0:
                     request.times.setdefault("decode_start", self.now)
                 taken.append(request)
+            # The step was chosen when the one before it began: who goes on goes on, who came since waits.
+            back_to_back = node.span[1] == self.now
+            ahead = self.policy.async_scheduling and instance.phase == "mixed" and stages == 1 and back_to_back
+            taken_on = decodes > 0
             while node.prompts and decodes + prompt_tokens < node.chunk:
                 request = node.prompts[0]
                 if node.stage == 0 and request.evicted:
                     self.send_back(node.prompts.popleft(), instance)
                     continue
+                if ahead:
+                    new = request.prefilled == request.cached
+                    if new and taken_on and request.times["prefill_admitted"] > node.span[0]:
+                        break
+                    taken_on = taken_on or not new
                 if node.stage == 0:
                     request.chunk = min(request.target - request.prefilled, node.chunk - decodes - prompt_tokens)
                 elif prompt_tokens and decodes + prompt_tokens + request.chunk > node.chunk:
@@ -568,6 +579,7 @@ class Reference:
             return
         seconds = ms * self.factor() / 1e3
         node.running = taken
+        node.span = (self.now, self.now + seconds)
         node.busy_s += seconds
         node.batches += 1
         node.decode_tokens += decodes

@@ -103,3 +103,16 @@ def test_weighted_round_robin_shares_by_weight() -> None:
     blueprint = Blueprint(**{**blueprint.__dict__, "stage_sizes": (3,)})
     state = case_of([blueprint], np.arange(800) * 0.02).play().state
     assert state.nodes["prompt_tokens"].tolist() == [1000, 2000, 5000]
+
+
+@pytest.mark.parametrize(("ahead", "first_token"), [(False, 0.040), (True, 0.050)])
+def test_a_prompt_waits_for_the_step_that_was_chosen_before_it_came(ahead: bool, first_token: float) -> None:
+    """Steps of 10 ms; a prompt comes in the middle of the third one. Chosen ahead, it misses the fourth, too."""
+    blueprint = instance_of(MIXED, batch=2)
+    blueprint.nodes["chunk"], blueprint.nodes["limit"] = 100, 2
+    case = case_of([blueprint], np.array([0.0, 0.025]), outputs=9, async_scheduling=ahead)
+    state = case.play().state
+    assert state.requests["first_token"] == pytest.approx([0.010, first_token])
+    # Alone it waits for nobody.
+    alone = case_of([blueprint], np.array([0.0, 0.5]), outputs=9, async_scheduling=ahead).play().state
+    assert alone.requests["first_token"] == pytest.approx([0.010, 0.510])
