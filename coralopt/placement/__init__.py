@@ -8,7 +8,7 @@ from coralopt.placement.limits import ENGINES, EngineLimits, engine_limits
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_file import BUILTIN_POOLS, load_pool
 from coralopt.placement.pool_search import PoolSolution, place_pool
-from coralopt.placement.pool_serving import PoolLinks, PoolServing
+from coralopt.placement.pool_serving import PoolLinks, PoolServing, RequestKind
 from coralopt.placement.problem import PlacementProblem
 from coralopt.placement.problem_parts import Placement, Stage
 from coralopt.solving import attach
@@ -28,6 +28,7 @@ __all__ = [
     "PoolLinks",
     "PoolServing",
     "PoolSolution",
+    "RequestKind",
     "Stage",
     "best_cells",
     "best_placement",

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement.pool import PlacementPool
-from coralopt.placement.pool_serving import PoolLinks, PoolServing
+from coralopt.placement.pool_serving import PoolLinks, PoolServing, RequestKind
 from coralopt.scenario.document import Lengths
 from coralopt.scenario.lengths import LengthDistribution, LengthPair
 from coralopt.scenario.read import parse_text, read_file
@@ -58,28 +58,15 @@ class _Node(_Section):
     )
 
 
-class _Serving(_Section):
-    """Requests and links: with step times of the nodes, what the pool serves."""
+class _Lengths(_Section):
+    """How long prompts and answers are."""
 
     lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
     input_tokens: Annotated[float, Field(gt=0)] | None = Field(default=None, description="mean prompt length")
     output_tokens: Annotated[float, Field(gt=0)] | None = Field(default=None, description="mean answer length")
-    correlation: Annotated[float, Field(ge=-1, le=1)] = Field(
-        default=0.0, description="of the normal scores of prompt and answer lengths"
-    )
-    reserved_output: Annotated[float, Field(ge=0, le=1e6)] = Field(
-        description="answer tokens for which the KV cache of a request is reserved"
-    )
-    link_gb_s: Annotated[float, Field(gt=0, le=1e6)] = Field(description="bandwidth of a link, GB/s")
-    nic_gb_s: Annotated[float, Field(gt=0, le=1e6)] = Field(description="bandwidth of a node's network interface, GB/s")
-    latency_ms: Annotated[float, Field(ge=0, le=1e4)] = Field(description="latency of a link, ms")
-    activation_bytes: Annotated[float, Field(gt=0, le=1e9)] = Field(description="activations of one token, bytes")
-    copy_ms: Annotated[float, Field(ge=0, le=1e3)] = Field(
-        default=0.0, description="a node's time to take one token's activations over, ms"
-    )
 
     @model_validator(mode="after")
-    def _lengths_known(self) -> _Serving:
+    def _lengths_known(self) -> _Lengths:
         lengths = self.lengths
         for mean, quantiles, name in (
             (self.input_tokens, lengths and lengths.input, "input"),
@@ -97,6 +84,41 @@ class _Serving(_Section):
             quantiles.input.distribution if quantiles.input else LengthDistribution(self.input_tokens or 0.0),
             quantiles.output.distribution if quantiles.output else LengthDistribution(self.output_tokens or 0.0),
         )
+
+
+class _Kind(_Lengths):
+    """Requests that are alike."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="of all requests")
+
+
+class _Serving(_Section):
+    """Requests and links: with step times of the nodes, what the pool serves."""
+
+    requests: list[_Kind] = Field(min_length=1, description="kinds of requests, by lengths; the shares are 1 in all")
+    reserved_output: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        description="answer tokens for which the KV cache of a request is reserved"
+    )
+    link_gb_s: Annotated[float, Field(gt=0, le=1e6)] = Field(description="bandwidth of a link, GB/s")
+    nic_gb_s: Annotated[float, Field(gt=0, le=1e6)] = Field(description="bandwidth of a node's network interface, GB/s")
+    latency_ms: Annotated[float, Field(ge=0, le=1e4)] = Field(description="latency of a link, ms")
+    activation_bytes: Annotated[float, Field(gt=0, le=1e9)] = Field(description="activations of one token, bytes")
+    copy_ms: Annotated[float, Field(ge=0, le=1e3)] = Field(
+        default=0.0, description="a node's time to take one token's activations over, ms"
+    )
+
+    @model_validator(mode="after")
+    def _shares_are_all(self) -> _Serving:
+        whole = sum(kind.share for kind in self.requests)
+        if abs(whole - 1.0) > 1e-4:
+            raise ValueError(f"the shares of requests are {whole:g} in all; they must be 1")
+        return self
+
+    @property
+    def kinds(self) -> tuple[RequestKind, ...]:
+        """Requests, with shares that are exactly 1 in all."""
+        whole = sum(kind.share for kind in self.requests)
+        return tuple(RequestKind(kind.share / whole, kind.pair) for kind in self.requests)
 
 
 class _Tables(_Section):
@@ -221,7 +243,7 @@ def _serving(document: _Tables, serving: _Serving, source: str) -> PoolServing:
         limits = (node.decodes or [covered])[: document.layers]
         most.append(limits + [limits[-1]] * (document.layers - len(limits)))
     return PoolServing(
-        lengths=serving.pair,
+        kinds=serving.kinds,
         reserved_output=serving.reserved_output,
         prompt_ms=np.stack([table[: min(map(len, prompts))] for table in prompts]),
         # Beyond its own end, which no pass reaches, a table keeps its last value.
@@ -236,7 +258,6 @@ def _serving(document: _Tables, serving: _Serving, source: str) -> PoolServing:
             activation_bytes=serving.activation_bytes,
             copy_ms=serving.copy_ms,
         ),
-        correlation=serving.correlation,
     )
 
 

@@ -33,6 +33,19 @@ class PoolLinks:
     copy_ms: float = 0.0
 
 
+@dataclass(frozen=True)
+class RequestKind:
+    """Requests that are alike.
+
+    Attributes:
+        share: Of all requests.
+        lengths: Of its prompts and answers, tokens.
+    """
+
+    share: float
+    lengths: LengthPair
+
+
 @dataclass(frozen=True, eq=False)
 class PoolServing:
     """How nodes of each configuration run batches of prompts and decoding requests.
@@ -41,9 +54,8 @@ class PoolServing:
     ``j (prompt_ms[c, p] + decode_ms[c, b])`` ms.
 
     Attributes:
-        lengths: Prompts and answers, tokens.
-        correlation: Of their normal scores, -1 to 1: where long prompts have long answers, those inside are longer than
-            those that arrive, and fewer fit into the caches.
+        kinds: Requests; the shares are 1 in all. Lengths of one kind are independent of each other. Where one kind has long
+            prompts and long answers, those inside are longer than those that arrive, and fewer fit into the caches.
         reserved_output: Answer tokens for which the KV cache of a request is reserved on admission.
         prompt_ms: float64 (C, P + 1), ms of one layer over p prompt tokens; 0 at p = 0.
         decode_ms: float64 (C, B + 1), ms of one layer over b decoding requests; 0 at b = 0.
@@ -56,7 +68,7 @@ class PoolServing:
         SolverError: The parts do not fit together.
     """
 
-    lengths: LengthPair
+    kinds: tuple[RequestKind, ...]
     reserved_output: float
     prompt_ms: Floats
     decode_ms: Floats
@@ -64,10 +76,11 @@ class PoolServing:
     decodes: Ints
     memory_gb: tuple[float, ...]
     links: PoolLinks
-    correlation: float = 0.0
 
     def __post_init__(self) -> None:
         kinds = len(self.prompts)
+        if not np.isclose(sum(kind.share for kind in self.kinds), 1.0):
+            raise SolverError(f"shares of requests are {[kind.share for kind in self.kinds]}; they must be 1 in all")
         for name, table in (("prompt_ms", self.prompt_ms), ("decode_ms", self.decode_ms), ("decodes", self.decodes)):
             if table.ndim != 2 or table.shape[0] != kinds or table.shape[1] < 2:
                 raise SolverError(f"{name} has shape {table.shape}; it must be ({kinds}, n) with n >= 2")
@@ -82,20 +95,29 @@ class PoolServing:
     def sample(self, seed: int, count: int) -> tuple[Ints, Ints]:
         """int64 (count,) each: prompt and answer lengths of random requests, 1 token or more, cut at the longest prompt."""
         generator = np.random.default_rng(seed)
-        prompts = np.clip(np.rint(self.lengths.input.sample(generator, count)), 1, self.most_prompt)
-        answers = np.clip(np.rint(self.lengths.output.sample(generator, count)), 1, None)
-        if self.correlation:
-            # Normal scores with this correlation decide which of the lengths come together.
-            first, other = generator.standard_normal((2, count))
-            second = self.correlation * first + np.sqrt(1.0 - self.correlation**2) * other
-            prompts = np.sort(prompts)[first.argsort().argsort()]
-            answers = np.sort(answers)[second.argsort().argsort()]
-        return prompts.astype(np.int64), answers.astype(np.int64)
+        which = generator.choice(len(self.kinds), count, p=[kind.share for kind in self.kinds])
+        prompts, answers = np.zeros(count), np.zeros(count)
+        for k, kind in enumerate(self.kinds):
+            mine = which == k
+            prompts[mine] = kind.lengths.input.sample(generator, int(mine.sum()))
+            answers[mine] = kind.lengths.output.sample(generator, int(mine.sum()))
+        return (
+            np.clip(np.rint(prompts), 1, self.most_prompt).astype(np.int64),
+            np.clip(np.rint(answers), 1, None).astype(np.int64),
+        )
+
+    @cached_property
+    def mean_input(self) -> float:
+        """Mean prompt, tokens."""
+        return sum(kind.share * kind.lengths.input.mean for kind in self.kinds)
+
+    @cached_property
+    def mean_output(self) -> float:
+        """Mean answer, tokens."""
+        return sum(kind.share * kind.lengths.output.mean for kind in self.kinds)
 
     @cached_property
     def resident_input(self) -> float:
         """Mean prompt of the requests inside, tokens: each counts as long as its answer takes."""
-        if not self.correlation:
-            return self.lengths.input.mean
-        prompts, answers = self.sample(0, 20_000)
-        return float((prompts * answers).sum() / answers.sum())
+        both = sum(kind.share * kind.lengths.input.mean * kind.lengths.output.mean for kind in self.kinds)
+        return both / self.mean_output

@@ -51,7 +51,8 @@ def _table() -> dict[tuple[str, str, str, int], SiliconTimes]:
     import pyarrow.parquet as pq
 
     with resources.files("coralopt.throughput").joinpath("data/silicon.parquet").open("rb") as stream:
-        table = pq.read_table(stream)
+        # Reading a table by its path also loads what reads folders of files.
+        table = pq.ParquetFile(stream).read(use_threads=False)
     columns = {
         name: table.column(name).to_pylist() for name in ("model", "weights", "system", "phase", "version", "note")
     }

@@ -17,7 +17,12 @@ layers: 4
 nodes:
   a: {count: 2, tokens_s: [90, 45], cache_tokens: [4000, 2000], prompt_ms: {512: 5}, decode_ms: {1: 2, 8: 3}}
 serving:
-  {input_tokens: 20, output_tokens: 10, reserved_output: 10, link_gb_s: 1, nic_gb_s: 1, latency_ms: 1, activation_bytes: 10}
+  requests: [{input_tokens: 20, output_tokens: 10}]
+  reserved_output: 10
+  link_gb_s: 1
+  nic_gb_s: 1
+  latency_ms: 1
+  activation_bytes: 10
 """
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,16 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from coralopt.errors import InfeasibleError, ScenarioError, SolverError
-from coralopt.placement import Placement, PlacementPool, PoolLinks, PoolServing, Stage, load_pool, place_pool
+from coralopt.placement import (
+    Placement,
+    PlacementPool,
+    PoolLinks,
+    PoolServing,
+    RequestKind,
+    Stage,
+    load_pool,
+    place_pool,
+)
 from coralopt.placement.served import (
     PoolNetwork,
     ServedSearch,
@@ -26,10 +36,20 @@ from coralopt.placement.served import (
     play_served,
     pool_network,
 )
+from coralopt.placement.served.max_flow import max_flow
 from coralopt.scenario.lengths import LengthDistribution, LengthPair, LengthSpread
 
 SHORT = ServedSearch(
-    starts=2, moves=60, finalists=3, climbs=2, played_moves=20, seeds=(5,), search_window_s=20.0, window_s=20.0
+    starts=2,
+    moves=60,
+    finalists=3,
+    rounds=4,
+    proposals=30,
+    children=10,
+    elite=3,
+    seeds=(5, 6),
+    repeats=1,
+    window_s=20.0,
 )
 
 
@@ -56,7 +76,10 @@ def random_pool(seed: int) -> PlacementPool:
         stage_free=True,
         cache_tokens=cache,
         serving=PoolServing(
-            lengths=LengthPair(LengthDistribution(60.0), LengthDistribution(20.0)),
+            kinds=(
+                RequestKind(0.7, LengthPair(LengthDistribution(40.0), LengthDistribution(15.0))),
+                RequestKind(0.3, LengthPair(LengthDistribution(100.0), LengthDistribution(30.0))),
+            ),
             reserved_output=25.0,
             prompt_ms=prompts,
             decode_ms=decodes,
@@ -263,8 +286,13 @@ def one_node(prompt_ms: float, layers: int = 4) -> PlacementPool:
     assert pool.serving is not None
     serving = replace(
         pool.serving,
-        lengths=LengthPair(
-            LengthDistribution(100.0, LengthSpread(cv=0.0)), LengthDistribution(50.0, LengthSpread(cv=0.0))
+        kinds=(
+            RequestKind(
+                1.0,
+                LengthPair(
+                    LengthDistribution(100.0, LengthSpread(cv=0.0)), LengthDistribution(50.0, LengthSpread(cv=0.0))
+                ),
+            ),
         ),
         reserved_output=50.0,
         prompt_ms=np.arange(401)[None, :] * prompt_ms / 100.0,
@@ -311,6 +339,26 @@ def test_links_in_use_carry_the_largest_flow_that_they_can(seed: int) -> None:
         -(sender == count).astype(float), np.maximum(balance, 0.0), table, balance, np.zeros(count), bounds=(0, None)
     )
     assert network.throughput == pytest.approx(-limits.fun)
+
+
+@given(st.integers(0, 100_000))
+def test_the_compiled_maximum_flow_is_the_one_of_networkx(seed: int) -> None:
+    """Sets of eight small numbers are in order, so that networkx too takes the first of equal nodes."""
+    generator = np.random.default_rng(seed)
+    count = int(generator.integers(3, 9))
+    pairs = [(u, v) for u, v in itertools.combinations(range(count), 2) if generator.random() < 0.6]
+    if not pairs:
+        return
+    order = generator.permutation(len(pairs))
+    ends, capacity = np.array(pairs)[order], generator.uniform(0.1, 10.0, len(pairs))
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    for (u, v), most in zip(ends.tolist(), capacity.tolist(), strict=True):
+        graph.add_edge(u, v, capacity=most)
+    value, flows = nx.maximum_flow(graph, 0, count - 1)
+    most, carried = max_flow(ends, capacity, count)
+    assert most == value
+    assert carried.tolist() == [flows[u][v] for u, v in ends.tolist()]
 
 
 def test_formula_by_hand() -> None:
@@ -361,10 +409,16 @@ def test_long_prompts_with_long_answers_leave_room_for_fewer() -> None:
     pool = load_pool("helix-24")
     assert pool.serving is not None
     network = pool_network(pool, (place_pool(pool, max_stages=12).placement,))
-    apart = replace(pool, serving=replace(pool.serving, correlation=0.0))
-    prompts, answers = pool.serving.sample(4, 5000)
-    assert np.corrcoef(prompts, answers)[0, 1] == pytest.approx(0.4, abs=0.1)
-    assert pool.serving.resident_input == pytest.approx((prompts * answers).sum() / answers.sum(), rel=0.05)
+    means = LengthPair(
+        LengthDistribution(pool.serving.mean_input, LengthSpread(cv=0.0)),
+        LengthDistribution(pool.serving.mean_output, LengthSpread(cv=0.0)),
+    )
+    apart = replace(pool, serving=replace(pool.serving, kinds=(RequestKind(1.0, means),)))
+    prompts, answers = pool.serving.sample(4, 50_000)
+    assert np.corrcoef(prompts, answers)[0, 1] == pytest.approx(0.5, abs=0.02)
+    assert prompts.mean() == pytest.approx(pool.serving.mean_input, rel=0.01)
+    assert answers.mean() == pytest.approx(pool.serving.mean_output, rel=0.01)
+    assert pool.serving.resident_input == pytest.approx((prompts * answers).sum() / answers.sum(), rel=0.01)
     assert estimate_served(pool, network).requests < estimate_served(apart, network).requests
     assert play_served(pool, network).requests < play_served(apart, network).requests
 
@@ -409,7 +463,7 @@ def every_layout(pool: PlacementPool) -> list[tuple[Placement, ...]]:
 @pytest.mark.parametrize("seed", [3, 8])
 def test_search_finds_the_best_of_all_layouts(seed: int) -> None:
     pool = replace(random_pool(seed), counts=(2, 1))
-    options = replace(SHORT, most_pipelines=1, moves=300, played_moves=150, starts=4)
+    options = replace(SHORT, most_pipelines=1, moves=300, rounds=15, starts=4, elite=6, repeats=2)
     best = place_served(pool, options)
     values = {
         layout: play_served(pool, pool_network(pool, layout), options.seeds, window_s=options.window_s).mean
@@ -482,7 +536,12 @@ layers: 4
 nodes:
   a: {count: 2, tokens_s: [9, 4], cache_tokens: [100, 50], prompt_ms: {100: 5}, decode_ms: {1: 2, 8: 3}}
 serving:
-  {input_tokens: 20, output_tokens: 10, reserved_output: 10, link_gb_s: 1, nic_gb_s: 1, latency_ms: 1, activation_bytes: 10}
+  requests: [{input_tokens: 20, output_tokens: 10}]
+  reserved_output: 10
+  link_gb_s: 1
+  nic_gb_s: 1
+  latency_ms: 1
+  activation_bytes: 10
 """
 
 
@@ -497,6 +556,7 @@ serving:
             "9 requests in a pass, decode_ms ends at 8",
         ),
         ("input_tokens: 20, ", "", "give either input_tokens, the mean, or lengths.input"),
+        ("output_tokens: 10", "output_tokens: 10, share: 0.5", "the shares of requests are 0.5 in all; they must be 1"),
         ("latency_ms: 1", "latency_ms: -1", "serving.latency_ms"),
         ("latency_ms: 1", "latency_ms: .nan", "serving.latency_ms"),
         ("{100: 5}", "{100: -5}", "prompt_ms"),

@@ -65,7 +65,7 @@ def estimate_served(pool: PlacementPool, network: PoolNetwork) -> ServedEstimate
     by_layer = np.zeros(int((network.first + network.layers).max()))
     for first, layers, tokens in zip(network.first, network.layers, held, strict=True):
         by_layer[first : first + layers] += tokens
-    mean_in, mean_out = serving.lengths.input.mean, serving.lengths.output.mean
+    mean_in, mean_out = serving.mean_input, serving.mean_output
     fits = (float((held[used] / share[used]).min()) + float(by_layer.min())) / 2
     requests = IN_USE * FILLED * fits / (serving.resident_input + serving.reserved_output)
     links = serving.links

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-import networkx as nx
 import numpy as np
 
 from coralopt.errors import SolverError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_serving import PoolLinks
 from coralopt.placement.problem_parts import Placement
+from coralopt.placement.served.max_flow import max_flow
 from coralopt.throughput import stage_role
 from coralopt.types import Floats, Ints
 
@@ -49,28 +49,28 @@ class PoolNetwork:
 def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolNetwork:
     """The network of pipelines, which share the requests, with one maximum flow of those that exist.
 
-    The links of equal stages are made in the order of the nodes; networkx decides which of them carry the flow, as it
-    does in Helix. A flow that is spread over all links would be as large, and another one serves another number of tokens.
+    The links of equal stages are made in the order of the nodes, and which of them carry the flow is decided as in Helix.
+    A flow that is spread over all links would be as large, and another one serves another number of tokens.
 
     Raises:
         SolverError: The pool does not say how its nodes serve, or no token gets through.
     """
     serving, _ = pool.served_by()
     nodes = _nodes(pool, pipelines)
-    count = len(nodes.kind)
+    count, capacity = len(nodes.kind), np.array(nodes.capacity)
     pairs = [(count, v) for pipeline in nodes.stages for v in pipeline[0]]
     for pipeline in nodes.stages:
         for before, after in itertools.pairwise(pipeline):
             pairs += [(u, v) for u in before for v in after]
     pairs += [(u, count) for pipeline in nodes.stages for u in pipeline[-1]]
     # Helix makes its flow of the links that are used, and its router sends nothing where next to nothing flows.
-    ends, link_flow = _flow(nodes.capacity, np.array(pairs, dtype=np.int64), serving.links)
+    ends, link_flow = _flow(capacity, np.array(pairs, dtype=np.int64), serving.links)
     while True:
         out = np.bincount(ends[:, 0], weights=link_flow, minlength=count + 1)
         used = (link_flow > 0) & (link_flow >= LEAST_SHARE * out[ends[:, 0]])
         if used.all():
             break
-        ends, link_flow = _flow(nodes.capacity, ends[used], serving.links)
+        ends, link_flow = _flow(capacity, ends[used], serving.links)
     into: Floats = np.bincount(ends[:, 1], weights=link_flow, minlength=count + 1).astype(np.float64)
     share = np.minimum(link_flow / out[ends[:, 0]], link_flow / into[ends[:, 1]])
     return PoolNetwork(
@@ -86,11 +86,11 @@ def pool_network(pool: PlacementPool, pipelines: tuple[Placement, ...]) -> PoolN
     )
 
 
-def _flow(capacity: list[float], ends: Ints, links: PoolLinks) -> tuple[Ints, Floats]:
+def _flow(capacity: Floats, ends: Ints, links: PoolLinks) -> tuple[Ints, Floats]:
     """A maximum flow over links, int64 (M, 2), by sender, and what each carries, tokens/s.
 
-    Of several maximum flows networkx finds one by the order of nodes and edges, so these are made as Helix makes them: the
-    coordinator, interface and passes of every node, the links from the coordinator, those of the nodes.
+    Of several maximum flows one is found by the order of nodes and edges, so these are as Helix makes them: the coordinator,
+    interface and passes of every node, the links from the coordinator, those of the nodes.
 
     Raises:
         SolverError: No token gets through.
@@ -100,23 +100,33 @@ def _flow(capacity: list[float], ends: Ints, links: PoolLinks) -> tuple[Ints, Fl
     first, last = senders == count, goals == count
     whole = links.token_bytes + links.activation_bytes
     inner, outer = (
-        np.bincount(side[~rest], minlength=count + 1) > 0 for side, rest in ((goals, first), (senders, last))
+        np.bincount(side[~rest], minlength=count + 1)[:count] > 0 for side, rest in ((goals, first), (senders, last))
     )
-    graph = nx.DiGraph()
-    graph.add_edge("source", (count, "out"), capacity=links.nic_bytes_s / links.token_bytes)
-    graph.add_edge((count, "in"), "sink", capacity=links.nic_bytes_s / links.token_bytes)
-    for v in np.unique(ends[ends < count]).tolist():
-        graph.add_edge((v, "in"), (v, "start"), capacity=links.nic_bytes_s / (whole if inner[v] else links.token_bytes))
-        graph.add_edge((v, "start"), (v, "end"), capacity=capacity[v])
-        graph.add_edge((v, "end"), (v, "out"), capacity=links.nic_bytes_s / (whole if outer[v] else links.token_bytes))
-    for k in np.argsort(~first, kind="stable").tolist():
-        size = links.token_bytes if first[k] or last[k] else whole
-        graph.add_edge((int(senders[k]), "out"), (int(goals[k]), "in"), capacity=links.bytes_s / size)
-    throughput, flows = nx.maximum_flow(graph, "source", "sink")
+    # Nodes in and out: 0 is the source, 1 the coordinator's way out, 2 its way in, then the nodes with links, the sink.
+    known = np.zeros(count + 1, dtype=bool)
+    known[senders] = known[goals] = True
+    known[count] = False
+    ins = np.cumsum(known) * 4 - 1
+    ins[count] = 2
+    outs = ins + 3
+    outs[count] = 1
+    sink = int(known.sum()) * 4 + 3
+    own, limits = ins[:count][known[:count]], capacity[known[:count]]
+    nic_in, nic_out = (
+        links.nic_bytes_s / np.where(side, whole, links.token_bytes)[known[:count]] for side in (inner, outer)
+    )
+    order = np.argsort(~first, kind="stable")
+    hub = links.nic_bytes_s / links.token_bytes
+    steps = np.stack([np.stack([own + k, own + k + 1], axis=1) for k in range(3)], axis=1).reshape(-1, 2)
+    flow_ends = np.concatenate([[[0, 1], [2, sink]], steps, np.stack([outs[senders], ins[goals]], axis=1)[order]])
+    sizes = np.where(first | last, links.token_bytes, whole)[order]
+    most = np.concatenate([[hub, hub], np.stack([nic_in, limits, nic_out], axis=1).reshape(-1), links.bytes_s / sizes])
+    throughput, flows = max_flow(flow_ends, most, sink + 1)
     if throughput <= 0:
         raise SolverError("no token gets through the pipelines: a node cannot hold the layers of its stage")
-    carried = [flows[u, "out"][v, "in"] for u, v in ends.tolist()]
-    return ends, np.array(carried, dtype=np.float64)
+    carried = np.zeros(len(ends))
+    carried[order] = flows[2 + len(steps) :]
+    return ends, carried
 
 
 @dataclass

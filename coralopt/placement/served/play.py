@@ -144,7 +144,7 @@ def _pop(heap: Floats, size: int) -> int:
     return size
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _play(
     nodes: Ints,
     prompt_s: Floats,

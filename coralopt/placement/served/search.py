@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,12 +17,16 @@ from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_search import place_pool
 from coralopt.placement.problem_parts import Placement, Stage
 from coralopt.placement.served.estimate import ServedEstimate, estimate_served
+from coralopt.placement.served.moves import Pipelines, moved
 from coralopt.placement.served.network import PoolNetwork, pool_network
 from coralopt.placement.served.play import Played, play_served
 from coralopt.solving import Backend
 from coralopt.types import Progress
 
-Pipelines = tuple[Placement, ...]
+#: Standard deviation of the formula's error about a change of a layout, as a share.
+FORMULA_ERROR = 0.03
+#: Share of the changes of a played layout that are one move; of the others the same share is two, and so on.
+ONE_MOVE = 0.7
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,14 @@ class ServedSearch:
         starts: Starts that are searched around by formula, the best by formula first.
         moves: Moves tried around each start.
         finalists: Layouts around each start that are played, the best by formula.
-        climbs: Played layouts, the best first, around which moves are played.
-        played_moves: Moves tried around each of these.
-        seeds: Seeds of lengths while searching; the result is played with others.
-        search_window_s: Seconds of a play while searching.
-        window_s: Seconds of a play of the result.
+        rounds: Times that changes of the best played layouts are played.
+        proposals: Changes a round that the formula ranks.
+        children: Those of them that are played.
+        elite: Best played layouts, of which changes are made.
+        repeats: Plays, each with other lengths, before a layout counts among them.
+        seeds: Seeds of lengths while searching, the best are played with all; the result is played with others.
+        window_s: Seconds of a play. A pool takes minutes until long answers are as many as they will be, and layouts rank
+            otherwise before.
         seed: Of the moves.
         solver: MILP back end of the starts.
         time_limit: Seconds in all; the best so far is returned then.
@@ -49,10 +59,12 @@ class ServedSearch:
     starts: int = 10
     moves: int = 1000
     finalists: int = 2
-    climbs: int = 3
-    played_moves: int = 200
-    seeds: tuple[int, ...] = (101, 102)
-    search_window_s: float = 120.0
+    rounds: int = 40
+    proposals: int = 100
+    children: int = 16
+    elite: int = 8
+    repeats: int = 4
+    seeds: tuple[int, ...] = tuple(range(101, 117))
     window_s: float = 300.0
     seed: int = 0
     solver: str | Backend = "highs"
@@ -61,12 +73,12 @@ class ServedSearch:
     @property
     def most_estimates(self) -> int:
         """Moves by formula."""
-        return self.starts * self.moves
+        return self.starts * self.moves + self.rounds * self.proposals
 
     @property
     def most_plays(self) -> int:
         """Layouts played at most."""
-        return self.starts * self.finalists + self.climbs * self.played_moves
+        return self.starts * self.finalists + self.rounds * self.children
 
 
 @dataclass(frozen=True)
@@ -132,7 +144,9 @@ class _Search:
         self.tried = 0
         self.generator = np.random.default_rng(options.seed)
         self.estimates: dict[Pipelines, float] = {}
-        self.plays: dict[Pipelines, float] = {}
+        self.plays: dict[Pipelines, list[float]] = {}
+        most = min(pool.max_stages, options.max_stages or pool.max_stages)
+        self.limits = (1, most) if options.stages is None else (options.stages, options.stages)
 
     @property
     def over(self) -> bool:
@@ -143,8 +157,9 @@ class _Search:
         """One more step, and the best so far."""
         self.tried += 1
         if self.told is not None:
-            options, best = self.options, max((self.plays or self.estimates).values())
-            what = f"best {best:,.1f} decode tokens/s, {'played' if self.plays else 'by formula'}"
+            options, best = self.options, self._best_so_far()
+            rate = self.mean(best) if self.plays else self.estimate(best)
+            what = f"best {rate:,.1f} decode tokens/s, {'played' if self.plays else 'by formula'}"
             total = options.most_estimates + options.most_plays
             self.told(what, min(self.tried, total), total)
 
@@ -157,8 +172,7 @@ class _Search:
             winner = self._best_of(starts)
         except KeyboardInterrupt:
             interrupted = True
-            known = self.plays or self.estimates
-            winner = max(known, key=lambda layout: known[layout])
+            winner = self._best_so_far()
         network = pool_network(self.pool, winner)
         window = self.options.window_s
         return ServedSolution(
@@ -174,46 +188,109 @@ class _Search:
         )
 
     def _best_of(self, starts: list[Pipelines]) -> Pipelines:
+        options = self.options
         finalists: list[Pipelines] = []
-        for start in starts[: self.options.starts]:
+        for start in starts[: options.starts]:
             before = len(self.estimates)
-            self._climb(start, self.estimate, self.options.moves)
+            self._climb(start)
             finalists += self._finalists([start, *list(self.estimates)[before:]])
-        for layout in finalists:
-            if self.over and self.plays:
+        self._play(list(dict.fromkeys(finalists)), 1)
+        for done in range(options.rounds):
+            # At first every number of stages is followed, later what serves most.
+            elite = self._elite(1 + int(options.elite * (done / options.rounds) ** 2))
+            if self.over:
                 break
-            self.play(layout)
+            self._play(self._proposed(elite), 1)
+        best, count = self._elite(options.elite), options.repeats
+        while count < len(options.seeds) and not self.over:
+            count = min(2 * count, len(options.seeds))
+            self._play(best, count)
+            best.sort(key=lambda layout: self.mean(layout, count), reverse=True)
+            best = best[: -(-len(best) // 2)]
+        return best[0]
+
+    def _best_so_far(self) -> Pipelines:
+        """The best of those that were played often enough to say so, or played at all, or by formula."""
+        if not self.plays:
+            return max(self.estimates, key=self.estimate)
+        often = min(self.options.repeats, max(map(len, self.plays.values())))
+        return max((layout for layout, known in self.plays.items() if len(known) >= often), key=self.mean)
+
+    def _elite(self, alike: int) -> list[Pipelines]:
+        """The best of all that were played, by means over the same seeds: the best half of each round gets twice as many."""
+        options, best, count = self.options, list(self.plays), 1
+        repeats = min(options.repeats, len(options.seeds))
+        while True:
+            best.sort(key=lambda layout: self.mean(layout, count), reverse=True)
+            many = repeats // count
+            best = _unlike(best, options.elite * many, alike * many)
+            if count == repeats or self.over:
+                return best[: options.elite]
+            count = min(2 * count, repeats)
+            self._play(best, count)
+
+    def _proposed(self, elite: list[Pipelines]) -> list[Pipelines]:
+        """Changes of the elite that promise most: by the formula, which errs alike for what is alike, and by chance."""
+        ratings: dict[Pipelines, float] = {}
+        for _ in range(self.options.proposals):
+            if self.over:
+                break
             self.tell()
-        climbed = sorted(self.plays, key=lambda layout: self.plays[layout], reverse=True)[: self.options.climbs]
-        for layout in climbed:
-            self._climb(layout, self.play, self.options.played_moves)
-        return max(self.plays, key=lambda layout: self.plays[layout])
+            parent = elite[int(self.generator.integers(len(elite)))]
+            chance = math.exp(FORMULA_ERROR * self.generator.standard_normal())
+            other = self._moved(parent, int(self.generator.geometric(ONE_MOVE)))
+            if other is None or other in self.plays or other in ratings:
+                continue
+            try:
+                change = self.estimate(other) / self.estimate(parent)
+            except SolverError:
+                continue
+            ratings[other] = change * chance
+        return sorted(ratings, key=lambda layout: ratings[layout], reverse=True)[: self.options.children]
+
+    def _moved(self, layout: Pipelines, moves: int) -> Pipelines | None:
+        """So many random changes at once, or ``None`` where one leads nowhere."""
+        other: Pipelines | None = layout
+        for _ in range(moves):
+            other = moved(self.pool, other, self.generator, self.limits) if other is not None else None
+        return other
+
+    def mean(self, layout: Pipelines, count: int | None = None) -> float:
+        """Of the first ``count`` plays of a layout, by default of all."""
+        first = self.plays[layout][:count]
+        return sum(first) / len(first)
 
     def _finalists(self, climbed: list[Pipelines]) -> list[Pipelines]:
-        """The best of one climb: the formula errs by how many stages there are, so every climb has finalists.
-
-        Layouts of one climb are alike: of those with equal stages in another order only the best is one.
-        """
-        best: dict[tuple[tuple[Stage, ...], ...], Pipelines] = {}
-        for layout in sorted(climbed, key=self.estimate, reverse=True):
-            key = tuple(sorted(tuple(sorted(p.stages, key=lambda s: (s.layers, s.nodes))) for p in layout))
-            best.setdefault(key, layout)
-            if len(best) == self.options.finalists:
-                break
-        return list(best.values())
+        """The best of one climb: the formula errs by how many stages there are, so every climb has finalists."""
+        return _unlike(sorted(climbed, key=self.estimate, reverse=True), self.options.finalists, self.options.finalists)
 
     def estimate(self, layout: Pipelines) -> float:
         if layout not in self.estimates:
             self.estimates[layout] = estimate_served(self.pool, pool_network(self.pool, layout)).decode_tokens_s
         return self.estimates[layout]
 
-    def play(self, layout: Pipelines) -> float:
-        if layout not in self.plays:
+    def _play(self, layouts: list[Pipelines], count: int) -> None:
+        """Play each with the first ``count`` seeds, as many at once as there are processors."""
+        tasks = []
+        for layout in layouts:
             network = pool_network(self.pool, layout)
-            self.plays[layout] = play_served(
-                self.pool, network, self.options.seeds, window_s=self.options.search_window_s
-            ).mean
-        return self.plays[layout]
+            tasks += [(layout, network, seed) for seed in self.options.seeds[len(self.plays.get(layout, ())) : count]]
+
+        def rate(task: tuple[Pipelines, PoolNetwork, int]) -> float:
+            try:
+                return play_served(self.pool, task[1], (task[2],), window_s=self.options.window_s).mean
+            except SolverError:
+                return 0.0
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            for (layout, _, _), result in zip(tasks, threads.map(rate, tasks), strict=True):
+                known = self.plays.setdefault(layout, [])
+                known.append(result)
+                if len(known) == 1:
+                    self.tell()
+                if self.over:
+                    threads.shutdown(cancel_futures=True)
+                    break
 
     def _starts(self) -> list[Pipelines]:
         """The placement of most flow for every number of stages; for several pipelines, of equal shares of the nodes."""
@@ -254,77 +331,34 @@ class _Search:
             raise refused
         return found
 
-    def _climb(self, layout: Pipelines, worth: Callable[[Pipelines], float], moves: int) -> None:
-        """Random moves, kept when they are no worse; what all are worth is remembered."""
-        value = worth(layout)
-        for _ in range(moves):
+    def _climb(self, layout: Pipelines) -> None:
+        """Random moves, kept when the formula says no less; what it says of all is remembered."""
+        value = self.estimate(layout)
+        for _ in range(self.options.moves):
             if self.over:
                 break
             self.tell()
-            other = self._moved(layout)
+            other = moved(self.pool, layout, self.generator, self.limits)
             if other is None:
                 continue
             try:
-                rate = worth(other)
+                rate = self.estimate(other)
             except SolverError:
                 continue
             if rate >= value:
                 layout, value = other, rate
 
-    def _moved(self, layout: Pipelines) -> Pipelines | None:
-        """One random move, or ``None`` where it leads nowhere."""
-        draw = self.generator.integers
-        which = int(draw(len(layout)))
-        stages = list(layout[which].stages)
-        a, b = int(draw(len(stages))), int(draw(len(stages)))
-        kind = int(draw(5))
-        if kind == 0:
-            stages[a], stages[b] = stages[b], stages[a]
-        elif kind == 1:
-            stages.insert(b, stages.pop(a))
-        elif kind == 2:
-            if a == b or stages[a].layers < 2:
-                return None
-            stages[a] = Stage(stages[a].layers - 1, stages[a].nodes)
-            stages[b] = Stage(stages[b].layers + 1, stages[b].nodes)
-        else:
-            return self._nodes_moved(layout, which, a, kind)
-        changed = Placement(tuple(stages))
-        if changed == layout[which] or not self.pool.check(changed).feasible:
-            return None
-        return (*layout[:which], changed, *layout[which + 1 :])
 
-    def _nodes_moved(self, layout: Pipelines, which: int, a: int, kind: int) -> Pipelines | None:
-        """A node of stage ``a`` exchanged for a node of another stage, moved there, or an idle one added."""
-        draw = self.generator.integers
-        goal = int(draw(len(layout)))
-        b = int(draw(len(layout[goal].stages)))
-        parts = [[list(stage.nodes) for stage in placement.stages] for placement in layout]
-        source, target = parts[which][a], parts[goal][b]
-        if (which, a) == (goal, b):
-            used = np.sum([stage for pipeline in parts for stage in pipeline], axis=0)
-            idle = [c for c, count in enumerate(self.pool.counts) if used[c] < count]
-            if not idle:
-                return None
-            source[idle[int(draw(len(idle)))]] += 1
-        else:
-            held = [c for c, count in enumerate(source) if count]
-            c = held[int(draw(len(held)))]
-            source[c] -= 1
-            target[c] += 1
-            if kind == 4:
-                back = [d for d, count in enumerate(target) if count and d != c]
-                if not back:
-                    return None
-                d = back[int(draw(len(back)))]
-                target[d] -= 1
-                source[d] += 1
-            if not sum(source):
-                return None
-        changed = tuple(
-            Placement(
-                tuple(Stage(stage.layers, tuple(nodes)) for stage, nodes in zip(placement.stages, counts, strict=True))
-            )
-            for placement, counts in zip(layout, parts, strict=True)
-        )
-        return changed if all(self.pool.check(placement).feasible for placement in changed) else None
+def _unlike(layouts: Iterable[Pipelines], count: int, alike: int) -> list[Pipelines]:
+    """The first ``count``: one of those with equal stages in another order, ``alike`` of those with as many stages."""
+    first: dict[tuple[tuple[Stage, ...], ...], Pipelines] = {}
+    by_stages: Counter[tuple[int, ...]] = Counter()
+    for layout in layouts:
+        key = tuple(sorted(tuple(sorted(p.stages, key=lambda s: (s.layers, s.nodes))) for p in layout))
+        stages = tuple(map(len, key))
+        if key not in first and by_stages[stages] < alike:
+            first[key] = layout
+            by_stages[stages] += 1
+            if len(first) == count:
+                break
+    return list(first.values())
