@@ -152,14 +152,13 @@ def test_less_than_the_demand_is_served_in_both_modes() -> None:
         ({}, "is in mode auto"),
     ],
 )
-def test_shares_that_are_off_are_named(plan: Plan, shares: dict[str, float], message: str) -> None:
+def test_shares_that_are_off_are_named(plan: Plan, tiny_plan: Plan, shares: dict[str, float], message: str) -> None:
     """The verification believes no share."""
     item = plan.modes[0]
     modes = tuple(item.model_copy(update={"mode": mode, "share": share}) for mode, share in shares.items())
     assert any(message in text for text in verify_plan(plan.model_copy(update={"modes": modes})).sentences)
-    other = plan_scenario(load_scenario("tiny"))
     assert any(
-        "not in mode auto" in text for text in verify_plan(other.model_copy(update={"modes": (item,)})).sentences
+        "not in mode auto" in text for text in verify_plan(tiny_plan.model_copy(update={"modes": (item,)})).sentences
     )
 
 

@@ -13,7 +13,6 @@ from coralopt.planning import (
     PlanRequest,
     VerifiedPlanning,
     VerifiedSettings,
-    plan_scenario,
     plan_verified,
     play_again,
 )
@@ -66,12 +65,11 @@ def test_a_failed_plan_is_never_called_verified() -> None:
     assert any("fails its own simulation" in line for line in play_again(failed.plan))
 
 
-def test_a_pool_without_room_ends_the_search() -> None:
+def test_a_pool_without_room_ends_the_search(tiny_plan: Plan) -> None:
     """Headroom that the pool cannot give is taken back halfway; without any room the plan stays failed."""
     document = dict(load_scenario("tiny").document)
-    plan = plan_scenario(load_scenario("tiny"))
     used: dict[str, int] = {}
-    for item in plan.instances:
+    for item in tiny_plan.instances:
         for name, count in item.nodes().items():
             used[name] = used.get(name, 0) + count * item.count
     tight = scenario_from_mapping({**document, "pool": {"regions": {"us-east-2": {"configurations": used}}}})

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from coralopt import load_scenario
 from coralopt.errors import LibraryError
 from coralopt.placement import throughput_of
 from coralopt.scenario.resolved import ResolvedScenario
@@ -24,21 +23,9 @@ from coralopt.templates import (
 )
 
 
-@pytest.fixture(scope="module")
-def scenario() -> ResolvedScenario:
-    """The smallest built-in scenario."""
-    return load_scenario("tiny")
-
-
-@pytest.fixture(scope="module")
-def library(scenario: ResolvedScenario) -> TemplateLibrary:
-    """Its library, built once."""
-    return build_library(scenario)
-
-
-def test_throughput_is_that_of_the_placement(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_throughput_is_that_of_the_placement(tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary) -> None:
     """The stored number must be what the stored placement really gives, for every template."""
-    for table, phase in zip(scenario_tables(scenario), library.phases, strict=True):
+    for table, phase in zip(scenario_tables(tiny_scenario), tiny_library.phases, strict=True):
         assert len(phase) > 0
         for row in range(len(phase)):
             placement = phase.placement(row)
@@ -48,37 +35,37 @@ def test_throughput_is_that_of_the_placement(scenario: ResolvedScenario, library
             assert sum(stage.layers for stage in placement.stages) == table.layers
 
 
-def test_round_trip(library: TemplateLibrary, tmp_path: Path) -> None:
+def test_round_trip(tiny_library: TemplateLibrary, tmp_path: Path) -> None:
     """What is read is what was written, bit for bit."""
-    save_library(library, tmp_path / "l.parquet")
-    again = load_library(tmp_path / "l.parquet", expected_digest=library.digest)
-    assert content_digest(again) == content_digest(library)
-    assert again.configurations == library.configurations
-    assert [p.examined for p in again.phases] == [p.examined for p in library.phases]
+    save_library(tiny_library, tmp_path / "l.parquet")
+    again = load_library(tmp_path / "l.parquet", expected_digest=tiny_library.digest)
+    assert content_digest(again) == content_digest(tiny_library)
+    assert again.configurations == tiny_library.configurations
+    assert [p.examined for p in again.phases] == [p.examined for p in tiny_library.phases]
 
 
-def test_same_for_any_worker_count(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_same_for_any_worker_count(tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary) -> None:
     """Threads must not change a single template."""
-    assert content_digest(build_library(scenario, workers=1)) == content_digest(library)
+    assert content_digest(build_library(tiny_scenario, workers=1)) == content_digest(tiny_library)
 
 
-def test_stale_library_is_refused(library: TemplateLibrary, tmp_path: Path) -> None:
+def test_stale_library_is_refused(tiny_library: TemplateLibrary, tmp_path: Path) -> None:
     """Planning with another scenario's templates would give a wrong plan without a word."""
     path = tmp_path / "l.parquet"
-    save_library(library, path)
+    save_library(tiny_library, path)
     with pytest.raises(LibraryError, match="stale"):
         load_library(path, expected_digest="0" * 64)
 
 
-def test_reused_when_nothing_changed(scenario: ResolvedScenario, tmp_path: Path) -> None:
+def test_reused_when_nothing_changed(tiny_scenario: ResolvedScenario, tmp_path: Path) -> None:
     """The second call reads; a changed scenario is refused, `rebuild` replaces."""
     path = tmp_path / "l.parquet"
-    assert obtain_library(scenario, path)[1] is False
-    assert obtain_library(scenario, path)[1] is True
-    assert obtain_library(scenario, path, rebuild=True)[1] is False
+    assert obtain_library(tiny_scenario, path)[1] is False
+    assert obtain_library(tiny_scenario, path)[1] is True
+    assert obtain_library(tiny_scenario, path, rebuild=True)[1] is False
 
 
-def test_corrupt_and_foreign_files(library: TemplateLibrary, tmp_path: Path) -> None:
+def test_corrupt_and_foreign_files(tiny_library: TemplateLibrary, tmp_path: Path) -> None:
     """Each bad file gets a sentence that names it, never a traceback of the Parquet reader."""
     path = tmp_path / "l.parquet"
     with pytest.raises(LibraryError, match="no such"):
@@ -89,17 +76,17 @@ def test_corrupt_and_foreign_files(library: TemplateLibrary, tmp_path: Path) -> 
     pq.write_table(pa.table({"a": [1, 2]}), path)
     with pytest.raises(LibraryError, match="not a template library"):
         load_library(path)
-    save_library(library, path)
+    save_library(tiny_library, path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LibraryError):
         load_library(path)
 
 
-def test_changed_content_is_noticed(library: TemplateLibrary, tmp_path: Path) -> None:
+def test_changed_content_is_noticed(tiny_library: TemplateLibrary, tmp_path: Path) -> None:
     """A file edited by another tool no longer matches its own content digest."""
     path = tmp_path / "l.parquet"
-    save_library(library, path)
+    save_library(tiny_library, path)
     table = pq.read_table(path)
     index = table.schema.get_field_index("throughput_tokens_s")
     doubled = pa.array(np.asarray(table.column(index)) * 2)
@@ -109,11 +96,11 @@ def test_changed_content_is_noticed(library: TemplateLibrary, tmp_path: Path) ->
 
 
 def test_a_failed_write_leaves_nothing(
-    library: TemplateLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_library: TemplateLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk or a kill midway must neither leave a broken library nor harm the old one."""
     path = tmp_path / "l.parquet"
-    save_library(library, path)
+    save_library(tiny_library, path)
     before = path.read_bytes()
 
     def explode(*args: object, **kwargs: object) -> None:
@@ -121,6 +108,6 @@ def test_a_failed_write_leaves_nothing(
 
     monkeypatch.setattr(pq, "write_table", explode)
     with pytest.raises(LibraryError, match="No space left"):
-        save_library(library, path)
+        save_library(tiny_library, path)
     assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == ["l.parquet"]

@@ -34,23 +34,13 @@ from coralopt.templates.parts import Parts
 from coralopt.templates.tasks import cut_into_tasks
 
 
-@pytest.fixture(scope="module")
-def scenario() -> ResolvedScenario:
-    """The smallest built-in scenario."""
-    return load_scenario("tiny")
-
-
-@pytest.fixture(scope="module")
-def library(scenario: ResolvedScenario) -> TemplateLibrary:
-    """Its library, swept."""
-    return build_library(scenario)
-
-
-def test_sample_of_the_sweep_is_part_of_the_whole(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_sample_of_the_sweep_is_part_of_the_whole(
+    tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary
+) -> None:
     """A sample must hold the very templates that the whole library holds on those node sets."""
-    some = build_library(scenario, method=BuildMethod(sample=20, seed=3))
+    some = build_library(tiny_scenario, method=BuildMethod(sample=20, seed=3))
     assert sum(phase.examined for phase in some.phases) == 20
-    for part, whole in zip(some.phases, library.phases, strict=True):
+    for part, whole in zip(some.phases, tiny_library.phases, strict=True):
         for row in range(len(part)):
             there = whole.find(part.usage[row])
             assert there is not None
@@ -58,9 +48,9 @@ def test_sample_of_the_sweep_is_part_of_the_whole(scenario: ResolvedScenario, li
             assert whole.placement(there) == part.placement(row)
 
 
-def test_samples_are_seeded_and_cover_everything(scenario: ResolvedScenario) -> None:
+def test_samples_are_seeded_and_cover_everything(tiny_scenario: ResolvedScenario) -> None:
     """One seed, one sample; a sample as large as the scenario is all of it; tasks never share a node set."""
-    families = scenario_node_sets(scenario)
+    families = scenario_node_sets(tiny_scenario)
 
     def drawn(seed: int, sample: int | None) -> list[tuple[int, bytes]]:
         tasks = cut_into_tasks(families, BuildMethod("highs", sample=sample, seed=seed))
@@ -74,20 +64,22 @@ def test_samples_are_seeded_and_cover_everything(scenario: ResolvedScenario) -> 
     assert sorted(drawn(0, None)) == sorted(everything)
 
 
-def test_milp_library_equals_the_sweep(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_milp_library_equals_the_sweep(tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary) -> None:
     """Another solver and formulation, in worker processes or not, the same throughputs; the check command's own way."""
     for formulation, sample, workers in (("tight", 6, 2), ("paper", 1, 1)):
         method = BuildMethod("highs", formulation, sample=sample, seed=1)
-        result = check_library(library, method=method, workers=workers)
+        result = check_library(tiny_library, method=method, workers=workers)
         assert result.ok, result.violations
         assert result.compared == sample
 
 
-def test_check_finds_a_wrong_template(scenario: ResolvedScenario, library: TemplateLibrary) -> None:
+def test_check_finds_a_wrong_template(tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary) -> None:
     """A library with a lowered throughput and a lost template must not pass."""
-    phase = library.phases[0]
+    phase = tiny_library.phases[0]
     lowered = replace(phase, throughput=phase.throughput * 0.9)
-    result = check_library(replace(library, phases=(lowered, *library.phases[1:])), method=BuildMethod(sample=40))
+    result = check_library(
+        replace(tiny_library, phases=(lowered, *tiny_library.phases[1:])), method=BuildMethod(sample=40)
+    )
     assert not result.ok
     assert any("finds" in text for text in result.violations)
     cut = replace(
@@ -97,42 +89,44 @@ def test_check_finds_a_wrong_template(scenario: ResolvedScenario, library: Templ
             for name in ("usage", "throughput", "stage_layers", "node_configuration", "node_stage")
         },
     )
-    result = check_library(replace(library, phases=(cut, *library.phases[1:])), method=BuildMethod(sample=10**6))
+    result = check_library(
+        replace(tiny_library, phases=(cut, *tiny_library.phases[1:])), method=BuildMethod(sample=10**6)
+    )
     assert [text for text in result.violations if "the library has no placement" in text]
 
 
-def test_check_that_settles_nothing_fails(library: TemplateLibrary) -> None:
+def test_check_that_settles_nothing_fails(tiny_library: TemplateLibrary) -> None:
     """A solver out of time settles nothing in favour of a library, and a check that settled nothing fails."""
     hurried = {"time_limit": 1e-9}
-    result = check_library(library, method=BuildMethod("highs", options=hurried, sample=3, seed=1), workers=1)
+    result = check_library(tiny_library, method=BuildMethod("highs", options=hurried, sample=3, seed=1), workers=1)
     assert not result.ok
     assert "settled none of 3" in result.violations[0]
     assert sum(result.open.values()) == 3
 
 
-def test_sampled_library_is_not_for_planning(scenario: ResolvedScenario, tmp_path: Path) -> None:
+def test_sampled_library_is_not_for_planning(tiny_scenario: ResolvedScenario, tmp_path: Path) -> None:
     """Planning on a sample would lose optima without a word."""
     path = tmp_path / "l.parquet"
-    obtain_library(scenario, path, method=BuildMethod(sample=5))
+    obtain_library(tiny_scenario, path, method=BuildMethod(sample=5))
     with pytest.raises(LibraryError, match="sample"):
-        obtain_library(scenario, path)
+        obtain_library(tiny_scenario, path)
     with pytest.raises(LibraryError, match="built by"):
-        obtain_library(scenario, path, method=BuildMethod(sample=5, seed=1))
-    assert obtain_library(scenario, path, method=BuildMethod(sample=5))[1] is True
+        obtain_library(tiny_scenario, path, method=BuildMethod(sample=5, seed=1))
+    assert obtain_library(tiny_scenario, path, method=BuildMethod(sample=5))[1] is True
 
 
 def test_library_carries_its_scenario_and_method(
-    scenario: ResolvedScenario, library: TemplateLibrary, tmp_path: Path
+    tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary, tmp_path: Path
 ) -> None:
     """The check and the rankings need nothing but the file."""
-    save_library(library, tmp_path / "l.parquet")
+    save_library(tiny_library, tmp_path / "l.parquet")
     again = load_library(tmp_path / "l.parquet")
-    assert again.document == scenario.document
+    assert again.document == tiny_scenario.document
     assert again.method["solver"] == "dp"
 
 
 def test_interrupted_build_goes_on(
-    scenario: ResolvedScenario, library: TemplateLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was done before the interruption is not done again, the result is the same, and nothing is left behind."""
     path = tmp_path / "l.parquet"
@@ -148,23 +142,23 @@ def test_interrupted_build_goes_on(
 
     monkeypatch.setattr(InProcess, "run", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
-        obtain_library(scenario, path)
+        obtain_library(tiny_scenario, path)
     assert not path.exists()
     monkeypatch.undo()
     asked: list[int] = []
     monkeypatch.setattr(InProcess, "run", lambda s, f, c, tasks: (asked.append(len(tasks)), run(s, f, c, tasks))[1])
-    again, reused = obtain_library(scenario, path)
+    again, reused = obtain_library(tiny_scenario, path)
     assert not reused
-    assert asked == [len(scenario.model_phases) - 1]
-    assert content_digest(again) == content_digest(library)
+    assert asked == [len(tiny_scenario.model_phases) - 1]
+    assert content_digest(again) == content_digest(tiny_library)
     assert [item.name for item in tmp_path.iterdir()] == ["l.parquet"]
 
 
-def test_damaged_and_foreign_parts_are_not_used(scenario: ResolvedScenario, tmp_path: Path) -> None:
+def test_damaged_and_foreign_parts_are_not_used(tiny_scenario: ResolvedScenario, tmp_path: Path) -> None:
     """A half-written part, or one of another scenario, must be made anew."""
     parts = Parts(tmp_path / "l.parquet", "key")
     method = BuildMethod(sample=4)
-    build_library(scenario, method=method, keep_parts_for=tmp_path / "l.parquet")
+    build_library(tiny_scenario, method=method, keep_parts_for=tmp_path / "l.parquet")
     folder = next(tmp_path.glob(".l.parquet.*.parts"))
     folder.rename(parts.folder)
     assert len(parts.load(2)) == 2
@@ -175,7 +169,7 @@ def test_damaged_and_foreign_parts_are_not_used(scenario: ResolvedScenario, tmp_
 
 
 def test_a_full_disk_is_one_sentence(
-    scenario: ResolvedScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_scenario: ResolvedScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No traceback and no half-written part when the parts do not fit."""
 
@@ -184,7 +178,7 @@ def test_a_full_disk_is_one_sentence(
 
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(LibraryError, match="No space left"):
-        obtain_library(scenario, tmp_path / "l.parquet")
+        obtain_library(tiny_scenario, tmp_path / "l.parquet")
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
@@ -248,14 +242,16 @@ def test_names_are_checked() -> None:
         build_module.build_library(load_scenario("tiny"), method=BuildMethod("nosuch"))
 
 
-def test_ray_missing_is_one_sentence(scenario: ResolvedScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_missing_is_one_sentence(tiny_scenario: ResolvedScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra that has to be installed is named."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"coralopt\[ray\]"):
-        build_library(scenario, executor="ray")
+        build_library(tiny_scenario, executor="ray")
 
 
-def test_a_ray_that_does_not_start_is_one_sentence(scenario: ResolvedScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_start_is_one_sentence(
+    tiny_scenario: ResolvedScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It raises exceptions of any class."""
 
     def init(**_: object) -> None:
@@ -263,4 +259,4 @@ def test_a_ray_that_does_not_start_is_one_sentence(scenario: ResolvedScenario, m
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
     with pytest.raises(LibraryError, match=r"could not be started or reached: The current node timed out .*startup\.$"):
-        build_library(scenario, executor="ray")
+        build_library(tiny_scenario, executor="ray")

@@ -16,7 +16,7 @@ from coralopt.planning import LastValue, PlanRequest, RollingSettings, WarmState
 from coralopt.planning.rolling.epochs import EpochInputs
 from coralopt.scenario import load_scenario, scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates import build_library
+from coralopt.templates import TemplateLibrary
 from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
 
 
@@ -27,9 +27,9 @@ def tiny() -> ResolvedScenario:
 
 
 @pytest.fixture(scope="module")
-def request_(tiny: ResolvedScenario) -> PlanRequest:
+def request_(tiny: ResolvedScenario, tiny_library: TemplateLibrary) -> PlanRequest:
     """Its library is made once; demand, supply and prices do not change it."""
-    return PlanRequest(tiny, warm=WarmState().with_library(tiny, build_library(tiny)))
+    return PlanRequest(tiny, warm=WarmState().with_library(tiny, tiny_library))
 
 
 def inputs_of(scenario: ResolvedScenario, factors: list[float]) -> EpochInputs:
