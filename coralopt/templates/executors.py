@@ -114,9 +114,10 @@ class ProcessPool:
                 "a worker process died (killed, or out of memory); finished parts are kept, run the same command again"
             ) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - before:
                 child.terminate()
+            # Waits for the pool's thread: one that ends while Python does may print a traceback of its own.
+            pool.shutdown(cancel_futures=True)
 
 
 def _submit(pool: ProcessPoolExecutor, task: object) -> Future[Any]:
