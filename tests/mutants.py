@@ -32,6 +32,7 @@ TESTS = {
     "coralopt_scip": ("solvers",),
     "coralopt_gurobi": ("solvers",),
     "coralopt_pyomo": ("solvers",),
+    "plan": ("plan", "planning/test_operations.py"),
     "report": ("cli",),
     "scenario": ("scenario", "catalog/test_price_files.py", "planning/test_operations.py"),
     "throughput": ("throughput", "templates/test_patterns.py"),

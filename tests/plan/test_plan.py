@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from coralopt import load_scenario, plan_scenario, verify_plan
+from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import PlanError
 from coralopt.placement.best import best_placement
 from coralopt.plan import Plan, PlannedCase, PlannedClass, plan_schema
@@ -121,6 +121,22 @@ def test_parts_that_the_scenario_knows_nothing_of_are_named(plan: Plan) -> None:
     ):
         sentences = verify_plan(plan.model_copy(update=change)).sentences
         assert any(sentence in text for text in sentences), sentences
+
+
+@pytest.mark.parametrize(
+    ("units", "sentence"), [(0.0, "no whole number"), (1.5, "no whole number"), (99.0, "more than the whole pipeline")]
+)
+def test_latency_budgets_are_whole_units_within_the_slo(units: float, sentence: str) -> None:
+    """Where the scenario splits the SLO freely; one unit is a fourth of what an equal split gives."""
+    document = {**load_scenario("tiny").document, "placement": {"latency_budgets": "free", "budget_units": 4}}
+    plan = plan_scenario(scenario_from_mapping(document))
+    assert verify_plan(plan).ok
+    first, *rest = plan.instances
+    phase = next(item for item in plan.resolved.model_phases if item.key == f"{first.model}/{first.phase}")
+    budget_ms = units * phase.budget_ms / (4 * len(first.stages))
+    stages = tuple(stage.model_copy(update={"latency_budget_ms": budget_ms}) for stage in first.stages)
+    wrong = plan.model_copy(update={"instances": (first.model_copy(update={"stages": stages}), *rest)})
+    assert any(sentence in text for text in verify_plan(wrong).sentences), verify_plan(wrong).sentences
 
 
 def test_unreadable_plans(tmp_path: Path) -> None:

@@ -353,6 +353,8 @@ def test_demand_cases_are_one_two_stage_programme(library: Path) -> None:
     wrong = plan.model_copy(update={"cases": (less, *plan.cases[1:])})
     assert any("not as stated" in line for line in verify_plan(wrong).sentences)
     assert any("is missing" in line for line in verify_plan(plan.model_copy(update={"cases": ()})).sentences)
+    twice = plan.model_copy(update={"cases": (*plan.cases, plan.cases[0])})
+    assert any("not one of the scenario, or twice" in line for line in verify_plan(twice).sentences)
     with pytest.raises(OptionError, match="leave out --on-infeasible"):
         plan_scenario(scenario(cases), library=library, on_infeasible="shortfall")
 
