@@ -190,10 +190,14 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Rank 0 serves when every other stage can be told to stop.
     if options.headless:
+        others[0].sendall(b"1")
         stop.wait()
         end_workers(workers)
         return
+    for other in others:
+        other.recv(1)
     server = Server(options)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     print(f"serving on {options.port} with {len(others)} other stages", flush=True)
