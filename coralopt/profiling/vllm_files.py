@@ -15,9 +15,12 @@ from typing import Any
 from coralopt.errors import CoraloptError
 from coralopt.profiling.fit import Phase, Point
 from coralopt.profiling.profile import ProfileOptions
+from coralopt.throughput.engines import graph_sizes
 
 #: Tokens of an answer when decode is measured; their mean distance is one step.
 DECODE_TOKENS = 33
+#: CUDA graphs of prompts end here, tokens.
+MOST_CAPTURED = 8192
 #: Which server a point belongs to.
 SEEDS = {"prefill": 0, "decode": 1}
 #: Random prompts come out a token or two longer or shorter; lengths that differ by less are one.
@@ -26,18 +29,23 @@ SAME_LENGTH = 0.03
 MOST_BYTES = 200 * 1024 * 1024
 
 
-def serve_parameters(options: ProfileOptions, overrides: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def serve_parameters(
+    options: ProfileOptions, overrides: Mapping[str, Any] | None = None, graphs: bool = False
+) -> list[dict[str, Any]]:
     """Two servers for every layer count, for prefill and for decode; ``overrides`` joins ``--hf-overrides``.
 
-    The one for decode fills its KV cache with anything, so that no prompt is computed between decode steps. The seeds say
+    The one for decode fills its KV cache with anything, so that no prompt is computed between decode steps. With
+    ``graphs`` the one for prefill has CUDA graphs for its prompts, as `coralopt launch` starts servers. The seeds say
     which points belong to which server (``--link-vars seed=seed``).
     """
+    most_tokens = max(options.prompt_tokens) * max(options.prompts)
+    captured = {"compilation_config": {"cudagraph_capture_sizes": graph_sizes(min(most_tokens, MOST_CAPTURED))}}
     filled = {"kv_transfer_config": {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}}
     return [
         {
             "_benchmark_name": f"{phase}-layers-{count}",
             "hf_overrides": {**(overrides or {}), "num_hidden_layers": count},
-            **(filled if phase == "decode" else {}),
+            **(filled if phase == "decode" else captured if graphs else {}),
             "seed": seed,
         }
         for count in options.layers

@@ -16,6 +16,7 @@ from coralopt.profiling.child import run_child
 from coralopt.profiling.fit import Point
 from coralopt.profiling.profile import ProfileOptions, machine
 from coralopt.profiling.vllm_files import DECODE_TOKENS, bench_parameters, read_bench_files, serve_parameters
+from coralopt.throughput.engines import own_graphs
 from coralopt.types import Progress
 
 #: Nothing is fetched or told to anybody.
@@ -61,7 +62,10 @@ def profile_with_vllm(
         directory = Path(temporary) if keep is None else keep
         directory.mkdir(parents=True, exist_ok=True)
         serve, bench = directory / "serve.json", directory / "bench.json"
-        serve.write_text(json.dumps(serve_parameters(options, overrides), indent=1), encoding="utf-8")
+        serve.write_text(
+            json.dumps(serve_parameters(options, overrides, not cpu and not own_graphs(extra)), indent=1),
+            encoding="utf-8",
+        )
         bench.write_text(json.dumps(bench_parameters(options), indent=1), encoding="utf-8")
         argv = sweep_command(program, model, options, _free_port(), serve, bench, directory / "sweep", extra)
 

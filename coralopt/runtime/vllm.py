@@ -14,6 +14,7 @@ from coralopt.runtime.engine import Command, NodeJob
 from coralopt.runtime.launch import EngineVerdict
 from coralopt.runtime.vllm_rules import CONNECTORS, Rules, judge
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.throughput.engines import graph_sizes, own_graphs
 from coralopt.throughput.nodes import MEMORY_SHARE
 
 
@@ -135,9 +136,7 @@ class VllmEngine:
 
     def _graphs(self, job: NodeJob) -> list[str]:
         """CUDA graphs for steps with prompts, too; options of the user's own come first."""
-        chosen = ("cudagraph", "--compilation-config", "--enforce-eager")
-        own = any(text in option for option in self.extra for text in chosen)
-        if self.cpu or own or job.phase == "decode":
+        if self.cpu or own_graphs(self.extra) or job.phase == "decode":
             return []
         sizes = {"cudagraph_capture_sizes": graph_sizes(int(self._batching(job)[-1]))}
         return ["--compilation-config", json.dumps(sizes, separators=(",", ":"))]
@@ -183,23 +182,6 @@ class VllmEngine:
         if (job.pipeline.connector or "").startswith("Nixl") and job.rank == 0:
             names.append("VLLM_NIXL_SIDE_CHANNEL_HOST")
         return tuple(names)
-
-
-def graph_sizes(most_tokens: int) -> list[int]:
-    """Numbers of tokens that vLLM captures CUDA graphs for, ascending; a step is padded to the next of them.
-
-    vLLM's own sizes end at 512 tokens, or at twice the sequences of a batch. Above that the processor launches every
-    kernel, which takes longer than the kernels of a few hundred prompt tokens do: 35 ms in the median instead of 13 ms
-    in Qwen3-8B, 90 ms instead of 28 ms in Qwen3-30B-A3B (H100, docs/fidelity.md). At most 1 token in 9 is padding.
-
-    Args:
-        most_tokens: Tokens of the largest step; the last size.
-    """
-    sizes, size = [1, 2, 4], 8
-    while size < most_tokens:
-        sizes.append(size)
-        size += 8 if size < 256 else 32 if size < 512 else max(64, 2 ** (size.bit_length() - 1) // 16)
-    return [*(small for small in sizes if small < most_tokens), most_tokens]
 
 
 def _speculation(speculative: Speculative) -> str:

@@ -45,6 +45,7 @@ from coralopt.profiling.vllm_files import bench_parameters, serve_parameters
 from coralopt.profiling.vllm_run import sweep_command
 from coralopt.scenario import load_scenario
 from coralopt.throughput import build_tables, throughput_source
+from coralopt.throughput.engines import graph_sizes
 from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.throughput.layer_times import mixed_ms
 from coralopt.throughput.roofline import RooflineSource, pair_ms
@@ -457,6 +458,16 @@ def test_sweep_command_has_no_shell_in_it() -> None:
     assert "a b;c" in serve
     assert "y z" in serve
     assert all(value["hf_overrides"]["num_hidden_layers"] for value in serve_parameters(OPTIONS))
+
+
+def test_prompts_are_profiled_in_the_graphs_that_launch_has_captured() -> None:
+    """On GPUs; the server for decode keeps vLLM's own."""
+    servers = serve_parameters(OPTIONS, graphs=True)
+    most = max(OPTIONS.prompt_tokens) * max(OPTIONS.prompts)
+    for server in servers:
+        captured = server.get("compilation_config", {}).get("cudagraph_capture_sizes")
+        assert captured == (graph_sizes(most) if "prefill" in server["_benchmark_name"] else None)
+    assert not any("compilation_config" in server for server in serve_parameters(OPTIONS))
 
 
 def test_torch_refuses_what_it_cannot_measure() -> None:

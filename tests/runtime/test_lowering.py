@@ -17,7 +17,7 @@ from coralopt.errors import LaunchError, PlanError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.runtime import EngineVerdict, Launch, VllmEngine, check, lower
 from coralopt.runtime.naming import LONGEST, dns_label
-from coralopt.runtime.vllm import graph_sizes
+from coralopt.throughput.engines import graph_sizes
 
 L4 = {"1xL4": (1, 900.0)}
 L40S = {"1xL40S": (1, 900.0)}
