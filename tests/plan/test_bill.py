@@ -153,6 +153,15 @@ def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> N
     assert "no other than L40S" in bill_of(plan_scenario(alone)).against
 
 
+def test_a_type_of_one_region_is_in_the_pool(tiny_scenario: ResolvedScenario) -> None:
+    """L4 in one region, L40S in both: two types, which can be compared."""
+    both, one = {"1xL40S": 8, "1xL4": 8}, {"1xL40S": 8}
+    regions = {"us-east-2": {"configurations": both}, "ap-northeast-2": {"configurations": one}}
+    plan = plan_scenario(scenario_from_mapping({**tiny_scenario.document, "pool": {"regions": regions}}))
+    assert "no other than" not in bill_of(plan).against
+    assert "--one-gpu of `plan` and `show` does" in bill_of(plan).against
+
+
 def test_types_that_cost_more_by_their_bounds_are_not_searched(
     tiny_scenario: ResolvedScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
