@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import Allocation, AllocationProblem, fewest_gpus, solve_allocation
@@ -21,7 +21,8 @@ def gpus_of(problem: AllocationProblem, allocation: Allocation, gpus: np.ndarray
     return int((problem.usage[allocation.template] @ gpus) @ allocation.count)
 
 
-@settings(max_examples=15, deadline=None)
+# Many small problems are infeasible.
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     problem=allocation_problems(max_templates=3, max_regions=2, max_phases=2, max_available=2),
     seed=st.integers(0, 2**32 - 1),

@@ -332,13 +332,14 @@ def test_large_models_with_a_limit_have_a_process_of_their_own():
 def test_a_process_forked_during_a_solve_can_solve():
     """It inherits the lock that the solving thread holds, and a pool without its threads."""
     code = (
-        "import os, threading, time\n"
+        "import os, threading\n"
         "from coralopt.solving import solve_matrix\n"
         "from coralopt.testing.compliance.case import knapsack, market_split\n"
-        "solve = lambda: solve_matrix(market_split(), 'highs', {'time_limit': 3.0, 'rel_gap': 0.0})\n"
+        "begun, options = threading.Event(), {'time_limit': 3.0, 'rel_gap': 0.0}\n"
+        "solve = lambda: solve_matrix(market_split(), 'highs', options, on_progress=lambda _: begun.set())\n"
         "thread = threading.Thread(target=solve)\n"
         "thread.start()\n"
-        "time.sleep(1)\n"
+        "begun.wait()\n"
         "if os.fork() == 0:\n"
         "    print(solve_matrix(knapsack(items=6), 'highs').objective, flush=True)\n"
         "    os._exit(0)\n"
