@@ -13,6 +13,7 @@ from coralopt.plan import Plan
 from coralopt.runtime.engine import Command, NodeJob
 from coralopt.runtime.launch import EngineVerdict
 from coralopt.runtime.vllm_rules import CONNECTORS, Rules, judge
+from coralopt.scenario.parts import LEAST_STEP_TOKENS
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput.engines import graph_sizes, own_graphs
 from coralopt.throughput.nodes import MEMORY_SHARE
@@ -129,7 +130,12 @@ class VllmEngine:
         """The limits behind the planned throughput, so that vLLM's batches respect the latency the plan counts on."""
         resident, tokens = job.pipeline.resident, job.pipeline.batched_tokens
         if job.phase == "prefill":
-            return ["--max-num-seqs", str(max(resident, 4)), "--max-num-batched-tokens", str(max(tokens, 512))]
+            return [
+                "--max-num-seqs",
+                str(max(resident, 4)),
+                "--max-num-batched-tokens",
+                str(max(tokens, LEAST_STEP_TOKENS)),
+            ]
         if job.phase == "decode":
             return ["--max-num-seqs", str(resident)]
         return ["--max-num-seqs", str(resident), "--max-num-batched-tokens", str(max(tokens, resident))]

@@ -54,6 +54,8 @@ class Serving:
     async_scheduling: bool
 
 
+#: Tokens that a step of prompts may have at least, however small its micro-batch is planned.
+LEAST_STEP_TOKENS = 512
 #: The engines that the paper's planner assumes.
 PAPER_SERVING = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048, False)
 #: Preset -> how engines and the router work. Of ``engine`` the reserve is aiconfigurator's least (3.5 to 3.9 GiB a GPU, its

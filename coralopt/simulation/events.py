@@ -68,7 +68,7 @@ def try_start(state: State, k: int) -> None:
             own = record.input - record.cached
             attending = pairs + own * record.cached
             more = stage_ms(state, k, 0, 0, prompts + 1, prompt_tokens + own, attending)
-            if prompts > 0 and more > node.budget_ms:
+            if prompts > 0 and (more > node.budget_ms or 0 < node.chunk < prompt_tokens + own):
                 break
             ms = more
             prompts += 1

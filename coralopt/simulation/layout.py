@@ -12,7 +12,7 @@ from coralopt.catalog.mig import sliced
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
-from coralopt.scenario.parts import Serving
+from coralopt.scenario.parts import LEAST_STEP_TOKENS, Serving
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
@@ -242,14 +242,24 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
     inside = cache_bytes(model, configuration, 1.0) - full if window else 0.0
     record["kv_full"], record["kv_window"], record["window"] = layers * full, layers * inside, window
     record["kv_copies"] = model.kv_copies(configuration.count)
+    known = sources.tables.index(model, configuration, sources.times)
+    record["prefill_table"], record["decode_table"], record["mixed_factor"] = known
     record["batch"] = planned.batch
     # Little's law: what this node must hold at its throughput while its slowest peer works off one micro-batch a stage.
     each = max(phase.mean_input_tokens, 1.0) if phase.phase == PHASES[PREFILL] else 1.0
     in_flight = math.ceil(stages * place.slowest_s * planned.tokens_s / each - 1e-6)
     record["budget_ms"] = phase.budget_ms / stages
-    if phase.phase == "mixed" or (phase.phase == "decode" and sources.serving.admission == "preempt"):
+    engine, prefill = sources.serving.admission == "preempt", phase.phase == PHASES[PREFILL]
+    if engine and prefill:
+        # An engine's step is limited by tokens: those of the planned micro-batch of mean prompts.
+        record["chunk"] = max(LEAST_STEP_TOKENS, math.ceil(planned.batch * each))
+    elif engine:
+        # It has one limit of sequences for all stages: a stage with room for fewer does not hold up its peers.
+        most = sources.tables.most(int(record["decode_table"][0]))
+        record["batch"] = max(planned.batch, min(most, -(-in_flight // stages)))
+    if phase.phase == "mixed" or (engine and not prefill):
         # A decode instance computes the prompts, too, of sequences that it preempted.
-        record["chunk"] = max(sources.serving.step_tokens, planned.batch + 1)
+        record["chunk"] = max(sources.serving.step_tokens, int(record["batch"][0]) + 1)
     if phase.phase == "mixed":
         # Beside the decoding sequences of a micro-batch the prompts that arrive while one is computed, one at least.
         passes = float(prompt_passes(phase.computed_tokens, np.array(planned.batch), phase.serving.step_tokens))
@@ -266,8 +276,6 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
         record["hop_ms"] += HOP_MS
         if role != LAST:
             record["token_ms"] += model.hidden * 2.0 / (configuration.network_gb_s * 1e6)
-    known = sources.tables.index(model, configuration, sources.times)
-    record["prefill_table"], record["decode_table"], record["mixed_factor"] = known
     record["pair_ms"] = pair_ms(model, configuration)
     kv_gb_s = sources.config.kv_gb_s
     record["link"] = (configuration.network_gb_s if kv_gb_s is None else kv_gb_s) * 1e9

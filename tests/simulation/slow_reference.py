@@ -524,7 +524,7 @@ class Reference:
                 own = node.prompts[0].input - node.prompts[0].cached
                 attending = pairs + own * node.prompts[0].cached
                 more = self.time(node, 0, 0, len(taken) + 1, prompt_tokens + own, attending)
-                if taken and more > node.budget_ms:
+                if taken and (more > node.budget_ms or (node.chunk and prompt_tokens + own > node.chunk)):
                     break
                 ms, prompt_tokens, pairs = more, prompt_tokens + own, attending
                 node.prompts[0].chunk = own

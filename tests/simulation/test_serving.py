@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from simulation_cases import SimulationCase, simulation_cases
 
 from coralopt import CoraloptError, Plan
+from coralopt.plan import PlannedStage
 from coralopt.routing import ROUTINGS
 from coralopt.simulation import SimulationConfig, simulate
+from coralopt.simulation.layout import Draughtsman
 from coralopt.simulation.state import ADMISSIONS, DECODE, FINISHED, MIXED, ORDERS, PREFILL, REJECTED
+from coralopt.simulation.times import TimeTables
 from coralopt.types import Floats, Ints
 from coralopt.workload import poisson_for_scenario
 
@@ -150,6 +153,41 @@ def test_a_decode_instance_computes_again_what_it_preempted() -> None:
     assert state.requests["finish"] == pytest.approx([0.300, 0.540])
     assert state.nodes["prompt_tokens"].tolist() == [20, 16]
     assert state.nodes["peak"][1] <= 48
+
+
+@pytest.mark.parametrize(("tokens", "first_tokens"), [(0, [0.100, 0.100, 0.100]), (60, [0.050, 0.100, 0.100])])
+def test_a_step_of_prompts_has_so_many_tokens(tokens: int, first_tokens: list[float]) -> None:
+    """Three prompts at once where a micro-batch may hold all: in one step of 100 tokens, or 50 and then 30 + 20 of 60."""
+    blueprint = instance_of(PREFILL, batch=3)
+    blueprint.nodes["chunk"] = tokens
+    case = case_of([blueprint], np.zeros(3), np.array([50, 30, 20]), times=BY_LENGTH)
+    requests = case.play().state.requests
+    assert requests["first_token"] == pytest.approx(first_tokens)
+    assert [r.times["first_token"] for r in case.reference().requests] == requests["first_token"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("admission", "batches", "limits"), [("reserve", [4, 16], [26, 32]), ("preempt", [13, 16], [26, 32])]
+)
+def test_an_engine_limits_sequences_and_not_stages(
+    tiny_plan: Plan, admission: str, batches: list[int], limits: list[int]
+) -> None:
+    """Stages planned for 4 sequences at 400/s and 16 at 500/s: while the second does 16 in 32 ms, the first must do 13."""
+    whole = next(item for item in tiny_plan.instances if item.phase == "decode")
+    node, layers = whole.stages[0].nodes[0], sum(stage.layers for stage in whole.stages)
+    stages = tuple(
+        PlannedStage(
+            first_layer=first,
+            last_layer=last,
+            nodes=(node.model_copy(update={"batch": batch, "tokens_s": tokens_s, "count": 1}),),
+            tokens_s=tokens_s,
+        )
+        for first, last, batch, tokens_s in ((0, layers // 2, 4, 400.0), (layers // 2 + 1, layers - 1, 16, 500.0))
+    )
+    config = SimulationConfig(admission=admission)  # type: ignore[arg-type]
+    drawn = Draughtsman(tiny_plan.resolved, TimeTables(2**12), config).draw(whole.model_copy(update={"stages": stages}))
+    assert drawn.nodes["batch"].tolist() == batches
+    assert drawn.nodes["limit"].tolist() == limits
 
 
 def test_all_of_a_first_node_are_preempted_by_another() -> None:
