@@ -360,6 +360,28 @@ def test_work_ends_where_other_work_fails() -> None:
     with pytest.raises(CoraloptError, match="broken"):
         workers.map(work, range(2))
     assert len(told) < 5_000
+
+
+def test_the_failure_of_other_work_is_what_is_raised() -> None:
+    """Work that is waited for first ends because of work inside the other; the reason is raised, not that it was ended."""
+    workers = Workers()
+
+    def work(item: int) -> int:
+        for turn in range(10_000):
+            workers.tell("work", turn, item)
+            if item == 1:
+                workers.map(work, [2])
+            if item == 2:
+                raise OutOfTimeError
+            time.sleep(0.001)
+        return item
+
+    with pytest.raises(OutOfTimeError):
+        workers.map(work, range(2))
+
+
+def test_results_are_in_order() -> None:
+    """Whatever the threads do."""
     assert Workers().map(lambda item: item * item, range(20)) == [item * item for item in range(20)]
 
 

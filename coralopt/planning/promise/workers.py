@@ -33,7 +33,9 @@ class Workers:
     """
 
     def __init__(self, progress: Progress | None = None, seconds: float | None = None) -> None:
-        self._progress, self._lock, self._stopped = progress, threading.Lock(), threading.Event()
+        self._progress, self._lock = progress, threading.Lock()
+        # What ended the work, if anything did.
+        self._failure: BaseException | None = None
         self._deadline = math.inf if seconds is None else time.monotonic() + seconds
 
     def tell(self, what: str, number: int, total: int) -> None:
@@ -42,7 +44,7 @@ class Workers:
         Raises:
             OutOfTimeError: It is.
         """
-        if self._stopped.is_set():
+        if self._failure is not None:
             raise _StoppedError
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
@@ -51,10 +53,21 @@ class Workers:
                 self._progress(what, number, total)
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """What a function gives for each item, in their order; the function may be at work on several at once."""
+        """What a function gives for each item, in their order; the function may be at work on several at once.
+
+        The first failure of any work ends all of it, and is what is raised, whichever work is waited for.
+        """
+
+        def watched(item: T) -> R:
+            try:
+                return function(item)
+            except BaseException as error:
+                self._failure = self._failure or error
+                raise
+
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             try:
-                return list(pool.map(function, items))
-            except BaseException:
-                self._stopped.set()
-                raise
+                return list(pool.map(watched, items))
+            except BaseException as error:
+                self._failure = self._failure or error
+                raise self._failure from None
