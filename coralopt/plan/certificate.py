@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 #: Numbers of windows after which it is looked whether more are needed.
-LOOKS = (20, 40, 80, 160)
+LOOKS = (20, 40, 80, 160, 320, 640)
 
 
 class _Part(BaseModel):

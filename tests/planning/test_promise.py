@@ -272,6 +272,29 @@ def test_a_design_is_taken_whole(data: st.DataObject) -> None:
     assert result.allocation.count.tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("good", "then", "windows", "holds"),
+    # Few misses pass after a dozen windows; half of what is allowed only if the other windows are alike.
+    [(0.998, 0.998, 12, True), (0.995, 0.995, 40, True), (0.995, 0.97, None, False)],
+)
+def test_a_dozen_good_windows_are_enough_only_where_few_miss(
+    good: float, then: float, windows: int | None, holds: bool, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows differ by 0.1 %, and from the 14th on may be worse."""
+    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
+    rng = np.random.default_rng(1)
+    noise = rng.normal(0.0, 1e-3, 60)
+    monkeypatch.setattr(races.windows, "window", lambda number: number)
+    monkeypatch.setattr(
+        races.windows,
+        "shares",
+        lambda instances, number, most: {"prefill": (good if number < 13 else then) + noise[number]},
+    )
+    outcome = races.race(plan.instances)
+    assert outcome.holds == holds
+    assert outcome.windows == (windows or outcome.windows)
+
+
 @pytest.mark.parametrize("windows", [0, 40])
 def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a model holds only with half as much room again for its answers, it gets that, whether or not windows are left
@@ -381,7 +404,7 @@ def test_the_failure_of_other_work_is_what_is_raised() -> None:
 
 
 def test_results_are_in_order() -> None:
-    """Whatever the threads do."""
+    """Whichever thread is done first."""
     assert Workers().map(lambda item: item * item, range(20)) == [item * item for item in range(20)]
 
 

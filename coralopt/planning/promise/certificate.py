@@ -94,6 +94,11 @@ class Replications:
                 self._windows[number] = poisson_for_scenario(self.scenario, None, self.window_s, seed)
             return self._windows[number]
 
+    def forget(self) -> None:
+        """Drop the requests of all windows so far."""
+        with self._making:
+            self._windows.clear()
+
 
 def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None = None) -> Certificate:
     """Play windows of fresh requests against a plan until every SLO is confirmed or one is refuted.
@@ -122,6 +127,7 @@ def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None 
     for looks in itertools.pairwise((0, *LOOKS)):
         wanted = [(number, model) for number in range(*looks) for model in models]
         windows.add(plan, wanted, shares, workers, "windows of fresh requests")
+        windows.forget()
         phases = certified(plan, shares, CONFIDENCE, LOOKS)
         models = tuple(dict.fromkeys(phase.model for phase in phases if phase.verdict == "open"))
         if not models or any(phase.verdict == "refuted" for phase in phases):

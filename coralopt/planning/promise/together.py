@@ -30,7 +30,10 @@ AT_ONCE = 2
 #: A plan is to be confirmed by a certificate of so many windows. It passes sooner where that is so many standard errors of
 #: the mean from doubt, and fails where that is unlikely, or not so by the last window: of many plans raced the cheapest that
 #: passes is taken, which is the one that had luck.
-CERTIFIED_BY, SURE, UNLIKELY = 40, 2.0, 0.5
+CERTIFIED_BY, SURE, UNLIKELY = 160, 2.0, 0.5
+#: It passes before the last window only where it misses fewer than this share of what is allowed: bad windows are rare, and
+#: a dozen good ones say little of them.
+EARLY = 0.4
 #: Mean shares that so many times the misses allowed leave, and worse ones, are refused after so many windows.
 HOPELESS = ((1, 5.0), (2, 3.0))
 
@@ -98,6 +101,7 @@ class TogetherRaces:
                 CERTIFIED_BY,
                 SURE,
                 UNLIKELY,
+                EARLY,
                 HOPELESS,
                 CONFIDENCE,
             ),
@@ -142,7 +146,8 @@ class TogetherRaces:
             if number < FEWEST_WINDOWS:
                 continue
             limits = [(self._limit(values), _standard_error(values)) for values in shares.values()]
-            if number >= ENOUGH and all(low - SURE * error >= target for low, error in limits):
+            enough = MOST_WINDOWS if outcome.least < 1 - EARLY * allowed else ENOUGH
+            if number >= enough and all(low - SURE * error >= target for low, error in limits):
                 return replace(outcome, holds=True)
             if any(low + UNLIKELY * error < target for low, error in limits):
                 return outcome
