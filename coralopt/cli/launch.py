@@ -227,26 +227,26 @@ def status(where: WhereArgument = str(RUN_FOLDER), json_output: JsonFlag = False
 
 
 @app.command()
-def stop(output: RunFolder = RUN_FOLDER) -> None:
-    """Stop what runs here or what an earlier run left, in order; needs no plan."""
+def stop(folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the run.")] = RUN_FOLDER) -> None:
+    """Stop what runs there or what an earlier run left, in order; needs no plan."""
     import asyncio
 
     need_runtime_extra()
     from coralopt.runtime.local import LocalCluster
     from coralopt.runtime.local.state import controller_of, only_controller
 
-    if not output.is_dir():
-        say(f"{output}: nothing runs")
+    if not folder.is_dir():
+        say(f"{folder}: nothing runs")
         return
-    if (controller := controller_of(output)) is not None:
-        say(f"{output}: the launch that runs here (process {controller}) drains and stops")
+    if (controller := controller_of(folder)) is not None:
+        say(f"{folder}: the launch that runs here (process {controller}) drains and stops")
         os.kill(controller, signal.SIGTERM)
-        while controller_of(output) == controller:
+        while controller_of(folder) == controller:
             time.sleep(0.2)
-    with only_controller(output):
-        cluster = LocalCluster(output, say)
+    with only_controller(folder):
+        cluster = LocalCluster(folder, say)
         if not cluster.running:
-            say(f"{output}: nothing runs")
+            say(f"{folder}: nothing runs")
         asyncio.run(cluster.stop_all())
 
 

@@ -91,5 +91,5 @@ def test_faults(run_cli: RunCli, tiny_plan_file: Path, words: tuple[str, ...], s
 
 def test_nothing_to_stop(run_cli: RunCli) -> None:
     """A folder of no launch is not made."""
-    ended = run_cli("launch", "stop", "-o", "mistyped")
+    ended = run_cli("launch", "stop", "mistyped")
     assert (ended.returncode, ended.stderr) == (0, "mistyped: nothing runs\n")

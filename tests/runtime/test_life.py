@@ -151,7 +151,7 @@ def test_nothing_outlives_a_killed_head(tmp_path: Path, vllm: Path, launched: li
     assert len(strays(tmp_path)) == 5
     told = json.loads((left := coralopt(tmp_path, "status", "run", "--json")).stdout)
     assert (left.returncode, sorted(item["state"] for item in told["left"])) == (1, ["broken", "runs"])
-    stopped = coralopt(tmp_path, "stop", "-o", "run")
+    stopped = coralopt(tmp_path, "stop", "run")
     assert stopped.returncode == 0, stopped.stderr
     assert strays(tmp_path) == []
 
@@ -223,7 +223,7 @@ def test_stop_and_status_without_a_terminal(tmp_path: Path, vllm: Path, launched
         (tmp_path / name).write_text("no plan")
     assert coralopt(tmp_path, "status").returncode == 2
     assert coralopt(tmp_path, "status", "run").returncode == 0
-    stopped = coralopt(tmp_path, "stop", "-o", "run")
+    stopped = coralopt(tmp_path, "stop", "run")
     assert stopped.returncode == 0, stopped.stderr
     code, said = run.end()
     assert (code, "draining" in said) == (0, True)

@@ -165,11 +165,11 @@ def test_a_new_controller_finds_its_servers_again(tmp_path: Path, vllm: Path, la
     assert (code, "another coralopt launch runs here" in said) == (2, True)
     again.process.kill()
     again.process.communicate()
-    stopped = coralopt(tmp_path, "stop", "-o", "run")
+    stopped = coralopt(tmp_path, "stop", "run")
     assert stopped.returncode == 0, stopped.stderr
     assert gone(pids)
     assert run.pids() == []
-    nowhere = coralopt(tmp_path, "stop", "-o", "mistyped")
+    nowhere = coralopt(tmp_path, "stop", "mistyped")
     assert (nowhere.returncode, nowhere.stderr) == (0, "mistyped: nothing runs\n")
     assert not (tmp_path / "mistyped").exists()
 
