@@ -18,7 +18,7 @@ def machine_data() -> dict[str, str | int | float | None]:
     """CPU model, cores, memory, OS, Python, versions of coralopt and of the packages that matter."""
     return {
         "cpu": cpu_model(),
-        "cores": _cores(),
+        "cores": cores(),
         "memory_gib": memory_gib(),
         "os": _os_name(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -37,7 +37,8 @@ def cpu_model() -> str:
     return match[1].strip() if match else platform.processor() or platform.machine()
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
+from coralopt.machine import cores
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_search import place_pool
 from coralopt.placement.problem_parts import Placement, Stage
@@ -282,7 +282,7 @@ class _Search:
             except SolverError:
                 return 0.0
 
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        with ThreadPoolExecutor(cores()) as threads:
             for (layout, _, _), result in zip(tasks, threads.map(rate, tasks), strict=True):
                 known = self.plays.setdefault(layout, [])
                 known.append(result)
