@@ -573,6 +573,20 @@ def test_a_share_that_no_node_can_meet(tmp_path: Path, monkeypatch: pytest.Monke
         plan_scenario(small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": 0.99}}))
 
 
+def test_a_mixed_instance_that_meets_no_slo_even_of_mean_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both limits are named, and the share that layer times alone allow: short prompts could be in time."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    slo = {"ttft_ms": 60, "tpot_ms": 30, "attainment": 0.99}
+    demand = {"requests_s": 1, "input_tokens": 2048, "output_tokens": 28, "input_cv": 1.0}
+    with pytest.raises(
+        CoraloptError, match=r"ttft_ms: 60 and tpot_ms: 30 for .*; at most (?!0\.00)\S+% meet it"
+    ) as said:
+        plan_scenario(small(model={"slo": slo, "mode": "mixed", "demand": demand}))
+    assert "alone on the quickest node (" in str(said.value)
+
+
 def test_of_free_nodes_small_ones_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A team's own nodes cost nothing; its 8xH100 stay free where an L40S holds the share as well."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))

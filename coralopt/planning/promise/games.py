@@ -19,6 +19,7 @@ from coralopt.planning.make_plan import StageTables, instance_name, planned_stag
 from coralopt.planning.promise.memory import keep, recalled
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
+from coralopt.simulation.possible import possible_requests
 from coralopt.templates import PhaseTemplates
 from coralopt.throughput import throughput_source
 from coralopt.types import Bools
@@ -145,9 +146,13 @@ class PhaseGames:
     def best_share(self) -> tuple[float, str]:
         """The largest share of requests that meets the SLO on one idle instance, and its nodes in words.
 
-        Looked at are templates of one node, and those of most throughput.
+        Looked at are templates of one node, and those of most throughput; without templates, layer times alone.
         """
         templates = self.templates
+        if not len(templates.throughput):
+            possible = possible_requests(self.scenario, self.requests_at(0, 1.0))
+            kinds = [met for (name, _), met in possible.items() if name == self.phase.served]
+            return float(np.all(kinds, axis=0).mean()), "the quickest node"
         single = np.flatnonzero(templates.usage.sum(axis=1) == 1)
         some = np.unique(np.concatenate([single, np.argsort(-templates.throughput)[:SHOWN]]))
         best = (0.0, "any node")

@@ -321,12 +321,16 @@ class PromiseSearch:
         if games.target is None or share >= games.target:
             # There are too few nodes, which the allocation says better.
             return
-        limit = "ttft_ms" if phase.phase == "prefill" else "tpot_ms"
+        limits = {
+            name: f"{name}: {ms:g}"
+            for name, ms, other in (("ttft_ms", phase.prefill_ms, "decode"), ("tpot_ms", phase.decode_ms, "prefill"))
+            if phase.phase != other
+        }
         mistake = Mistake(
             place=f"models.{self.scenario.model_keys[phase.model.name]}.slo.attainment",
-            problem=f"no node of the pool meets {limit}: {phase.slo_ms:g} for {games.target:.2%} of the requests; "
+            problem=f"no node of the pool meets {' and '.join(limits.values())} for {games.target:.2%} of the requests; "
             f"at most {share:.2%} meet it, alone on {nodes}",
-            hint=f"ask for less than that, for a larger {limit}, or add quicker nodes",
+            hint=f"ask for less than that, for a larger {' or '.join(limits)}, or add quicker nodes",
         )
         raise ScenarioError(self.scenario.name, [mistake])
 
