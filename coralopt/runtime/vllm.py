@@ -128,23 +128,17 @@ class VllmEngine:
 
     def _batching(self, job: NodeJob) -> list[str]:
         """The limits behind the planned throughput, so that vLLM's batches respect the latency the plan counts on."""
-        resident, tokens = job.pipeline.resident, job.pipeline.batched_tokens
-        if job.phase == "prefill":
-            return [
-                "--max-num-seqs",
-                str(max(resident, 4)),
-                "--max-num-batched-tokens",
-                str(max(tokens, LEAST_STEP_TOKENS)),
-            ]
+        resident = job.pipeline.resident
         if job.phase == "decode":
             return ["--max-num-seqs", str(resident)]
-        return ["--max-num-seqs", str(resident), "--max-num-batched-tokens", str(max(tokens, resident))]
+        sequences = max(resident, 4) if job.phase == "prefill" else resident
+        return ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(_step_tokens(job))]
 
     def _graphs(self, job: NodeJob) -> list[str]:
         """CUDA graphs for steps with prompts, too; options of the user's own come first."""
         if self.cpu or own_graphs(self.extra) or job.phase == "decode":
             return []
-        sizes = {"cudagraph_capture_sizes": graph_sizes(int(self._batching(job)[-1]))}
+        sizes = {"cudagraph_capture_sizes": graph_sizes(_step_tokens(job))}
         return ["--compilation-config", json.dumps(sizes, separators=(",", ":"))]
 
     def _transfer(self, connector: str, phase: str) -> str:
@@ -188,6 +182,12 @@ class VllmEngine:
         if (job.pipeline.connector or "").startswith("Nixl") and job.rank == 0:
             names.append("VLLM_NIXL_SIDE_CHANNEL_HOST")
         return tuple(names)
+
+
+def _step_tokens(job: NodeJob) -> int:
+    """Most tokens of a step of a server that computes prompts; vLLM wants one a sequence at least."""
+    pipeline = job.pipeline
+    return max(pipeline.batched_tokens, LEAST_STEP_TOKENS if job.phase == "prefill" else pipeline.resident)
 
 
 def _speculation(speculative: Speculative) -> str:

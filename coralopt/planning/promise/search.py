@@ -321,16 +321,14 @@ class PromiseSearch:
         if games.target is None or share >= games.target:
             # There are too few nodes, which the allocation says better.
             return
-        limits = {
-            name: f"{name}: {ms:g}"
-            for name, ms, other in (("ttft_ms", phase.prefill_ms, "decode"), ("tpot_ms", phase.decode_ms, "prefill"))
-            if phase.phase != other
-        }
+        slo_ms = {"ttft_ms": phase.prefill_ms, "tpot_ms": phase.decode_ms}
+        names = {"prefill": ("ttft_ms",), "decode": ("tpot_ms",), "mixed": tuple(slo_ms)}[phase.phase]
+        limits = " and ".join(f"{name}: {slo_ms[name]:g}" for name in names)
         mistake = Mistake(
             place=f"models.{self.scenario.model_keys[phase.model.name]}.slo.attainment",
-            problem=f"no node of the pool meets {' and '.join(limits.values())} for {games.target:.2%} of the requests; "
+            problem=f"no node of the pool meets {limits} for {games.target:.2%} of the requests; "
             f"at most {share:.2%} meet it, alone on {nodes}",
-            hint=f"ask for less than that, for a larger {' or '.join(limits)}, or add quicker nodes",
+            hint=f"ask for less than that, for a larger {' or '.join(names)}, or add quicker nodes",
         )
         raise ScenarioError(self.scenario.name, [mistake])
 
