@@ -29,7 +29,10 @@ def run(checkout: Path, cache: Path, scenario: str, profile: bool = False) -> tu
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "solvers")]),
         "XDG_CACHE_HOME": str(cache),
+        # As installed: Python keeps what it compiles.
+        "PYTHONPYCACHEPREFIX": str(cache / "bytecode"),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, *(["-m", "cProfile", "-s", "tottime"] if profile else []), "-m", "coralopt"]
     command += ["plan", scenario, "--no-play", "-o", str(cache / "plan.json")]
     started = time.perf_counter()

@@ -121,9 +121,9 @@ class CoralPlanner:
         plan = make_plan(scenario, library, tables, served, request.backend, gap, placements, patterns)
         if not (scenario.availability > 0).any(axis=0).all():
             # Read anywhere else, the plan's scenario has fewer configurations, so its library is a part of this one.
-            plan = plan.model_copy(
-                update={"library_digest": library_digest(plan.resolved, warm.tables_of(plan.resolved))}
-            )
+            names = [configuration.name for configuration in plan.resolved.configurations]
+            digest = library_digest(plan.resolved, [table.of(names) for table in tables])
+            plan = plan.model_copy(update={"library_digest": digest})
         steps.end("plan")
         if asks_for_shares(scenario) and bool(setting(self, request, "certify")) and not cut_short:
             try:

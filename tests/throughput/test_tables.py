@@ -176,6 +176,18 @@ def test_little_law_holds_for_whole_pipelines() -> None:
             assert (resident * j * cache_bytes(item.model, configuration, context) <= max(room, 0.0) * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("kept", [(0, 2), (4, 1, 3), (5,)])
+def test_figures_of_some_nodes_are_those_made_for_them(kept: tuple[int, ...]) -> None:
+    """What some nodes can do does not depend on the others that are on offer."""
+    hosts = [node_configurations()[name] for name in NODES[:6]]
+    phase, source = phase_of("qwen3-32b", "decode"), throughput_source("auto")
+    part = build_tables(source, phase, hosts, 3).of([hosts[c].name for c in kept])
+    anew = build_tables(source, phase, [hosts[c] for c in kept], 3)
+    for name in ("values", "batch", "stage_ms"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(anew, name))
+    assert (part.configurations, part.provenance) == (anew.configurations, anew.provenance)
+
+
 def test_silicon_is_exact_on_the_grid() -> None:
     """At measured points the figures are those measured, not smoothed."""
     model, configuration = models()["qwen3-32b"], node_configurations()["2xH100"]
