@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from coralopt.planning import EpochInputs, PlanRequest, Round, VerifiedPlanning
     from coralopt.workload import Traffic
 
-#: A plan that serves a smaller share of its requests within SLO gets a line that says how to plan for more.
-USUAL_SHARE = 0.99
 #: Where it may take long, the cheapest plan of one GPU type is looked for in such a part of the plan's seconds, or so many.
 PART, LEAST_S = 0.2, 3.0
 
@@ -54,8 +52,10 @@ class SimulateOptions(OptionGroup):
     simulate: bool = option(
         False, "Simulate requests on the plan and correct it until it keeps its promise.", "--simulate"
     )
-    attainment: float = option(
-        0.99, "With --simulate: share of the requests of each model phase that must meet its SLO."
+    attainment: float | None = option(
+        None,
+        "Share of the requests of every model that must meet its SLOs, in place of the scenario's; with --simulate that "
+        "of each model phase, 0.99 by default.",
     )
     attainment_of: str = option(
         "all", "With --simulate: all requests, or the possible ones that some node could serve in time."
@@ -82,6 +82,8 @@ def plan(
     from coralopt.planning import asks_for_shares
 
     wanted, windows = operator.on(loaded), None
+    if simulation.attainment is not None and not simulation.simulate:
+        wanted = wanted.with_attainment(simulation.attainment)
     if traffic.peak is not None or traffic.perfect:
         if traffic.trace is None or simulation.simulate:
             raise OptionError("--peak and --perfect look at short windows of a --trace; they do not go with --simulate")
@@ -126,19 +128,21 @@ def _plan_by(
     from coralopt.planning import (
         asks_for_shares,
         cheapest_of_one_gpu,
+        cheapest_that_holds,
         expected_shares,
         get_planner,
         perfect_cost,
     )
     from coralopt.report.epochs import perfect_line
 
-    planner, expected, one_gpu, perfect, code = get_planner(options.planner), None, None, None, OK
+    planner, expected, alternative, one_gpu, perfect, code = get_planner(options.planner), None, None, None, None, OK
     with progress_bar(quiet=output.json_output) as progress:
         outcome = planner.plan(replace(request, progress=progress))
         plan, seconds = outcome.plan, dict(outcome.steps)
         if options.play:
             started = time.perf_counter()
             expected = expected_shares(plan)
+            alternative = cheapest_that_holds(replace(request, progress=progress), outcome, expected)
             seconds["play"] = time.perf_counter() - started
         if options.one_gpu is not False:
             quick = not asks_for_shares(plan.resolved) and plan.resolved.sharing.models == 1
@@ -168,24 +172,20 @@ def _plan_by(
     elif plan.certificate is not None and not plan.certificate.holds:
         lines.append("NOT CERTIFIED: the share of requests asked for is not confirmed for every SLO, see the table")
         code = CHECK_FAILED
-    elif expected and min(expected.values()) < USUAL_SHARE and not asks_for_shares(plan.resolved):
-        lines.append(
-            "the scenario asks for mean requests; `attainment: 0.99` in a model's slo plans for 99 % of them, as "
-            "`coralopt plan core-slo` does"
-        )
-    present_plan(plan, output, CommandOutput(facts, lines=lines, code=code), expected=expected, one_gpu=one_gpu)
+    answer = CommandOutput(facts, lines=lines, code=code)
+    present_plan(plan, output, answer, expected=expected, one_gpu=one_gpu, alternative=alternative)
 
 
 def _plan_verified(request: PlanRequest, simulation: SimulateOptions, traffic: Traffic, output: PlanOutput) -> None:
     """Plan, simulate, correct: the cheapest plan that keeps its promise; exit 1 when no plan passed."""
-    from coralopt.planning import VerifiedSettings, plan_verified
+    from coralopt.planning import USUAL_SHARE, VerifiedSettings, plan_verified
     from coralopt.report.verified import rounds_table
 
     with progress_bar(quiet=output.json_output) as progress:
         outcome = plan_verified(
             replace(request, progress=progress),
             traffic,
-            VerifiedSettings(simulation.attainment, simulation.attainment_of, simulation.rounds),
+            VerifiedSettings(simulation.attainment or USUAL_SHARE, simulation.attainment_of, simulation.rounds),
             on_round=None if output.json_output else _say_round,
         )
     answer = CommandOutput(

@@ -19,6 +19,7 @@ from coralopt.errors import CoraloptError
 if TYPE_CHECKING:
     from coralopt.plan import Plan
     from coralopt.plan.bill import OneGpuRent
+    from coralopt.planning import Alternative
     from coralopt.report.pages.page import Page
 
 
@@ -98,6 +99,7 @@ def present_plan(
     written: str = "plan written to {}",
     expected: Mapping[str, float] | None = None,
     one_gpu: OneGpuRent | None = None,
+    alternative: Alternative | None = None,
 ) -> None:
     """Check a plan, write it, show it, and end with exit code 1 when it is not what it says.
 
@@ -109,6 +111,7 @@ def present_plan(
         written: The line that names the file.
         expected: Model phase -> share of requests expected within SLO, where that is known.
         one_gpu: The rent with one GPU type, where that is known.
+        alternative: What is known of plans that hold, where this one is not expected to.
 
     Raises:
         typer.Exit: The check failed, a file cannot be written, or ``answer`` has an exit code.
@@ -141,12 +144,16 @@ def present_plan(
         "violations": list(verification.sentences),
         "bill": bill_of(plan, one_gpu),
         **({} if expected is None else {"expected": dict(expected)}),
+        **({} if alternative is None else {"alternative": alternative}),
         **answer.document,
     }
+    rent = plan.provisioning_usd_h + plan.egress_usd_h
+    beside = "" if alternative is None else alternative.compared_with(rent)
+    view = () if output.json_output else (plan_view(plan, output.pipelines, expected, one_gpu, beside),)
     present(
         CommandOutput(
             document,
-            () if output.json_output else (*answer.tables, plan_view(plan, output.pipelines, expected, one_gpu)),
+            () if output.json_output else (*answer.tables, *view),
             lines,
             warnings,
             code,

@@ -1,5 +1,6 @@
 """End-to-end planners: scenario in, plan out, ours and those of others; and the rolling horizon."""
 
+from coralopt.planning.alternative import USUAL_SHARE, Alternative, cheapest_that_holds
 from coralopt.planning.coral import CoralPlanner, allocation_problem, plan_scenario, prove_bound
 from coralopt.planning.headroom import queueing_headroom
 from coralopt.planning.one_gpu import cheapest_of_one_gpu
@@ -17,6 +18,8 @@ from coralopt.planning.verified import Round, VerifiedPlanning, VerifiedSettings
 from coralopt.planning.warm import WarmState
 
 __all__ = [
+    "USUAL_SHARE",
+    "Alternative",
     "CoralPlanner",
     "Epoch",
     "EpochInputs",
@@ -41,6 +44,7 @@ __all__ = [
     "certify",
     "certify_again",
     "cheapest_of_one_gpu",
+    "cheapest_that_holds",
     "demand_met",
     "demand_of_trace",
     "epoch_inputs",

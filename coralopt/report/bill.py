@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import astuple, fields
 
 from rich.console import Group
@@ -21,8 +22,8 @@ ATTRIBUTION = (
 _MONEY, _MONTHLY = "{:,.4f}", "{:,.0f}"
 
 
-def bill_table(bill: Bill, most: int | None = None) -> Table:
-    """What to rent; the ``most`` dearest lines, or all.
+def bill_table(bill: Bill, most: int | None = None, below: Sequence[str] = ()) -> Table:
+    """What to rent; the ``most`` dearest lines, or all; and lines of words below.
 
     The class of supply has a column only where there is more than one.
     """
@@ -46,7 +47,7 @@ def bill_table(bill: Bill, most: int | None = None) -> Table:
             *("rent and egress", "", "", *([""] * classes), sum(line.nodes for line in bill.lines)),
             *("", bill.usd_h, bill.usd_month),
         ),
-        caption=f"{left:,} more lines" if left else None,
+        caption="\n".join([*([f"{left:,} more lines"] if left else []), *below]) or None,
     )
 
 
@@ -62,11 +63,10 @@ def model_table(bill: Bill, most: int | None = None) -> Table:
     return make_table("Cost by model", columns, rows, caption=f"{left:,} more models" if left else None)
 
 
-def bill_view(bill: Bill) -> Group:
-    """The whole bill."""
-    return Group(
-        bill_table(bill), model_table(bill), *(Text(f"- {note}") for note in (bill.against, ATTRIBUTION, *bill.notes))
-    )
+def bill_view(bill: Bill, promise: Sequence[str] = ()) -> Group:
+    """The whole bill, with lines about the share of requests within SLO in its first table."""
+    notes = (Text(f"- {note}") for note in (bill.against, ATTRIBUTION, *bill.notes))
+    return Group(bill_table(bill, below=promise), model_table(bill), *notes)
 
 
 def bill_csv(bill: Bill) -> str:

@@ -208,6 +208,7 @@ def plan_view(
     pipelines: bool = True,
     expected: Mapping[str, float] | None = None,
     one_gpu: OneGpuRent | None = None,
+    alternative: str = "",
 ) -> RenderableType:
     """All tables of a plan, the bill first, and, if wanted, a drawing of every instance.
 
@@ -216,8 +217,11 @@ def plan_view(
         pipelines: Whether to draw instances.
         expected: Model phase -> share of requests expected within SLO, where that is known.
         one_gpu: The rent with one GPU type, where that is known.
+        alternative: A sentence about the cheapest plan that holds, where this one is not expected to.
     """
-    parts: list[RenderableType] = [bill_view(bill_of(plan, one_gpu)), demand_table(plan, expected)]
+    promise = [] if expected is None else [": ".join(expected_fact(expected, plan.certificate is not None))]
+    promise += [alternative] if alternative else []
+    parts: list[RenderableType] = [bill_view(bill_of(plan, one_gpu), promise), demand_table(plan, expected)]
     parts += [plan_summary(plan, expected), instance_table(plan)]
     if plan.options:
         parts.append(option_table(plan))

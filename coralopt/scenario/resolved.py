@@ -258,6 +258,20 @@ class ResolvedScenario(Facts, Tabular):
         changed = self._with_models(entries, limits=limits)
         return self if changed.document == self.document else changed
 
+    def with_attainment(self, share: float, mean_only: bool = False) -> ResolvedScenario:
+        """With this share of requests that must meet the SLOs of every model, or of those planned for mean requests.
+
+        Raises:
+            ScenarioError: It is no share inside (0, 1), or something in the scenario is planned for mean requests only.
+        """
+        return self._with_models(
+            {
+                key: {"slo": {**dict(entry.slo), "attainment": entry.slo.attainment if kept else share}}
+                for key, entry in self.source.models.items()
+                for kept in (mean_only and entry.slo.attainment != "mean",)
+            }
+        )
+
     def with_transition(self, transition: str) -> ResolvedScenario:
         """With this rule of what may use the nodes of instances that stop: ``"free"`` or ``"start-first"``.
 

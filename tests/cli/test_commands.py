@@ -57,6 +57,7 @@ def test_verify_exits_1_with_the_reason(run_cli: RunCli, tiny_plan_file: Path) -
         (["plan", "tiny", "--simulate", "--planner", "homo"], 2, "compare --simulate"),
         (["plan", "tiny", "--simulate", "--on-infeasible", "scale"], 2, "--on-infeasible"),
         (["plan", "tiny", "--trace", "x.csv"], 2, "--simulate"),
+        (["plan", "tiny", "--attainment", "1.5"], 2, "models.gpt-oss-20b.slo.attainment"),
         (["plan", "tiny", "--planner", "homo", "--on-infeasible", "scale"], 2, "--on-infeasible"),
         (["library", "check", "nosuch.parquet"], 2, "nosuch.parquet"),
         (["templates", "check", "nosuch.parquet"], 2, "coralopt library check LIB"),

@@ -20,7 +20,17 @@ from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.certificate import interval
 from coralopt.plan.verify import verify_plan
-from coralopt.planning import CoralPlanner, PlanRequest, certify_again, expected_shares, plan_scenario, prove_bound
+from coralopt.planning import (
+    CoralPlanner,
+    PlanOutcome,
+    PlanRequest,
+    alternative,
+    certify_again,
+    cheapest_that_holds,
+    expected_shares,
+    plan_scenario,
+    prove_bound,
+)
 from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
@@ -594,3 +604,68 @@ def test_of_free_nodes_small_ones_are_taken(tmp_path: Path, monkeypatch: pytest.
     planned = plan_scenario(small(pool={"regions": {"own": {"configurations": own}}}), settings={"certify": False})
     assert planned.cost_usd_h == 0
     assert {kind for instance in planned.instances for kind in instance.nodes()} == {"1xL40S"}
+
+
+def outcome_of(plan: Plan) -> PlanOutcome:
+    return PlanOutcome(plan, {})
+
+
+def test_beside_a_plan_that_misses_stands_one_that_holds(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search ends in time here, so the alternative to a plan for mean requests is the plan for 99 % of them; where no
+    time is left, none is named. A plan that holds has none."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    assert cheapest_that_holds(PlanRequest(small()), outcome_of(plan), expected_shares(plan)) is None
+    scenario = small(model={"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": "mean"}})
+    mean = plan_scenario(scenario)
+    expected = expected_shares(mean)
+    other = cheapest_that_holds(PlanRequest(scenario), outcome_of(mean), expected)
+    assert other is not None
+    assert other.usd_h == pytest.approx(plan.provisioning_usd_h)
+    assert other.met is not None
+    assert plan.certificate is not None
+    first = {f"{item.model}/{item.kind}": np.mean(item.shares[:20]) for item in plan.certificate.phases}
+    assert other.met == pytest.approx(first)
+    assert "`--attainment 0.99` makes it" in other.compared_with(mean.provisioning_usd_h)
+    monkeypatch.setattr(alternative, "SECONDS", 1e-6)
+    monkeypatch.setattr(search.PromiseSearch, "_known_by_now", lambda self: None)
+    none = cheapest_that_holds(PlanRequest(scenario), outcome_of(mean), expected)
+    assert none is not None
+    assert none.usd_h is None
+    assert "no plan known" in none.compared_with(1.0)
+
+
+@pytest.mark.slow
+def test_beside_a_plan_that_is_not_confirmed_stands_one_for_fewer_misses(plan: Plan) -> None:
+    """It is planned for 99.5 % of the requests and played for 99 %."""
+    mark = plan.certificate
+    assert mark is not None
+    refuted = mark.phases[0].model_copy(update={"verdict": "refuted"})
+    failed = plan.model_copy(update={"certificate": mark.model_copy(update={"phases": (refuted, *mark.phases[1:])})})
+    other = cheapest_that_holds(PlanRequest(small()), outcome_of(failed), expected_shares(failed))
+    assert other is not None
+    assert other.usd_h is not None
+    assert other.usd_h >= plan.provisioning_usd_h
+    assert min((other.met or {}).values()) >= 0.99
+    assert "`--attainment 0.995` makes it" in other.compared_with(plan.provisioning_usd_h)
+
+
+@pytest.mark.parametrize(("bad", "holds"), [(0.94, True), (0.80, False)])
+def test_a_bad_window_among_the_first_is_no_reason_to_refuse(
+    bad: float, holds: bool, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One window of thirty misses six times what is allowed, the fourth first: 99.7 % are met on the mean. One that misses
+    twenty times that is refused on sight."""
+    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
+    noise = np.random.default_rng(1).normal(0.0, 5e-4, 90)
+    monkeypatch.setattr(races.windows, "window", lambda number: number)
+    monkeypatch.setattr(
+        races.windows,
+        "shares",
+        lambda instances, number, most: {
+            "prefill": (bad if number == (0 if bad < 0.9 else 3) or (number > 3 and number % 30 == 3) else 0.999)
+            + noise[number]
+        },
+    )
+    assert races.race(plan.instances).holds == holds

@@ -33,7 +33,7 @@ MOST_COVERS, GAMES = 60, (12, 90)
 RAISES, ROOMIER = 6, 5
 #: Windows that the search for cheaper designs may play, a model on average; games that count as one; how often what is left
 #: is shared out anew, and what is too little for another design.
-WINDOWS, GAMES_A_WINDOW, ROUNDS, TOO_FEW = 80, 4, 3, 4
+WINDOWS, GAMES_A_WINDOW, ROUNDS, TOO_FEW = 120, 4, 3, 4
 #: Designs with different groups of the other phases, after which groups that failed in all of them are left out.
 FAILURES = {"prefill": 2, "decode": 4, "mixed": 1}
 #: Stages of the pipelines that are tried.

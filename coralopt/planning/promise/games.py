@@ -40,7 +40,7 @@ SEARCH_SEED = 1_000_003
 #: Requests of one game: so many that this many may miss.
 MAY_MISS, FEWEST, MOST = 50, 3_000, 30_000
 #: Games until a verdict is given up.
-GAMES = 4
+GAMES = 12
 #: One game decides where misses are so many times as many as allowed, or fewer than this share of it.
 SURE_FAIL, SURE_HOLD = 2.0, 0.4
 #: Several decide where their mean is farther from what is allowed than this many standard errors.

@@ -23,17 +23,18 @@ from coralopt.simulation.groups import GroupPlayer
 
 #: First seed of the windows in which the instances of a model are played together.
 TOGETHER_SEED = 1_500_007
-#: Windows after which a plan may be refused, and may pass; and those after which it is decided.
-FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 40
+#: Windows after which a plan may be refused where it surely misses, and may pass or be refused where that is unlikely to be
+#: confirmed; and those after which it is decided. A few windows do not tell how rare bad ones are.
+FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 80
 #: Windows of one race played side by side: some may be played for nothing.
 AT_ONCE = 2
 #: A plan is to be confirmed by a certificate of so many windows. It passes sooner where that is so many standard errors of
 #: the mean from doubt, and fails where that is unlikely, or not so by the last window: of many plans raced the cheapest that
 #: passes is taken, which is the one that had luck.
 CERTIFIED_BY, SURE, UNLIKELY = 160, 2.0, 0.5
-#: It passes before the last window only where it misses fewer than this share of what is allowed: bad windows are rare, and
+#: It passes before so many windows only where it misses fewer than this share of what is allowed: bad windows are rare, and
 #: a dozen good ones say little of them.
-EARLY = 0.4
+LATE, EARLY = 40, 0.4
 #: Mean shares that so many times the misses allowed leave, and worse ones, are refused after so many windows.
 HOPELESS = ((1, 5.0), (2, 3.0))
 
@@ -101,6 +102,7 @@ class TogetherRaces:
                 CERTIFIED_BY,
                 SURE,
                 UNLIKELY,
+                LATE,
                 EARLY,
                 HOPELESS,
                 CONFIDENCE,
@@ -146,10 +148,11 @@ class TogetherRaces:
             if number < FEWEST_WINDOWS:
                 continue
             limits = [(self._limit(values), _standard_error(values)) for values in shares.values()]
-            enough = MOST_WINDOWS if outcome.least < 1 - EARLY * allowed else ENOUGH
+            enough = LATE if outcome.least < 1 - EARLY * allowed else ENOUGH
             if number >= enough and all(low - SURE * error >= target for low, error in limits):
                 return replace(outcome, holds=True)
-            if any(low + UNLIKELY * error < target for low, error in limits):
+            unlikely = number >= ENOUGH and any(low + UNLIKELY * error < target for low, error in limits)
+            if unlikely or any(float(np.mean(v)) + SURE * _standard_error(v) < target for v in shares.values()):
                 return outcome
         return outcome
 

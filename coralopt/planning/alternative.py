@@ -1,0 +1,136 @@
+"""The cheapest plan known that holds, beside a plan that is expected to miss its SLOs for too many requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coralopt.errors import CoraloptError, NoSolutionError, ScenarioError
+from coralopt.plan import Plan
+from coralopt.planning.coral import CoralPlanner
+from coralopt.planning.promise.certificate import FIRST_SEED, WINDOW_S, Replications, Shares
+from coralopt.planning.promise.workers import Workers
+from coralopt.planning.request import PlanOutcome, PlanRequest
+
+#: Share of requests that a plan for mean requests is held against.
+USUAL_SHARE = 0.99
+#: Seconds of searching, and how often as many again while no plan is known; windows that are played with what is known; node
+#: sets beyond which templates alone take longer.
+SECONDS, ROUNDS, WINDOWS, MOST_NODE_SETS = 10.0, 3, 20, 200_000
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What is known of plans that hold.
+
+    Attributes:
+        share: Share of requests that must meet each SLO; where models ask for different ones, the largest.
+        usd_h: Rent and egress of the cheapest plan known that holds, USD/h; ``None`` where none is known.
+        met: Model phase -> share of requests that met its SLO with that plan in :data:`WINDOWS` windows of 600 s.
+        least_usd_h: What no such plan costs less than, initialization included, as far as is known, USD/h.
+        how: What makes such a plan, and certifies it.
+        reason: Why none is known.
+    """
+
+    share: float
+    usd_h: float | None = None
+    met: Mapping[str, float] | None = None
+    least_usd_h: float = 0.0
+    how: str = "the same command with more time"
+    reason: str = ""
+
+    def compared_with(self, usd_h: float) -> str:
+        """A sentence beside a plan of this rent."""
+        if self.usd_h is None or self.met is None:
+            least = (
+                f"; none costs less than {self.least_usd_h:,.4f} USD/h with initialization" if self.least_usd_h else ""
+            )
+            return (
+                f"no plan known that holds for {self.share:.2%} of requests: {self.reason}{least}; {self.how} looks on"
+            )
+        worst = min(self.met, key=lambda key: (self.met or {})[key])
+        more = f" ({self.usd_h / usd_h - 1:+.1%})" if usd_h > 0 else ""
+        return (
+            f"cheapest known that holds for {self.share:.2%}: {self.usd_h:,.4f} USD/h{more}, at least "
+            f"{self.met[worst]:.1%} ({worst}, {WINDOWS} windows of {WINDOW_S:g} s); {self.how} makes it"
+        )
+
+
+def cheapest_that_holds(
+    request: PlanRequest, outcome: PlanOutcome, expected: Mapping[str, float]
+) -> Alternative | None:
+    """The cheapest plan known after a few seconds that holds its SLOs, where a plan is expected to miss one of them.
+
+    A plan for mean requests is held against :data:`USUAL_SHARE`. Where a certificate did not confirm a plan, those for half
+    as many misses are looked at. What is found out is kept, so that planning for the share itself goes on from there.
+
+    Args:
+        request: What was planned.
+        outcome: The plan.
+        expected: Model phase -> share of requests expected within its SLO.
+
+    Returns:
+        ``None`` where the plan is expected to hold.
+    """
+    plan = outcome.plan
+    asked = {phase.key: phase.attainment for phase in plan.resolved.model_phases}
+    wanted = {key: asked.get(key) or USUAL_SHARE for key in expected}
+    mark, share = plan.certificate, USUAL_SHARE
+    if all(expected[key] >= wanted[key] for key in expected) if mark is None else mark.holds:
+        return None
+    answer = Alternative(max(wanted.values()))
+    if mark is not None:
+        share = (1 + answer.share) / 2
+    if mark is not None or None in asked.values():
+        answer = replace(answer, how=f"`--attainment {share:g}`")
+    if plan.on_infeasible != "met":
+        return replace(answer, reason="the whole demand cannot be met")
+    if outcome.library is not None and outcome.library.node_sets > MOST_NODE_SETS:
+        return replace(answer, reason="not looked for among so many node sets")
+    started = time.monotonic()
+    try:
+        scenario = request.scenario.with_attainment(share, mean_only=mark is None)
+        request = replace(request, scenario=scenario, library=None, on_infeasible="explain", warm=outcome.warm).warmed()
+        for _ in range(ROUNDS):
+            answer = _within(replace(request, options={**request.options, "time_limit": SECONDS}), answer, wanted)
+            if answer.usd_h is not None:
+                break
+    except ScenarioError as error:
+        # Such models are planned for mean requests only.
+        return replace(answer, how="`--simulate`", reason=error.mistakes[0].problem)
+    except CoraloptError as error:
+        return replace(answer, reason=str(error).splitlines()[0])
+    except KeyboardInterrupt:
+        return replace(answer, reason="Ctrl-C came first")
+    seconds = time.monotonic() - started
+    return answer if answer.usd_h is not None else replace(answer, reason=f"{seconds:.0f} s were too few")
+
+
+def _within(request: PlanRequest, answer: Alternative, wanted: Mapping[str, float]) -> Alternative:
+    """What the search knows when its time is over; the next one goes on from there."""
+    try:
+        plan = CoralPlanner().plan(replace(request, settings={"certify": False})).plan
+    except NoSolutionError:
+        return answer
+    met = shares_met(plan, request)
+    answer = replace(answer, least_usd_h=plan.lower_bound_usd_h)
+    if any(met[key] < wanted.get(key, 0.0) for key in met):
+        return answer
+    return replace(answer, usd_h=plan.provisioning_usd_h + plan.egress_usd_h, met=met)
+
+
+def shares_met(plan: Plan, request: PlanRequest) -> dict[str, float]:
+    """Model phase -> mean share of requests that met its SLO in the first windows of a certificate."""
+    windows, shares = Replications(plan.resolved, FIRST_SEED), Shares()
+    models = dict.fromkeys(item.model for item in plan.instances)
+    wanted = [(number, model) for number in range(WINDOWS) for model in models]
+    windows.add(plan, wanted, shares, Workers(request.progress), "windows of fresh requests")
+    keys = {phase.key for phase in plan.resolved.model_phases}
+    met: dict[str, float] = {}
+    for (model, kind), values in shares.items():
+        key = key if (key := f"{model}/{kind}") in keys else f"{model}/mixed"
+        met[key] = min(met.get(key, 1.0), float(np.mean(values)))
+    return met
