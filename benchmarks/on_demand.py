@@ -11,6 +11,7 @@ Models come from the catalog, configurations are its GPUs 1, 2, 4 or 8 to a node
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import time
 from collections.abc import Sequence
@@ -51,7 +52,11 @@ def pool_scenario(settings: argparse.Namespace) -> ResolvedScenario:
     demands: dict[str, Any] = {
         name: {
             "slo": {"ttft_ms": 3000, "tpot_ms": 150, "attainment": "mean"},
-            "demand": {"requests_s": float(draw.integers(1, 12)), "input_tokens": 1000, "output_tokens": 250},
+            "demand": {
+                "requests_s": settings.demand * float(draw.integers(1, 12)),
+                "input_tokens": 1000,
+                "output_tokens": 250,
+            },
         }
         for name in chosen
     }
@@ -61,7 +66,7 @@ def pool_scenario(settings: argparse.Namespace) -> ResolvedScenario:
         regions[f"region-{r}"] = {
             "configurations": {
                 f"{count}x{name}": {
-                    "available": int(draw.integers(0, 12)),
+                    "available": int(draw.integers(0, settings.available)),
                     "price_usd_h": round(count * factor * USD_H.get(name, gpus()[name].memory_gib / 20), 4),
                 }
                 for name, count in hosts
@@ -94,7 +99,7 @@ def measure(settings: argparse.Namespace) -> str:
     library, served = search.run()
     seconds, peak = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     memory = tuple(configuration.memory_gib for configuration in scenario.configurations)
-    sets = count_node_sets(memory, 6)[-1] * len(scenario.model_phases)
+    sets = count_node_sets(memory, 6, [math.inf])[0][-1] * len(scenario.model_phases)
     return (
         f"| {settings.models} | {settings.regions} | {len(scenario.configurations)} | {sets:.1e} | {len(library):,} "
         f"| {served.result.cost_usd_h:,.2f} | {served.result.gap:.2%} | {seconds:,.0f} | {peak:.1f} |"
@@ -107,6 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", type=int, default=12)
     parser.add_argument("--regions", type=int, default=4)
     parser.add_argument("--configurations", type=int, default=40)
+    parser.add_argument("--demand", type=float, default=1.0, help="times 1 to 11 requests/s of each model")
+    parser.add_argument(
+        "--available", type=int, default=12, help="fewer nodes than this of a configuration in a region"
+    )
     parser.add_argument("--rel-gap", type=float, default=0.005)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

@@ -6,19 +6,25 @@ configuration and 66 for each node it may have, and where two cores placed 15,00
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+
+import numpy as np
 
 from coralopt.catalog.types import GIB
 from coralopt.errors import LibraryError, LongBuildWarning
 from coralopt.machine import memory_gib
 from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.types import Floats
 
 #: Node sets that one core places in a second, about.
 SETS_A_SECOND = 20_000
+#: Different memories of node sets of one size that are told apart.
+MOST_SUMS = 20_000
 #: Seconds of a build from which on it is announced.
 LONG_S = 120.0
 
@@ -47,51 +53,67 @@ class LibraryEstimate:
         )
 
 
+def count_node_sets(memory_gib: tuple[float, ...], max_nodes: int, caps_gib: Sequence[float]) -> list[list[int]]:
+    """How many node sets of up to 1, 2, ..., ``max_nodes`` nodes :func:`coralopt.templates.node_sets` would make.
+
+    Exact while node sets have at most :data:`MOST_SUMS` different memories, and where no cap binds.
+
+    Args:
+        memory_gib: GPU memory of one node of each configuration, GiB.
+        max_nodes: N_max.
+        caps_gib: Strict upper limits on the memory of several nodes, GiB; counts are returned for each.
+    """
+    most = max_nodes * max(memory_gib)
+    sums = _memory_sums(memory_gib, max_nodes, min(max(caps_gib), 2 * most))
+    counts = []
+    for cap in caps_gib:
+        # A node too large to stand beside others is a node set, too.
+        by_size = [float(len(memory_gib)), *(float(many[of_size < cap].sum()) for of_size, many in sums[1:])]
+        counts.append([int(total) for total in itertools.accumulate(by_size)])
+    return counts
+
+
 @cache
-def count_node_sets(memory_gib: tuple[float, ...], max_nodes: int, memory_cap_gib: float = float("inf")) -> list[int]:
-    """How many node sets of up to 1, 2, ..., ``max_nodes`` nodes :func:`coralopt.templates.node_sets` would make."""
-    # Sets of k nodes by their memory, configuration by configuration; equal sums are counted together.
-    sums: list[Counter[float]] = [Counter({0.0: 1}), *(Counter[float]() for _ in range(max_nodes))]
+def _memory_sums(memory_gib: tuple[float, ...], max_nodes: int, cap_gib: float) -> list[tuple[Floats, Floats]]:
+    """By number of nodes: memories below the cap that node sets have, GiB, and how many have each."""
+    sums: list[tuple[Floats, Floats]] = [(np.zeros(1), np.ones(1)), *([(np.zeros(0), np.zeros(0))] * max_nodes)]
     for memory in memory_gib:
         for nodes in range(1, max_nodes + 1):
-            for used, count in sums[nodes - 1].items():
-                total = round(used + memory, 6)
-                # A node too large to stand beside others is counted at the end.
-                if total < memory_cap_gib:
-                    sums[nodes][total] += count
-    alone = sum(memory >= memory_cap_gib for memory in memory_gib)
-    counts, total_count = [], alone
-    for of_size in sums[1:]:
-        total_count += of_size.total()
-        counts.append(total_count)
-    return counts
+            more = sums[nodes - 1][0] + memory
+            below = more < cap_gib
+            if not below.any():
+                break
+            values = np.concatenate([sums[nodes][0], more[below].round(6)])
+            many = np.concatenate([sums[nodes][1], sums[nodes - 1][1][below]])
+            if len(values) > 2 * MOST_SUMS:
+                unit = cap_gib / MOST_SUMS
+                values = np.minimum((values / unit).round() * unit, np.nextafter(cap_gib, 0.0))
+            distinct, position = np.unique(values, return_inverse=True)
+            sums[nodes] = distinct, np.bincount(position, many, len(distinct)).astype(np.float64)
+    return sums[1:]
+
+
+def _counts(scenario: ResolvedScenario) -> list[int]:
+    """Node sets of all model phases of up to 1, 2, ... N_max nodes."""
+    hosts = tuple(configuration.memory_gib for configuration in scenario.configurations)
+    caps = [scenario.memory_ratio * phase.model.weight_bytes / GIB for phase in scenario.model_phases]
+    return [sum(several) for several in zip(*count_node_sets(hosts, scenario.max_nodes, caps), strict=True)]
 
 
 def has_more_node_sets(scenario: ResolvedScenario, most: int) -> bool:
     """Whether a scenario has more node sets than ``most``, all model phases together."""
-    hosts = tuple(configuration.memory_gib for configuration in scenario.configurations)
-    total = 0
-    if len(scenario.model_phases) * math.comb(len(hosts) + scenario.max_nodes, scenario.max_nodes) <= most:
+    hosts = len(scenario.configurations)
+    if len(scenario.model_phases) * math.comb(hosts + scenario.max_nodes, scenario.max_nodes) <= most:
         return False
-    for phase in scenario.model_phases:
-        cap_gib = scenario.memory_ratio * phase.model.weight_bytes / GIB
-        total += count_node_sets(hosts, scenario.max_nodes, cap_gib)[-1]
-        if total > most:
-            return True
-    return False
+    return _counts(scenario)[-1] > most
 
 
 def library_estimates(scenario: ResolvedScenario) -> list[LibraryEstimate]:
     """The library's estimates at N_max 1, 2, ... up to the scenario's."""
-    hosts = tuple(configuration.memory_gib for configuration in scenario.configurations)
-    totals = [0] * scenario.max_nodes
-    for phase in scenario.model_phases:
-        cap_gib = scenario.memory_ratio * phase.model.weight_bytes / GIB
-        counts = count_node_sets(hosts, scenario.max_nodes, cap_gib)
-        totals = [total + count for total, count in zip(totals, counts, strict=True)]
+    hosts = len(scenario.configurations)
     return [
-        LibraryEstimate(nodes, total, total * (9 * len(hosts) + 66 * nodes) / GIB, total / SETS_A_SECOND)
-        for nodes, total in enumerate(totals, start=1)
+        LibraryEstimate(nodes, total, total * (9 * hosts + 66 * nodes) / GIB, total / SETS_A_SECOND)
+        for nodes, total in enumerate(_counts(scenario), start=1)
     ]
 
 

@@ -11,18 +11,32 @@ from hypothesis import strategies as st
 from coralopt.errors import LibraryError, LongBuildWarning
 from coralopt.scenario import load_scenario
 from coralopt.templates import build_library, node_sets, scenario_node_sets
-from coralopt.templates.estimate import announce, count_node_sets, library_estimates
+from coralopt.templates.estimate import _memory_sums, announce, count_node_sets, library_estimates
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     memory=st.lists(st.sampled_from((24.0, 48.0, 80.0, 96.0, 22.5)), min_size=1, max_size=5),
     most=st.integers(1, 5),
-    cap=st.sampled_from((10.0, 60.0, 150.0, 300.0, float("inf"))),
+    caps=st.lists(st.sampled_from((10.0, 60.0, 150.0, 300.0, float("inf"))), min_size=1, max_size=3),
 )
-def test_node_sets_are_counted_without_making_them(memory: list[float], most: int, cap: float) -> None:
-    sizes = node_sets(memory, most, cap).sum(axis=1)
-    assert count_node_sets(tuple(memory), most, cap) == [int((sizes <= nodes).sum()) for nodes in range(1, most + 1)]
+def test_node_sets_are_counted_without_making_them(memory: list[float], most: int, caps: list[float]) -> None:
+    sizes = [node_sets(memory, most, cap).sum(axis=1) for cap in caps]
+    counts = [[int((of_cap <= nodes).sum()) for nodes in range(1, most + 1)] for of_cap in sizes]
+    assert count_node_sets(tuple(memory), most, caps) == counts
+
+
+def test_many_different_memories_are_counted_closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = tuple(20.0 + 1.37 * k**1.5 for k in range(12))
+    caps = (150.0, 260.0, float("inf"))
+    exact = count_node_sets(memory, 5, caps)
+    monkeypatch.setattr("coralopt.templates.estimate.MOST_SUMS", 300)
+    _memory_sums.cache_clear()
+    close = count_node_sets(memory, 5, caps)
+    _memory_sums.cache_clear()
+    assert close[-1] == exact[-1]
+    for several, all_of_them in zip(close, exact, strict=True):
+        assert several == pytest.approx(all_of_them, rel=0.02)
 
 
 def test_estimates_of_a_scenario() -> None:
