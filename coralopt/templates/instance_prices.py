@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coralopt.throughput import FIRST, LAST, MIDDLE
 from coralopt.types import Floats, Ints
 
 #: Instances up to so much dearer than the cheapest way to serve as much are worth having.
@@ -57,19 +56,18 @@ class InstancePrices:
 
     def cheapest(self, served: Ints) -> npt.NDArray[np.int64]:
         """int64 (M, C): a node set of a cheapest instance of just ``served`` steps each."""
-        from coralopt.templates.certificate_kernels import trace_instance
+        from coralopt.templates.certificate_kernels import trace_instances
 
         chosen = np.zeros((len(served), len(self.price_usd_h)), dtype=np.int64)
-        grid, counts = len(self.one) - 1, self.stages[served]
+        counts = self.stages[served]
         for count in np.unique(counts).tolist():
-            steps, tables = _stage_prices(
-                self.values[count - 1], count, self.price_usd_h, self.step_tokens_s, grid, grid
-            )
-            middle = tables.get(MIDDLE, tables[FIRST]), steps[MIDDLE]
-            last = tables.get(LAST, tables[FIRST]), steps[LAST]
-            for k in np.flatnonzero(counts == count).tolist():
-                size = count, int(served[k])
-                trace_instance((tables[FIRST], steps[FIRST]), middle, last, self.price_usd_h, size, chosen[k])
+            rows = np.flatnonzero(counts == count)
+            most = int(served[rows].max())
+            limit = np.full(most + 1, -math.inf)
+            limit[served[rows]] = self.one[served[rows]]
+            nodes = np.zeros((len(rows), len(self.price_usd_h)), dtype=np.int64)
+            trace_instances(self.values[:count], self.price_usd_h, self.step_tokens_s, limit, served[rows], nodes)
+            chosen[rows] = nodes
         return chosen
 
 
@@ -103,7 +101,7 @@ def regional_prices(values: Floats, prices_usd_h: Floats, demand_tokens_s: float
         demand_tokens_s: D, positive.
         grid: G, at least 1.
     """
-    least_token = [float(token_prices(values, row).min(initial=math.inf)) for row in prices_usd_h]
+    least_token = [float(least_tokens_of(values, row).min(initial=math.inf)) for row in prices_usd_h]
     first, *others = np.argsort(least_token, kind="stable").tolist()
     regions = [replace(instance_prices(values, prices_usd_h[first], demand_tokens_s, grid), region=first)]
 
@@ -144,54 +142,36 @@ def instance_prices(
         known: float64 (G + 1,), ``every`` at other prices, those of another region: what is dearer is not looked at.
         least: float64 (G + 1,), what each instance is known to cost at least, unless others do as well for less.
     """
-    from coralopt.templates.certificate_kernels import cover_demand, split_layers
+    from coralopt.templates.certificate_kernels import price_instances
 
-    step = demand_tokens_s / grid
     one = np.full(grid + 1, math.inf)
     every = one.copy() if known is None else known.copy()
     one[0] = every[0] = 0.0
     stages = np.zeros(grid + 1, dtype=np.int64)
-    usable = np.isfinite(price_usd_h)
-    cheapest = float(price_usd_h[usable].min()) if usable.any() else math.inf
-    served = np.arange(grid + 1) - 1.0
-    layers = values.shape[3] - 1
-    for count, kappa in enumerate(token_prices(values, price_usd_h).tolist(), 1):
-        if not math.isfinite(kappa):
-            continue
-        # An instance of more than t - 1 steps.
-        price = np.maximum(count * cheapest, kappa * step * served) * (1 - 1e-12)
-        wanted = (price if least is None else np.maximum(price, least)) < every
-        wanted[0] = False
-        if not wanted.any():
-            if count * cheapest >= every[-1]:
-                break
-            continue
-        until = int(np.flatnonzero(wanted)[-1])
-        _, tables = _stage_prices(values[count - 1], count, price_usd_h, step, grid, until)
-        here = np.full(grid + 1, math.inf)
-        if count == 1:
-            here[wanted] = tables[FIRST][layers, wanted]
-        else:
-            middle = tables.get(MIDDLE, tables[FIRST])
-            split_layers(tables[FIRST], middle, tables[LAST], count - 2, wanted, here)
-        better = here < one
-        if better.any():
-            one[better], stages[better] = here[better], count
-            # More steps never cost less: what serves t also serves t - 1.
-            for_less = np.minimum.accumulate(one[::-1])[::-1]
-            together = np.empty(grid + 1)
-            cover_demand(for_less, together)
-            every = np.minimum(every, together)
-    one = np.minimum.accumulate(one[::-1])[::-1]
+    step = demand_tokens_s / grid
+    price_instances(values, price_usd_h, step, np.zeros(grid + 1) if least is None else least, one, every, stages)
     return InstancePrices(values, price_usd_h, step, one, every, stages)
 
 
-def token_prices(values: Floats, price_usd_h: Floats) -> Floats:
-    """float64 (S,), kappa_S for every stage count: USD/h of a token/s when nodes can be had in fractions."""
-    from coralopt.templates.certificate_kernels import token_prices as every_price
+def least_tokens_of(values: Floats, price_usd_h: Floats) -> Floats:
+    """float64 (S,): at every stage count, what a token/s costs at least when nodes can be had in fractions, USD/h."""
+    from coralopt.templates.certificate_kernels import least_tokens
 
-    kappa = np.empty(len(values))
-    every_price(values, price_usd_h, kappa)
+    least = np.empty(len(values))
+    least_tokens(values, price_usd_h, least)
+    return least
+
+
+def token_prices(values: Floats, price_usd_h: Floats) -> Floats:
+    """float64 (S,), kappa_S: USD/h of a token/s when nodes can be had in fractions; infinite where another S is cheaper."""
+    from coralopt.templates.certificate_kernels import token_price
+
+    least = least_tokens_of(values, price_usd_h)
+    kappa = np.full(len(values), math.inf)
+    for count in np.argsort(least, kind="stable").tolist():
+        if not least[count] * (1 - 1e-9) < kappa.min():
+            break
+        kappa[count] = token_price(values[: count + 1], price_usd_h)
     return kappa
 
 
@@ -209,21 +189,3 @@ def min_plus(left: Floats, right: Floats) -> Floats:
     reversed_right = np.concatenate([right[::-1], np.full(size - 1, math.inf)])
     windows = np.lib.stride_tricks.sliding_window_view(reversed_right, size)[::-1]
     return np.asarray((left[None, :] + windows).min(axis=1))
-
-
-def _stage_prices(
-    values: Floats, count: int, price_usd_h: Floats, step: float, grid: int, until: int
-) -> tuple[npt.NDArray[np.int64], dict[int, Floats]]:
-    """Whole steps of a node, int64 (3, C, L + 1), and by role float64 (L + 1, G + 1): least price of a stage, USD/h.
-
-    Beyond ``until`` steps, and with more layers than the other stages leave to one, prices are infinite.
-    """
-    from coralopt.templates.certificate_kernels import cover_costs
-
-    steps = np.minimum(np.ceil(values / step * (1 - 1e-12)), grid).astype(np.int64)
-    roles = [FIRST] if count == 1 else [FIRST, LAST] if count == 2 else [FIRST, MIDDLE, LAST]
-    tables = {role: np.full((values.shape[2], grid + 1), math.inf) for role in roles}
-    for role, table in tables.items():
-        most = values.shape[2] - count
-        cover_costs(np.ascontiguousarray(steps[role]), price_usd_h, most, until, table)
-    return steps, tables
