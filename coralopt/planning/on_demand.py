@@ -9,13 +9,15 @@ proven over every template that there could be.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from coralopt.allocation import AllocationProblem, AllocationResult, AllocationSearchOptions, Served, solve_allocation
-from coralopt.errors import InfeasibleError, OptionError
+from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.planning.request import PlanRequest
 from coralopt.solving import relative_gap
 from coralopt.templates import (
@@ -25,6 +27,7 @@ from coralopt.templates import (
     TemplateLibrary,
     build_library,
     library_digest,
+    with_templates,
 )
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
@@ -33,6 +36,8 @@ from coralopt.types import Floats
 ROUNDS, GRID, MOST_GRID = 8, 1000, 4000
 #: Most prices of capacity tried for the bound alone, and how far each goes from the best ones to those of the master.
 RAISES, STEP = 12, 0.6
+#: Share of the time left that one search of an allocation may take.
+SHARE = 0.4
 
 
 class OnDemandSearch:
@@ -68,10 +73,16 @@ class OnDemandSearch:
             raise OptionError(f"templates on demand are for mean requests (`attainment: mean`); {instead}")
         self.request, self.tables, self.problem_of, self.search = request, tables, problem_of, search
         self.bounds = AnySizeBounds(scenario, tables)
-        self.families = [NodeSetFamily(scenario, phase) for phase in scenario.model_phases]
+        self.families = [
+            NodeSetFamily(scenario, phase, table.values)
+            for phase, table in zip(scenario.model_phases, tables, strict=True)
+        ]
         self.bound_usd_h = 0.0
         self.best_mu = np.zeros_like(self.bounds.price)
         self.covers: list[DemandColumn] = []
+        self.library: TemplateLibrary | None = None
+        limit = request.solve_options.time_limit
+        self.deadline = math.inf if limit is None else time.perf_counter() + limit
 
     def run(self) -> tuple[TemplateLibrary, Served]:
         """Templates, and an allocation of them whose gap is over node sets of any size.
@@ -93,7 +104,7 @@ class OnDemandSearch:
                 fresh = self._price(np.zeros_like(mu), grid) or fresh
             if fresh or number == 1:
                 best = self._improve(best)
-            if self._is_reached(best):
+            if self._is_reached(best) or self._is_late():
                 break
             prices = None if best is None or best[1].state is None else best[1].state.capacity_prices
             if prices is not None and not np.array_equal(prices, mu) and fresh:
@@ -103,6 +114,10 @@ class OnDemandSearch:
             else:
                 break
         best = self._raise_bound(best)
+        if best is None and self._is_late():
+            raise NoSolutionError(
+                "the time limit passed before any allocation of templates made on demand was known", None
+            )
         if best is None:
             raise InfeasibleError(
                 "no allocation of the templates made on demand meets every demand"
@@ -120,7 +135,7 @@ class OnDemandSearch:
             self.bound_usd_h, self.best_mu = bound, mu
         self.covers += self.bounds.covers(prices)
         fresh = [
-            family.add(nodes for price in several for nodes in price.node_sets().tolist())
+            family.add_pipelines(pipeline for price in several for pipeline in price.pipelines())
             for family, several in zip(self.families, prices, strict=True)
         ]
         return any(fresh)
@@ -137,7 +152,7 @@ class OnDemandSearch:
         np.add.at(used, (library.phase[allocation.template], allocation.region), nodes)
         self.covers += [self.bounds.column(m, usage) for m, usage in enumerate(used)]
         for number in range(1, RAISES + 1):
-            if self._is_reached(best):
+            if self._is_reached(best) or self._is_late():
                 break
             if self.request.progress is not None:
                 self.request.progress("bound over node sets of any size", number, RAISES)
@@ -154,10 +169,11 @@ class OnDemandSearch:
         """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""
         while True:
             before, best = best, self._allocate(best)
-            if best is None or best is before or self._is_reached(best):
+            if best is None or best is before or self._is_reached(best) or self._is_late():
                 return best
             library, used = best[0], np.unique(best[1].allocation.template)
-            near = [self.families[library.phase[t]].add_near(library.usage[t].astype(np.int64)) for t in used]
+            price = self.bounds.price.min(axis=0)
+            near = [self.families[library.phase[t]].add_near(library.usage[t].astype(np.int64), price) for t in used]
             if not any(near):
                 return best
 
@@ -170,13 +186,33 @@ class OnDemandSearch:
         self, best: tuple[TemplateLibrary, AllocationResult] | None
     ) -> tuple[TemplateLibrary, AllocationResult] | None:
         """The cheaper of ``best`` and an allocation over all templates so far."""
-        library = build_library(self.scenario, self.tables, node_sets=[family.rows() for family in self.families])
-        library = replace(library, digest=library_digest(self.scenario, self.tables))
+        library = self._place()
         state = None if best is None else best[1].state
         search = replace(self.search, state=state or self.search.state, explained=False)
         options = self.request.solve_options
+        if self.deadline < math.inf:
+            options = replace(options, time_limit=max(0.1, SHARE * (self.deadline - time.perf_counter())))
         try:
             result = solve_allocation(self.problem_of(library), self.request.backend, options, search)
-        except InfeasibleError:
+        except (InfeasibleError, NoSolutionError):
             return best
         return (library, result) if best is None or result.cost_usd_h < best[1].cost_usd_h else best
+
+    def _place(self) -> TemplateLibrary:
+        """All templates so far: those of new node sets are placed, and join the others."""
+        fresh = [family.fresh_rows() for family in self.families]
+        library = build_library(self.scenario, self.tables, node_sets=fresh)
+        if self.library is None:
+            self.library = replace(library, digest=library_digest(self.scenario, self.tables))
+        else:
+            parts = zip(self.library.phases, library.phases, strict=True)
+            self.library = replace(self.library, phases=tuple(with_templates(*pair) for pair in parts))
+        whole = [
+            replace(with_templates(phase, family.large(phase.key)), examined=len(family))
+            for phase, family in zip(self.library.phases, self.families, strict=True)
+        ]
+        return replace(self.library, phases=tuple(whole))
+
+    def _is_late(self) -> bool:
+        """Whether the time limit has passed."""
+        return time.perf_counter() >= self.deadline

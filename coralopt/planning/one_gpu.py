@@ -17,10 +17,12 @@ from coralopt.planning.make_plan import make_plan
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import PlanOutcome, PlanRequest
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates import is_on_demand
+from coralopt.templates import AnySizeBounds, is_on_demand
 
 #: A comparison need not be exact: relative gap, and for mean requests seconds for each GPU type.
 GAP, SECONDS = 0.01, 10.0
+#: Steps of each demand in the bounds that come first with templates on demand.
+GRID = 1000
 
 
 def cheapest_of_one_gpu(request: PlanRequest, outcome: PlanOutcome, seconds: float = math.inf) -> OneGpuRent | None:
@@ -96,6 +98,10 @@ class _OneGpuSearch:
             self.request = self.request.warmed()
             for name in self.scenarios:
                 self.bounds[name] = max(self.bounds[name], self._search(name).least())
+        elif is_on_demand(self.request.scenario):
+            for name, scenario in self.scenarios.items():
+                bounds = AnySizeBounds(scenario, self.request.warm.tables_of(scenario))
+                self.bounds[name] = max(self.bounds[name], bounds.whole_nodes(np.zeros_like(bounds.price), GRID)[0])
         for name in sorted(self.scenarios, key=lambda name: (self.bounds[name], -rented[name])):
             if name in self.plans or self.bounds[name] >= self._least():
                 continue

@@ -33,7 +33,7 @@ from coralopt.templates.classes import class_rates
 from coralopt.templates.library import PhaseTemplates, TemplateLibrary, content_digest, load_library, save_library
 from coralopt.templates.method import BuildMethod
 from coralopt.templates.node_sets import node_sets, node_sets_for
-from coralopt.templates.on_demand import NodeSetFamily, is_on_demand
+from coralopt.templates.on_demand import NodeSetFamily, is_on_demand, with_templates
 from coralopt.templates.patterns import Patterns, shared_patterns
 from coralopt.templates.spare_batches import with_spare_batches
 from coralopt.templates.tables import check_slos, placement_tables, scenario_tables
@@ -81,4 +81,5 @@ __all__ = [
     "throughput_spread",
     "unlimited_tables",
     "with_spare_batches",
+    "with_templates",
 ]

@@ -22,18 +22,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.errors import LibraryError
+from coralopt.machine import cores
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.solving import MilpMatrix, Reason, solve_matrix
 from coralopt.templates.instance_prices import (
+    NEAR,
     InstancePrices,
     cheapest_cover,
     fractional_stages,
+    least_tokens_of,
     min_plus,
     regional_prices,
     token_prices,
@@ -195,10 +199,14 @@ class AnySizeBounds:
         Returns:
             The bound, and by model phase the prices of instances in the regions that are cheapest for some of them.
         """
-        prices = [
-            regional_prices(table.values, self.price + mu, float(demand), grid) if demand > 0 else []
-            for table, demand in zip(self.tables, self.demand, strict=True)
-        ]
+
+        def of_phase(m: int) -> list[InstancePrices]:
+            demand = float(self.demand[m])
+            return regional_prices(self.tables[m].values, self.price + mu, demand, grid) if demand > 0 else []
+
+        # Compiled code lets other threads run; what comes out does not depend on them.
+        with ThreadPoolExecutor(cores()) as threads:
+            prices = list(threads.map(of_phase, range(len(self.demand))))
         return self._lagrangian(mu, [_over_regions(several, grid) for several in prices]), prices
 
     def covers(self, prices: Sequence[Sequence[InstancePrices]]) -> list[DemandColumn]:
@@ -243,11 +251,10 @@ class AnySizeBounds:
         def add(mu: Floats) -> Floats:
             """Columns that are best at these duals; float64 (M,), the least cost of a token/s of each phase."""
             least = np.full(len(self.demand), math.inf)
-            for m, table in enumerate(self.tables):
-                for r in range(len(mu)):
-                    token = cheapest_token(table.values, self.price[r] + mu[r])
-                    if not token.stages:
-                        continue
+            with ThreadPoolExecutor(cores()) as threads:
+                several = list(threads.map(lambda table: _regional_tokens(table.values, self.price + mu), self.tables))
+            for m, (table, tokens) in enumerate(zip(self.tables, several, strict=True)):
+                for r, token in tokens:
                     least[m] = min(least[m], token.usd_h)
                     usage = np.zeros(self.price.shape)
                     usage[r] = token.usage(table.values) * self.demand[m]
@@ -307,6 +314,21 @@ class AnySizeBounds:
             raise ArithmeticError(f"the master of the certificate was not solved: {result.termination.raw}")
         mu = np.maximum(-result.row_duals[count + models :], 0.0).reshape(regions, kinds)
         return result.objective, mu, float(result.x[split + len(ways) :].sum())
+
+
+def _regional_tokens(values: Floats, price_usd_h: Floats) -> list[tuple[int, CheapestToken]]:
+    """(region, cheapest token) for the regions where it costs little more than in the cheapest one."""
+    least = [float(least_tokens_of(values, row).min(initial=math.inf)) for row in price_usd_h]
+    tokens: list[tuple[int, CheapestToken]] = []
+    cheapest = math.inf
+    for r in np.argsort(least, kind="stable").tolist():
+        if not least[r] * (1 - _SAFE) <= cheapest * NEAR or math.isinf(least[r]):
+            break
+        token = cheapest_token(values, price_usd_h[r])
+        if token.stages:
+            tokens.append((r, token))
+        cheapest = min(cheapest, token.usd_h)
+    return tokens
 
 
 def _over_regions(prices: Sequence[InstancePrices], grid: int) -> Floats:

@@ -327,8 +327,10 @@ def price_instances(
 
 
 @njit(cache=True, nogil=True)
-def trace_instances(values: Floats, price: Floats, step: float, limit: Floats, served: Ints, nodes: Ints) -> None:
-    """Add to ``nodes[k, c]`` the nodes of a cheapest instance of ``served[k]`` steps.
+def trace_instances(
+    values: Floats, price: Floats, step: float, limit: Floats, served: Ints, held: Ints, nodes: Ints
+) -> None:
+    """A cheapest instance of ``served[k]`` steps: write the layers ``held[k, s]`` and add the nodes ``nodes[k, s, c]``.
 
     ``values``: (S, 3, C, L + 1), of which the last S counts; ``limit``: (G + 1,), its price, minus infinity at all others.
     """
@@ -347,7 +349,8 @@ def trace_instances(values: Floats, price: Floats, step: float, limit: Floats, s
             position = count - 1 - back
             role = FIRST if position == 0 else LAST if position == count - 1 else MIDDLE
             j = chosen[position, left]
-            _take(tables[role, j], steps[role, :, j], price, t, nodes[k])
+            held[k, position] = j
+            _take(tables[role, j], steps[role, :, j], price, t, nodes[k, position])
             left -= j
 
 

@@ -18,10 +18,37 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from coralopt.throughput.tables import stage_role
 from coralopt.types import Floats, Ints
 
 #: Instances up to so much dearer than the cheapest way to serve as much are worth having.
 NEAR = 1.05
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """An instance: a placement, not always the best one of its nodes.
+
+    Attributes:
+        layers: int64 (S,), layers of each stage.
+        nodes: int64 (S, C), nodes of each configuration in each stage.
+    """
+
+    layers: Ints
+    nodes: Ints
+
+    @property
+    def node_set(self) -> Ints:
+        """int64 (C,), nodes of each configuration."""
+        return np.asarray(self.nodes.sum(axis=0))
+
+    def tokens_s(self, values: Floats) -> float:
+        """What it serves: its slowest stage; ``values``: float64 (S, 3, C, L + 1), tokens/s of one node."""
+        count = len(self.layers)
+        return min(
+            float(self.nodes[s] @ values[count - 1, stage_role(s, count), :, j])
+            for s, j in enumerate(self.layers.tolist())
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,28 +74,30 @@ class InstancePrices:
     stages: Ints
     region: int = 0
 
-    def node_sets(self) -> npt.NDArray[np.int64]:
-        """int64 (M, C): node sets of instances that are worth their price for some number of steps."""
+    def pipelines(self) -> list[Pipeline]:
+        """Instances that are worth their price for some number of steps."""
         worth = np.isfinite(self.one) & (self.one <= NEAR * self.every) & (self.stages > 0)
         # Where more steps cost more, the price is that of an instance of just so many.
         worth[:-1] &= self.one[1:] > self.one[:-1]
-        return np.unique(self.cheapest(np.flatnonzero(worth)), axis=0)
+        return self.cheapest(np.flatnonzero(worth))
 
-    def cheapest(self, served: Ints) -> npt.NDArray[np.int64]:
-        """int64 (M, C): a node set of a cheapest instance of just ``served`` steps each."""
+    def cheapest(self, served: Ints) -> list[Pipeline]:
+        """A cheapest instance of just ``served`` steps each."""
         from coralopt.templates.certificate_kernels import trace_instances
 
-        chosen = np.zeros((len(served), len(self.price_usd_h)), dtype=np.int64)
-        counts = self.stages[served]
+        traced: dict[int, Pipeline] = {}
+        counts, kinds = self.stages[served], len(self.price_usd_h)
         for count in np.unique(counts).tolist():
-            rows = np.flatnonzero(counts == count)
-            most = int(served[rows].max())
-            limit = np.full(most + 1, -math.inf)
-            limit[served[rows]] = self.one[served[rows]]
-            nodes = np.zeros((len(rows), len(self.price_usd_h)), dtype=np.int64)
-            trace_instances(self.values[:count], self.price_usd_h, self.step_tokens_s, limit, served[rows], nodes)
-            chosen[rows] = nodes
-        return chosen
+            steps = served[counts == count]
+            limit = np.full(int(steps.max()) + 1, -math.inf)
+            limit[steps] = self.one[steps]
+            held, nodes = (
+                np.zeros((len(steps), count), dtype=np.int64),
+                np.zeros((len(steps), count, kinds), dtype=np.int64),
+            )
+            trace_instances(self.values[:count], self.price_usd_h, self.step_tokens_s, limit, steps, held, nodes)
+            traced.update(zip(steps.tolist(), map(Pipeline, held, nodes), strict=True))
+        return [traced[t] for t in served.tolist()]
 
 
 def cheapest_cover(regions: Sequence[InstancePrices]) -> list[tuple[int, Ints]]:
@@ -86,7 +115,7 @@ def cheapest_cover(regions: Sequence[InstancePrices]) -> list[tuple[int, Ints]]:
         price = min(regions, key=lambda price: float(price.one[t]))
         # The price of t steps may be that of an instance of more.
         exact = int(np.searchsorted(price.one, price.one[t], side="right")) - 1
-        cover.append((price.region, price.cheapest(np.array([exact]))[0]))
+        cover.append((price.region, price.cheapest(np.array([exact]))[0].node_set))
     return cover
 
 

@@ -7,20 +7,26 @@ lost to the proof: the bound of :class:`coralopt.templates.certificate.AnySizeBo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import GIB
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, PlacementRules, ResolvedScenario
 from coralopt.templates.estimate import has_more_node_sets
-from coralopt.types import Ints
+from coralopt.templates.instance_prices import Pipeline
+from coralopt.templates.library import COLUMNS, PhaseTemplates
+from coralopt.types import Floats, Ints
 
 #: Node sets of all model phases from which on templates are made on demand, unless the scenario says otherwise.
 MOST_NODE_SETS = 20_000_000
 #: A node set brings every smaller one along; one that has more than this many is left out.
 MOST_SMALLER = 4096
+#: Node sets of more nodes are placed as they were priced.
+MOST_SWEPT = 8
+#: A node set near another one costs so much of it at least and at most, and brings so many smaller ones along at most.
+CHEAPER, DEARER, MOST_NEAR = 0.8, 1.05, 256
 
 
 def is_on_demand(scenario: ResolvedScenario) -> bool:
@@ -36,13 +42,18 @@ class NodeSetFamily:
     Args:
         scenario: N_max, rho and configurations.
         phase: The model phase. Every single node is in from the beginning, and what runs already.
+        values: float64 (S, 3, C, L + 1), tokens/s of one node.
     """
 
-    def __init__(self, scenario: ResolvedScenario, phase: ModelPhase) -> None:
+    def __init__(self, scenario: ResolvedScenario, phase: ModelPhase, values: Floats) -> None:
+        # Prices know nothing of engine limits and links; where there are some, every placement is that of the sweep.
+        self._most_swept = MOST_SWEPT if scenario.placement == PlacementRules() else scenario.max_nodes
+        self._values, self._large, self._width = values, dict[tuple[int, ...], Pipeline](), scenario.max_nodes
         names = [configuration.name for configuration in scenario.configurations]
         self._memory = np.array([configuration.memory_gib for configuration in scenario.configurations])
         self._most = scenario.max_nodes, scenario.memory_ratio * phase.model.weight_bytes / GIB
         self._sets = {tuple(row) for row in np.eye(len(names), dtype=int).tolist()}
+        self._fresh: set[tuple[int, ...]] = set()
         self.add([entry.nodes.get(name, 0) for name in names] for entry in scenario.running if entry.key == phase.key)
 
     def add(self, node_sets: Iterable[Iterable[int]]) -> bool:
@@ -50,26 +61,92 @@ class NodeSetFamily:
         before = len(self._sets)
         for row in node_sets:
             nodes = np.array(list(row))
-            memory, smaller = float(nodes @ self._memory), float(np.prod(nodes + 1.0))
-            if tuple(nodes.tolist()) in self._sets or smaller > MOST_SMALLER:
+            known = tuple(nodes.tolist()) in self._sets
+            if known or float(np.prod(nodes + 1.0)) > MOST_SMALLER or not self._allows(nodes):
                 continue
-            if nodes.sum() > 1 and (nodes.sum() > self._most[0] or memory >= self._most[1]):
-                continue
-            kinds = np.flatnonzero(nodes)
-            for counts in itertools.product(*(range(n + 1) for n in nodes[kinds].tolist())):
-                part = np.zeros(len(nodes), dtype=int)
-                part[kinds] = counts
-                self._sets.add(tuple(part.tolist()))
-        self._sets.discard((0,) * len(self._memory))
+            self._fresh.add(tuple(nodes.tolist()))
+            self._sets.update(_parts(tuple(nodes.tolist())))
         return len(self._sets) > before
 
-    def add_near(self, nodes: Ints) -> bool:
-        """Add what comes of one node more or less, or of another kind, in every way; whether any is new."""
-        kinds = np.eye(len(nodes), dtype=int)
-        fewer = [nodes, *(nodes - kinds[c] for c in np.flatnonzero(nodes))]
-        return self.add(row for less in fewer for row in (less + kinds).tolist())
+    def add_pipelines(self, pipelines: Iterable[Pipeline]) -> bool:
+        """Add node sets of pipelines, large ones placed as they are and alone; whether any is new."""
+        before = len(self)
+        for pipeline in pipelines:
+            nodes = pipeline.node_set
+            if nodes.sum() <= self._most_swept:
+                self.add([nodes.tolist()])
+            elif self._allows(nodes):
+                best = self._large.setdefault(tuple(nodes.tolist()), pipeline)
+                if pipeline.tokens_s(self._values) > best.tokens_s(self._values):
+                    self._large[tuple(nodes.tolist())] = pipeline
+        return len(self) > before
 
-    def rows(self) -> npt.NDArray[np.int8]:
-        """int8 (M, C), sorted by the number of nodes, then lexicographically."""
-        rows: Ints = np.array(sorted(self._sets, key=lambda row: (sum(row), row)))
-        return rows.astype(np.int8)
+    def _allows(self, nodes: Ints) -> bool:
+        return bool(nodes.sum() <= 1 or (nodes.sum() <= self._most[0] and nodes @ self._memory < self._most[1]))
+
+    def large(self, key: str) -> PhaseTemplates:
+        """The large pipelines as templates of the model phase of this key."""
+        nodes, layers = (np.zeros((len(self._large), self._width), dtype=np.int16) for _ in range(2))
+        stages = np.full_like(nodes, -1)
+        nodes -= 1
+        for t, pipeline in enumerate(self._large.values()):
+            stage, kind = np.nonzero(pipeline.nodes)
+            many = pipeline.nodes[stage, kind]
+            layers[t, : len(pipeline.layers)] = pipeline.layers
+            nodes[t, : many.sum()], stages[t, : many.sum()] = np.repeat(kind, many), np.repeat(stage, many)
+        return PhaseTemplates(
+            key=key,
+            usage=np.array(list(self._large), dtype=np.int8).reshape(-1, len(self._memory)),
+            throughput=np.array([pipeline.tokens_s(self._values) for pipeline in self._large.values()]),
+            stage_layers=layers,
+            node_configuration=nodes.astype(np.int8),
+            node_stage=stages.astype(np.int8),
+            examined=len(self._large),
+        )
+
+    def add_near(self, nodes: Ints, price_usd_h: Floats) -> bool:
+        """Add what comes of one node more or of another kind, where it costs about as much; whether any is new.
+
+        Args:
+            nodes: int64 (C,).
+            price_usd_h: float64 (C,), infinite where a node cannot be had.
+        """
+        kinds, kept = np.eye(len(nodes), dtype=int), np.flatnonzero(nodes)
+        fewer = np.vstack([nodes, nodes - kinds[kept]])
+        near = (fewer[:, None, :] + kinds[None, np.isfinite(price_usd_h)]).reshape(-1, len(nodes))
+        cost = near @ np.where(np.isfinite(price_usd_h), price_usd_h, 0.0)
+        own = float(nodes[kept] @ price_usd_h[kept])
+        worth = (CHEAPER * own <= cost) & (cost <= DEARER * own) & (np.prod(near + 1.0, axis=1) <= MOST_NEAR)
+        return self.add(near[worth].tolist())
+
+    def __len__(self) -> int:
+        return len(self._sets) + len(self._large)
+
+    def fresh_rows(self) -> npt.NDArray[np.int8]:
+        """int8 (M, C): what came since the last call, every smaller node set and every single node with it.
+
+        Sorted by the number of nodes, then lexicographically.
+        """
+        several = {tuple(row) for row in np.eye(len(self._memory), dtype=int).tolist()}
+        several.update(part for nodes in self._fresh for part in _parts(nodes))
+        self._fresh.clear()
+        return np.array(sorted(several, key=lambda row: (sum(row), row)), dtype=np.int8)
+
+
+def _parts(nodes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The node set and all smaller ones, without the empty one."""
+    kinds = [c for c, n in enumerate(nodes) if n]
+    for counts in itertools.product(*(range(nodes[c] + 1) for c in kinds)):
+        if any(counts):
+            part = [0] * len(nodes)
+            for c, n in zip(kinds, counts, strict=True):
+                part[c] = n
+            yield tuple(part)
+
+
+def with_templates(have: PhaseTemplates, other: PhaseTemplates) -> PhaseTemplates:
+    """The templates, and those of another part whose node sets are new."""
+    known = {row.tobytes() for row in have.usage}
+    new = np.array([row.tobytes() not in known for row in other.usage], dtype=bool)
+    columns = {name: np.concatenate([getattr(have, name), getattr(other, name)[new]]) for name in COLUMNS}
+    return PhaseTemplates(key=have.key, examined=have.examined + int(new.sum()), **columns)
