@@ -26,7 +26,7 @@ NEAR = 1.05
 
 
 @dataclass(frozen=True, eq=False)
-class Pipeline:
+class PricedPipeline:
     """An instance: a placement, not always the best one of its nodes.
 
     Attributes:
@@ -74,18 +74,18 @@ class InstancePrices:
     stages: Ints
     region: int = 0
 
-    def pipelines(self) -> list[Pipeline]:
+    def pipelines(self) -> list[PricedPipeline]:
         """Instances that are worth their price for some number of steps."""
         worth = np.isfinite(self.one) & (self.one <= NEAR * self.every) & (self.stages > 0)
         # Where more steps cost more, the price is that of an instance of just so many.
         worth[:-1] &= self.one[1:] > self.one[:-1]
         return self.cheapest(np.flatnonzero(worth))
 
-    def cheapest(self, served: Ints) -> list[Pipeline]:
+    def cheapest(self, served: Ints) -> list[PricedPipeline]:
         """A cheapest instance of just ``served`` steps each."""
         from coralopt.templates.certificate_kernels import trace_instances
 
-        traced: dict[int, Pipeline] = {}
+        traced: dict[int, PricedPipeline] = {}
         counts, kinds = self.stages[served], len(self.price_usd_h)
         for count in np.unique(counts).tolist():
             steps = served[counts == count]
@@ -96,7 +96,7 @@ class InstancePrices:
                 np.zeros((len(steps), count, kinds), dtype=np.int64),
             )
             trace_instances(self.values[:count], self.price_usd_h, self.step_tokens_s, limit, steps, held, nodes)
-            traced.update(zip(steps.tolist(), map(Pipeline, held, nodes), strict=True))
+            traced.update(zip(steps.tolist(), map(PricedPipeline, held, nodes), strict=True))
         return [traced[t] for t in served.tolist()]
 
 

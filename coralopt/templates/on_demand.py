@@ -15,7 +15,7 @@ import numpy.typing as npt
 from coralopt.catalog.types import GIB
 from coralopt.scenario.resolved import ModelPhase, PlacementRules, ResolvedScenario
 from coralopt.templates.estimate import has_more_node_sets
-from coralopt.templates.instance_prices import Pipeline
+from coralopt.templates.instance_prices import PricedPipeline
 from coralopt.templates.library import COLUMNS, PhaseTemplates
 from coralopt.types import Floats, Ints
 
@@ -48,7 +48,7 @@ class NodeSetFamily:
     def __init__(self, scenario: ResolvedScenario, phase: ModelPhase, values: Floats) -> None:
         # Prices know nothing of engine limits and links; where there are some, every placement is that of the sweep.
         self._most_swept = MOST_SWEPT if scenario.placement == PlacementRules() else scenario.max_nodes
-        self._values, self._large, self._width = values, dict[tuple[int, ...], Pipeline](), scenario.max_nodes
+        self._values, self._large, self._width = values, dict[tuple[int, ...], PricedPipeline](), scenario.max_nodes
         names = [configuration.name for configuration in scenario.configurations]
         self._memory = np.array([configuration.memory_gib for configuration in scenario.configurations])
         self._most = scenario.max_nodes, scenario.memory_ratio * phase.model.weight_bytes / GIB
@@ -68,7 +68,7 @@ class NodeSetFamily:
             self._sets.update(_parts(tuple(nodes.tolist())))
         return len(self._sets) > before
 
-    def add_pipelines(self, pipelines: Iterable[Pipeline]) -> bool:
+    def add_pipelines(self, pipelines: Iterable[PricedPipeline]) -> bool:
         """Add node sets of pipelines, large ones placed as they are and alone; whether any is new."""
         before = len(self)
         for pipeline in pipelines:
