@@ -36,8 +36,8 @@ from coralopt.types import Floats
 ROUNDS, GRID, MOST_GRID = 8, 1000, 4000
 #: Most prices of capacity tried for the bound alone, and how far each goes from the best ones to those of the master.
 RAISES, STEP = 12, 0.6
-#: Share of the time left that one search of an allocation may take.
-SHARE = 0.4
+#: Seconds that one search of an allocation may take, its share of the time left, and nodes of its tree.
+SEARCH_S, SHARE, TREE_NODES = 40.0, 0.4, 10
 
 
 class OnDemandSearch:
@@ -188,10 +188,11 @@ class OnDemandSearch:
         """The cheaper of ``best`` and an allocation over all templates so far."""
         library = self._place()
         state = None if best is None else best[1].state
-        search = replace(self.search, state=state or self.search.state, explained=False)
-        options = self.request.solve_options
-        if self.deadline < math.inf:
-            options = replace(options, time_limit=max(0.1, SHARE * (self.deadline - time.perf_counter())))
+        # A tree proves something about these templates only: what counts is a good allocation, and the bound over all.
+        limits = replace(self.search.limits, tree_nodes=TREE_NODES)
+        search = replace(self.search, state=state or self.search.state, explained=False, limits=limits)
+        seconds = min(SEARCH_S, max(0.1, SHARE * (self.deadline - time.perf_counter())))
+        options = replace(self.request.solve_options, time_limit=seconds)
         try:
             result = solve_allocation(self.problem_of(library), self.request.backend, options, search)
         except (InfeasibleError, NoSolutionError):
