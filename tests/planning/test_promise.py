@@ -583,6 +583,24 @@ def test_a_share_that_no_node_can_meet(tmp_path: Path, monkeypatch: pytest.Monke
         plan_scenario(small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": 0.99}}))
 
 
+def test_where_groups_fail_in_vain_it_is_looked_whether_any_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every template is quick enough for prompts of mean length, and none is for enough of the others: each could be played
+    at any rate and count, which took ten minutes for one model on 64 nodes of one GPU type."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(PhaseGames, "too_slow", lambda self: np.zeros(len(self.templates), dtype=np.bool_))
+    monkeypatch.setattr(search, "IN_VAIN", 5)
+    raced: list[int] = []
+    race = PhaseGames._race
+    monkeypatch.setattr(PhaseGames, "_race", lambda self, *group: raced.append(1) or race(self, *group))
+    scenario = small(model={"slo": {"ttft_ms": 200, "tpot_ms": 30, "attainment": 0.99}})
+    with pytest.raises(CoraloptError, match=r"at most \d+\.\d+% meet it, alone on 2xL40S"):
+        plan_scenario(scenario)
+    # There are 42 groups.
+    assert len(raced) < 12
+
+
 def test_a_mixed_instance_that_meets_no_slo_even_of_mean_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,7 @@ def tighten(
     progress: Progress | None = None,
     allowance: float | None = None,
     games: float = MOST_GAMES,
+    in_vain: float = math.inf,
 ) -> tuple[float, float]:
     """Find out what decides the cheapest cover of one phase.
 
@@ -208,6 +209,7 @@ def tighten(
         allowance: Instead, find out whether groups hold the least share at which they could be in a cover that costs at
             most so much more than the cheapest, USD/h.
         games: The search ends after so many, once there is a cover.
+        in_vain: It ends after so many without any.
 
     Returns:
         (least price at ``most``, least price at ``least``), USD/h: nothing in the family is cheaper than the first, and the
@@ -222,7 +224,11 @@ def tighten(
         bound, cost = groups.covers(most, near), groups.covers(groups.least[rows], near)
         low, high = float(bound[PARTS]), float(cost[PARTS])
         ceiling = high * (1 - slack) if allowance is None else high * (1 + PRICE_TOLERANCE) + allowance
-        if low >= ceiling or math.isinf(low) or (groups.games.played - before >= games and not math.isinf(high)):
+        if (
+            low >= ceiling
+            or math.isinf(low)
+            or groups.games.played - before >= (in_vain if math.isinf(high) else games)
+        ):
             return low, high
         if progress is not None:
             progress(f"capacities of {groups.games.phase.key}", groups.games.played, 0)

@@ -45,6 +45,8 @@ from coralopt.types import Floats, Ints
 
 #: Games a phase after which a search with a ceiling looks whether anything below it is left.
 GAMES_AT_ONCE = 16
+#: Games without any cover after which it is looked whether a single request in an idle pool meets the SLO.
+IN_VAIN = 40
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
@@ -204,9 +206,13 @@ class PromiseSearch:
         ways = self._ways(designs)
         found_out = self._tighten({p: prices[p] for p in itertools.chain(*itertools.chain(*ways))})
         for several in () if cuts else ways:
-            hopeless = [[p for p in way if math.isinf(found_out[p][0])] for way in several]
-            if all(hopeless):
-                self._refuse(hopeless[0][0])
+            # Nothing holds, or nothing was seen to hold for long: maybe nothing can.
+            for end in (0, 1) if len(several) == 1 else (0,):
+                hopeless = [[p for p in way if math.isinf(found_out[p][end])] for way in several]
+                if all(hopeless):
+                    self._refuse(hopeless[0][0])
+        unseen = {p: prices[p] for p, (low, high) in found_out.items() if low < high == math.inf}
+        self.workers.map(lambda p: self._search(p, unseen[p], MOST_GAMES), unseen)
         while True:
             try:
                 return self._cheapest_by_ways(prices, designs)
@@ -231,9 +237,7 @@ class PromiseSearch:
             before = {p: self.groups[p].games.played for p in share}
 
             def search(p: int, games: Mapping[int, float] = share) -> tuple[float, float]:
-                # Of groups that cost nothing, those of few GPUs are looked at first.
-                price = np.where(prices[p] == 0, FREE_GPU * self._gpus(p), prices[p])
-                return tighten(self.groups[p], price, self.gap, self.workers.tell, games=games[p])
+                return self._search(p, prices[p], games[p], IN_VAIN)
 
             results |= zip(share, self.workers.map(search, share), strict=True)
             if self.ceiling <= self.least() < math.inf:
@@ -245,6 +249,11 @@ class PromiseSearch:
             left = {p: self.games * gain[p] / sum(gain.values()) for p in gain}
             share = {p: min(games, at_once) for p, games in left.items() if games >= 1}
         return results
+
+    def _search(self, p: int, prices: Floats, games: float, in_vain: float = math.inf) -> tuple[float, float]:
+        """Bound and cost of one phase's cheapest cover, USD/h; of groups that cost nothing, those of few GPUs come first."""
+        price = np.where(prices == 0, FREE_GPU * self._gpus(p), prices)
+        return tighten(self.groups[p], price, self.gap, self.workers.tell, games=games, in_vain=in_vain)
 
     def _gpus(self, p: int) -> Ints:
         """int64 (J,): GPUs of each group of model phase ``p``."""
