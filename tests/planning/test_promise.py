@@ -601,6 +601,19 @@ def test_where_groups_fail_in_vain_it_is_looked_whether_any_can(
     assert len(raced) < 12
 
 
+def test_a_search_in_vain_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle instances meet the SLO, and whatever is played fails: after so many games the search says so."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(search, "IN_VAIN", 5)
+    monkeypatch.setattr(search, "MOST_GAMES", 8)
+    monkeypatch.setattr(PhaseGames, "_race", lambda self, *group: ("fails", 0.05, 1))
+    monkeypatch.setattr(PhaseGames, "best_share", lambda self: (0.995, "1xL4", 0))
+    with pytest.raises(
+        NoSolutionError, match=r"no instances were seen to meet the SLO for 99.00% .* in \d+ simulations"
+    ):
+        plan_scenario(small())
+
+
 def test_a_mixed_instance_that_meets_no_slo_even_of_mean_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

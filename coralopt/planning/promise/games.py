@@ -143,8 +143,8 @@ class PhaseGames:
         idle_ms = (layers * np.where(layers > 0, quickest, 0.0)).sum(axis=1)
         return np.asarray(idle_ms > phase.prefill_ms)
 
-    def best_share(self) -> tuple[float, str]:
-        """The largest share of requests that meets the SLO on one idle instance, and its nodes in words.
+    def best_share(self) -> tuple[float, str, int | None]:
+        """The largest share of requests that meets the SLO on one idle instance, its nodes in words, and its template.
 
         Looked at are templates of one node, and those of most throughput; without templates, layer times alone.
         """
@@ -152,16 +152,16 @@ class PhaseGames:
         if not len(templates.throughput):
             possible = possible_requests(self.scenario, self.requests_at(0, 1.0))
             kinds = [met for (name, _), met in possible.items() if name == self.phase.served]
-            return float(np.all(kinds, axis=0).mean()), "the quickest node"
+            return float(np.all(kinds, axis=0).mean()), "the quickest node", None
         single = np.flatnonzero(templates.usage.sum(axis=1) == 1)
         some = np.unique(np.concatenate([single, np.argsort(-templates.throughput)[:SHOWN]]))
-        best = (0.0, "any node")
+        best: tuple[float, str, int] = (0.0, "any node", int(some[0]))
         for template in some.tolist():
             instance = self.instance(template)
             trace = self.requests_at(0, IDLE_LOAD * self.rate(float(templates.throughput[template])))
             share = 1.0 - self.player.play([instance], trace).missed
             nodes = " + ".join(n if count == 1 else f"{count} of {n}" for n, count in instance.nodes().items())
-            best = max(best, (share, nodes))
+            best = max(best, (share, nodes, template))
         return best
 
     def verdict(self, template: int, count: int, rate: float) -> Verdict:

@@ -204,15 +204,7 @@ class PromiseSearch:
         """The cheapest plan at what groups were seen to hold, without those that were cut."""
         prices, designs = self._open(cuts)
         ways = self._ways(designs)
-        found_out = self._tighten({p: prices[p] for p in itertools.chain(*itertools.chain(*ways))})
-        for several in () if cuts else ways:
-            # Nothing holds, or nothing was seen to hold for long: maybe nothing can.
-            for end in (0, 1) if len(several) == 1 else (0,):
-                hopeless = [[p for p in way if math.isinf(found_out[p][end])] for way in several]
-                if all(hopeless):
-                    self._refuse(hopeless[0][0])
-        unseen = {p: prices[p] for p, (low, high) in found_out.items() if low < high == math.inf}
-        self.workers.map(lambda p: self._search(p, unseen[p], MOST_GAMES), unseen)
+        self._look(prices, ways, may_refuse=not cuts)
         while True:
             try:
                 return self._cheapest_by_ways(prices, designs)
@@ -223,6 +215,32 @@ class PromiseSearch:
                 )
                 if not self._find_out(self._solve(best), best):
                     raise
+
+    def _look(self, prices: Sequence[Floats], ways: Sequence[tuple[tuple[int, ...], ...]], may_refuse: bool) -> None:
+        """Find out what decides the cheapest covers of these ways to serve models.
+
+        Raises:
+            ScenarioError: Not even idle instances meet an SLO for the share of requests asked for.
+            NoSolutionError: They do, but no group was seen to.
+        """
+        known = self._tighten({p: prices[p] for p in itertools.chain(*itertools.chain(*ways))})
+        for several in ways if may_refuse else ():
+            # Nothing holds, or nothing was seen to hold for long: maybe nothing can.
+            for end in (0, 1) if len(several) == 1 else (0,):
+                hopeless = [[p for p in way if math.isinf(known[p][end])] for way in several]
+                if all(hopeless):
+                    self._refuse(hopeless[0][0])
+        unseen = [p for p, (low, high) in known.items() if low < high == math.inf]
+        covers = self.workers.map(lambda p: self._search(p, prices[p], MOST_GAMES, MOST_GAMES), unseen)
+        in_vain = {p for p, (low, high) in zip(unseen, covers, strict=True) if low < high == math.inf}
+        for several in ways:
+            if all(in_vain & set(way) for way in several):
+                games = self.groups[next(iter(in_vain & set(several[0])))].games
+                raise NoSolutionError(
+                    f"{games.phase.key}: no instances were seen to meet the SLO for {games.target or 0:.2%} of the requests "
+                    f"in {games.played} simulations; ask for a smaller share or a longer time, or add quicker or more nodes",
+                    None,
+                )
 
     def _tighten(self, prices: Mapping[int, Floats]) -> dict[int, tuple[float, float]]:
         """Bound and cost of each phase's cheapest cover, USD/h.
@@ -326,9 +344,12 @@ class PromiseSearch:
             ScenarioError: On no node so many requests meet it; says how many do at best.
         """
         phase, games = self.scenario.model_phases[p], self.groups[p].games
-        share, nodes = games.best_share()
+        share, nodes, template = games.best_share()
         if games.target is None or share >= games.target:
-            # There are too few nodes, which the allocation says better.
+            # There are too few nodes, which the allocation says better, or too few groups were played: a large one of the
+            # quickest instances likely holds if any does.
+            for j in np.flatnonzero(self.groups[p].template == template)[-1:].tolist():
+                self.groups[p].settle(j)
             return
         slo_ms = {"ttft_ms": phase.prefill_ms, "tpot_ms": phase.decode_ms}
         names = {"prefill": ("ttft_ms",), "decode": ("tpot_ms",), "mixed": tuple(slo_ms)}[phase.phase]
