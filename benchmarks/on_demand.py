@@ -94,7 +94,7 @@ def measure(settings: argparse.Namespace) -> str:
     """One row: size, cost, gap, CPU seconds, memory."""
     scenario, started = pool_scenario(settings), time.process_time()
     tables = scenario_tables(scenario)
-    request = PlanRequest(scenario, options={"rel_gap": settings.rel_gap})
+    request = PlanRequest(scenario, options={"rel_gap": settings.rel_gap, "time_limit": settings.time_limit})
     search = OnDemandSearch(request, tables, partial(allocation_problem, scenario), AllocationSearchOptions())
     library, served = search.run()
     seconds, peak = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -117,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--available", type=int, default=12, help="fewer nodes than this of a configuration in a region"
     )
     parser.add_argument("--rel-gap", type=float, default=0.005)
+    parser.add_argument("--time-limit", type=float, help="seconds for the search, without the throughput tables")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--grow", nargs="+", metavar=("WHAT", "VALUE"), help="models, regions or configurations, and values"

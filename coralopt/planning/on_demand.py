@@ -16,7 +16,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, AllocationResult, AllocationSearchOptions, Served, solve_allocation
+from coralopt.allocation import (
+    Allocation,
+    AllocationProblem,
+    AllocationResult,
+    AllocationSearchOptions,
+    Served,
+    solve_allocation,
+)
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.planning.request import PlanRequest
 from coralopt.solving import relative_gap
@@ -32,12 +39,15 @@ from coralopt.templates import (
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats
 
-#: Most rounds, and the steps of each demand in the first one; a round without anything new makes them four times as many.
-ROUNDS, GRID, MOST_GRID = 8, 1000, 4000
+#: Most rounds, the steps of each demand, and most steps where a share of the gap is lost by rounding.
+ROUNDS, GRID, MOST_STEPS, SHORT = 8, 1000, 16_000, 0.2
 #: Most prices of capacity tried for the bound alone, and how far each goes from the best ones to those of the master.
 RAISES, STEP = 12, 0.6
-#: Seconds that one search of an allocation may take, its share of the time left, and nodes of its tree.
-SEARCH_S, SHARE, TREE_NODES = 40.0, 0.4, 10
+#: Share of the gap that an allocation may have to the best one of the templates made so far.
+OWN = 0.25
+#: Seconds that one search of an allocation may take, while prices are still looked for and then; its share of the time
+#: left, and nodes of its tree. A share of the cost that is not worth another search.
+QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
 
 
 class OnDemandSearch:
@@ -81,6 +91,7 @@ class OnDemandSearch:
         self.best_mu = np.zeros_like(self.bounds.price)
         self.covers: list[DemandColumn] = []
         self.library: TemplateLibrary | None = None
+        self.state = search.state
         limit = request.solve_options.time_limit
         self.deadline = math.inf if limit is None else time.perf_counter() + limit
 
@@ -95,25 +106,23 @@ class OnDemandSearch:
         if not feasible:
             mu = np.zeros_like(mu)
         best: tuple[TemplateLibrary, AllocationResult] | None = None
-        grid = GRID
         for number in range(1, ROUNDS + 1):
             if self.request.progress is not None:
                 self.request.progress("templates on demand", number, ROUNDS)
-            fresh = self._price(mu, grid)
-            if number == 1 and mu.any():
-                fresh = self._price(np.zeros_like(mu), grid) or fresh
+            before = best, self.bound_usd_h * (1 + LITTLE)
+            fresh = number == 1 and mu.any() and self._price(np.zeros_like(mu))
+            fresh = self._price(mu) or fresh
             if fresh or number == 1:
-                best = self._improve(best)
+                best = self._allocate(best, QUICK_S)
             if self._is_reached(best) or self._is_late():
                 break
-            prices = None if best is None or best[1].state is None else best[1].state.capacity_prices
-            if prices is not None and not np.array_equal(prices, mu) and fresh:
-                mu = np.maximum(prices, 0.0)
-            elif grid < MOST_GRID:
-                grid *= 4
+            prices = None if self.state is None else np.maximum(self.state.capacity_prices, 0.0)
+            moved = best is not before[0] or self.bound_usd_h > before[1]
+            if prices is not None and not np.array_equal(prices, mu) and fresh and moved:
+                mu = prices
             else:
                 break
-        best = self._raise_bound(best)
+        best = self._raise_bound(self._improve(best))
         if best is None and self._is_late():
             raise NoSolutionError(
                 "the time limit passed before any allocation of templates made on demand was known", None
@@ -128,9 +137,10 @@ class OnDemandSearch:
         result = replace(result, bound_usd_h=bound, gap=relative_gap(result.cost_usd_h, bound))
         return library, Served(result, self.problem_of(library))
 
-    def _price(self, mu: Floats, grid: int) -> bool:
+    def _price(self, mu: Floats) -> bool:
         """Node sets and the bound at these prices of capacity; whether any node set is new."""
-        bound, prices = self.bounds.whole_nodes(mu, grid)
+        short = SHORT * self.request.solve_options.rel_gap
+        bound, prices = self.bounds.whole_nodes(mu, GRID, MOST_STEPS, short)
         if bound > self.bound_usd_h:
             self.bound_usd_h, self.best_mu = bound, mu
         self.covers += self.bounds.covers(prices)
@@ -151,6 +161,7 @@ class OnDemandSearch:
         nodes = library.usage[allocation.template] * allocation.count[:, None]
         np.add.at(used, (library.phase[allocation.template], allocation.region), nodes)
         self.covers += [self.bounds.column(m, usage) for m, usage in enumerate(used)]
+        fresh = False
         for number in range(1, RAISES + 1):
             if self._is_reached(best) or self._is_late():
                 break
@@ -159,23 +170,21 @@ class OnDemandSearch:
             objective, mu, short = self.bounds.master(self.covers)
             if short <= 0 and relative_gap(objective, self.bound_usd_h) <= self.request.solve_options.rel_gap / 10:
                 break
-            if self._price((1 - STEP) * self.best_mu + STEP * mu, GRID):
-                best = self._improve(best)
-        return best
+            fresh |= self._price((1 - STEP) * self.best_mu + STEP * mu)
+        return self._improve(best) if fresh else best
 
     def _improve(
         self, best: tuple[TemplateLibrary, AllocationResult] | None
     ) -> tuple[TemplateLibrary, AllocationResult] | None:
         """The best allocation, and those over templates near the ones it uses, as long as that is cheaper."""
-        while True:
-            before, best = best, self._allocate(best)
-            if best is None or best is before or self._is_reached(best) or self._is_late():
-                return best
+        while best is not None and not self._is_reached(best) and not self._is_late():
             library, used = best[0], np.unique(best[1].allocation.template)
             price = self.bounds.price.min(axis=0)
             near = [self.families[library.phase[t]].add_near(library.usage[t].astype(np.int64), price) for t in used]
-            if not any(near):
-                return best
+            before, best = best, self._allocate(best, SEARCH_S)
+            if best is None or not any(near) or best[1].cost_usd_h >= before[1].cost_usd_h * (1 - LITTLE):
+                break
+        return best
 
     def _is_reached(self, best: tuple[TemplateLibrary, AllocationResult] | None) -> bool:
         """Whether the gap asked for is proven."""
@@ -183,20 +192,22 @@ class OnDemandSearch:
         return best is not None and relative_gap(best[1].cost_usd_h, self.bound_usd_h) <= gap
 
     def _allocate(
-        self, best: tuple[TemplateLibrary, AllocationResult] | None
+        self, best: tuple[TemplateLibrary, AllocationResult] | None, most_s: float
     ) -> tuple[TemplateLibrary, AllocationResult] | None:
-        """The cheaper of ``best`` and an allocation over all templates so far."""
+        """The cheaper of ``best`` and an allocation over all templates so far, searched for ``most_s`` seconds at most."""
         library = self._place()
-        state = None if best is None else best[1].state
+        start = self.search.start if best is None else _same_allocation(*best, library)
         # A tree proves something about these templates only: what counts is a good allocation, and the bound over all.
         limits = replace(self.search.limits, tree_nodes=TREE_NODES)
-        search = replace(self.search, state=state or self.search.state, explained=False, limits=limits)
-        seconds = min(SEARCH_S, max(0.1, SHARE * (self.deadline - time.perf_counter())))
-        options = replace(self.request.solve_options, time_limit=seconds)
+        search = replace(self.search, state=self.state, start=start, explained=False, limits=limits)
+        seconds = min(most_s, max(0.1, SHARE * (self.deadline - time.perf_counter())))
+        options = self.request.solve_options
+        options = replace(options, time_limit=seconds, rel_gap=OWN * options.rel_gap)
         try:
             result = solve_allocation(self.problem_of(library), self.request.backend, options, search)
         except (InfeasibleError, NoSolutionError):
             return best
+        self.state = result.state or self.state
         return (library, result) if best is None or result.cost_usd_h < best[1].cost_usd_h else best
 
     def _place(self) -> TemplateLibrary:
@@ -217,3 +228,13 @@ class OnDemandSearch:
     def _is_late(self) -> bool:
         """Whether the time limit has passed."""
         return time.perf_counter() >= self.deadline
+
+
+def _same_allocation(library: TemplateLibrary, result: AllocationResult, larger: TemplateLibrary) -> Allocation:
+    """The allocation in terms of a library that has all of these templates."""
+    rows = np.column_stack([larger.phase, larger.usage]).astype(np.int64)
+    place = {row.tobytes(): t for t, row in enumerate(rows)}
+    old = np.column_stack([library.phase, library.usage]).astype(np.int64)[result.allocation.template]
+    template = [place[row.tobytes()] for row in old]
+    parts = zip(template, result.allocation.region.tolist(), result.allocation.count.tolist(), strict=True)
+    return Allocation.of({(t, r): count for t, r, count in parts})

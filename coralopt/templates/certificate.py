@@ -47,6 +47,8 @@ from coralopt.types import Floats
 
 #: Relative reduction for rounding, so that a bound stays one.
 _SAFE = 1e-9
+#: Times as many steps of a demand where it is cut finer.
+FINER = 4
 
 
 @dataclass(frozen=True)
@@ -188,37 +190,69 @@ class AnySizeBounds:
             rent[cell] = min(rent[cell], held.usd_h)
         self.price = np.where(sold, rent + (factor - 1.0) * scenario.price_usd_h, math.inf)
         self.supply = np.where(sold, scenario.availability, 0).astype(np.float64)
+        # Phases whose demands are cut into equally many steps, since they add up step by step; and the steps of each.
+        self.groups = [
+            group
+            for ways in self.ways
+            for group in ([(p,) for p in ways[0]] if len(ways) == 1 else [tuple({p for way in ways for p in way})])
+        ]
+        self.steps = np.zeros(len(self.demand), dtype=np.int64)
 
-    def whole_nodes(self, mu: Floats, grid: int) -> tuple[float, list[list[InstancePrices]]]:
+    def whole_nodes(
+        self, mu: Floats, grid: int, most: int = 0, short: float = 0.0
+    ) -> tuple[float, list[list[InstancePrices]]]:
         """The bound that counts whole nodes, USD/h, and what it is made of.
 
         Args:
             mu: float64 (R, C), prices of capacity, at least 0.
             grid: Steps of each demand.
+            most: Steps at most, where the cheapest instances serve a whole demand by rounding only. Later calls begin
+                with as many.
+            short: Share of the demand by which they may fall short before it is cut finer.
 
         Returns:
             The bound, and by model phase the prices of instances in the regions that are cheapest for some of them.
         """
+        prices: list[list[InstancePrices]] = [[] for _ in self.demand]
 
-        def of_phase(m: int) -> list[InstancePrices]:
-            demand = float(self.demand[m])
-            return regional_prices(self.tables[m].values, self.price + mu, demand, grid) if demand > 0 else []
+        def price(group: tuple[int, ...]) -> None:
+            steps = max(grid, min(most, int(self.steps[list(group)].max())))
+            while True:
+                for m in group:
+                    demand = float(self.demand[m])
+                    if demand > 0:
+                        prices[m] = regional_prices(self.tables[m].values, self.price + mu, demand, steps)
+                if steps * FINER > most:
+                    break
+                if min((self._served(m, prices[m]) for m in group if _serves(prices[m])), default=1.0) >= 1 - short:
+                    break
+                steps *= FINER
+            self.steps[list(group)] = steps
 
-        # Compiled code lets other threads run; what comes out does not depend on them.
+        # Compiled code lets other threads run, and what takes longest goes first; what comes out does not depend on them.
+        order = sorted(self.groups, key=lambda group: -int(self.steps[list(group)].max()))
         with ThreadPoolExecutor(cores()) as threads:
-            prices = list(threads.map(of_phase, range(len(self.demand))))
-        return self._lagrangian(mu, [_over_regions(several, grid) for several in prices]), prices
+            list(threads.map(price, order))
+        return self._lagrangian(mu, [_over_regions(p, int(n)) for p, n in zip(prices, self.steps, strict=True)]), prices
+
+    def _served(self, m: int, regions: Sequence[InstancePrices]) -> float:
+        """The share of its demand that the cheapest instances of a phase serve without rounding."""
+        tokens_s = sum(pipeline.tokens_s(self.tables[m].values) for _, pipeline in cheapest_cover(regions))
+        return tokens_s / float(self.demand[m])
 
     def covers(self, prices: Sequence[Sequence[InstancePrices]]) -> list[DemandColumn]:
         """What each model phase uses where :meth:`whole_nodes` finds the least price of all its demand."""
         columns = []
         for m, regions in enumerate(prices):
-            if not regions or not math.isfinite(min(price.one[-1] for price in regions)):
+            if not _serves(regions):
                 continue
-            usage = np.zeros(self.price.shape)
-            for region, nodes in cheapest_cover(regions):
-                usage[region] += nodes
-            columns.append(self.column(m, usage))
+            usage, tokens_s = np.zeros(self.price.shape), 0.0
+            for region, pipeline in cheapest_cover(regions):
+                usage[region] += pipeline.node_set
+                tokens_s += pipeline.tokens_s(self.tables[m].values)
+            if tokens_s > 0:
+                # What serves the demand by rounding only takes more of the same.
+                columns.append(self.column(m, usage * max(1.0, float(self.demand[m]) / tokens_s)))
         return columns
 
     def column(self, m: int, usage: Floats) -> DemandColumn:
@@ -235,6 +269,9 @@ class AnySizeBounds:
         """All demands at prices with duals, less what the duals earn on the supply."""
         total = -float((mu * self.supply).sum())
         for ways in self.ways:
+            if len(ways) == 1:
+                total += sum(float(every[p][-1]) for p in ways[0])
+                continue
             served = None
             for way in ways:
                 price = np.sum([every[p] for p in way], axis=0)
@@ -329,6 +366,11 @@ def _regional_tokens(values: Floats, price_usd_h: Floats) -> list[tuple[int, Che
             tokens.append((r, token))
         cheapest = min(cheapest, token.usd_h)
     return tokens
+
+
+def _serves(regions: Sequence[InstancePrices]) -> bool:
+    """Whether the whole demand can be served."""
+    return any(math.isfinite(price.one[-1]) for price in regions)
 
 
 def _over_regions(prices: Sequence[InstancePrices], grid: int) -> Floats:

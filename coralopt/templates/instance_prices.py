@@ -100,22 +100,22 @@ class InstancePrices:
         return [traced[t] for t in served.tolist()]
 
 
-def cheapest_cover(regions: Sequence[InstancePrices]) -> list[tuple[int, Ints]]:
-    """(region, nodes of each configuration) of the instances that serve the whole demand at the least price together."""
+def cheapest_cover(regions: Sequence[InstancePrices]) -> list[tuple[int, PricedPipeline]]:
+    """(region, instance) of the instances that serve the whole demand at the least price together."""
     from coralopt.templates.certificate_kernels import cover_demand
 
     one = np.min([price.one for price in regions], axis=0)
     every = np.empty(len(one))
     cover_demand(one, every)
     left, steps = len(one) - 1, np.arange(1, len(one))
-    cover = []
+    cover: list[tuple[int, PricedPipeline]] = []
     while left > 0:
         t = int((one[1:] + every[np.maximum(left - steps, 0)]).argmin()) + 1
         left -= t
         price = min(regions, key=lambda price: float(price.one[t]))
         # The price of t steps may be that of an instance of more.
         exact = int(np.searchsorted(price.one, price.one[t], side="right")) - 1
-        cover.append((price.region, price.cheapest(np.array([exact]))[0].node_set))
+        cover.append((price.region, price.cheapest(np.array([exact]))[0]))
     return cover
 
 

@@ -24,7 +24,7 @@ MOST_NODE_SETS = 20_000_000
 #: A node set brings every smaller one along; one that has more than this many is left out.
 MOST_SMALLER = 4096
 #: Node sets of more nodes are placed as they were priced.
-MOST_SWEPT = 8
+MOST_SWEPT = 6
 #: A node set near another one costs so much of it at least and at most, and brings so many smaller ones along at most.
 CHEAPER, DEARER, MOST_NEAR = 0.8, 1.05, 256
 
