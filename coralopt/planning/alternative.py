@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coralopt.errors import CoraloptError, NoSolutionError, ScenarioError
+from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.promise.certificate import FIRST_SEED, WINDOW_S, Replications, Shares
@@ -31,7 +31,7 @@ class Alternative:
         usd_h: Rent and egress of the cheapest plan known that holds, USD/h; ``None`` where none is known.
         met: Model phase -> share of requests that met its SLO with that plan in :data:`WINDOWS` windows of 600 s.
         least_usd_h: What no such plan costs less than, initialization included, as far as is known, USD/h.
-        how: What makes such a plan, and certifies it.
+        how: What to do to get such a plan, or to learn more.
         reason: Why none is known.
     """
 
@@ -39,7 +39,7 @@ class Alternative:
     usd_h: float | None = None
     met: Mapping[str, float] | None = None
     least_usd_h: float = 0.0
-    how: str = "the same command with more time"
+    how: str = ""
     reason: str = ""
 
     def compared_with(self, usd_h: float) -> str:
@@ -48,14 +48,12 @@ class Alternative:
             least = (
                 f"; none costs less than {self.least_usd_h:,.4f} USD/h with initialization" if self.least_usd_h else ""
             )
-            return (
-                f"no plan known that holds for {self.share:.2%} of requests: {self.reason}{least}; {self.how} looks on"
-            )
+            return f"no plan known that holds for {self.share:.2%} of requests: {self.reason}{least}; {self.how}"
         worst = min(self.met, key=lambda key: (self.met or {})[key])
         more = f" ({self.usd_h / usd_h - 1:+.1%})" if usd_h > 0 else ""
         return (
             f"cheapest known that holds for {self.share:.2%}: {self.usd_h:,.4f} USD/h{more}, at least "
-            f"{self.met[worst]:.1%} ({worst}, {WINDOWS} windows of {WINDOW_S:g} s); {self.how} makes it"
+            f"{self.met[worst]:.1%} ({worst}, {WINDOWS} windows of {WINDOW_S:g} s); {self.how}"
         )
 
 
@@ -84,8 +82,10 @@ def cheapest_that_holds(
     answer = Alternative(max(wanted.values()))
     if mark is not None:
         share = (1 + answer.share) / 2
-    if mark is not None or None in asked.values():
-        answer = replace(answer, how=f"`--attainment {share:g}`")
+    how = (
+        f"`--attainment {share:g}`" if mark is not None or None in asked.values() else "the same command with more time"
+    )
+    answer = replace(answer, how=f"{how} looks on")
     if plan.on_infeasible != "met":
         return replace(answer, reason="the whole demand cannot be met")
     if outcome.library is not None and outcome.library.node_sets > MOST_NODE_SETS:
@@ -100,13 +100,18 @@ def cheapest_that_holds(
                 break
     except ScenarioError as error:
         # Such models are planned for mean requests only.
-        return replace(answer, how="`--simulate`", reason=error.mistakes[0].problem)
+        first = error.mistakes[0]
+        return replace(answer, how="`--simulate` corrects this plan", reason=f"{first.place}: {first.problem}")
+    except InfeasibleError:
+        return replace(answer, how=f"{how} says why", reason="the pool cannot serve the whole demand then")
     except CoraloptError as error:
         return replace(answer, reason=str(error).splitlines()[0])
     except KeyboardInterrupt:
         return replace(answer, reason="Ctrl-C came first")
     seconds = time.monotonic() - started
-    return answer if answer.usd_h is not None else replace(answer, reason=f"{seconds:.0f} s were too few")
+    if answer.usd_h is None:
+        return replace(answer, reason=f"{seconds:.0f} s were too few")
+    return replace(answer, how=f"{how} makes it")
 
 
 def _within(request: PlanRequest, answer: Alternative, wanted: Mapping[str, float]) -> Alternative:
