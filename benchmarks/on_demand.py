@@ -2,7 +2,8 @@
 
     python benchmarks/on_demand.py                                             # 12 models, 4 regions, 40 configurations
     python benchmarks/on_demand.py --models 24 --regions 16 --configurations 80 --rel-gap 0.005
-    python benchmarks/on_demand.py --grow models 6 12 24                       # a growth curve
+    python benchmarks/on_demand.py --grow models 6 12 24 --grow regions 2 4 8 --plot growth.svg      # growth curves
+    python benchmarks/on_demand.py --demand 10 --available 4                   # scarce supply
 
 Models come from the catalog, configurations are its GPUs 1, 2, 4 or 8 to a node, prices differ between regions by up to
 30 % and nodes are scarce in part, all by seed. Times are CPU seconds, which other work on the machine changes less.
@@ -14,8 +15,9 @@ import argparse
 import math
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,20 +92,42 @@ def pool_scenario(settings: argparse.Namespace) -> ResolvedScenario:
     return scenario_from_mapping(document)
 
 
-def measure(settings: argparse.Namespace) -> str:
-    """One row: size, cost, gap, CPU seconds, memory."""
+def measure(settings: argparse.Namespace) -> tuple[str, float, float]:
+    """One row: size, cost, gap, CPU seconds, memory; and of these the seconds of the tables and of all."""
     scenario, started = pool_scenario(settings), time.process_time()
     tables = scenario_tables(scenario)
+    prepared = time.process_time() - started
     request = PlanRequest(scenario, options={"rel_gap": settings.rel_gap, "time_limit": settings.time_limit})
     search = OnDemandSearch(request, tables, partial(allocation_problem, scenario), AllocationSearchOptions())
     library, served = search.run()
     seconds, peak = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     memory = tuple(configuration.memory_gib for configuration in scenario.configurations)
     sets = count_node_sets(memory, 6, [math.inf])[0][-1] * len(scenario.model_phases)
-    return (
-        f"| {settings.models} | {settings.regions} | {len(scenario.configurations)} | {sets:.1e} | {len(library):,} "
-        f"| {served.result.cost_usd_h:,.2f} | {served.result.gap:.2%} | {seconds:,.0f} | {peak:.1f} |"
+    row = (
+        f"| {settings.models} | {settings.regions} | {len(scenario.configurations)} | {settings.demand:g} | {sets:.1e} "
+        f"| {len(library):,} | {served.result.cost_usd_h:,.2f} | {served.result.gap:.2%} | {prepared:,.0f} "
+        f"| {seconds:,.0f} | {peak:.1f} |"
     )
+    return row, prepared, seconds
+
+
+def plot(curves: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
+    """CPU seconds over what grows: all, and the throughput tables alone."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(curves), figsize=(3 * len(curves), 3), layout="constrained", squeeze=False)
+    for axis, (what, points) in zip(axes[0], curves.items(), strict=True):
+        values, prepared, seconds = zip(*points, strict=True)
+        axis.loglog(values, seconds, "o-", label="all")
+        axis.loglog(values, prepared, "s--", label="throughput tables")
+        axis.set(xlabel=what, ylabel="CPU seconds")
+        axis.grid(alpha=0.3)
+    axes[0][0].legend()
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    pyplot.close(figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,14 +144,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--time-limit", type=float, help="seconds for the search, without the throughput tables")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--grow", nargs="+", metavar=("WHAT", "VALUE"), help="models, regions or configurations, and values"
+        "--grow",
+        nargs="+",
+        action="append",
+        metavar=("WHAT", "VALUE"),
+        help="models, regions, configurations or demand, and values; may be repeated",
     )
+    parser.add_argument("--plot", type=Path, help="draw what grows here (needs the extra `plot`)")
     settings = parser.parse_args(arguments)
-    print("| models | regions | configurations | node sets up to 6 | templates | USD/h | gap | CPU s | GiB |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    what, *values = settings.grow or ["models", settings.models]
-    for value in values:
-        print(measure(argparse.Namespace(**{**vars(settings), what: int(value)})), flush=True)
+    heads = (
+        "models, regions, configurations, demand, node sets up to 6, templates, USD/h, gap, tables CPU s, CPU s, GiB"
+    )
+    print("| " + heads.replace(", ", " | ") + " |\n" + "| --- " * 11 + "|")
+    curves: dict[str, list[tuple[float, float, float]]] = {}
+    for what, *values in settings.grow or [["models", settings.models]]:
+        for value in values:
+            number = float(value) if what == "demand" else int(value)
+            row, prepared, seconds = measure(argparse.Namespace(**{**vars(settings), what: number}))
+            curves.setdefault(what, []).append((float(value), prepared, seconds))
+            print(row, flush=True)
+    if settings.plot:
+        plot(curves, settings.plot)
 
 
 if __name__ == "__main__":
