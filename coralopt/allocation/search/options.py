@@ -35,7 +35,8 @@ class SearchLimits:
         first_rise: First target of the tree over the root bound where no allocation is known, as a share.
         doublings: How often the slack and the target are doubled where no allocation is found.
         many_instances: From so many instances on, all but those that fractions decide about are settled first.
-        most_instances: From so many on, lists of coverings and the tree over them are left out.
+        most_instances: From so many on, annealing, lists of coverings and the tree over them are left out.
+        annealings: Rounds of annealing at most, where coverings end nothing.
         rests: How many rests of an allocation are searched, each leaving one instance more of every column open.
         first_columns: Columns of the first integer programme while more survive than can be handed over; each later one
             has twice as many.
@@ -60,8 +61,9 @@ class SearchLimits:
     leaf_coverings: int = 1_500
     first_rise: float = 0.01
     doublings: int = 14
-    many_instances: int = 60
+    many_instances: int = 45
     most_instances: int = 600
+    annealings: int = 16
     rests: int = 4
     first_columns: int = 600
     most_columns: int = 6_000

@@ -62,6 +62,7 @@ from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bo
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.branching import branch
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
 from coralopt.allocation.search.coverings import choose_among, choose_near_coverings
@@ -199,11 +200,15 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         return
     if count >= limits.many_instances:
         _settle_most(search, values)
+    annealed = Annealing.of(search, root, met) if count < limits.most_instances and search.open() else None
     listed = small.plain and count < limits.most_instances
+    # A first look is short: often coverings end it all.
+    if annealed is not None:
+        annealed.run(1)
     if listed and search.open():
         choose_near_coverings(search, root)
-    if count < limits.many_instances and not search.done():
-        _settle_most(search, values)
+    if annealed is not None and search.open():
+        annealed.run(limits.annealings)
     if listed and search.open():
         branch(search, root)
 

@@ -1,0 +1,141 @@
+"""The step ``annealing``: ruin and recreate over whole allocations, with limits that may be passed at a price.
+
+A move takes one to four instances away from one or two model phases and fills what they served with up to three others.
+Nodes above what the pool has, and side constraints above their bound, cost a price that grows as the search cools down;
+so the search passes through allocations that do not fit to others that do. It gives upper bounds only; every allocation it
+offers is checked exactly. The best allocation of scarce pools is often one that no fractional one points at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coralopt.allocation.bounds.decomposition import Covering
+from coralopt.allocation.model.columns import joined
+from coralopt.allocation.search.context import Root, SearchContext
+from coralopt.allocation.side_constraints import open_constraints
+from coralopt.types import Ints
+
+if TYPE_CHECKING:
+    from coralopt.allocation.search.annealing_kernel import Items, Rows
+
+#: Columns of least column bound of every model phase that take part.
+NEAR = 300
+#: Moves of a round for every column that takes part, and at most; how many rounds in a row may be in vain.
+MOVES, MOST_MOVES, IDLE = 100, 100_000, 6
+#: Temperatures of the first moves of rounds in turn, as shares of what an instance costs in the mean; and of the last move
+#: as a share of that.
+HOT, COLD = (0.01, 0.03), 0.02
+#: What a unit above a limit costs, as a share of what the cheapest instance costs for it (a capacity price comes on top),
+#: and in the last move as a multiple of that.
+ABOVE, STRONG = 0.15, 20.0
+#: Room for instances of a model phase beyond those to begin with.
+ROOM = 40
+
+
+class Annealing:
+    """Rounds of annealing, each from the same allocation.
+
+    The same for the same seed, but for the time limit.
+
+    Args:
+        search: What is known; a better allocation is offered to it.
+        root: The bounds over all columns.
+        start: int64 (N,), instances by column to begin with.
+    """
+
+    def __init__(self, search: SearchContext, root: Root, start: Ints) -> None:
+        near = search.columns.least(root.lagrangian.column_bounds, NEAR)
+        self.search, self.start = search, start
+        self.columns = joined([*near, np.flatnonzero(start)])
+        served = search.small.throughput[search.columns.template]
+        # Side by side by model phase, the largest first.
+        self.columns = self.columns[np.lexsort((-served[self.columns], search.columns.phase[self.columns]))]
+        self.phase = search.columns.phase[self.columns]
+        self.items, self.rows = self._task(root)
+        self.rng = np.random.default_rng(search.solve_options.seed)
+        self.turn = 0
+
+    @staticmethod
+    def of(search: SearchContext, root: Root, met: Sequence[Covering]) -> Annealing | None:
+        """From the covering of least weight of every model phase, among those that the decomposition met.
+
+        ``None`` where a phase has none, or where sums over instances do not say all: templates of several model phases,
+        instances that may be lost.
+        """
+        if len(search.small.joint) or search.small.spared.any():
+            return None
+        start, weight = np.zeros(len(search.columns), dtype=np.int64), root.lagrangian.weight
+        for p in np.flatnonzero(search.small.demand > 0).tolist():
+            members = [covering.members for covering in met if covering.phase == p]
+            if not members:
+                return None
+            for column, count in min(members, key=lambda part: sum(count * weight[column] for column, count in part)):
+                start[column] += count
+        return Annealing(search, root, start)
+
+    def run(self, rounds: int) -> None:
+        """So many rounds at most; ends where the best allocation is good enough, or does not get better."""
+        from coralopt.allocation.search.annealing_kernel import Schedule, anneal
+
+        search, idle = self.search, 0
+        deadline = time.perf_counter() + search.share_of_left()
+        moves = min(MOVES * len(self.columns), MOST_MOVES)
+        unit = float(search.columns.cost @ self.start) / int(self.start.sum())
+        for _ in range(rounds):
+            if search.done() or idle == IDLE or time.perf_counter() >= deadline:
+                break
+            hot = HOT[self.turn % len(HOT)] * unit
+            self.turn += 1
+            schedule = Schedule(moves, hot, hot * COLD, STRONG)
+            cost, counts = anneal(self.items, self.rows, schedule, *self._placed(), self.rng)
+            idle += 1
+            if cost < search.cost * (1 - 1e-9) and search.offer(search.columns.allocation(counts, self.columns)):
+                idle = 0
+        search.lap("annealing")
+
+    def _task(self, root: Root) -> tuple[Items, Rows]:
+        """The columns that take part, and what they share, as the compiled moves know them."""
+        from coralopt.allocation.search.annealing_kernel import Items, Rows
+
+        small, columns = self.search.small, self.search.columns
+        template, region = columns.template[self.columns], columns.region[self.columns]
+        cost, (regions, kinds) = columns.cost[self.columns], small.price.shape
+        cells = regions * kinds
+        sides = [item for item in open_constraints(small) if item.sense == "most"]
+        whole = np.zeros((len(template), cells + len(sides)))
+        np.put_along_axis(
+            whole, region[:, None] * kinds + np.arange(kinds), small.usage[template].astype(float), axis=1
+        )
+        for i, item in enumerate(sides):
+            whole[:, cells + i] = item.coefficients(small, template, region, columns.kept[self.columns])
+        row = np.argsort(whole <= 0, axis=1, kind="stable")[:, : max(1, int((whole > 0).sum(axis=1).max()))]
+        amount = np.take_along_axis(whole, row, axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            each = np.where(whole > 0, cost[:, None] / whole, np.inf).min(axis=0)
+        price = ABOVE * np.where(np.isfinite(each), each, 0.0)
+        assert self.search.capacity_prices is not None
+        price[:cells] += self.search.capacity_prices.ravel()
+        first = np.searchsorted(self.phase, np.arange(len(small.demand) + 1))
+        near = np.lexsort((root.lagrangian.column_bounds[self.columns], self.phase))
+        served = np.minimum(small.throughput[template], small.demand[self.phase])
+        most = columns.upper[self.columns].astype(np.int64)
+        limit = np.append(small.availability.ravel().astype(np.float64), [item.limit(small) for item in sides])
+        return (
+            Items(first, served, cost, most, np.where(amount > 0, row, -1), amount, near),
+            Rows(limit, price, small.demand.astype(np.float64)),
+        )
+
+    def _placed(self) -> tuple[Ints, Ints]:
+        """int64 (P, s), items of every model phase to begin with, then room for more; and int64 (P,), how many."""
+        counts = self.start[self.columns]
+        size = np.bincount(self.phase, weights=counts, minlength=len(self.rows.demand)).astype(np.int64)
+        chosen = np.full((len(size), int(size.max()) + ROOM), -1, dtype=np.int64)
+        for p in range(len(size)):
+            low, high = self.items.first[p], self.items.first[p + 1]
+            chosen[p, : size[p]] = np.repeat(np.arange(low, high), counts[low:high])
+        return chosen, size

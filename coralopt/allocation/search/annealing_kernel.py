@@ -1,0 +1,255 @@
+"""The compiled moves of the step ``annealing``; imported only when they run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from coralopt.types import Floats, Ints
+
+#: Most instances that one move takes away from a model phase, and puts in their place.
+MOST_REMOVED, MOST_ADDED = 4, 3
+#: Ways that a move tries to fill what it took away.
+TRIALS = 6
+#: Chance that a move takes an item that would close a phase best for one that it does not see.
+OVERLOOKED = 0.04
+
+
+class Items(NamedTuple):
+    """What instances may be: columns of several model phases, those of a phase side by side, its largest first.
+
+    Attributes:
+        first: int64 (P + 1,), where the items of each phase begin.
+        served: float64 (n,), tokens/s of one instance, at most the demand.
+        cost: float64 (n,), USD/h.
+        most: int64 (n,), instances at most.
+        row: int64 (n, w), rows that an instance uses, then -1.
+        amount: float64 (n, w), how much of each.
+        near: int64 (n,), of each phase the items in ascending order of their column bound.
+    """
+
+    first: Ints
+    served: Floats
+    cost: Floats
+    most: Ints
+    row: Ints
+    amount: Floats
+    near: Ints
+
+
+class Rows(NamedTuple):
+    """What instances share: nodes of a kind in a region, and side constraints.
+
+    Attributes:
+        limit: float64 (m,).
+        price: float64 (m,), USD/h for a unit above the limit.
+        demand: float64 (P,), tokens/s.
+    """
+
+    limit: Floats
+    price: Floats
+    demand: Floats
+
+
+class Schedule(NamedTuple):
+    """How a search cools down.
+
+    Attributes:
+        moves: How many moves.
+        hot: Temperature of the first move, USD/h.
+        cold: That of the last.
+        strong: What prices of ``Rows`` are multiplied with in the end; 1 in the beginning.
+    """
+
+    moves: int
+    hot: float
+    cold: float
+    strong: float
+
+
+@njit(cache=True)
+def _excess(items: Items, rows: Rows, used: Floats, k: int, strength: float) -> float:
+    """What one more instance of item k is above the limits, USD/h."""
+    total = 0.0
+    for q in range(items.row.shape[1]):
+        row = items.row[k, q]
+        if row < 0:
+            break
+        over = used[row] - rows.limit[row]
+        after = over + items.amount[k, q]
+        if after > 1e-9 * rows.limit[row]:
+            total += rows.price[row] * (after - max(over, 0.0))
+    return total * strength
+
+
+@njit(cache=True)
+def _use(items: Items, used: Floats, count: Ints, k: int, sign: int) -> None:
+    """Put an instance of item k in or take it out."""
+    count[k] += sign
+    for q in range(items.row.shape[1]):
+        row = items.row[k, q]
+        if row < 0:
+            break
+        used[row] += sign * items.amount[k, q]
+
+
+@njit(cache=True)
+def _fill(
+    items: Items,
+    rows: Rows,
+    missing: tuple[int, float],
+    state: tuple[Floats, Ints],
+    strength: float,
+    added: Ints,
+    rng: np.random.Generator,
+) -> tuple[float, int]:
+    """The best of some ways to serve so many more tokens/s of a phase; USD/h, and how many items stand in ``added``."""
+    phase, need = missing
+    if need <= 0:
+        return 0.0, 0
+    used, count = state
+    low, high = items.first[phase], items.first[phase + 1]
+    tried = np.empty(MOST_ADDED, dtype=np.int64)
+    least, number = np.inf, 0
+    for trial in range(TRIALS):
+        some = 0 if trial == 0 else (1 if trial < (2 * TRIALS) // 3 + 1 else 2)
+        value, left, taken, dead = 0.0, need, 0, False
+        for _ in range(some):
+            if left <= 0:
+                break
+            # Items of low column bound are tried most.
+            k = items.near[low + int((high - low) * rng.random() ** 3)]
+            if count[k] >= items.most[k]:
+                dead = True
+                break
+            value += items.cost[k] + _excess(items, rows, used, k, strength)
+            _use(items, used, count, k, 1)
+            tried[taken] = k
+            taken += 1
+            left -= items.served[k]
+            if value >= least:
+                dead = True
+                break
+        random = taken
+        if left > 0 and not dead:
+            # The largest come first: those before ``end`` serve what is left by themselves.
+            start, end = low, high
+            while start < end:
+                middle = (start + end) // 2
+                if items.served[middle] >= left:
+                    start = middle + 1
+                else:
+                    end = middle
+            closing, best = -1, least - value
+            for k in range(low, start):
+                if items.cost[k] >= best or count[k] >= items.most[k]:
+                    continue
+                price = items.cost[k] + _excess(items, rows, used, k, strength)
+                if price < best and rng.random() > OVERLOOKED:
+                    best, closing = price, k
+            if closing >= 0:
+                tried[taken] = closing
+                taken += 1
+                value += best
+            else:
+                dead = True
+        for j in range(random):
+            _use(items, used, count, tried[j], -1)
+        if not dead and value < least:
+            least, number = value, taken
+            added[:taken] = tried[:taken]
+    return least, number
+
+
+@njit(cache=True)
+def anneal(
+    items: Items, rows: Rows, schedule: Schedule, chosen: Ints, size: Ints, rng: np.random.Generator
+) -> tuple[float, Ints]:
+    """Ruin and recreate from an allocation: the cheapest one met within all limits.
+
+    Args:
+        items: What instances may be.
+        rows: Demand, and what they share.
+        schedule: How many moves, how bold.
+        chosen: int64 (P, s), the items of each phase to begin with; overwritten.
+        size: int64 (P,), how many of them; overwritten.
+        rng: Random numbers.
+
+    Returns:
+        Its cost, USD/h, infinite if none was met; int64 (n,), instances of every item.
+    """
+    phases = len(rows.demand)
+    used, count = np.zeros(len(rows.limit)), np.zeros(len(items.cost), dtype=np.int64)
+    served, cost = np.zeros(phases), 0.0
+    for p in range(phases):
+        for i in range(size[p]):
+            k = chosen[p, i]
+            _use(items, used, count, k, 1)
+            served[p] += items.served[k]
+            cost += items.cost[k]
+    least, best = np.inf, count.copy()
+    picked = np.zeros(2, dtype=np.int64)
+    removed, gone = np.zeros((2, MOST_REMOVED), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    added, come = np.zeros((2, MOST_ADDED), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    strength = 1.0
+    for move in range(schedule.moves):
+        progress = move / schedule.moves
+        temperature = schedule.hot * (schedule.cold / schedule.hot) ** progress
+        if move % 1024 == 0:
+            strength = schedule.strong**progress
+        picked[0], picked[1] = rng.integers(0, phases), rng.integers(0, phases)
+        both = 1 if rng.random() < 0.4 or picked[0] == picked[1] else 2
+        before = 0.0
+        for a in range(both):
+            p = picked[a]
+            draw = rng.random()
+            many = 1 if draw >= 0.55 else (2 if draw >= 0.2 else (3 if both == 2 or draw >= 0.06 else 4))
+            gone[a] = min(many, size[p])
+            for j in range(gone[a]):
+                place, last = rng.integers(0, size[p] - j), size[p] - 1 - j
+                chosen[p, place], chosen[p, last] = chosen[p, last], chosen[p, place]
+                k = chosen[p, last]
+                removed[a, j] = k
+                _use(items, used, count, k, -1)
+                # Taken back in reverse order, so that what it is above the limits now is what it added.
+                before += items.cost[k] + _excess(items, rows, used, k, strength)
+        after, done = 0.0, 0
+        for a in range(both):
+            p = picked[a]
+            lost = 0.0
+            for j in range(gone[a]):
+                lost += items.served[removed[a, j]]
+            missing = (p, rows.demand[p] - (served[p] - lost))
+            value, come[a] = _fill(items, rows, missing, (used, count), strength, added[a], rng)
+            if value == np.inf or size[p] - gone[a] + come[a] > chosen.shape[1]:
+                after = np.inf
+                break
+            after += value
+            done += 1
+            for j in range(come[a]):
+                _use(items, used, count, added[a, j], 1)
+        if after <= before or rng.random() < np.exp((before - after) / temperature):
+            for a in range(both):
+                p = picked[a]
+                size[p] -= gone[a]
+                for j in range(gone[a]):
+                    served[p] -= items.served[removed[a, j]]
+                    cost -= items.cost[removed[a, j]]
+                for j in range(come[a]):
+                    chosen[p, size[p] + j] = added[a, j]
+                    served[p] += items.served[added[a, j]]
+                    cost += items.cost[added[a, j]]
+                size[p] += come[a]
+            if cost < least - 1e-9 and (used <= rows.limit * (1 + 1e-9)).all():
+                least = cost
+                best[:] = count
+        else:
+            for a in range(done):
+                for j in range(come[a]):
+                    _use(items, used, count, added[a, j], -1)
+            for a in range(both):
+                for j in range(gone[a]):
+                    _use(items, used, count, removed[a, j], 1)
+    return least, best

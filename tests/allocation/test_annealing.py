@@ -1,0 +1,103 @@
+"""Annealing offers what the problem allows, at the cost it says, and finds the optimum of small problems."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operator_problems import operated_problems
+
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.search.annealing import Annealing
+from coralopt.allocation.search.annealing_kernel import Schedule, anneal
+from coralopt.allocation.search.context import Root, SearchContext
+from coralopt.allocation.search.solve import _raise_bound, _root_bound, solve_allocation
+from coralopt.allocation.side_constraints import open_constraints
+from coralopt.errors import InfeasibleError
+from coralopt.solving import SolveOptions, get_backend
+from coralopt.testing.allocation_strategies import allocation_problems
+from coralopt.testing.instances import allocation_instance
+from coralopt.testing.synthetic import synthetic_problem
+
+EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+
+
+def annealing_of(problem: AllocationProblem) -> Annealing | None:
+    """As the search makes it, after the decomposition; ``None`` where it does not come so far."""
+    search = SearchContext(problem, get_backend("highs"), AllocationSearchOptions(), EXACT, math.inf)
+    search.reduce(None)
+    small = search.small
+    if not (small.demand > 0).any() or not small.adds_up or len(small.joint) or small.routes:
+        return None
+    search.columns = Columns.of(search.small)
+    try:
+        root: Root = _root_bound(search)
+    except InfeasibleError:
+        return None
+    root, met, _ = _raise_bound(search, root, None)
+    return Annealing.of(search, root, met)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=st.one_of(allocation_problems(), operated_problems()), seed=st.integers(0, 3))
+def test_what_it_finds_is_allowed(problem: AllocationProblem, seed: int) -> None:
+    """Cost, demand, nodes, running instances and side constraints, added up anew."""
+    task = annealing_of(problem)
+    if task is None:
+        return
+    unit = float(task.items.cost.max())
+    schedule = Schedule(2_000, 0.1 * unit, 0.001 * unit, 20.0)
+    cost, counts = anneal(task.items, task.rows, schedule, *task._placed(), np.random.default_rng(seed))
+    if not np.isfinite(cost):
+        return
+    small, columns = task.search.small, task.search.columns
+    template, region = columns.template[task.columns], columns.region[task.columns]
+    assert np.isclose(cost, columns.cost[task.columns] @ counts)
+    assert (counts <= columns.upper[task.columns]).all()
+    served = np.bincount(columns.phase[task.columns], small.throughput[template] * counts, len(small.demand))
+    assert (served >= small.demand * (1 - 1e-9)).all()
+    used = np.zeros_like(small.availability)
+    np.add.at(used, region, small.usage[template].astype(np.int64) * counts[:, None])
+    assert (used <= small.availability).all()
+    for item in open_constraints(small):
+        value = float(item.coefficients(small, template, region, columns.kept[task.columns]) @ counts)
+        assert item.sense == "most"
+        assert value <= item.limit(small) * (1 + 1e-6) + 1e-9
+
+
+def test_it_finds_the_optimum_of_small_problems() -> None:
+    """Alone, without what comes before and after it; the full model says what the optimum is."""
+    optimal = met = 0
+    for seed in range(100):
+        problem = allocation_instance(seed, max_templates=8)
+        task = annealing_of(problem)
+        if task is None:
+            continue
+        task.run(4)
+        try:
+            whole = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(reductions=False))
+        except InfeasibleError:
+            assert math.isinf(task.search.cost)
+            continue
+        met += 1
+        assert task.search.cost >= whole.cost_usd_h * (1 - 1e-9)
+        optimal += task.search.cost <= whole.cost_usd_h * (1 + 1e-9)
+    assert met >= 20
+    assert optimal >= 0.9 * met
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    """And what it finds is near what the whole search proves."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=6, regions=2, supply="scarce", nodes=40)
+    whole = solve_allocation(problem)
+    costs = []
+    for _ in range(2):
+        task = annealing_of(problem)
+        assert task is not None
+        task.run(8)
+        costs.append(task.search.cost)
+    assert costs[0] == costs[1]
+    assert whole.bound_usd_h <= costs[0] <= whole.bound_usd_h * 1.02
