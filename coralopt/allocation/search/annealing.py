@@ -58,7 +58,6 @@ class Annealing:
         self.phase = search.columns.phase[self.columns]
         self.items, self.rows = self._task(root)
         self.rng = np.random.default_rng(search.solve_options.seed)
-        self.turn = 0
 
     @staticmethod
     def of(search: SearchContext, root: Root, met: Sequence[Covering]) -> Annealing | None:
@@ -86,11 +85,10 @@ class Annealing:
         deadline = time.perf_counter() + search.share_of_left()
         moves = min(MOVES * len(self.columns), MOST_MOVES)
         unit = float(search.columns.cost @ self.start) / int(self.start.sum())
-        for _ in range(rounds):
+        for turn in range(rounds):
             if search.done() or idle == IDLE or time.perf_counter() >= deadline:
                 break
-            hot = HOT[self.turn % len(HOT)] * unit
-            self.turn += 1
+            hot = HOT[turn % len(HOT)] * unit
             schedule = Schedule(moves, hot, hot * COLD, STRONG)
             cost, counts = anneal(self.items, self.rows, schedule, *self._placed(), self.rng)
             idle += 1

@@ -21,6 +21,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     lists, for a slack g, every covering of a model phase that an allocation of cost at most L + g may use. An integer
     programme picks one for each phase; with its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from
     small to U (1 - gap) - L; the first rounds already find allocations near the best.
+``annealing``
+    ruins and recreates whole allocations, and passes through such as do not fit. It gives allocations, no bounds.
 ``branching``
     splits the problem by how many nodes a phase uses of a kind, where there are too many coverings for that.
 ``node counts``
@@ -200,15 +202,12 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         return
     if count >= limits.many_instances:
         _settle_most(search, values)
-    annealed = Annealing.of(search, root, met) if count < limits.most_instances and search.open() else None
     listed = small.plain and count < limits.most_instances
-    # A first look is short: often coverings end it all.
-    if annealed is not None:
-        annealed.run(1)
     if listed and search.open():
         choose_near_coverings(search, root)
-    if annealed is not None and search.open():
-        annealed.run(limits.annealings)
+    annealing = Annealing.of(search, root, met) if count < limits.most_instances and search.open() else None
+    if annealing is not None:
+        annealing.run(limits.annealings)
     if listed and search.open():
         branch(search, root)
 
