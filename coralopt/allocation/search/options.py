@@ -37,7 +37,8 @@ class SearchLimits:
         many_instances: From so many instances on, all but those that fractions decide about are settled first.
         most_instances: From so many on, annealing, lists of coverings and the tree over them are left out.
         annealings: Rounds of annealing at most, where coverings end nothing.
-        rests: How many rests of an allocation are searched, each leaving one instance more of every column open.
+        rests: How many rests of an allocation are searched where there are many instances, each leaving one instance more
+            of every column open; one where there are few.
         first_columns: Columns of the first integer programme while more survive than can be handed over; each later one
             has twice as many.
         most_columns: Most columns that are handed to a back end at once, more or less: templates come whole.

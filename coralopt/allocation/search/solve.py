@@ -201,10 +201,13 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
             choose_among(search, met)
         return
     if count >= limits.many_instances:
-        _settle_most(search, values)
+        _settle_most(search, values, limits.rests)
     listed = small.plain and count < limits.most_instances
     if listed and search.open():
         choose_near_coverings(search, root)
+    if count < limits.many_instances and not search.done():
+        # Where instances are few, what fractions settle is often all but optimal, or far from it.
+        _settle_most(search, values, min(1, limits.rests))
     annealing = Annealing.of(search, root, met) if count < limits.most_instances and search.open() else None
     if annealing is not None:
         annealing.run(limits.annealings)
@@ -255,7 +258,7 @@ def _round(search: SearchContext, root: Root) -> None:
     search.lap("rounding")
 
 
-def _settle_most(search: SearchContext, values: Floats) -> None:
+def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
     """The step ``rest``: whole instances of a fractional allocation stay, what they leave is a problem of its own.
 
     Only within a time limit, since no other measure bounds the work.
@@ -263,9 +266,10 @@ def _settle_most(search: SearchContext, values: Floats) -> None:
     Args:
         search: What is known.
         values: float64 (N,), instances of every column in fractions.
+        rests: How many rests are searched, each leaving one instance more of every column open.
     """
     small, columns = search.small, search.columns
-    for spare in range(0 if math.isinf(search.left()) else search.limits.rests):
+    for spare in range(0 if math.isinf(search.left()) else rests):
         counts = np.maximum(np.floor(values + 1e-9).astype(np.int64) - spare, 0)
         rest = rest_of(small, columns, counts)
         if rest is None or not counts.any() or search.done() or search.left() == 0:
@@ -275,7 +279,7 @@ def _settle_most(search: SearchContext, values: Floats) -> None:
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
         limit = search.share_of_left() / (search.limits.rests - spare)
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
-        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
+        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0, annealings=2))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
             other = solve_allocation(rest, search.backend, options, inner).allocation
             search.offer(Allocation.sum_of(columns.allocation(counts), other))
