@@ -12,7 +12,7 @@ from operator_problems import operated_problems
 from coralopt.allocation import AllocationProblem, AllocationSearchOptions
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.annealing import Annealing
-from coralopt.allocation.search.annealing_kernel import Schedule, anneal
+from coralopt.allocation.search.annealing_kernel import Cooling, anneal
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.search.solve import _raise_bound, _root_bound, solve_allocation
 from coralopt.allocation.side_constraints import open_constraints
@@ -49,8 +49,8 @@ def test_what_it_finds_is_allowed(problem: AllocationProblem, seed: int) -> None
     if task is None:
         return
     unit = float(task.items.cost.max())
-    schedule = Schedule(2_000, 0.1 * unit, 0.001 * unit, 20.0)
-    cost, counts = anneal(task.items, task.rows, schedule, *task._placed(), np.random.default_rng(seed))
+    cooling = Cooling(2_000, 0.1 * unit, 0.001 * unit, 20.0)
+    cost, counts = anneal(task.items, task.rows, cooling, *task._placed(), np.random.default_rng(seed))
     if not np.isfinite(cost):
         return
     small, columns = task.search.small, task.search.columns

@@ -79,7 +79,7 @@ class Annealing:
 
     def run(self, rounds: int) -> None:
         """So many rounds at most; ends where the best allocation is good enough, or does not get better."""
-        from coralopt.allocation.search.annealing_kernel import Schedule, anneal
+        from coralopt.allocation.search.annealing_kernel import Cooling, anneal
 
         search, idle = self.search, 0
         deadline = time.perf_counter() + search.share_of_left()
@@ -89,8 +89,8 @@ class Annealing:
             if search.done() or idle == IDLE or time.perf_counter() >= deadline:
                 break
             hot = HOT[turn % len(HOT)] * unit
-            schedule = Schedule(moves, hot, hot * COLD, STRONG)
-            cost, counts = anneal(self.items, self.rows, schedule, *self._placed(), self.rng)
+            cooling = Cooling(moves, hot, hot * COLD, STRONG)
+            cost, counts = anneal(self.items, self.rows, cooling, *self._placed(), self.rng)
             idle += 1
             if cost < search.cost * (1 - 1e-9) and search.offer(search.columns.allocation(counts, self.columns)):
                 idle = 0

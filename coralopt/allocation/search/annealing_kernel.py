@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     demand: Floats
 
 
-class Schedule(NamedTuple):
+class Cooling(NamedTuple):
     """How a search cools down.
 
     Attributes:
@@ -165,14 +165,14 @@ def _fill(
 
 @njit(cache=True)
 def anneal(
-    items: Items, rows: Rows, schedule: Schedule, chosen: Ints, size: Ints, rng: np.random.Generator
+    items: Items, rows: Rows, cooling: Cooling, chosen: Ints, size: Ints, rng: np.random.Generator
 ) -> tuple[float, Ints]:
     """Ruin and recreate from an allocation: the cheapest one met within all limits.
 
     Args:
         items: What instances may be.
         rows: Demand, and what they share.
-        schedule: How many moves, how bold.
+        cooling: How many moves, how bold.
         chosen: int64 (P, s), the items of each phase to begin with; overwritten.
         size: int64 (P,), how many of them; overwritten.
         rng: Random numbers.
@@ -194,11 +194,11 @@ def anneal(
     removed, gone = np.zeros((2, MOST_REMOVED), dtype=np.int64), np.zeros(2, dtype=np.int64)
     added, come = np.zeros((2, MOST_ADDED), dtype=np.int64), np.zeros(2, dtype=np.int64)
     strength = 1.0
-    for move in range(schedule.moves):
-        progress = move / schedule.moves
-        temperature = schedule.hot * (schedule.cold / schedule.hot) ** progress
+    for move in range(cooling.moves):
+        progress = move / cooling.moves
+        temperature = cooling.hot * (cooling.cold / cooling.hot) ** progress
         if move % 1024 == 0:
-            strength = schedule.strong**progress
+            strength = cooling.strong**progress
         picked[0], picked[1] = rng.integers(0, phases), rng.integers(0, phases)
         both = 1 if rng.random() < 0.4 or picked[0] == picked[1] else 2
         before = 0.0
