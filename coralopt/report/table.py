@@ -117,7 +117,7 @@ def make_table(
         caption: Stands below it.
     """
     typed = [Column(column) if isinstance(column, str) else column for column in columns]
-    table = FittingTable(title=escape(title), caption=caption)
+    table = FittingTable(title=escape(title), caption=None if caption is None else escape(caption))
     for column in typed:
         table.add_column(
             escape(column.head),

@@ -36,12 +36,12 @@ def test_a_plan_keeps_names_and_digits(tiny_plan: Plan, width: int) -> None:
 def test_names_longer_than_the_terminal_are_broken_not_cut() -> None:
     """Every character is there; facts and captions too."""
     name = "a-model-with-a-name-of-more-than-thirty-characters"
-    table = make_table("T [x]", ["model", *numbers("{:,.1f}", "tokens/s")], [(name, 1234.5)], caption="said below")
+    table = make_table("T [x]", ["model", *numbers("{:,.1f}", "tokens/s")], [(name, 1234.5)], caption="said [b]below")
     text = _printed(table, 30)
     assert name in text.replace("\n", "").replace(" ", "")
     assert "1,234.5" in text
     assert "T [x]" in text
-    assert "said below" in text
+    assert "said [b]below" in text
     facts = _printed(facts_table("facts", [("a name", name)]), 30)
     assert name in facts.replace("\n", "").replace(" ", "")
 
