@@ -279,7 +279,7 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
         limit = search.share_of_left() / (search.limits.rests - spare)
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
-        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0, annealings=2))
+        inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
             other = solve_allocation(rest, search.backend, options, inner).allocation
             search.offer(Allocation.sum_of(columns.allocation(counts), other))
