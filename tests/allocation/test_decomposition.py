@@ -18,9 +18,10 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound
+from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, raise_to_line
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.coverings import all_near, choose
+from coralopt.allocation.supply import Segments
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 from coralopt.testing.synthetic import synthetic_problem
@@ -157,3 +158,21 @@ def test_covering_table_against_the_plain_recursion(items: list[tuple[int, int]]
         paid += weight[choice[amount]]
         amount -= int(steps[choice[amount]])
     assert paid == plain[grid]
+
+
+def test_no_amount_is_cheaper_than_its_share() -> None:
+    """The line ends at what the whole costs in fractions, by hand; it lifts nothing above that."""
+    table = np.array([0.0, 1.0, 9.0, 9.0, 9.0])
+    raise_to_line(table, 8.0)
+    np.testing.assert_allclose(table, [0.0, 2.0, 9.0, 9.0, 9.0])
+    short = np.zeros(5)
+    raise_to_line(short, 8.0)
+    np.testing.assert_allclose(short, [0.0, 2.0, 4.0, 6.0, 8.0])
+    assert short[-1] <= 8.0
+
+
+def test_worth_of_dearer_nodes_by_hand() -> None:
+    """Two nodes at the lowest price, three at 0.5 USD/h more: worth 2 x 0.8 and 3 x 0.3 at a capacity price of 0.8."""
+    pieces = Segments(np.array([[1.0]]), np.array([[2]]), np.array([0]), np.array([3]), np.array([0.5]))
+    assert pieces.worth(np.array([[0.8]]), np.ones(1)) == pytest.approx(2.5)
+    assert pieces.worth(np.array([[0.4]]), np.ones(1)) == pytest.approx(0.8)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import AllocationProblem, AllocationSearchOptions, solve_allocation
+from coralopt.allocation.search.restriction import Restriction
 from coralopt.errors import InfeasibleError, LicenseLimitError, NoSolutionError, OptionError
 from coralopt.solving import Availability, RawResult
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
@@ -73,3 +75,11 @@ def test_restrict_needs_the_reductions() -> None:
         solve_allocation(problem, search=AllocationSearchOptions(reductions=False, restrict=10))
     with pytest.raises(OptionError, match="restrict"):
         solve_allocation(problem, search=AllocationSearchOptions(restrict=0))
+
+
+@pytest.mark.parametrize(("most", "kept", "full"), [(None, [0, 1, 2], False), (4, [0, 1, 2], False), (3, [0, 2], True)])
+def test_templates_are_cut_only_where_they_are_too_many(most: int | None, kept: list[int], full: bool) -> None:
+    """Those of least column bound stay; template 1 has two columns and the highest."""
+    restriction = Restriction(most, np.array([1, 2, 1]), np.array([5.0, 9.0, 7.0]))
+    assert restriction.cut(np.arange(3)).tolist() == kept
+    assert restriction.full == full

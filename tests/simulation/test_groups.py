@@ -9,6 +9,7 @@ import pytest
 
 from coralopt import CoraloptError, Plan
 from coralopt.simulation import GroupPlayer, SimulationConfig, simulate
+from coralopt.simulation.groups import GroupOutcome
 from coralopt.workload import Trace, poisson_for_scenario
 
 MODEL = "phi4-14b"
@@ -77,3 +78,12 @@ def test_a_group_says_what_it_cannot_play(tiny_plan: Plan) -> None:
         GroupPlayer(tiny_plan.resolved).play(tiny_plan.instances, trace)
     with pytest.raises(CoraloptError, match="reaches 10"):
         GroupPlayer(tiny_plan.resolved, longest=10).play(tiny_plan.instances[:1], trace)
+
+
+def test_shares_of_a_group_by_hand() -> None:
+    """Of four requests one misses TTFT, two miss TPOT, one of these both: half meet both, and half miss the worse one."""
+    nan = np.full(4, np.nan)
+    outcome = GroupOutcome(nan, nan, np.array([True, True, True, False]), np.array([True, True, False, False]), 0.5)
+    assert (outcome.attainment, outcome.missed) == (0.5, 0.5)
+    none = GroupOutcome(nan[:0], nan[:0], np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), 0.0)
+    assert np.isnan([none.attainment, none.missed]).all()
