@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from coralopt.allocation import AllocationProblem, explain, solve_allocation
+from coralopt.allocation.explain import Explanation, Shortfall
 from coralopt.errors import InfeasibleError
 from coralopt.testing.allocation_strategies import (
     allocation_problems,
@@ -72,6 +73,13 @@ def test_words_for_nothing_that_fits() -> None:
     with pytest.raises(InfeasibleError, match="large/prefill: no region offers the nodes") as caught:
         solve_allocation(pool(availability=np.array([[9, 1]])))
     assert caught.value.explanation.shortfalls[0].reason == "does not fit"
+
+
+def test_words_for_both() -> None:
+    """One phase that no node set serves does not keep the message from saying what would help another."""
+    lacks = [Shortfall(f"m{k}/decode", 10.0, 5.0, reason, ()) for k, reason in enumerate(("no template", "capacity"))]
+    assert "offer more nodes of these" in str(Explanation(tuple(lacks), 1.0, 1.0))
+    assert "offer more nodes of these" not in str(Explanation((lacks[0],), 1.0, 1.0))
 
 
 def test_a_pool_that_is_large_enough_is_not_blamed() -> None:
