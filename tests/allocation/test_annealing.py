@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_problems import operated_problems
 
-from coralopt.allocation import AllocationProblem, AllocationSearchOptions
+from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.annealing_kernel import Cooling, anneal
@@ -101,3 +102,18 @@ def test_the_same_seed_finds_the_same() -> None:
         costs.append(task.search.cost)
     assert costs[0] == costs[1]
     assert whole.bound_usd_h <= costs[0] <= whole.bound_usd_h * 1.02
+
+
+def test_ctrl_c_ends_the_search_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocation before it is the answer, marked as interrupted."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coralopt.allocation.search.annealing_kernel.anneal", interrupted)
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=6, regions=2, supply="scarce", nodes=40)
+    limits = SearchLimits(direct_columns=0, doublings=0, rests=0)
+    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
+    assert result.interrupted
+    assert problem.check(result.allocation).feasible
+    assert result.bound_usd_h <= result.cost_usd_h

@@ -163,7 +163,11 @@ class SearchContext:
     def heed(self, termination: Termination) -> None:
         """Ctrl-C reaches the back end first; the rest of the search must not go on as if nothing happened."""
         if termination.limit is Limit.INTERRUPTED:
-            self.interrupted, self.deadline = True, 0.0
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """No time is left; what is known is the answer."""
+        self.interrupted, self.deadline = True, 0.0
 
     def good_enough(self, cost: float, bound: float) -> bool:
         """Whether these two are within the gap asked for."""
