@@ -78,7 +78,7 @@ class Annealing:
         return Annealing(search, root, start)
 
     def run(self, rounds: int) -> None:
-        """So many rounds at most; ends where the best allocation is good enough, or does not get better, and by Ctrl-C."""
+        """So many rounds at most; ends where the best allocation is good enough, or does not get better."""
         from coralopt.allocation.search.annealing_kernel import Cooling, anneal
 
         search, idle = self.search, 0
@@ -90,11 +90,7 @@ class Annealing:
                 break
             hot = HOT[turn % len(HOT)] * unit
             cooling = Cooling(moves, hot, hot * COLD, STRONG)
-            try:
-                cost, counts = anneal(self.items, self.rows, cooling, *self._placed(), self.rng)
-            except KeyboardInterrupt:
-                search.interrupt()
-                break
+            cost, counts = anneal(self.items, self.rows, cooling, *self._placed(), self.rng)
             idle += 1
             if cost < search.cost * (1 - 1e-9) and search.offer(search.columns.allocation(counts, self.columns)):
                 idle = 0

@@ -172,6 +172,19 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
     search.survivors = len(search.columns)
     root = _root_bound(search)
     _round(search, root)
+    try:
+        _prove(search, root, known, early)
+    except KeyboardInterrupt:
+        if search.allocation is None:
+            raise
+        search.interrupt()
+    if search.allocation is None and search.settled():
+        raise TooFarError
+    return finished(search, len(search.columns))
+
+
+def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
+    """The steps after ``rounding``."""
     if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
         # Coverings know nothing of supply classes, unmet demand and what must be at least there.
         if search.small.adds_up and not search.done():
@@ -188,9 +201,6 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
         branch_on_node_counts(search, root)
     if search.open():
         close_gap(search, root)
-    if search.allocation is None and search.settled():
-        raise TooFarError
-    return finished(search, len(search.columns))
 
 
 def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floats) -> None:
@@ -281,8 +291,10 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         options = replace(search.solve_options, rel_gap=share, time_limit=limit)
         inner = AllocationSearchOptions(explained=False, limits=replace(search.limits, rests=0))
         with contextlib.suppress(InfeasibleError, NoSolutionError):
-            other = solve_allocation(rest, search.backend, options, inner).allocation
-            search.offer(Allocation.sum_of(columns.allocation(counts), other))
+            other = solve_allocation(rest, search.backend, options, inner)
+            search.offer(Allocation.sum_of(columns.allocation(counts), other.allocation))
+            if other.interrupted:
+                search.interrupt()
     search.lap("rest")
 
 
