@@ -14,6 +14,7 @@ from coralopt.plan import Plan
 from coralopt.plan.bill import OneGpuRent
 from coralopt.planning.coral import CoralPlanner, allocation_problem
 from coralopt.planning.make_plan import make_plan
+from coralopt.planning.on_demand import GRID
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import PlanOutcome, PlanRequest
 from coralopt.scenario.resolved import ResolvedScenario
@@ -21,8 +22,6 @@ from coralopt.templates import AnySizeBounds, is_on_demand
 
 #: A comparison need not be exact: relative gap, and for mean requests seconds for each GPU type.
 GAP, SECONDS = 0.01, 10.0
-#: Steps of each demand in the bounds that come first with templates on demand.
-GRID = 1000
 
 
 def cheapest_of_one_gpu(request: PlanRequest, outcome: PlanOutcome, seconds: float = math.inf) -> OneGpuRent | None:
