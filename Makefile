@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 SCENARIO ?= core-slo
 
-.PHONY: help plan links test test-wheel test-slow test-full mutants test-torch test-vllm lint types docs notebooks library screenshots benchmark-throughput clean
+.PHONY: help plan links test suite test-wheel test-slow test-full mutants test-torch test-vllm lint types docs notebooks library screenshots benchmark-throughput clean
 
 help:
 	@echo "make plan        set up, then plan the built-in scenario SCENARIO ($(SCENARIO)) into plan.json and plan.html"
@@ -48,7 +48,11 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-test: lint types
+# The check of types runs beside the tests: it has one process, and the tests wait for servers now and then.
+test: lint
+	$(MAKE) --no-print-directory -j2 types suite
+
+suite: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow"
 
 # vLLM's CPU build gets an environment of its own, 3.5 GB; VLLM names the program of another one, see docs/runtime-tests.md.

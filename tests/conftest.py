@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 from hypothesis import settings
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 
 from coralopt import Plan, load_scenario, plan_scenario
 from coralopt.scenario import ResolvedScenario
@@ -35,6 +38,25 @@ LEAST_EXAMPLES = 10
 for profile in EXAMPLES:
     settings.register_profile(profile, deadline=None)
 settings.load_profile("dev")
+
+
+def pytest_configure() -> None:
+    """Each kernel is compiled by one worker: the others wait and load what it kept, where all of them would compile it."""
+    compile_or_load, locked = Dispatcher.compile, set[str]()
+
+    def compile_once(dispatcher: Dispatcher, signature: object) -> object:
+        source = dispatcher.py_func.__code__.co_filename
+        if "coralopt" not in dispatcher.py_func.__module__ or source in locked:
+            return compile_or_load(dispatcher, signature)
+        with global_compiler_lock, Path(source).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            locked.add(source)
+            try:
+                return compile_or_load(dispatcher, signature)
+            finally:
+                locked.remove(source)
+
+    Dispatcher.compile = compile_once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
