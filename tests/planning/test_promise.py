@@ -601,16 +601,16 @@ def test_where_groups_fail_in_vain_it_is_looked_whether_any_can(
     assert len(raced) < 12
 
 
-def test_a_search_in_vain_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle instances meet the SLO, and whatever is played fails: after so many games the search says so."""
+@pytest.mark.parametrize("further", [3, 300])
+def test_a_search_in_vain_ends(further: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle instances meet the SLO, and whatever is played fails: after so many games, or when all groups were played, the
+    search says so."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(search, "IN_VAIN", 5)
-    monkeypatch.setattr(search, "MOST_GAMES", 8)
+    monkeypatch.setattr(search, "FURTHER", further)
     monkeypatch.setattr(PhaseGames, "_race", lambda self, *group: ("fails", 0.05, 1))
-    monkeypatch.setattr(PhaseGames, "best_share", lambda self: (0.995, "1xL4", 0))
-    with pytest.raises(
-        NoSolutionError, match=r"no instances were seen to meet the SLO for 99.00% .* in \d+ simulations"
-    ):
+    monkeypatch.setattr(PhaseGames, "best_share", lambda self, workers: (0.995, "1xL4", 0))
+    with pytest.raises(NoSolutionError, match=r"no instances .* for 99.00% .* in \d+ simulations; .* 1xL4 .* 99.50%"):
         plan_scenario(small())
 
 
@@ -700,3 +700,42 @@ def test_a_bad_window_among_the_first_is_no_reason_to_refuse(
         },
     )
     assert races.race(plan.instances).holds == holds
+
+
+def test_groups_that_the_pool_has_no_room_for_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every group holds so little that many more nodes are needed than there are, and each takes a dozen games to tell: one
+    model on 64 nodes went on for more than nine minutes. The message says what idle instances do."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(search, "FURTHER", 10)
+    raced: list[int] = []
+
+    def race(self: PhaseGames, template: int, count: int, rate: float) -> tuple[str, float, int]:
+        raced.append(1)
+        return ("holds" if rate <= 0.01 * count else "fails"), 0.05, 12
+
+    monkeypatch.setattr(PhaseGames, "_race", race)
+    with pytest.raises(
+        NoSolutionError,
+        match=r"pool has room for were seen to meet t\S+ms: \d+ for 99.00%.*though idle, .* meets it for 9",
+    ):
+        plan_scenario(small())
+    assert len(raced) < 60
+
+
+def test_idle_instances_tell_which_templates_hold_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that an idle instance misses too often on, no group holds even a hundredth of the requests."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    scenario = small(model={"slo": {"ttft_ms": 600, "tpot_ms": 30, "attainment": 0.99}})
+    request = PlanRequest(scenario)
+    library, _, warm = request.templates()
+    tables = warm.tables_of(scenario)
+    games = PhaseGames(
+        scenario, scenario.model_phases[0], library.phases[0], StageTables(scenario, tables), GroupPlayer(scenario)
+    )
+    templates = list(range(len(library.phases[0])))
+    hopeless = games.hopeless(templates, Workers())
+    assert 0 < len(hopeless) < len(templates)
+    rate = games.rate(scenario.model_phases[0].demand_tokens_s)
+    assert {games.verdict(template, 4, rate / PARTS) for template in hopeless} == {"fails"}
+    others = set(templates) - set(hopeless)
+    assert {games.verdict(template, 4, rate / PARTS) for template in others} == {"holds"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.make_plan import StageTables, instance_name, planned_stages
 from coralopt.planning.promise.memory import keep, recalled
+from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.simulation.possible import possible_requests
@@ -49,6 +51,8 @@ ERRORS = 1.5
 IDLE_SLACK = 0.1
 #: Load at which nothing waits, and templates looked at for what is possible at best.
 IDLE_LOAD, SHOWN = 0.01, 10
+#: Standard errors beyond what may miss at which an idle instance says that its template is hopeless.
+IDLE_ERRORS = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +147,7 @@ class PhaseGames:
         idle_ms = (layers * np.where(layers > 0, quickest, 0.0)).sum(axis=1)
         return np.asarray(idle_ms > phase.prefill_ms)
 
-    def best_share(self) -> tuple[float, str, int | None]:
+    def best_share(self, workers: Workers) -> tuple[float, str, int | None]:
         """The largest share of requests that meets the SLO on one idle instance, its nodes in words, and its template.
 
         Looked at are templates of one node, and those of most throughput; without templates, layer times alone.
@@ -154,15 +158,37 @@ class PhaseGames:
             kinds = [met for (name, _), met in possible.items() if name == self.phase.served]
             return float(np.all(kinds, axis=0).mean()), "the quickest node", None
         single = np.flatnonzero(templates.usage.sum(axis=1) == 1)
-        some = np.unique(np.concatenate([single, np.argsort(-templates.throughput)[:SHOWN]]))
-        best: tuple[float, str, int] = (0.0, "any node", int(some[0]))
-        for template in some.tolist():
-            instance = self.instance(template)
-            trace = self.requests_at(0, IDLE_LOAD * self.rate(float(templates.throughput[template])))
-            share = 1.0 - self.player.play([instance], trace).missed
-            nodes = " + ".join(n if count == 1 else f"{count} of {n}" for n, count in instance.nodes().items())
-            best = max(best, (share, nodes, template))
-        return best
+        some = np.unique(np.concatenate([single, np.argsort(-templates.throughput)[:SHOWN]])).tolist()
+        missed = self.idle_missed(some, 1.0, workers)
+        k = int(np.argmin(missed))
+        nodes = " + ".join(
+            name if count == 1 else f"{count} of {name}" for name, count in self.instance(some[k]).nodes().items()
+        )
+        return 1.0 - missed[k], nodes, some[k]
+
+    def hopeless(self, templates: Sequence[int], workers: Workers) -> list[int]:
+        """Those of some templates that one instance, though idle, misses the SLO on for more requests than may miss: no
+        number of them holds anything."""
+        allowed = 1.0 - (self.target or 0.0)
+        most = allowed + IDLE_ERRORS * math.sqrt(allowed * (1.0 - allowed) / self.requests)
+        return [
+            template
+            for template, missed in zip(templates, self.idle_missed(templates, most, workers), strict=True)
+            if missed > most
+        ]
+
+    def idle_missed(self, templates: Sequence[int], most: float, workers: Workers) -> list[float]:
+        """Share of requests that miss the SLO on one idle instance of each template; a run ends beyond ``most``, so that a
+        larger share says no more than that."""
+        self.requests_at(0, 1.0)
+        looked_at = itertools.count(1)
+
+        def missed(template: int) -> float:
+            workers.tell(f"idle instances for {self.phase.key}", next(looked_at), len(templates))
+            trace = self.requests_at(0, IDLE_LOAD * self.rate(float(self.templates.throughput[template])))
+            return self.player.play([self.instance(template)], trace, most).missed
+
+        return workers.map(missed, templates)
 
     def verdict(self, template: int, count: int, rate: float) -> Verdict:
         """Whether ``count`` instances of a template hold the SLO at so many requests/s."""

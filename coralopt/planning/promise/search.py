@@ -37,7 +37,7 @@ from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.request import PlanRequest
-from coralopt.scenario.resolved import ResolvedScenario
+from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
@@ -47,6 +47,10 @@ from coralopt.types import Floats, Ints
 GAMES_AT_ONCE = 16
 #: Games without any cover after which it is looked whether a single request in an idle pool meets the SLO.
 IN_VAIN = 40
+#: Further games a phase in search of any cover, and as many in search of groups that the pool has room for.
+FURTHER = 100
+#: Templates of most throughput whose idle instances are looked at then.
+MOST_IDLE = 50
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
@@ -108,6 +112,8 @@ class PromiseSearch:
         self.cut_short, self.holds = "", False
         # Left for the cheapest covers of phases.
         self.games: float = MOST_GAMES * len(self.groups)
+        # Left for groups that the pool has room for.
+        self.games_for_room: float = FURTHER * len(self.groups)
 
     def run(self) -> tuple[Served, Mapping[int, Placement]]:
         """The cheapest plan that was seen to hold together with a lower bound on all of the family; and placements of rows
@@ -213,8 +219,13 @@ class PromiseSearch:
                 best = GroupColumns.of(
                     self.base, self.library, self.groups, "most", [price < math.inf for price in prices]
                 )
+                before = [groups.games.played for groups in self.groups]
                 if not self._find_out(self._solve(best), best):
                     raise
+                played = [groups.games.played - games for groups, games in zip(self.groups, before, strict=True)]
+                self.games_for_room -= sum(played)
+                if self.games_for_room < 0:
+                    raise self._in_vain(int(np.argmax(played))) from None
 
     def _look(self, prices: Sequence[Floats], ways: Sequence[tuple[tuple[int, ...], ...]], may_refuse: bool) -> None:
         """Find out what decides the cheapest covers of these ways to serve models.
@@ -231,16 +242,23 @@ class PromiseSearch:
                 if all(hopeless):
                     self._refuse(hopeless[0][0])
         unseen = [p for p, (low, high) in known.items() if low < high == math.inf]
-        covers = self.workers.map(lambda p: self._search(p, prices[p], MOST_GAMES, MOST_GAMES), unseen)
-        in_vain = {p for p, (low, high) in zip(unseen, covers, strict=True) if low < high == math.inf}
+        covers = self.workers.map(lambda p: self._search(p, prices[p], FURTHER, FURTHER), unseen)
+        in_vain = {p for p, (_, high) in zip(unseen, covers, strict=True) if math.isinf(high)}
         for several in ways:
             if all(in_vain & set(way) for way in several):
-                games = self.groups[next(iter(in_vain & set(several[0])))].games
-                raise NoSolutionError(
-                    f"{games.phase.key}: no instances were seen to meet the SLO for {games.target or 0:.2%} of the requests "
-                    f"in {games.played} simulations; ask for a smaller share or a longer time, or add quicker or more nodes",
-                    None,
-                )
+                raise self._in_vain(min(in_vain & set(several[0])))
+
+    def _in_vain(self, p: int) -> NoSolutionError:
+        """What to say where instances may hold a model phase, and games did not come upon any that do in this pool."""
+        phase, games = self.scenario.model_phases[p], self.groups[p].games
+        share, nodes, _ = games.best_share(self.workers)
+        rate = games.rate(self.base.demand[p])
+        return NoSolutionError(
+            f"{phase.key}: no instances that the pool has room for were seen to meet {_said(phase)} for "
+            f"{games.target or 0:.2%} of {rate:g} requests/s in {games.played} simulations; though idle, {nodes} meets "
+            f"it for {share:.2%}. Ask for a smaller share or a longer time, or add quicker or more nodes",
+            None,
+        )
 
     def _tighten(self, prices: Mapping[int, Floats]) -> dict[int, tuple[float, float]]:
         """Bound and cost of each phase's cheapest cover, USD/h.
@@ -342,23 +360,27 @@ class PromiseSearch:
 
         Raises:
             ScenarioError: On no node so many requests meet it; says how many do at best.
+            NoSolutionError: On some they do, but games refused every group.
         """
-        phase, games = self.scenario.model_phases[p], self.groups[p].games
-        share, nodes, template = games.best_share()
+        phase, groups = self.scenario.model_phases[p], self.groups[p]
+        games = groups.games
+        share, nodes, template = games.best_share(self.workers)
         if games.target is None or share >= games.target:
-            # There are too few nodes, which the allocation says better, or too few groups were played: a large one of the
-            # quickest instances likely holds if any does.
-            for j in np.flatnonzero(self.groups[p].template == template)[-1:].tolist():
-                self.groups[p].settle(j)
+            # There are too few nodes, which the allocation says better, or too few groups were played: those without a
+            # chance are left out, and a large one of the quickest instances likely holds if any does.
+            open_ = np.setdiff1d(groups.template[groups.most > 0], groups.template[groups.least > 0])
+            open_ = open_[np.argsort(-games.templates.throughput[open_], kind="stable")][:MOST_IDLE]
+            groups.most[np.isin(groups.template, games.hopeless(open_.tolist(), self.workers))] = 0
+            for j in np.flatnonzero(groups.template == template)[-1:].tolist():
+                groups.settle(j)
+            if len(groups.most) and not groups.most.any():
+                raise self._in_vain(p)
             return
-        slo_ms = {"ttft_ms": phase.prefill_ms, "tpot_ms": phase.decode_ms}
-        names = {"prefill": ("ttft_ms",), "decode": ("tpot_ms",), "mixed": tuple(slo_ms)}[phase.phase]
-        limits = " and ".join(f"{name}: {slo_ms[name]:g}" for name in names)
         mistake = Mistake(
             place=f"models.{self.scenario.model_keys[phase.model.name]}.slo.attainment",
-            problem=f"no node of the pool meets {limits} for {games.target:.2%} of the requests; "
+            problem=f"no node of the pool meets {_said(phase)} for {games.target:.2%} of the requests; "
             f"at most {share:.2%} meet it, alone on {nodes}",
-            hint=f"ask for less than that, for a larger {' or '.join(names)}, or add quicker nodes",
+            hint=f"ask for less than that, for a larger {' or '.join(_limits(phase))}, or add quicker nodes",
         )
         raise ScenarioError(self.scenario.name, [mistake])
 
@@ -512,6 +534,17 @@ class PromiseSearch:
         """Ways of the models that have none of these designs."""
         designed = {design.model for design in designs}
         return [ways for model, ways in self.designs.ways.items() if model not in designed]
+
+
+def _limits(phase: ModelPhase) -> dict[str, float]:
+    """What the scenario calls the SLOs of a phase -> ms."""
+    slo_ms = {"ttft_ms": phase.prefill_ms, "tpot_ms": phase.decode_ms}
+    names = {"prefill": ("ttft_ms",), "decode": ("tpot_ms",), "mixed": tuple(slo_ms)}[phase.phase]
+    return {name: slo_ms[name] for name in names}
+
+
+def _said(phase: ModelPhase) -> str:
+    return " and ".join(f"{name}: {ms:g}" for name, ms in _limits(phase).items())
 
 
 def _smallest(values: Floats, count: int) -> float:
