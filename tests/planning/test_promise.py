@@ -71,6 +71,8 @@ class Known:
 
     def __init__(self, capacity: dict[tuple[int, int], int], throughput: list[float]) -> None:
         self.capacity, self.played = capacity, 0
+        # Few games do not tell of shares that are so near.
+        self.blur = 0
         self.templates = SimpleNamespace(throughput=np.array(throughput))
 
     def too_slow(self) -> np.ndarray:
@@ -79,8 +81,10 @@ class Known:
     def rate(self, tokens_s: float) -> float:
         return tokens_s
 
-    def verdict(self, template: int, count: int, rate: float) -> str:
+    def verdict(self, template: int, count: int, rate: float, many: bool = False) -> str:
         self.played += 1
+        if not many and abs(round(rate) - self.capacity[template, count] - 0.5) < self.blur:
+            return "unclear"
         return "holds" if round(rate) <= self.capacity[template, count] else "fails"
 
 
@@ -122,7 +126,7 @@ def test_a_group_that_stays_unclear_is_never_played_without_requests() -> None:
     """Where even the least share stays unclear, nothing is below it; a window without requests has no end."""
     games = Known({}, [float(3 * PARTS)])
 
-    def verdict(template: int, count: int, rate: float) -> str:
+    def verdict(template: int, count: int, rate: float, many: bool) -> str:
         assert rate > 0
         return "unclear"
 
@@ -131,6 +135,24 @@ def test_a_group_that_stays_unclear_is_never_played_without_requests() -> None:
     groups.unclear[0] = 1
     groups.settle(0)
     assert groups.least[0] == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(phases(), st.integers(1, 8))
+def test_many_games_tell_where_few_do_not(case: tuple[Groups, Known, np.ndarray], blur: int) -> None:
+    """The bound of twelve phases hung 9 % below their plan on four groups that missed their SLO after a hundred games."""
+    groups, games, price = case
+    games.blur = blur
+    low, high = tighten(groups, price, 0.0)
+    truth = np.array(
+        [games.capacity[int(t), int(count)] for t, count in zip(groups.template, groups.count, strict=True)]
+    )
+    optimum = groups.covers(truth, price)[PARTS]
+    # Many games are for a bound below a cover; without any cover more groups are played instead.
+    assert low == high == optimum or math.isinf(high)
+    assert low <= optimum <= high
+    assert (groups.least <= truth).all()
+    assert (truth <= groups.most).all()
 
 
 @settings(max_examples=50, deadline=None)
@@ -709,7 +731,7 @@ def test_groups_that_the_pool_has_no_room_for_end_the_search(tmp_path: Path, mon
     monkeypatch.setattr(search, "FURTHER", 10)
     raced: list[int] = []
 
-    def race(self: PhaseGames, template: int, count: int, rate: float) -> tuple[str, float, int]:
+    def race(self: PhaseGames, template: int, count: int, rate: float, many: bool) -> tuple[str, float, int]:
         raced.append(1)
         return ("holds" if rate <= 0.01 * count else "fails"), 0.05, 12
 

@@ -49,6 +49,7 @@ class Groups:
         unclear: int64 (J,), least parts of which games did not tell; beyond ``most`` where there are none.
         doubtful: int64 (J,), most parts of which games did not tell; 0 where there are none.
         allowed: int64 (J,), parts that tables and idle times allow.
+        tried: int64 (J,), most parts of which many games did not tell; 0 where there are none.
     """
 
     games: PhaseGames
@@ -60,6 +61,7 @@ class Groups:
     unclear: Ints
     doubtful: Ints
     allowed: Ints
+    tried: Ints
 
     @staticmethod
     def of(games: PhaseGames, demand_tokens_s: float, most_instances: Ints) -> Groups:
@@ -73,7 +75,7 @@ class Groups:
         unit = _with_free_bits(demand_tokens_s / PARTS)
         if unit == 0:
             none = np.zeros(0, dtype=np.int64)
-            return Groups(games, unit, *[none] * 7)
+            return Groups(games, unit, *[none] * 8)
         each = np.where(games.too_slow(), 0.0, games.templates.throughput) / unit
         wanted = np.ceil(np.divide(MOST_SPARE * PARTS, each, out=np.zeros_like(each), where=each > 0))
         counts = np.where(each > 0, np.minimum(wanted.astype(np.int64) + MORE, most_instances), 0)
@@ -84,7 +86,8 @@ class Groups:
         template, count, most = template[some], count[some], most[some]
         least = np.zeros_like(most) if games.target is not None else most
         unclear, doubtful = np.full_like(most, PARTS + 1), np.zeros_like(most)
-        return Groups(games, unit, template, count, most, least.copy(), unclear, doubtful, most.copy())
+        none, allowed = np.zeros_like(most), most.copy()
+        return Groups(games, unit, template, count, most, least.copy(), unclear, doubtful, allowed, none)
 
     def covers(self, capacity: Ints, price: Floats) -> Floats:
         """float64 (PARTS + 1,): least price of groups that hold so many parts, any as often as wanted; inf for never.
@@ -124,19 +127,29 @@ class Groups:
         if self.most[j] > max(self.least[j], self.doubtful[j]):
             self.find_out(j, int(self.most[j]))
 
-    def find_out(self, j: int, parts: int) -> None:
-        """Play group j at a share of the demand, and note what follows."""
-        verdict = self.games.verdict(
-            int(self.template[j]), int(self.count[j]), parts * self.games.rate(self.unit_tokens)
-        )
+    def find_out(self, j: int, parts: int, many: bool = False) -> None:
+        """Play group j at a share of the demand, and note what follows; in many games where few did not tell."""
+        rate = parts * self.games.rate(self.unit_tokens)
+        verdict = self.games.verdict(int(self.template[j]), int(self.count[j]), rate, many)
         # Groups are ordered by template and count.
         start, end = np.searchsorted(self.template, [self.template[j], self.template[j] + 1])
         if verdict == "holds":
             more = slice(j, end)
-            self.least[more] = np.maximum(self.least[more], np.minimum(parts, self.most[more]))
+            least = np.maximum(self.least[more], np.minimum(parts, self.most[more]))
+            # What was unclear up to there is so no longer.
+            doubted = self.doubtful[more] > least
+            self.unclear[more] = np.where(
+                self.unclear[more] > least, self.unclear[more], np.where(doubted, least + 1, PARTS + 1)
+            )
+            self.doubtful[more] = np.where(doubted, self.doubtful[more], 0)
+            self.least[more] = least
         elif verdict == "fails":
             fewer = slice(start, j + 1)
             self.most[fewer] = np.minimum(self.most[fewer], parts - 1)
+            doubted = self.unclear[fewer] <= self.most[fewer]
+            self.doubtful[fewer] = np.where(doubted, np.minimum(self.doubtful[fewer], self.most[fewer]), 0)
+        elif many:
+            self.tried[j] = max(self.tried[j], parts)
         else:
             self.unclear[j] = min(self.unclear[j], parts)
             self.doubtful[j] = max(self.doubtful[j], parts)
@@ -249,7 +262,14 @@ def tighten(
             decided = rest.held | (rest.least >= first)
         open_ = (with_group < ceiling) & ~decided
         if not open_.any():
-            return low, high
+            # The bound may hang on shares of which few games did not tell.
+            parts = np.maximum(first, rest.least + 1)
+            doubts = (with_group < ceiling) & (parts <= rest.doubtful) & (parts > rest.tried)
+            if allowance is not None or math.isinf(high) or not doubts.any():
+                return low, high
+            k = int(np.argmin(np.where(doubts, with_group, np.inf)))
+            groups.find_out(int(rows[k]), int(parts[k]), many=True)
+            continue
         roomy = open_ & groups.roomy[rows] & (most == PARTS)
         if math.isinf(high) and roomy.any():
             # Any cover makes one game of most others enough; a group with much room is likely one.

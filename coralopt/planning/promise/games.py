@@ -43,6 +43,8 @@ SEARCH_SEED = 1_000_003
 MAY_MISS, FEWEST, MOST = 50, 3_000, 30_000
 #: Games until a verdict is given up.
 GAMES = 12
+#: Games of a verdict on which a bound hangs, when few did not tell; standard errors of the mean that decide then.
+MANY, MANY_ERRORS = (60, 120), 2.5
 #: One game decides where misses are so many times as many as allowed, or fewer than this share of it.
 SURE_FAIL, SURE_HOLD = 2.0, 0.4
 #: Several decide where their mean is farther from what is allowed than this many standard errors.
@@ -70,18 +72,22 @@ class Evidence:
         """Evidence as it was kept."""
         return Evidence([(float(rate), verdict, float(missed), int(games)) for rate, verdict, missed, games in rows])
 
-    def at(self, rate: float) -> Verdict | None:
-        """What follows for a rate: what holds at a rate holds below it, what fails fails above."""
-        same = [verdict for known, verdict, *_ in self.verdicts if known == rate]
+    def at(self, rate: float, many: bool = False) -> Verdict | None:
+        """What follows for a rate from few games, or from many: what holds at a rate holds below it, what fails fails above.
+
+        Few games tell the same whether or not many were played before, so that a repeated search takes the same way.
+        """
+        verdicts = [(known, verdict) for known, verdict, _, games in self.verdicts if (games > GAMES) == many]
+        same = [verdict for known, verdict in verdicts if known == rate]
         if same:
             return same[-1]
-        if any(verdict == "holds" and known >= rate for known, verdict, *_ in self.verdicts):
+        if any(verdict == "holds" and known >= rate for known, verdict in verdicts):
             return "holds"
-        return "fails" if any(v == "fails" and known <= rate for known, v, *_ in self.verdicts) else None
+        return "fails" if any(verdict == "fails" and known <= rate for known, verdict in verdicts) else None
 
-    def games_at(self, rate: float) -> int:
+    def games_at(self, rate: float, many: bool = False) -> int:
         """Games that told of this very rate."""
-        return sum(games for known, *_, games in self.verdicts if known == rate)
+        return sum(games for known, *_, games in self.verdicts if known == rate and (games > GAMES) == many)
 
 
 class PhaseGames:
@@ -114,7 +120,7 @@ class PhaseGames:
         self.requests = int(min(MOST, max(FEWEST, MAY_MISS / (1.0 - (self.target or 0.0)))))
         self._traces: dict[int, Trace] = {}
         self._instances: dict[int, PlannedInstance] = {}
-        self._asked: set[tuple[str, float]] = set()
+        self._asked: set[tuple[str, float, bool]] = set()
         self.digest = self._digest()
         self._name = f"{phase.key.replace('/', '-')}-{self.digest[:16]}"
         self.evidence = recalled(self._name, Evidence.read) if remember else {}
@@ -190,17 +196,17 @@ class PhaseGames:
 
         return workers.map(missed, templates)
 
-    def verdict(self, template: int, count: int, rate: float) -> Verdict:
-        """Whether ``count`` instances of a template hold the SLO at so many requests/s."""
+    def verdict(self, template: int, count: int, rate: float, many: bool = False) -> Verdict:
+        """Whether ``count`` instances of a template hold the SLO at so many requests/s, by few games or by many."""
         key = self._key(template, count)
         evidence = self.evidence.setdefault(key, Evidence())
-        known = evidence.at(rate)
+        known = evidence.at(rate, many)
         if known is None:
-            known, missed, games = self._race(template, count, rate)
+            known, missed, games = self._race(template, count, rate, many)
             evidence.verdicts.append((rate, known, missed, games))
-        if (key, rate) not in self._asked:
-            self._asked.add((key, rate))
-            self.played += evidence.games_at(rate)
+        if (key, rate, many) not in self._asked:
+            self._asked.add((key, rate, many))
+            self.played += evidence.games_at(rate, many)
         return known
 
     def requests_at(self, game: int, rate: float) -> Trace:
@@ -223,15 +229,18 @@ class PhaseGames:
         """Keep what is known for other demands and prices."""
         keep(self._name, {key: item.verdicts for key, item in self.evidence.items()})
 
-    def _race(self, template: int, count: int, rate: float) -> tuple[Verdict, float, int]:
+    def _race(self, template: int, count: int, rate: float, many: bool = False) -> tuple[Verdict, float, int]:
         group = [self.instance(template).model_copy(update={"count": count})]
         assert self.target is not None
         allowed = 1.0 - self.target
+        # Of many games the mean counts, so that each is played to its end.
+        most = 1.0 if many else SURE_FAIL * allowed
         shares: list[float] = []
-        while len(shares) < GAMES:
-            outcome = self.player.play(group, self.requests_at(len(shares), rate), SURE_FAIL * allowed)
-            shares.append(min(outcome.missed, SURE_FAIL * allowed * 1.01))
-            verdict = judge(shares, allowed)
+        for look in MANY if many else range(1, GAMES + 1):
+            while len(shares) < look:
+                outcome = self.player.play(group, self.requests_at(len(shares), rate), most)
+                shares.append(min(outcome.missed, most * 1.01))
+            verdict = judge_many(shares, allowed) if many else judge(shares, allowed)
             if verdict != "unclear":
                 break
         return verdict, float(np.mean(shares)), len(shares)
@@ -268,6 +277,14 @@ def judge(shares: Sequence[float], allowed: float) -> Verdict:
         return "fails" if mean > SURE_FAIL * allowed else "holds" if mean < SURE_HOLD * allowed else "unclear"
     error = float(np.std(shares, ddof=1)) / math.sqrt(len(shares))
     if abs(mean - allowed) <= ERRORS * max(error, 0.05 * allowed):
+        return "unclear"
+    return "fails" if mean > allowed else "holds"
+
+
+def judge_many(shares: Sequence[float], allowed: float) -> Verdict:
+    """The same of many games."""
+    mean = float(np.mean(shares))
+    if abs(mean - allowed) <= MANY_ERRORS * float(np.std(shares, ddof=1)) / math.sqrt(len(shares)):
         return "unclear"
     return "fails" if mean > allowed else "holds"
 
