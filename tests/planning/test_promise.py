@@ -31,7 +31,6 @@ from coralopt.planning import (
     plan_scenario,
     prove_bound,
 )
-from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.columns import GroupColumns
@@ -39,6 +38,7 @@ from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
+from coralopt.planning.stages import StageTables
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.simulation import GroupPlayer
 from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables

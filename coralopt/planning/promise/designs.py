@@ -16,10 +16,10 @@ import numpy as np
 
 from coralopt.placement import Placement, Stage
 from coralopt.plan import PlannedInstance
-from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
 from coralopt.planning.promise.games import planned_placement
 from coralopt.planning.promise.together import Together, TogetherRaces
+from coralopt.planning.stages import StageTables
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 from coralopt.throughput import ThroughputTables, stage_role
 from coralopt.types import Floats, Ints

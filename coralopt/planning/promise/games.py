@@ -16,9 +16,9 @@ from coralopt import routing, simulation
 from coralopt._version import __version__
 from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
-from coralopt.planning.make_plan import StageTables, instance_name, planned_stages
 from coralopt.planning.promise.memory import keep, recalled
 from coralopt.planning.promise.workers import Workers
+from coralopt.planning.stages import StageTables, instance_name, planned_stages
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.simulation.possible import possible_requests

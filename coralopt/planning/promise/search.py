@@ -29,7 +29,6 @@ from coralopt.allocation import (
 from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioError
 from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
-from coralopt.planning.make_plan import StageTables
 from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
 from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.designs import Cutting, Design, Designs
@@ -37,6 +36,7 @@ from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.request import PlanRequest
+from coralopt.planning.stages import StageTables
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import TemplateLibrary

@@ -14,11 +14,11 @@ from coralopt.errors import Mistake, OptionError, ScenarioError
 from coralopt.placement import engine_limits
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.flows import is_routed
-from coralopt.planning.make_plan import instance_name, planned_stages
 from coralopt.planning.registry import get_planner
 from coralopt.planning.request import PlanOutcome, PlanRequest, StepClock, count_setting, demand_met, setting
 from coralopt.planning.rivals.hexgen import hexgen_search
 from coralopt.planning.rivals.strategies import refuse_cells
+from coralopt.planning.stages import instance_name, planned_stages
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
 from coralopt.solving import relative_gap
 from coralopt.templates import library_digest

@@ -27,10 +27,10 @@ from coralopt.plan import InstanceChange, Plan, PlanDifference, difference
 from coralopt.plan.document import share_of
 from coralopt.plan.files import write_text
 from coralopt.planning.coral import CoralPlanner
-from coralopt.planning.make_plan import instance_name
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.rolling.epochs import EpochInputs, epoch_scenario
 from coralopt.planning.rolling.forecast import Forecast, foretold
+from coralopt.planning.stages import instance_name
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 from coralopt.solving import get_backend
 from coralopt.types import Floats
