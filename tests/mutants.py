@@ -34,7 +34,7 @@ TESTS = {
     "coralopt_pyomo": ("solvers",),
     "plan": ("plan", "planning/test_operations.py"),
     "report": ("cli",),
-    "scenario": ("scenario", "catalog/test_price_files.py", "planning/test_operations.py"),
+    "scenario": ("scenario", "cli/test_new.py", "catalog/test_price_files.py", "planning/test_operations.py"),
     "throughput": ("throughput", "templates/test_patterns.py"),
 }
 COMPARISONS: dict[type[ast.cmpop], str] = {

@@ -142,7 +142,7 @@ def test_bounds_hold_at_any_prices(problem: AllocationProblem, seed: int) -> Non
 
 
 @settings(max_examples=80, deadline=None)
-@given(problem=operated_problems())
+@given(problem=operated_problems() | operated_problems(("spare",)))
 def test_direct_matrix_is_the_compiled_one(problem: AllocationProblem) -> None:
     """Both routes to the matrix have one optimum."""
     found = []

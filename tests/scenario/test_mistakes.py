@@ -84,6 +84,13 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     ((*MODEL, "slo", "prefill_ms"), "800 ms", f"{P}.slo.prefill_ms", "the text '800 ms'", "write the plain number 800"),
     ((*MODEL, "slo", "prefill_ms"), "1.5 s", f"{P}.slo.prefill_ms", "the text '1.5 s'", "write the plain number 1500"),
     (
+        (*MODEL, "slo", "prefill_ms"),
+        "250 us",
+        f"{P}.slo.prefill_ms",
+        "the text '250 us'",
+        "write the plain number 0.25 ",
+    ),
+    (
         ("throughput",),
         {"measured": [measured(tokens=[1, 1])]},
         "throughput.measured[0].prefill",

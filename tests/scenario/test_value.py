@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from coralopt.errors import ScenarioError
 from coralopt.scenario import ResolvedScenario, RunningInstances, load_scenario, scenario_from_mapping
+from coralopt.scenario.parts import KvTransfer, RegionLink
 
 #: Every form that supply may have, a region and nodes of one's own, prices by class, limits and rules.
 BASE: dict[str, Any] = {
@@ -169,3 +170,31 @@ def test_supply_and_demand_out_of_range() -> None:
         OWN.with_supply(np.zeros_like(OWN.availability), OWN.price_usd_h)
     with pytest.raises(ScenarioError, match=r"price_usd_h: must be at most 1,000,000"):
         OWN.with_supply(OWN.availability, OWN.price_usd_h * 1e9)
+
+
+def test_demand_of_a_class_is_its_rate_of_requests() -> None:
+    """Tokens/s become requests/s again, by the class's own lengths, and no class gets those of another."""
+    classes = {
+        "short": {"requests_s": 12.0, "input_tokens": 300, "output_tokens": 80, "most_input": 1024},
+        "long": {"requests_s": 4.0, "input_tokens": 4000, "output_tokens": 150},
+    }
+    pool = {"regions": {"us-east-2": {"configurations": {"1xL40S": 8}}}}
+    models = {
+        "phi4-14b": {"slo": {"ttft_ms": 1000, "tpot_ms": 60, "attainment": "mean"}, "demand": {"classes": classes}}
+    }
+    for mode in ("mixed", "disaggregated"):
+        value = scenario_from_mapping({"mode": mode, "models": models, "pool": pool})
+        demand = np.array([phase.demand_tokens_s for phase in value.model_phases])
+        changed = value.with_demand(
+            np.where([p.request_class.name == "long" for p in value.model_phases], 3, 0.5) * demand
+        )
+        stated = changed.document["models"]["phi4-14b"]["demand"]["classes"]
+        assert {name: stated[name]["requests_s"] for name in stated} == pytest.approx({"short": 6.0, "long": 12.0})
+
+
+def test_caches_stay_for_nothing_and_leave_where_there_is_a_link() -> None:
+    """Within a region no link is needed; links have a direction."""
+    transfer = KvTransfer("priced", (RegionLink("here", "there", 0.02),))
+    assert transfer.link("here", "here") == RegionLink("here", "here", 0.0)
+    assert transfer.link("here", "there") is transfer.links[0]
+    assert transfer.link("there", "here") is None

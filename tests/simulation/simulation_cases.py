@@ -188,19 +188,22 @@ def _table(tables: TimeTables, t: int) -> tuple[list[float], list[list[tuple[flo
 
 
 @st.composite
-def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool = False) -> SimulationCase:
+def simulation_cases(
+    draw: st.DrawFn, most_requests: int = 40, all_serve: bool = False, pressed: bool = False
+) -> SimulationCase:
     """Random fleets of prefill, decode and mixed instances with up to 3 stages of up to 3 nodes.
 
     Args:
         draw: Given by Hypothesis.
         most_requests: Largest number of requests.
         all_serve: Every instance serves from 0 on and none drains.
+        pressed: One instance of a phase that runs out of memory: prompts in short chunks, those evicted come back.
     """
-    models = draw(st.integers(1, 2))
+    models = 1 if pressed else draw(st.integers(1, 2))
     mixed = tuple(draw(st.sampled_from((0.0, 0.0, 1.0, 0.3, 0.5))) for _ in range(models))
     # Real numbers come from a seeded generator: ties between events are then as rare as in life.
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    tight = draw(st.booleans())
+    tight = pressed or draw(st.booleans())
     tables = TimeTables(64)
     kinds = draw(st.integers(1, 3))
     pairs = [
@@ -214,19 +217,23 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
     blueprints = []
     for m in range(models):
         for phase in (PREFILL, DECODE) * (mixed[m] < 1) + (MIXED,) * (mixed[m] > 0):
-            for _ in range(draw(st.integers(1, 2))):
-                sizes = tuple(draw(st.integers(1, 3)) for _ in range(draw(st.integers(1, 3))))
+            for _ in range(1 if pressed else draw(st.integers(1, 2))):
+                sizes = tuple(draw(st.integers(1, 3)) for _ in range(draw(st.integers(2 if pressed else 1, 3))))
                 blueprints.append(_blueprint(rng, m, phase, sizes, pairs, tight))
     if models == 2 and mixed[0] == mixed[1] and draw(st.booleans()):
         # Both models are classes of one, whose instances may serve either.
         blueprints = [_of_classes(rng, blueprint) for blueprint in blueprints]
+    if pressed:
+        for blueprint in blueprints:
+            blueprint.nodes["chunk"] = rng.integers(2, 9, len(blueprint.nodes))
+            blueprint.nodes["limit"] *= 3
     alone = sum(len(blueprint.nodes) for blueprint in blueprints)
     takers = [m for m in range(models) if mixed[m] > 0]
     turns = draw(st.sampled_from((0, 0, 0, 2, 3, 4))) if takers else 0
     for m in rng.choice(takers, turns).tolist():
         blueprints.append(_blueprint(rng, m, MIXED, (1,), pairs, tight))
         blueprints[-1].nodes["swap_s"] = rng.uniform(0.01, 0.3)
-    n = draw(st.integers(0, most_requests))
+    n = draw(st.integers(3 * most_requests // 4 if pressed else 0, most_requests))
     late = all_serve or draw(st.booleans())
     arrival = np.sort(rng.uniform(0, rng.choice([0.1, 1.0, 5.0]), n))
     if draw(st.booleans()):
@@ -261,7 +268,7 @@ def simulation_cases(draw: st.DrawFn, most_requests: int = 40, all_serve: bool =
             PAPER_SERVING,
             routing=draw(st.sampled_from(ROUTINGS)),
             order=draw(st.sampled_from(ORDERS)),
-            admission=draw(st.sampled_from(ADMISSIONS)),
+            admission="preempt" if pressed else draw(st.sampled_from(ADMISSIONS)),
             host_request_ms=float(rng.choice([0.0, 20.0])),
             async_scheduling=draw(st.booleans()),
         ),

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from coralopt.catalog import models, node_configurations
-from coralopt.scenario.parts import SERVING_PRESETS
+from coralopt.scenario.parts import SERVING_PRESETS, MeasuredNodeTimes, MeasuredTimesGrid
 from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput import FIRST, build_tables, only_executable, throughput_source
 from coralopt.throughput.layer_times import SlowerTimes
+from coralopt.throughput.measured import MeasuredSource
+from coralopt.throughput.nodes import step_work
+from coralopt.throughput.roofline import pair_ms
 from coralopt.throughput.steps import NodeSteps, StepTable, node_steps
 
 NODE = node_configurations()["2xH100"]
@@ -93,3 +96,28 @@ def test_where_an_engine_does_not_run_the_table_says_nothing() -> None:
         assert (cut[0] == whole[0]).all()
         assert whole[1:].any()
         assert not cut[1:].any()
+
+
+def test_new_tokens_attend_to_those_whose_cache_is_there() -> None:
+    """A quarter of the prompt is cached: the rest is computed, and every token of it meets every cached one."""
+    item = replace(phase_of("qwen3-32b", "prefill"), prefix_hit=0.25)
+    times, batch = throughput_source("auto").times(item.model, NODE), np.array([1.0, 3.0])
+    layer_ms, other_ms = times.prefill_ms(batch, 675.0)
+    work = step_work(item, NODE, times, batch)
+    each = pair_ms(item.model, NODE)
+    assert work.step.layer_ms == pytest.approx(layer_ms + each * np.array([675.0 * 225.0, 3 * 675.0 * 225.0]))
+    assert (work.step.nonlayer_ms == other_ms).all()
+    assert work.step.tokens.tolist() == [675.0, 2025.0]
+
+
+def test_measurements_come_first_and_the_rest_fills_in() -> None:
+    """What was measured is known without another source; what was not, only with one."""
+    grid = MeasuredTimesGrid((1.0, 100.0), (1.0, 2.0), ((1.0, 2.0), (3.0, 4.0)), ((0.1, 0.1), (0.2, 0.2)))
+    own, other = models()["qwen3-32b"], models()["phi4-14b"]
+    node = MeasuredNodeTimes(own.name, NODE.name, own.weight_format, "here", grid, grid)
+    rest = throughput_source("roofline")
+    assert rest.covers(other, NODE)
+    for source, filled in ((MeasuredSource([node]), False), (MeasuredSource([node], rest), True)):
+        assert source.covers(own, NODE)
+        assert source.times(own, NODE).provenance == "measured: here"
+        assert source.covers(other, NODE) is filled

@@ -59,6 +59,19 @@ DENSE = ModelArchitecture(
 SPARSE = replace(
     DENSE, name="sparse", experts=64, experts_per_token=4, dense_ffn_params_per_layer=0, expert_params=12_000_000
 )
+#: Below a millisecond.
+QUICK = replace(
+    DENSE,
+    name="quick",
+    layers=2,
+    hidden=256,
+    heads=4,
+    attention_params_per_layer=200_000,
+    dense_ffn_params_per_layer=800_000,
+    vocab=1000,
+    embedding_params=512_000,
+    total_params=2_512_000,
+)
 WINDOWED = replace(DENSE, name="windowed", sliding_window=256, sliding_layers=10)
 
 
@@ -159,7 +172,7 @@ def test_mixed_cell_equals_slow_recomputation(
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
-@pytest.mark.parametrize("model", [DENSE, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize("model", [DENSE, SPARSE, QUICK], ids=["dense", "sparse", "quick"])
 def test_smallest_slo_told_is_one_that_works_and_a_smaller_one_is_not(model: ModelArchitecture, phase: str) -> None:
     """The figure in the message is tried: with it some pipeline holds every layer, with 2 % less none does."""
     item = phase_of(model, phase, 1e-2, 1e-2)
