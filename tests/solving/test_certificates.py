@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import SolverError, WrongAnswerError
-from coralopt.solving import MilpMatrix, Proof, RawResult, Reason, SolveOptions, solve, solve_matrix
+from coralopt.solving import MilpMatrix, Proof, RawResult, Reason, SolveOptions, SolveProgress, solve, solve_matrix
 from coralopt.solving.certificate import safe_bound
 from coralopt.solving.conditioning import conditioned
 from coralopt.solving.repair import bounded_by_rows, repaired
@@ -152,6 +152,24 @@ def test_scaling_is_exact_and_undone() -> None:
     np.testing.assert_array_equal(back, far.a.toarray())
     np.testing.assert_array_equal(inside.matrix.c / inside.columns / inside.objective, far.c)
     np.testing.assert_array_equal(inside.matrix.upper * inside.columns, far.upper)
+    # What goes in is told in the solver's units, what comes back in those of the model.
+    point, told = np.array([2.0, 3.0]), list[SolveProgress]()
+    start, heard = inside.start(point), inside.listener(told.append)
+    assert start is not None
+    assert heard is not None
+    assert inside.matrix.c @ start == inside.objective * (far.c @ point)
+    heard(SolveProgress(7 * inside.objective, 5 * inside.objective, 0.5, lambda: start))
+    (event,) = told
+    assert (event.objective, event.bound, event.seconds) == (7.0, 5.0, 0.5)
+    assert event.solution is not None
+    assert event.solution().tolist() == point.tolist()
+    prices = inside.duals(np.array([4.0]))
+    assert prices is not None
+    assert prices.tolist() == [4.0 * inside.rows[0] / inside.objective]
+    plain = conditioned(ordinary)
+    assert plain.start(start) is start
+    assert plain.listener(heard) is heard
+    assert plain.start(None) is inside.start(None) is inside.listener(None) is inside.duals(None) is None
 
 
 def test_bounds_that_say_nothing_are_mistakes() -> None:
