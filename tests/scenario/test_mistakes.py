@@ -81,6 +81,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
     ),
     # numbers and units
     ((*MODEL, "slo", "prefill_ms"), "1.5s", f"{P}.slo.prefill_ms", "the text '1.5s'", "1500"),
+    ((*MODEL, "slo", "prefill_ms"), "800", f"{P}.slo.prefill_ms", "the text '800'", "write the plain number 800 "),
     ((*MODEL, "slo", "prefill_ms"), "800 ms", f"{P}.slo.prefill_ms", "the text '800 ms'", "write the plain number 800"),
     ((*MODEL, "slo", "prefill_ms"), "1.5 s", f"{P}.slo.prefill_ms", "the text '1.5 s'", "write the plain number 1500"),
     (
