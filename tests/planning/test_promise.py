@@ -31,6 +31,7 @@ from coralopt.planning import (
     plan_scenario,
     prove_bound,
 )
+from coralopt.planning.coral import allocation_problem
 from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.columns import GroupColumns
@@ -761,3 +762,28 @@ def test_idle_instances_tell_which_templates_hold_nothing(tmp_path: Path, monkey
     assert {games.verdict(template, 4, rate / PARTS) for template in hopeless} == {"fails"}
     others = set(templates) - set(hopeless)
     assert {games.verdict(template, 4, rate / PARTS) for template in others} == {"holds"}
+
+
+def test_covers_are_closed_in_the_region_where_a_plan_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that are cheapest elsewhere say nothing of what serves beside the other phase: the bound of a model with 471,598
+    groups in two regions was 2.4 % lower for it."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    cheap = {"1xL4": {"available": 8}, "1xL40S": {"available": 1, "price_usd_h": 0.9}}
+    dear = {"1xL40S": {"available": 8, "price_usd_h": 2.2}, "2xL40S": {"available": 8, "price_usd_h": 4.1}}
+    request = PlanRequest(
+        small(pool={"regions": {"us-east-2": {"configurations": cheap}, "us-central1": {"configurations": dear}}})
+    )
+    library, _, warm = request.templates()
+    tables = warm.tables_of(request.scenario)
+    seek = search.PromiseSearch(request, library, tables, allocation_problem(request.scenario, library, None, tables))
+    served, columns = seek._cheapest(frozenset())
+    seek._tighten_there(served, columns)
+    allocation = served.result.allocation
+    for row, region in zip(allocation.template.tolist(), allocation.region.tolist(), strict=True):
+        for p, _ in columns.groups[row]:
+            bound, cost = (
+                groups.covers(capacity, seek.designs.price[p][:, region])[PARTS]
+                for groups in [seek.groups[p]]
+                for capacity in (groups.most, groups.least)
+            )
+            assert bound == pytest.approx(cost) or math.isinf(cost)

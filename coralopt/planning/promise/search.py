@@ -413,9 +413,31 @@ class PromiseSearch:
             before, bound_usd_h = bound_usd_h, max(bound_usd_h, min(ceiling, served.result.bound_usd_h))
             if bound_usd_h >= cost * (1 - self.gap) or bound_usd_h < before * (1 + WORTH):
                 break
-            if not self._find_out(served, columns):
+            if not self._tighten_there(served, columns) and not self._find_out(served, columns):
                 break
         return bound_usd_h
+
+    def _tighten_there(self, served: Served, columns: GroupColumns) -> bool:
+        """Find out what decides the covers of phases in the regions where a plan has them; whether anything was played.
+
+        What is cheapest anywhere may have no room for other phases of its model beside it.
+        """
+        allocation = served.result.allocation
+        where = {
+            p: region
+            for row, region in zip(allocation.template.tolist(), allocation.region.tolist(), strict=True)
+            for p, _ in columns.groups[row]
+        }
+        before = sum(groups.games.played for groups in self.groups)
+        games = min(MOST_GAMES / 2, self.games / max(1, len(where)))
+
+        def search(p: int) -> None:
+            self._search(p, self.designs.price[p][:, where[p]], games, 0)
+
+        self.workers.map(search, where)
+        played = sum(groups.games.played for groups in self.groups) - before
+        self.games -= played
+        return played > 0
 
     def _find_out(self, served: Served, columns: GroupColumns) -> bool:
         """Play the groups of a plan that nothing is known of at the share they take; whether there was any."""
