@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_problems import best_operated_by_enumeration, operated_problems
 
 from coralopt.allocation import (
     AllocationProblem,
@@ -32,7 +33,20 @@ def test_tree_is_exact(problem: AllocationProblem, leaf: int) -> None:
     truth = best_by_enumeration(problem)
     if truth is None:
         return
-    limits = SearchLimits(direct_columns=0, most_coverings=0, leaf_coverings=leaf)
+    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=leaf)
+    result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
+    assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
+    assert result.bound_usd_h <= float(truth) + 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=operated_problems(kinds=("spare",)))
+def test_the_loss_of_an_instance_is_no_cell_to_branch_on(problem: AllocationProblem) -> None:
+    """It is a row of the master programme beside those of nodes, which no covering uses more or less of."""
+    truth = best_operated_by_enumeration(problem)
+    if truth is None:
+        return
+    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=2)
     result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-6
@@ -65,13 +79,13 @@ def test_ctrl_c_in_a_leaf_ends_the_tree(seed: int, monkeypatch: pytest.MonkeyPat
     """The back end heard it first: no other leaf is handed over."""
     leaves: list[int] = []
 
-    def interrupted(search: SearchContext, coverings: object) -> float:
+    def interrupted(search: SearchContext, *_: object) -> float:
         leaves.append(seed)
         search.interrupted, search.deadline = True, 0.0
         return -np.inf
 
     monkeypatch.setattr("coralopt.allocation.search.branching.best_choice", interrupted)
-    limits = SearchLimits(direct_columns=0, most_coverings=0, leaf_coverings=2, first_rise=0.5)
+    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=2, first_rise=0.5)
     search = AllocationSearchOptions(limits=limits)
     result = solve_allocation(allocation_instance(seed), options=EXACT, search=search)
     assert len(leaves) == 1

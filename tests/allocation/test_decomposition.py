@@ -20,13 +20,15 @@ from coralopt.allocation import (
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, raise_to_line
 from coralopt.allocation.model.columns import Columns
-from coralopt.allocation.search.coverings import all_near, choose
+from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
+from coralopt.allocation.search.coverings import all_near, allocation_of
 from coralopt.allocation.supply import Segments
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems, best_by_enumeration
 from coralopt.testing.synthetic import synthetic_problem
 
 EXACT = SolveOptions(rel_gap=0.0, abs_gap=1e-9)
+WITHOUT_END = ChoiceLimits(np.inf, 0.0, 10**6, np.inf)
 #: Small problems go to the back end at once; this keeps them from it.
 EVERY_STEP = AllocationSearchOptions(limits=SearchLimits(direct_columns=0))
 
@@ -65,9 +67,9 @@ def test_near_coverings_hold_every_cheap_enough_allocation(problem: AllocationPr
     assert coverings is not None
     if truth > root.bound + slack:
         return
-    found = choose(small, columns, coverings, "highs", EXACT)
-    assert found.allocation is not None
-    check = small.check(found.allocation)
+    found = best_choice_among(coverings, small.availability.ravel(), prices.ravel(), WITHOUT_END)
+    assert found.chosen is not None
+    check = small.check(allocation_of(columns, coverings, found.chosen))
     assert check.feasible
     assert check.objective == pytest.approx(float(truth), abs=1e-6)
 

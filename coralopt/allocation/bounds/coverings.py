@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Bools, Floats, Ints
 
+#: From so many coverings of a phase on they are not compared in pairs: few replace others that were not dropped before.
+MANY = 6_000
 #: Share of a demand by which a sum of throughputs may miss it and still be looked at; the exact check decides later.
 HAIR = 1e-9
 
@@ -58,15 +60,11 @@ class Coverings:
     @staticmethod
     def union(parts: list[Coverings]) -> Coverings:
         """All of several."""
-        width = max(part.members.shape[1] for part in parts)
-        members = [
-            np.pad(part.members, ((0, 0), (0, width - part.members.shape[1])), constant_values=-1) for part in parts
-        ]
         return Coverings(
             np.concatenate([part.phase for part in parts]),
             np.concatenate([part.cost for part in parts]),
             np.concatenate([part.use for part in parts]),
-            np.concatenate(members),
+            _side_by_side([part.members for part in parts]),
             np.concatenate([part.tight for part in parts]),
         )
 
@@ -144,6 +142,78 @@ def near_coverings(
     return Coverings.union(parts)
 
 
+@dataclass(frozen=True, eq=False)
+class _Labels:
+    """Partial coverings of one phase.
+
+    Attributes:
+        use: int16 (n, k), nodes of every cell that matters, then instances of every kept column.
+        mark: int64 (n,), equal for equal rows of ``use``.
+        speed: float64 (n,), tokens/s.
+        largest: float64 (n,), tokens/s of the largest instance.
+        weight: float64 (n,), USD/h.
+        members: int64 (n, d), columns of the instances, -1 where there are fewer than d.
+    """
+
+    use: npt.NDArray[np.int16]
+    mark: Ints
+    speed: Floats
+    largest: Floats
+    weight: Floats
+    members: Ints
+
+    def __len__(self) -> int:
+        return len(self.mark)
+
+    @staticmethod
+    def nothing(cells: int) -> _Labels:
+        """The covering without instances."""
+        use, members = np.zeros((1, cells), dtype=np.int16), np.empty((1, 0), dtype=np.int64)
+        return _Labels(use, np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1), members)
+
+    def some(self, chosen: Bools | Ints) -> _Labels:
+        """Some of them."""
+        return _Labels(
+            self.use[chosen],
+            self.mark[chosen],
+            self.speed[chosen],
+            self.largest[chosen],
+            self.weight[chosen],
+            self.members[chosen],
+        )
+
+    @staticmethod
+    def union(parts: list[_Labels]) -> _Labels:
+        """All of several."""
+        return _Labels(
+            np.concatenate([part.use for part in parts]),
+            np.concatenate([part.mark for part in parts]),
+            np.concatenate([part.speed for part in parts]),
+            np.concatenate([part.largest for part in parts]),
+            np.concatenate([part.weight for part in parts]),
+            _side_by_side([part.members for part in parts]),
+        )
+
+    def merged(self, spared: bool, by_weight: bool) -> _Labels:
+        """Of those on the same nodes the one that covers most, sorted by mark.
+
+        Args:
+            spared: Keep those, too, that cover more once the largest instance is lost.
+            by_weight: Keep those, too, that are cheaper.
+        """
+        labels = self.some(np.lexsort((-self.speed, self.mark)))
+        first = np.append(True, labels.mark[1:] != labels.mark[:-1])
+        # Equal marks almost surely mean equal rows; only rows that are equal may go.
+        leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+        stays = first | (labels.use != labels.use[leader]).any(axis=1)
+        if spared:
+            left = labels.speed - labels.largest
+            stays |= left > left[leader]
+        if by_weight:
+            stays |= labels.weight < labels.weight[leader]
+        return labels.some(stays)
+
+
 def _of_phase(
     problem: AllocationProblem,
     columns: Columns,
@@ -156,9 +226,10 @@ def _of_phase(
 ) -> Coverings | None:
     """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
 
-    Built instance by instance, breadth first. Of partial coverings on the same nodes and the same kept instances only the
-    one that covers most is kept, those that cover more once the largest instance is lost, and
-    those that are cheaper to start. ``None`` when more than ``most`` are of one size, or time is up.
+    Built instance by instance, those on few nodes first, so that the best way to use some nodes is known before anything
+    is added. Of partial coverings on the same nodes and the same kept instances only the one that covers most is kept, those
+    that cover more once the largest instance is lost, and those that are cheaper to start; none is kept if it covers no
+    more than one on one node fewer. ``None`` when more than ``most`` are on equally many nodes, or time is up.
     """
     chosen, weight, least = near.chosen, near.weight, near.least[0]
     pool = problem.availability.ravel().copy()
@@ -167,6 +238,7 @@ def _of_phase(
     regions, configurations = problem.price.shape
     demand = float(problem.demand[phase])
     spared = float(problem.spared[phase]) * demand
+    by_weight = problem.start_penalty is not None
     speed = problem.throughput[columns.template[chosen]]
     cube = np.zeros((len(chosen), regions, configurations), dtype=np.int16)
     cube[np.arange(len(chosen)), columns.region[chosen]] = problem.usage[columns.template[chosen]]
@@ -178,66 +250,54 @@ def _of_phase(
     own[kept, np.arange(len(kept))] = 1
     rows = np.concatenate([use[:, cells], own], axis=1)
     room = np.concatenate([pool[cells], columns.upper[chosen[kept]].astype(np.int64)])
-    mark = np.random.default_rng(0).integers(1, 2**62, rows.shape[1], dtype=np.int64)
-    marks = rows.astype(np.int64) @ mark
+    mark = np.random.default_rng(0).integers(1, 2**62, (rows.shape[1],), dtype=np.int64)
+    marks, sizes = rows.astype(np.int64) @ mark, rows.sum(axis=1, dtype=np.int64)
+    # Cells of which fewer nodes are always as good.
+    needed = [node_limit.cell for node_limit in node_limits if node_limit.least > 0]
+    free = np.flatnonzero(~np.isin(cells, needed)) if not spared and not by_weight else np.zeros(0, dtype=np.int64)
 
     # Imported here: compiled code is dear to load and most commands never need it.
     from coralopt.allocation.bounds.kernels import extend
 
-    label_use = np.zeros((1, rows.shape[1]), dtype=np.int16)
-    label_mark = np.zeros(1, dtype=np.int64)
-    label_speed, label_largest, label_weight = np.zeros(1), np.zeros(1), np.zeros(1)
-    label_members = np.empty((1, 0), dtype=np.int64)
     complete: list[Coverings] = []
-    while len(label_mark):
-        room_for = 20 * most
-        label, item = np.empty(room_for, dtype=np.int64), np.empty(room_for, dtype=np.int64)
-        labels = label_speed, label_largest, label_weight, label_use
-        count = extend(labels, speed, weight, rows, room, (demand, spared), least, limit, label, item)
-        if count < 0 or time.perf_counter() > deadline:
-            return None
-        label, item = label[:count], item[:count]
-        speeds = label_speed[label] + speed[item]
-        weights = label_weight[label] + weight[item]
-        next_marks = label_mark[label] + marks[item]
-        order = np.lexsort((-speeds, next_marks))
-        label, item = label[order], item[order]
-        speeds, weights, next_marks = speeds[order], weights[order], next_marks[order]
-        largest = np.maximum(label_largest[label], speed[item])
-        next_use = label_use[label] + rows[item]
-        first = np.concatenate([[True], next_marks[1:] != next_marks[:-1]]) if len(label) else np.zeros(0, np.bool_)
-        # Equal marks almost surely mean equal rows; only rows that are equal may go.
-        leader = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-        stays = first | (next_use != next_use[leader]).any(axis=1)
-        if spared:
-            stays |= speeds - largest > (speeds - largest)[leader]
-        if problem.start_penalty is not None:
-            stays |= weights < weights[leader]
-        label, item, label_use = label[stays], item[stays], next_use[stays]
-        label_mark, label_speed, label_weight = next_marks[stays], speeds[stays], weights[stays]
-        label_largest = largest[stays]
-        label_members = np.concatenate([label_members[label], chosen[item][:, None]], axis=1)
+    pending, fewer = {0: [_Labels.nothing(rows.shape[1])]}, _Labels.nothing(rows.shape[1]).some(np.zeros(0, np.int64))
+    last = 0
+    while pending:
+        size = min(pending)
+        labels = _Labels.union(pending.pop(size)).merged(spared > 0, by_weight)
+        best = _best_on_fewer(labels, fewer if size == last + 1 else fewer.some(np.zeros(0, np.int64)), mark, free)
+        fewer, last = replace(labels, speed=np.maximum(best, labels.speed)), size
+        labels = labels.some(best < labels.speed)
         # What the demand is exceeded by, and what must be left once the largest instance is lost.
-        over = np.minimum(label_speed - demand, (label_speed - label_largest - spared) if spared else np.inf)
+        over = np.minimum(labels.speed - demand, (labels.speed - labels.largest - spared) if spared else np.inf)
         full = over >= -demand * HAIR
         tight = full & (over < demand * HAIR)
         if full.any():
             whole = np.zeros((int(full.sum()), regions * configurations), dtype=np.int16)
-            whole[:, cells] = label_use[full][:, : len(cells)]
-            complete.append(
-                Coverings(
-                    np.full(int(full.sum()), phase, dtype=np.int64),
-                    columns.cost[label_members[full]].sum(axis=1),
-                    whole,
-                    label_members[full],
-                    tight[full],
-                )
-            )
-        more = ~full | tight
-        label_use, label_mark, label_members = label_use[more], label_mark[more], label_members[more]
-        label_speed, label_largest, label_weight = label_speed[more], label_largest[more], label_weight[more]
-        if len(label_mark) > most:
+            whole[:, cells] = labels.use[full][:, : len(cells)]
+            members = labels.members[full]
+            cost = np.where(members >= 0, columns.cost[members], 0.0).sum(axis=1)
+            complete.append(Coverings(np.full(len(cost), phase, dtype=np.int64), cost, whole, members, tight[full]))
+        labels = labels.some(~full | tight)
+        if len(labels) > most or time.perf_counter() > deadline:
             return None
+        label, item = np.empty(20 * most, dtype=np.int64), np.empty(20 * most, dtype=np.int64)
+        parts = labels.speed, labels.largest, labels.weight, labels.use
+        count = extend(parts, speed, weight, rows, room, (demand, spared), least, limit, label, item)
+        if count < 0:
+            return None
+        size_of = sizes[item[:count]]
+        for more in np.unique(size_of).tolist():
+            a, b = label[:count][size_of == more], item[:count][size_of == more]
+            longer = _Labels(
+                labels.use[a] + rows[b],
+                labels.mark[a] + marks[b],
+                labels.speed[a] + speed[b],
+                np.maximum(labels.largest[a], speed[b]),
+                labels.weight[a] + weight[b],
+                np.concatenate([labels.members[a], chosen[b][:, None]], axis=1),
+            )
+            pending.setdefault(size + more, []).append(longer.merged(spared > 0, by_weight))
     if not complete:
         cells_of_none = np.zeros((0, regions * configurations), np.int16)
         none = np.zeros(0, np.int64)
@@ -246,7 +306,31 @@ def _of_phase(
     coverings = Coverings.union(complete)
     for node_limit in node_limits:
         coverings = coverings.some(coverings.use[:, node_limit.cell] >= node_limit.least)
-    return _undominated(coverings)
+    return coverings if len(coverings) > MANY else _undominated(coverings)
+
+
+def _best_on_fewer(labels: _Labels, fewer: _Labels, mark: Ints, free: Ints) -> Floats:
+    """float64 (n,): most tokens/s of ``fewer``, sorted by mark, on the same nodes but one of a ``free`` cell; or -1."""
+    best = np.full(len(labels), -1.0)
+    if not len(fewer):
+        return best
+    for cell in free.tolist():
+        some = np.flatnonzero(labels.use[:, cell] > 0)
+        wanted = labels.mark[some] - mark[cell]
+        at = np.minimum(np.searchsorted(fewer.mark, wanted), len(fewer) - 1)
+        hit = fewer.mark[at] == wanted
+        some, at = some[hit], at[hit]
+        same = labels.use[some].copy()
+        same[:, cell] -= 1
+        equal = (same == fewer.use[at]).all(axis=1)
+        best[some[equal]] = np.maximum(best[some[equal]], fewer.speed[at[equal]])
+    return best
+
+
+def _side_by_side(members: list[Ints]) -> Ints:
+    """Rows of several, padded with -1."""
+    width = max(part.shape[1] for part in members)
+    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in members])
 
 
 def _undominated(coverings: Coverings) -> Coverings:

@@ -113,7 +113,7 @@ class _Tree:
         coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
             # Whatever is not listed costs at least the goal.
-            return max(here, min(goal, best_choice(search, coverings))), []
+            return max(here, min(goal, best_choice(search, coverings, master.state.capacity_prices, goal))), []
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
         split = None if np.isinf(master.master) else _split(small, node, master)
         if split is None:
@@ -135,7 +135,8 @@ class _Tree:
 
 def _split(problem: AllocationProblem, node: _Node, master: Decomposition) -> tuple[int, int, float] | None:
     """The phase and cell whose nodes are split most, by what they are worth, and how many it uses."""
-    part = master.mean_use - np.floor(master.mean_use)
+    mean = master.mean_use[:, : problem.price.size]
+    part = mean - np.floor(mean)
     worth = np.nan_to_num(problem.price).ravel() + master.state.capacity_prices.ravel()
     # Where a limit holds only within rounding there is nothing to split.
     for limit in node.limits:

@@ -28,10 +28,11 @@ class SearchLimits:
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.
         near_columns: How many these are at most.
         first_slack: First slack of the coverings, as a share of the bound.
-        most_coverings: Most coverings handed to a back end at once.
-        covering_nodes: Branch-and-bound nodes a back end may take over them.
+        first_coverings: Most coverings that are chosen among at once, ahead of annealing.
+        most_coverings: The same after it.
+        choice_nodes: Nodes of the tree that chooses among them.
         tree_nodes: Nodes of the branching tree looked at for one target.
-        leaf_coverings: Most coverings of one tree node that go to the back end at once.
+        leaf_coverings: The same in a node of the tree.
         first_rise: First target of the tree over the root bound where no allocation is known, as a share.
         doublings: How often the slack and the target are doubled where no allocation is found.
         many_instances: From so many instances on, all but those that fractions decide about are settled first.
@@ -56,10 +57,11 @@ class SearchLimits:
     near_bound: float = 0.01
     near_columns: int = 60_000
     first_slack: float = 2e-4
-    most_coverings: int = 12_000
-    covering_nodes: int = 5_000
+    first_coverings: int = 4_000
+    most_coverings: int = 80_000
+    choice_nodes: int = 500_000
     tree_nodes: int = 300
-    leaf_coverings: int = 1_500
+    leaf_coverings: int = 6_000
     first_rise: float = 0.01
     doublings: int = 14
     many_instances: int = 45

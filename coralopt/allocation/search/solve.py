@@ -18,8 +18,8 @@ The steps, each exact; ``seconds`` of the result has them by these names:
     keeps the whole instances of the decomposition's fractional allocation and searches, as a problem of its own, what
     demand and supply they leave.
 ``coverings``
-    lists, for a slack g, every covering of a model phase that an allocation of cost at most L + g may use. An integer
-    programme picks one for each phase; with its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from
+    lists, for a slack g, every covering of a model phase that an allocation of cost at most L + g may use. A tree
+    picks one for each phase; with its bound B, min(L + g, B) is a bound on the whole problem. The slack grows from
     small to U (1 - gap) - L; the first rounds already find allocations near the best.
 ``annealing``
     ruins and recreates whole allocations, and passes through such as do not fit. It gives allocations, no bounds.
@@ -214,13 +214,16 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         _settle_most(search, values, limits.rests)
     listed = small.plain and count < limits.most_instances
     if listed and search.open():
-        choose_near_coverings(search, root)
+        choose_near_coverings(search, root, limits.first_coverings)
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, limits.rests))
     annealing = Annealing.of(search, root, met) if count < limits.most_instances and search.open() else None
     if annealing is not None:
         annealing.run(limits.annealings)
+    if listed and search.open():
+        # Now that the slack needed is known.
+        choose_near_coverings(search, root, limits.most_coverings)
     if listed and search.open():
         branch(search, root)
 

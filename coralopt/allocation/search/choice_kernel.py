@@ -1,0 +1,176 @@
+"""The compiled part of a choice of coverings: what is left in one node of its tree; imported only when it runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from coralopt.types import Floats, Ints
+
+#: Subgradient steps between two looks at what still fits.
+BETWEEN = 8
+#: Share of the newest direction in the next one, and of the newest choice in the mean one.
+NEW_DIRECTION, NEW_CHOICE = 0.3, 0.1
+#: Steps in vain after which they get shorter, and by what.
+IN_VAIN, SHORTER = 4, 0.6
+
+
+class CoveringPool(NamedTuple):
+    """Coverings, those of a phase side by side, and the nodes there are.
+
+    Attributes:
+        phase: int64 (n,), 0 to P - 1.
+        cost: float64 (n,), USD/h.
+        cell: int64 (n, w), cells that a covering uses, then -1.
+        nodes: int64 (n, w), how many of each.
+        available: int64 (k,), nodes of every cell.
+        phases: P.
+    """
+
+    phase: Ints
+    cost: Floats
+    cell: Ints
+    nodes: Ints
+    available: Ints
+    phases: int
+
+
+@njit(cache=True)
+def _fitting(pool: CoveringPool, alive: Ints, n: int) -> int:
+    """Keep those of the first ``n`` that fit beside the fewest nodes that the others use; how many, -1 for no choice."""
+    cells = len(pool.available)
+    while True:
+        count = np.zeros(pool.phases, dtype=np.int64)
+        users = np.zeros((pool.phases, cells), dtype=np.int64)
+        fewest = np.full((pool.phases, cells), 1 << 30, dtype=np.int64)
+        for i in range(n):
+            z = alive[i]
+            p = pool.phase[z]
+            count[p] += 1
+            for q in range(pool.cell.shape[1]):
+                c = pool.cell[z, q]
+                if c < 0:
+                    break
+                users[p, c] += 1
+                fewest[p, c] = min(fewest[p, c], pool.nodes[z, q])
+        room = pool.available.copy()
+        for p in range(pool.phases):
+            if count[p] == 0:
+                return -1
+            for c in range(cells):
+                if users[p, c] < count[p]:
+                    fewest[p, c] = 0
+                room[c] -= fewest[p, c]
+        if room.min() < 0:
+            return -1
+        kept = 0
+        for i in range(n):
+            z = alive[i]
+            p = pool.phase[z]
+            fits = True
+            for q in range(pool.cell.shape[1]):
+                c = pool.cell[z, q]
+                if c < 0:
+                    break
+                if pool.nodes[z, q] - fewest[p, c] > room[c]:
+                    fits = False
+                    break
+            if fits:
+                alive[kept] = z
+                kept += 1
+        if kept == n:
+            return n
+        n = kept
+
+
+@njit(cache=True)
+def settle(
+    pool: CoveringPool, alive: Ints, start: Floats, target: float, steps: int, length: float
+) -> tuple[float, Floats, Ints, Floats, Ints]:
+    """Raise the Lagrangian bound of a node by subgradient steps, and drop what cannot be in a choice below a target.
+
+    Args:
+        pool: All coverings.
+        alive: int64 (n,), those of the node, in order of their phase.
+        start: float64 (k,), prices of nodes to begin with, USD/h.
+        target: Choices of this cost or more do not matter, USD/h.
+        steps: How many steps at most.
+        length: Length of the first step, as a share of the one that would reach the target.
+
+    Returns:
+        A bound on all choices of the node, infinite if none fits; prices of that bound; what is left alive;
+        float64 (P, k), nodes used in the mean by what was cheapest; int64 (P,), what is cheapest of every phase.
+    """
+    cells, phases = len(pool.available), pool.phases
+    alive, n = alive.copy(), len(alive)
+    price, best, bound = start.copy(), start.copy(), -np.inf
+    weight, least, cheapest = np.empty(n), np.empty(phases), np.full(phases, -1, dtype=np.int64)
+    mean, seen = np.zeros((phases, cells)), 0.0
+    over, direction = np.zeros(cells), np.zeros(cells)
+    hair, vain = 1e-9 * abs(target), 0
+    for step in range(steps):
+        if step % BETWEEN == 0:
+            n = _fitting(pool, alive, n)
+            if n < 0:
+                return np.inf, best, alive[:0], mean, cheapest
+        least[:] = np.inf
+        for i in range(n):
+            z = alive[i]
+            value = pool.cost[z]
+            for q in range(pool.cell.shape[1]):
+                c = pool.cell[z, q]
+                if c < 0:
+                    break
+                value += price[c] * pool.nodes[z, q]
+            weight[i] = value
+            p = pool.phase[z]
+            if value < least[p]:
+                least[p] = value
+                cheapest[p] = z
+        value = least.sum() - (price * pool.available).sum() - hair
+        if value >= target:
+            return value, price, alive[:0], mean, cheapest
+        kept = 0
+        for i in range(n):
+            # One that makes every choice cost the target or more.
+            if weight[i] - least[pool.phase[alive[i]]] < target - value:
+                alive[kept] = alive[i]
+                kept += 1
+        n = kept
+        vain += 1
+        if value > bound:
+            if value > bound + 1e-4 * (target - value):
+                vain = 0
+            bound = value
+            best[:] = price
+        if vain >= IN_VAIN:
+            length *= SHORTER
+            vain = 0
+            price[:] = best
+        over[:] = -pool.available
+        mean *= 1 - NEW_CHOICE
+        seen += NEW_CHOICE * (1 - seen)
+        for p in range(phases):
+            z = cheapest[p]
+            for q in range(pool.cell.shape[1]):
+                c = pool.cell[z, q]
+                if c < 0:
+                    break
+                over[c] += pool.nodes[z, q]
+                mean[p, c] += NEW_CHOICE * pool.nodes[z, q]
+        if over.max() <= 0 and -(price * over).sum() <= hair:
+            # What is cheapest fits, and costs the bound.
+            break
+        norm = 0.0
+        for c in range(cells):
+            direction[c] = over[c] if step == 0 else (1 - NEW_DIRECTION) * direction[c] + NEW_DIRECTION * over[c]
+            if price[c] <= 0 and direction[c] < 0:
+                direction[c] = 0.0
+            norm += direction[c] ** 2
+        if norm < 1e-12:
+            break
+        for c in range(cells):
+            price[c] = max(0.0, price[c] + length * (target - value) / norm * direction[c])
+    return bound, best, alive[:n], mean / seen, cheapest

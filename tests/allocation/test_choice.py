@@ -1,0 +1,67 @@
+"""The choice of one covering a phase is the best of all, and its bound holds wherever it ends."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.allocation.bounds.coverings import Coverings
+from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
+
+
+def coverings_of(rng: np.random.Generator, phases: int, most: int, cells: int) -> Coverings:
+    """Random ones, some on the same nodes, some on none."""
+    count = [int(rng.integers(1, most + 1)) for _ in range(phases)]
+    phase = np.repeat(np.arange(phases) * 2, count)
+    use = rng.integers(0, 3, (len(phase), cells)).astype(np.int16)
+    cost = use @ rng.uniform(0.5, 2.0, cells) + rng.integers(0, 4, len(phase)) / 4.0
+    members = np.zeros((len(phase), 1), dtype=np.int64)
+    return Coverings(phase, cost, use, members, np.zeros(len(phase), dtype=np.bool_))
+
+
+def least_by_enumeration(coverings: Coverings, available: np.ndarray) -> float:
+    """Over all choices."""
+    groups = [np.flatnonzero(coverings.phase == p) for p in np.unique(coverings.phase)]
+    costs = (
+        float(coverings.cost[list(some)].sum())
+        for some in product(*groups)
+        if (coverings.use[list(some)].sum(axis=0) <= available).all()
+    )
+    return min(costs, default=math.inf)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    phases=st.integers(1, 4),
+    most=st.sampled_from((3, 15)),
+    below=st.sampled_from((math.inf, 1.0, 1.2, 0.9)),
+    nodes=st.sampled_from((10**6, 3)),
+    gap=st.sampled_from((0.0, 0.05)),
+)
+def test_the_best_choice_is_that_of_enumeration(
+    seed: int, phases: int, most: int, below: float, nodes: int, gap: float
+) -> None:
+    """With targets above, at and below the optimum, ended early or not, from any prices."""
+    rng = np.random.default_rng(seed)
+    coverings = coverings_of(rng, phases, most, 4)
+    available = rng.integers(1, 2 + phases, 4)
+    truth = least_by_enumeration(coverings, available)
+    target = below * truth if math.isfinite(truth) and math.isfinite(below) else math.inf
+    price = rng.uniform(0.0, 2.0, 4) * rng.integers(0, 2)
+    choice = best_choice_among(coverings, available, price, ChoiceLimits(target, gap, nodes, math.inf))
+    assert choice.bound <= max(min(truth, target), 0.0) + 1e-9 or math.isinf(truth)
+    if choice.chosen is not None:
+        cost = float(coverings.cost[choice.chosen].sum())
+        assert (coverings.use[choice.chosen].sum(axis=0) <= available).all()
+        assert (coverings.phase[choice.chosen] == np.unique(coverings.phase)).all()
+        assert cost >= truth - 1e-9
+        assert nodes == 3 or cost * (1 - gap) <= truth + 1e-9
+    elif nodes > 3:
+        assert truth >= target - 1e-6 * (1 + abs(target)) or math.isinf(truth)
+        assert math.isinf(truth) or choice.bound == pytest.approx(target)
