@@ -58,7 +58,7 @@ class SearchLimits:
     near_columns: int = 60_000
     first_slack: float = 2e-4
     first_coverings: int = 4_000
-    most_coverings: int = 80_000
+    most_coverings: int = 40_000
     choice_nodes: int = 500_000
     tree_nodes: int = 300
     leaf_coverings: int = 6_000
