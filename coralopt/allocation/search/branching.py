@@ -27,7 +27,7 @@ from coralopt.allocation.bounds.decomposition import Decomposition, MasterState,
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.search.best_first import best_first
 from coralopt.allocation.search.context import Root, SearchContext
-from coralopt.allocation.search.coverings import best_choice
+from coralopt.allocation.search.coverings import best_choice, by_tree
 from coralopt.types import Ints
 
 #: Least distance from a whole number of nodes that counts as split.
@@ -113,7 +113,7 @@ class _Tree:
         coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
             # Whatever is not listed costs at least the goal.
-            return max(here, min(goal, best_choice(search, coverings, master.state.capacity_prices, goal))), []
+            return max(here, min(goal, best_choice(search, coverings, master.state.capacity_prices, goal, by_tree))), []
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
         split = None if np.isinf(master.master) else _split(small, node, master)
         if split is None:

@@ -1,13 +1,15 @@
 """The step ``coverings``: all that allocations near the bound may use, and the choice that is left.
 
-A tree picks one covering for every model phase, together within the pool (:mod:`coralopt.allocation.search.choice`).
+One covering for every model phase, together within the pool: a MILP back end chooses where these are few, a compiled tree
+(:mod:`coralopt.allocation.search.choice`) where they are many.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,18 +18,22 @@ from coralopt.allocation.bounds.decomposition import Covering
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
-from coralopt.allocation.search.choice import ChoiceLimits, best_choice_among
+from coralopt.allocation.search.choice import Choice, ChoiceLimits, best_choice_among
 from coralopt.allocation.search.context import Root, SearchContext
+from coralopt.solving import MilpMatrix, solve_matrix
 from coralopt.types import Floats, Ints
 
+Chooser = Callable[[SearchContext, Coverings, Floats, float], Choice]
 
-def choose_near_coverings(search: SearchContext, root: Root, most: int) -> None:
+
+def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser: Chooser) -> None:
     """Choose among all coverings within a slack that is doubled until nothing more can be gained by it, or there are more.
 
     Args:
         search: What is known; better allocations and bounds are kept.
         root: The bounds over all columns.
         most: Most coverings that are chosen among at once.
+        chooser: Who chooses.
     """
     lagrangian, limits, prices = root.lagrangian, search.limits, search.capacity_prices
     assert prices is not None
@@ -45,7 +51,7 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int) -> None:
             break
         search.survivors = int((lagrangian.column_bounds <= lagrangian.bound + slack).sum())
         target = min(lagrangian.bound + slack, search.worth_proving())
-        inside = best_choice(search, coverings, prices, target)
+        inside = best_choice(search, coverings, prices, target, chooser)
         search.raise_bound(min(target, inside))
         search.lap("coverings")
         if slack >= needed or inside < target:
@@ -73,11 +79,12 @@ def choose_among(search: SearchContext, met: Sequence[Covering]) -> None:
         ),
         prices,
         search.worth_proving(),
+        by_backend,
     )
     search.lap("coverings")
 
 
-def best_choice(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> float:
+def best_choice(search: SearchContext, coverings: Coverings, price: Floats, target: float, chooser: Chooser) -> float:
     """The best choice of coverings is kept if it is better; a bound on all that cost less than the target, or that.
 
     Args:
@@ -85,25 +92,64 @@ def best_choice(search: SearchContext, coverings: Coverings, price: Floats, targ
         coverings: Of all phases; where there are none, there is no choice.
         price: float64 (R, C), prices of nodes to begin with, USD/h.
         target: What is worth finding, USD/h.
+        chooser: Who chooses.
     """
     if not len(coverings):
         return math.inf
+    choice = chooser(search, coverings, price, target)
+    missed = choice.chosen is not None and not search.offer(allocation_of(search.columns, coverings, choice.chosen))
+    if missed and coverings.tight.any():
+        # It misses a demand by rounding: choose again among those that surely do not.
+        sure = coverings.some(~coverings.tight)
+        if len(np.unique(sure.phase)) == len(np.unique(coverings.phase)):
+            chosen = chooser(search, sure, price, target).chosen
+            if chosen is not None:
+                search.offer(allocation_of(search.columns, sure, chosen))
+    return choice.bound
+
+
+def by_tree(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> Choice:
+    """The compiled tree chooses: best where coverings are many."""
     limits = ChoiceLimits(
         target,
         0.25 * search.solve_options.rel_gap,
         search.limits.choice_nodes,
         min(search.deadline, time.perf_counter() + search.share_of_left()),
     )
-    available = search.small.availability.ravel()
-    choice = best_choice_among(coverings, available, price.ravel(), limits)
-    if choice.chosen is not None and not search.offer(allocation_of(search.columns, coverings, choice.chosen)):
-        # It misses a demand by rounding: choose again among those that surely do not.
-        sure = coverings.some(~coverings.tight)
-        if len(np.unique(sure.phase)) == len(np.unique(coverings.phase)):
-            chosen = best_choice_among(sure, available, price.ravel(), limits).chosen
-            if chosen is not None:
-                search.offer(allocation_of(search.columns, sure, chosen))
-    return choice.bound
+    return best_choice_among(coverings, search.small.availability.ravel(), price.ravel(), limits)
+
+
+def by_backend(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> Choice:
+    """The MILP back end chooses, whatever the target: it finds good choices sooner."""
+    from scipy.sparse import csc_array, vstack
+
+    count, cells = len(coverings), search.small.price.size
+    phases, rows = np.unique(coverings.phase, return_inverse=True)
+    pick = csc_array((np.ones(count), (rows, np.arange(count))), shape=(len(phases), count))
+    available = search.small.availability.ravel().astype(np.float64)
+    matrix = MilpMatrix(
+        c=coverings.cost,
+        offset=0.0,
+        a=vstack([csc_array(coverings.use.T.astype(np.float64)), pick]).tocsc(),
+        row_lower=np.concatenate([np.full(cells, -np.inf), np.ones(len(phases))]),
+        row_upper=np.concatenate([available, np.ones(len(phases))]),
+        lower=np.zeros(count),
+        upper=np.ones(count),
+        integer=np.ones(count, dtype=np.bool_),
+        maximize=False,
+        column_names=[f"covering[{k}]" for k in range(count)],
+        row_names=[f"capacity[{k}]" for k in range(cells)] + [f"phase[{p}]" for p in phases],
+    )
+    options = replace(
+        search.with_gap(0.25, search.share_of_left()),
+        node_limit=search.limits.covering_nodes,
+        # Its presolve compares coverings with one another, which is done already.
+        presolve=False,
+    )
+    result = solve_matrix(matrix, search.backend, options)
+    search.heed(result.termination)
+    chosen = None if result.x is None else np.flatnonzero(result.x > 0.5)
+    return Choice(chosen, math.inf if result.bound is None else result.bound)
 
 
 def allocation_of(columns: Columns, coverings: Coverings, chosen: Ints) -> Allocation:

@@ -67,7 +67,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.branching import branch
 from coralopt.allocation.search.context import Root, SearchContext, TooFarError
-from coralopt.allocation.search.coverings import choose_among, choose_near_coverings
+from coralopt.allocation.search.coverings import by_backend, by_tree, choose_among, choose_near_coverings
 from coralopt.allocation.search.fixing import close_gap, solve_full_model
 from coralopt.allocation.search.neighbourhood import search_neighbourhoods
 from coralopt.allocation.search.node_counts import branch_on_node_counts
@@ -214,7 +214,7 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         _settle_most(search, values, limits.rests)
     listed = small.plain and count < limits.most_instances
     if listed and search.open():
-        choose_near_coverings(search, root, limits.first_coverings)
+        choose_near_coverings(search, root, limits.first_coverings, by_backend)
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, limits.rests))
@@ -223,7 +223,7 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         annealing.run(limits.annealings)
     if listed and search.open():
         # Now that the slack needed is known.
-        choose_near_coverings(search, root, limits.most_coverings)
+        choose_near_coverings(search, root, limits.most_coverings, by_tree)
     if listed and search.open():
         branch(search, root)
 
