@@ -15,7 +15,9 @@ import argparse
 
 import numpy as np
 
+from benchmarks.paper.experiment import all_models
 from benchmarks.paper.rolling_horizon import INITIALIZATION_S, Rooms, goodput, requests_of, setup, simulate_horizon
+from coralopt import load_scenario
 from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified
 from coralopt.simulation import SimulationConfig
 from coralopt.workload import Trace, Traffic
@@ -46,7 +48,7 @@ def main() -> None:
     rooms: Rooms = {}
     if not options.no_headroom:
         # Learned at the peak: what is enough for the mean demand is not for more (docs/concepts/headroom.md).
-        peak = setup(options.setup, factor=1.0 + SWING)
+        peak = setup(options.setup, factors=all_models(load_scenario(options.setup), 1.0 + SWING))
         found = plan_verified(
             PlanRequest(peak), Traffic(options.traffic, seed=options.seed + 1), VerifiedSettings(0.95)
         )

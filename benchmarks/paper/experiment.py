@@ -7,11 +7,13 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coralopt.plan.certificate import quantile
 from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Comparison, Contestant, Row, compare
 from coralopt.planning.rolling.epochs import epoch_scenario
@@ -27,6 +29,38 @@ PLANNERS = (
     "cauchy:homogeneous=node",
     "melange",
 )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its 95 % confidence interval.
+
+    Attributes:
+        mean: The mean; NaN without any figure.
+        half: Half the width of the interval (Student's t); NaN with fewer than two figures.
+    """
+
+    mean: float
+    half: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Estimate:
+        """From one figure a seed; seeds without one (NaN) are left out."""
+        there = [figure for figure in figures if not math.isnan(figure)]
+        if not there:
+            return cls(math.nan, math.nan)
+        mean = float(np.mean(there))
+        if len(there) < 2 or math.isinf(mean):
+            return cls(mean, math.nan)
+        # Both sides may be missed, each with half of 5 %.
+        error = quantile(len(there) - 1, 0.95, 2) * float(np.std(there, ddof=1)) / math.sqrt(len(there))
+        return cls(mean, error)
+
+    def __format__(self, spec: str) -> str:
+        """``12.3 ± 0.4``; ``spec`` is an alignment and width, then the precision and type of both figures."""
+        width, _, precision = spec.partition(".")
+        figures = [f"{figure:.{precision}}" for figure in (self.mean, self.half) if not math.isnan(figure)]
+        return format(" ± ".join(figures) or "-", width)
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
@@ -78,13 +112,6 @@ def cost_of(row: Row, model: str | None = None) -> float:
     if row.plan is None:
         return math.nan
     return sum(d.cost_usd_h for d in row.plan.demands if model is None or d.model == model)
-
-
-def goodput_of(row: Row) -> float:
-    """Generated tokens/s within the SLO that a plan promises, counted up to the demand it was made for."""
-    if row.plan is None:
-        return 0.0
-    return sum(min(d.planned_tokens_s, d.demand_tokens_s) for d in row.plan.demands if d.phase != "prefill")
 
 
 def show(text: str) -> None:

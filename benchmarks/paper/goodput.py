@@ -1,40 +1,111 @@
-"""Section 5.4 simulated: cost and goodput of coral under ample and scarce supply, five epochs of six minutes.
+"""Sections 5.3 to 5.5 over adapting epochs: cost and goodput of every planner, simulated at equal load.
 
-    python -m benchmarks.paper.goodput --quick     # core, three epochs, Poisson arrivals: about a minute
-    python -m benchmarks.paper.goodput             # core and extended, five epochs, both kinds of traffic
+    python -m benchmarks.paper.goodput --quick     # core, two epochs, one seed: a minute or two
+    python -m benchmarks.paper.goodput             # core and extended, five epochs, three seeds: hours
 
-Every epoch is planned for what arrives in it. Scarce supply follows the generator of hourly GPU availability, 25 % (core)
-and 75 % (extended) above what the ample plan uses. Goodput is generated tokens/s of requests that met their decode SLO in
-the simulation, over the tokens that arrived. Where an epoch's
-supply cannot meet its demand, every model's requests are thinned by the same share, in steps of 5 %, in that epoch. The
-paper prints that coral costs 10 % (core) and 25 % (extended) more under scarce supply than under ample supply, and that
-initialization is below 1 % of the cost. Other planners have their rows in benchmarks/paper/scarcity.py, which does
-not simulate.
+Each epoch of six minutes is planned for what arrives in it, with the instances of the epoch before running and
+initialization spread over an hour (K = 0.1), as in the paper. The cases:
+
+* ``ample``: supply as the built-in scenarios have it (section 5.3);
+* ``scarce``: the generator of hourly GPU availability (docs/workload.md), scaled to 25 % (core) or 75 % (extended) above
+  what coral's plan for the demand uses, in GPUs (section 5.4);
+* ``large-heavy``, ``small-heavy``: ample supply, and the largest (smallest) third of the models receives 80 % of the
+  requests; the rest is split equally among the others, which the paper leaves open (section 5.5).
+
+All planners are offered the same requests. Where one cannot meet an epoch's demand, it plans for the largest whole
+percent that it can, and the rest of that epoch's requests is refused at the door; a request refused with a large share
+is refused with every smaller one. Goodput is generated tokens/s of requests that met their decode SLO in the simulation;
+refused requests count as missed. Figures are means over the seeds with 95 % confidence intervals (Student's t).
 """
 
 from __future__ import annotations
 
-import argparse
+import math
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from benchmarks.paper.rolling_horizon import LEARNED, goodput, requests_of, setup, simulate_horizon
-from coralopt import plan_scenario
-from coralopt.allocation import solve_allocation
-from coralopt.errors import InfeasibleError, NoSolutionError
-from coralopt.planning import allocation_problem, epoch_inputs, epoch_scenario
-from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates import TemplateLibrary, obtain_library
-from coralopt.workload import EpochAvailability, PoolHours, PoolScale, Trace, load_availability_model, pool_availability
+from benchmarks.paper.experiment import Estimate, arguments, save, show
+from benchmarks.paper.rolling_horizon import goodput, requests_of, setup
+from coralopt import Plan, plan_scenario
+from coralopt.planning import EpochInputs, PlanRequest, epoch_inputs, epoch_scenario
+from coralopt.planning.compare import Contestant, Row, compare
+from coralopt.planning.rolling.adapt import planned_instances
+from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.simulation import SimulationConfig, simulate
+from coralopt.workload import (
+    EpochAvailability,
+    PoolHours,
+    PoolScale,
+    Trace,
+    epoch_demand,
+    load_availability_model,
+    pool_availability,
+    request_shares,
+)
 from coralopt.workload.series.availability import RULES, plan_worth
 
-PAPER = {"core": 1.10, "extended": 1.25}
 EPOCH_S = 360.0
+#: Initialization is spread over an hour (section 5.1).
+PENALTY = 0.1
+#: (case, setup, planner) -> (cost of coral / its cost, goodput of coral / its goodput), as printed; "about 10 % cheaper"
+#: for small-heavy in core.
+PAPER = {
+    ("ample", "core", "homo"): (1 / 1.62, None),
+    ("ample", "core", "cauchy"): (1 / 1.60, None),
+    ("ample", "extended", "homo"): (1 / 3.14, None),
+    ("ample", "extended", "cauchy"): (1 / 2.66, None),
+    ("scarce", "core", "homo"): (1.0, 1.24),
+    ("scarce", "core", "cauchy"): (1 / 1.51, 1.0),
+    ("scarce", "extended", "homo"): (1.52, 7.64),
+    ("scarce", "extended", "cauchy"): (1 / 1.25, 2.39),
+    ("large-heavy", "core", "homo"): (1 / 1.82, None),
+    ("large-heavy", "core", "cauchy"): (1 / 1.78, None),
+    ("large-heavy", "extended", "homo"): (1 / 2.79, None),
+    ("large-heavy", "extended", "cauchy"): (1 / 3.47, None),
+    ("small-heavy", "core", "homo"): (1 / 1.1, None),
+    ("small-heavy", "core", "cauchy"): (1 / 1.1, None),
+    ("small-heavy", "extended", "homo"): (1 / 2.34, None),
+    ("small-heavy", "extended", "cauchy"): (1 / 1.64, None),
+}
+CASES = ("ample", "scarce", "large-heavy", "small-heavy")
 
 
-def scarce(scenario: ResolvedScenario, name: str, epochs: int, seed: int) -> EpochAvailability:
-    """Supply of every epoch, scaled to the ample plan."""
+@dataclass(frozen=True)
+class Hours:
+    """One planner over the epochs of one seed.
+
+    Attributes:
+        setup: Built-in scenario.
+        case: One of ``CASES``.
+        planner: Its label.
+        seed: Of requests and supply.
+        planned_share: Mean over epochs of the share of the demand that is planned for.
+        cost_usd_h: Mean over the epochs after the first that have a plan, initialization included; NaN without any.
+        initialization_usd_h: The same mean of the cost of starting.
+        offered_tokens_s: Generated tokens/s of all requests, refused ones too.
+        decode_tokens_s: Those of requests that met their decode SLO.
+        both_tokens_s: Those of requests that met both SLOs.
+        seconds: Wall time.
+    """
+
+    setup: str
+    case: str
+    planner: str
+    seed: int
+    planned_share: float
+    cost_usd_h: float
+    initialization_usd_h: float
+    offered_tokens_s: float
+    decode_tokens_s: float
+    both_tokens_s: float
+    seconds: float
+
+
+def scarce_supply(scenario: ResolvedScenario, name: str, epochs: int, seed: int) -> EpochAvailability:
+    """Supply of every epoch, scaled to the plan with ample supply."""
     needed = plan_worth(plan_scenario(scenario, options={"rel_gap": 0.005}), scenario.configurations)
     table = pool_availability(
         load_availability_model().sample(24 * 7, seed),
@@ -51,81 +122,128 @@ def scarce(scenario: ResolvedScenario, name: str, epochs: int, seed: int) -> Epo
     return EpochAvailability(table.regions, table.configurations, np.where(priced[None], table.count, 0))
 
 
-def feasible_shares(
-    scenario: ResolvedScenario, library: TemplateLibrary, supply: EpochAvailability, epochs: int
-) -> list[float]:
-    """For each epoch the largest share of the demand, in steps of 5 %, that its supply can meet."""
-    inputs = epoch_inputs(scenario, None, supply, epochs=epochs)
-
-    def meets(epoch: int, step: int) -> bool:
-        demand, there, price = inputs.demand[epoch] * step / 20, inputs.availability[epoch], inputs.price[epoch]
-        now = epoch_scenario(scenario, demand, there, price, (), 0.0)
-        try:
-            solve_allocation(allocation_problem(now, library), options={"rel_gap": 0.2, "time_limit": 60})
-        except (InfeasibleError, NoSolutionError):
-            return False
-        return True
-
-    shares = []
-    for epoch in range(epochs):
-        low, high = 0, 20
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if meets(epoch, middle) else (low, middle - 1)
-        shares.append(low / 20)
-    return shares
+def planned_epochs(request: PlanRequest, inputs: EpochInputs, contestant: Contestant) -> list[Row]:
+    """Its plan of every epoch, each with the instances of the one before running."""
+    rows: list[Row] = []
+    running: tuple[RunningInstances, ...] = ()
+    for demand, available, price in zip(inputs.demand, inputs.availability, inputs.price, strict=True):
+        now = epoch_scenario(request.scenario, demand, available, price, running, PENALTY)
+        (row,) = compare(PlanRequest(now, options=request.options, seed=request.seed, warm=request.warm), [contestant])
+        rows.append(row)
+        running = planned_instances(row.plan)
+    return rows
 
 
-def thinned(trace: Trace, shares: list[float], seed: int) -> Trace:
-    """Each epoch's requests kept with its share."""
+def admitted(trace: Trace, shares: Sequence[float], seed: int) -> Trace:
+    """The requests of each epoch kept with its share; the same ones first for every planner."""
     epoch = np.minimum((trace.arrival_s // EPOCH_S).astype(np.int64), len(shares) - 1)
     return trace.take(np.random.default_rng(seed).random(len(trace)) < np.array(shares)[epoch])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--setups", nargs="+", default=None, choices=["core", "extended"])
-    parser.add_argument("--traffic", nargs="+", default=None, choices=["poisson", "dataset"])
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    setups = options.setups or (["core"] if options.quick else ["core", "extended"])
-    kinds = options.traffic or (["poisson"] if options.quick else ["poisson", "dataset"])
-    epochs = 3 if options.quick else 5
-    print(
-        f"{'setup':9}{'traffic':9}{'headroom':10}{'supply':8}{'kept':>7}{'USD/h':>9}{'ratio':>7}{'paper':>7}{'init.':>8}"
-        f"{'goodput':>10}{'of all':>8}{'both':>8}{'seconds':>9}"
+def served(rows: Sequence[Row], trace: Trace, seed: int) -> tuple[float, float]:
+    """Goodput within the decode SLO, and within both, tokens/s over all epochs."""
+    kept = admitted(trace, [row.share if row.plan is not None else 0.0 for row in rows], seed)
+    # Requests of an epoch without a plan are all refused, so that it does not matter what stands there then.
+    known: list[tuple[float, Plan]] = [(e * EPOCH_S, row.plan) for e, row in enumerate(rows) if row.plan is not None]
+    if not known or not len(kept):
+        return 0.0, 0.0
+    schedule = [(0.0, known[0][1]), *known[1:]]
+    result = simulate(
+        schedule, kept, config=SimulationConfig(seed=seed), duration_s=EPOCH_S * len(rows), epoch_s=EPOCH_S
     )
-    for name in setups:
-        for kind in kinds:
-            for label, rooms in (("none", {}), ("learned", LEARNED.get(name))):
-                if rooms is None:
-                    continue
-                ample_cost = float("nan")
-                scenario = setup(name, rooms)
-                library, _ = obtain_library(scenario)
-                whole = requests_of(scenario, kind, epochs * EPOCH_S / 60, options.seed)
-                offered = float(whole.output_tokens.sum()) / (epochs * EPOCH_S)
-                for supply in ("ample", "scarce"):
-                    begin = time.perf_counter()
-                    there, trace, scale = None, whole, 1.0
-                    if supply == "scarce":
-                        # The pool is that of the plan without headroom; 0.9 leaves room for epochs above the mean.
-                        there = scarce(setup(name), name, epochs, options.seed)
-                        shares = [0.9 * share for share in feasible_shares(scenario, library, there, epochs)]
-                        trace, scale = thinned(whole, shares, options.seed), float(np.mean(shares))
-                    # Initialization is spread over an hour, as in the paper (section 5.1).
-                    horizon = simulate_horizon(scenario, trace, EPOCH_S, epochs, 0.1, there)
-                    decode, both = goodput(horizon.result)
-                    ample_cost = horizon.cost_usd_h if supply == "ample" else ample_cost
-                    ratio = horizon.cost_usd_h / ample_cost
-                    print(
-                        f"{name:9}{kind:9}{label:10}{supply:8}{scale:7.0%}{horizon.cost_usd_h:9.2f}{ratio:7.2f}"
-                        f"{PAPER[name] if supply == 'scarce' else 1.0:7.2f}"
-                        f"{horizon.initialization_usd_h / horizon.cost_usd_h:8.2%}{decode:10.1f}{decode / offered:8.1%}"
-                        f"{both / offered:8.1%}{time.perf_counter() - begin:9.1f}",
-                        flush=True,
-                    )
+    return goodput(result)
+
+
+def hours_of(
+    request: PlanRequest, trace: Trace, inputs: EpochInputs, contestant: Contestant, place: tuple[str, str]
+) -> Hours:
+    """One planner over the epochs of one seed; ``place`` is setup and case."""
+    begin = time.perf_counter()
+    rows = planned_epochs(request, inputs, contestant)
+    decode, both = served(rows, trace, request.seed)
+    # The first epoch starts from nothing in every system.
+    plans = [row.plan for row in rows[1:] or rows if row.plan is not None]
+    return Hours(
+        *place,
+        contestant.label,
+        request.seed,
+        float(np.mean([row.share if row.plan is not None else 0.0 for row in rows])),
+        float(np.mean([plan.cost_usd_h for plan in plans])) if plans else math.nan,
+        float(np.mean([plan.initialization_usd_h for plan in plans])) if plans else math.nan,
+        float(trace.output_tokens.sum()) / (EPOCH_S * len(rows)),
+        decode,
+        both,
+        time.perf_counter() - begin,
+    )
+
+
+HEAD = (
+    f"{'setup':9}{'case':12}{'planner':24}{'planned':>9}{'USD/h':>15}{'init.':>7}{'goodput of all':>16}{'both SLOs':>15}"
+    f"{'cost ratio':>15}{'paper':>7}{'goodput ratio':>17}{'paper':>7}"
+)
+
+
+def line(mine: Sequence[Hours], coral: Sequence[Hours]) -> str:
+    """The row of one planner over all seeds, ratios of the first planner's figures to its."""
+    first = mine[0]
+    printed = PAPER.get((first.case, first.setup, first.planner.partition(":")[0]), (None, None))
+    words = [f"{value:.2f}" if value is not None else "-" for value in printed]
+    cost = Estimate.of([h.cost_usd_h for h in mine])
+    costs = Estimate.of([c.cost_usd_h / h.cost_usd_h for c, h in zip(coral, mine, strict=True)])
+    gains = Estimate.of(
+        [
+            c.decode_tokens_s / h.decode_tokens_s if h.decode_tokens_s else math.inf
+            for c, h in zip(coral, mine, strict=True)
+        ]
+    )
+    start = Estimate.of([h.initialization_usd_h / h.cost_usd_h for h in mine]).mean
+    decode = Estimate.of([h.decode_tokens_s / h.offered_tokens_s for h in mine])
+    both = Estimate.of([h.both_tokens_s / h.offered_tokens_s for h in mine])
+    return (
+        f"{first.setup:9}{first.case:12}{first.planner:24}{np.mean([h.planned_share for h in mine]):9.0%}{cost:>15.2f}"
+        f"{'-' if math.isnan(start) else format(start, '.1%'):>7}{decode:>16.1%}{both:>15.1%}"
+        f"{costs:>15.2f}{words[0]:>7}{gains:>17.2f}{words[1]:>7}"
+    )
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--traffic", default="dataset", choices=["poisson", "dataset"])
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--epochs", type=int, help="2 with --quick, else 5")
+    parser.add_argument("--seeds", type=int, help="1 with --quick, else 3, from --seed on")
+    options = parser.parse_args()
+    epochs = options.epochs or (2 if options.quick else 5)
+    seeds = range(options.seed, options.seed + (options.seeds or (1 if options.quick else 3)))
+    contestants = [Contestant.parse(text) for text in options.planners]
+    results: list[Hours] = []
+    show(HEAD)
+    limits = {"time_limit": options.time_limit}
+    for name in ["core"] if options.quick else options.setups:
+        sizes = {phase.model.name: float(phase.model.total_params) for phase in setup(name).model_phases}
+        for case in options.cases:
+            shares = request_shares(sizes, case) if case.endswith("heavy") else dict.fromkeys(sizes, 1 / len(sizes))
+            scenario = setup(name, factors={model: share * len(sizes) for model, share in shares.items()})
+            warm = PlanRequest(scenario).warmed().warm
+            requests = [PlanRequest(scenario, options=limits, seed=seed, warm=warm) for seed in seeds]
+            traces = [requests_of(scenario, options.traffic, epochs * EPOCH_S / 60, seed) for seed in seeds]
+            inputs = [
+                epoch_inputs(
+                    scenario,
+                    epoch_demand(trace, EPOCH_S, epochs=epochs, models=list(sizes)),
+                    scarce_supply(scenario, name, epochs, seed) if case == "scarce" else None,
+                )
+                for trace, seed in zip(traces, seeds, strict=True)
+            ]
+            first: list[Hours] = []
+            for contestant in contestants:
+                mine = []
+                for request, trace, epoch in zip(requests, traces, inputs, strict=True):
+                    mine.append(hours_of(request, trace, epoch, contestant, (name, case)))
+                    results.append(mine[-1])
+                    save(options.output, [asdict(hours) for hours in results])
+                first = first or mine
+                show(line(mine, first))
 
 
 if __name__ == "__main__":

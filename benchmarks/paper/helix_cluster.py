@@ -18,8 +18,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.paper.experiment import cost_of, goodput_of, run, save, show, with_rates
+from benchmarks.paper.experiment import cost_of, run, save, show, with_rates
 from coralopt.placement import PlacementPool, load_pool, place_pool
+from coralopt.planning.compare import Row
 from coralopt.planning.rivals.helix_starts import swarm_layout
 from coralopt.planning.rivals.hexgen import hexgen_search
 from coralopt.planning.rivals.place_helix import helix_problem, place_helix
@@ -46,6 +47,13 @@ CATALOG = {"A100": "A100-40", "V100": "V100", "L4": "L4", "T4": "T4"}
 SECONDS = 3600.0
 #: Nodes that the paper's coral leaves idle.
 IDLE = {"V100": 6, "T4": 1}
+
+
+def goodput_of(row: Row) -> float:
+    """Generated tokens/s within the SLO that a plan promises, counted up to the demand it was made for."""
+    if row.plan is None:
+        return 0.0
+    return sum(min(d.planned_tokens_s, d.demand_tokens_s) for d in row.plan.demands if d.phase != "prefill")
 
 
 def main() -> None:

@@ -19,15 +19,6 @@ from coralopt.workload import EpochAvailability, Trace, Traffic, epoch_demand
 INITIALIZATION_S = 360.0
 
 Rooms = Mapping[str, Mapping[str, float]]
-#: Headroom that `coralopt plan core --simulate --attainment 0.95` learned; see docs/concepts/headroom.md.
-LEARNED: dict[str, Rooms] = {
-    "core": {
-        "qwen3-32b/prefill": {"throughput": 0.21, "latency": 0.0},
-        "gpt-oss-20b/prefill": {"throughput": 0.95, "latency": 0.0},
-        "gpt-oss-20b/decode": {"throughput": 1.09, "latency": 0.2},
-        "phi4-14b/prefill": {"throughput": 0.68, "latency": 0.0},
-    }
-}
 
 
 @dataclass(frozen=True)
@@ -51,11 +42,11 @@ class SimulatedHorizon:
     served_share: float
 
 
-def setup(name: str, rooms: Rooms | None = None, factor: float = 1.0) -> ResolvedScenario:
-    """A built-in scenario with every model's rate times ``factor``, and this headroom."""
+def setup(name: str, rooms: Rooms | None = None, factors: Mapping[str, float] | None = None) -> ResolvedScenario:
+    """A built-in scenario with this headroom, and each model's rate times its factor."""
     document = copy.deepcopy(dict(load_scenario(name).document))
-    for model in document["models"].values():
-        model["demand"]["requests_s"] *= factor
+    for model, factor in (factors or {}).items():
+        document["models"][model]["demand"]["requests_s"] *= factor
     if rooms:
         document["headroom"] = {key: dict(room) for key, room in rooms.items()}
     return scenario_from_mapping(document, source=name)
