@@ -100,7 +100,18 @@ def learned(name: str, traffic: str, seed: int) -> Rooms:
     return rooms
 
 
-FORMATS = (".2f", ".1%", ".1%", ".2f", ".0f", ".0f", ".1%", ".1%", ".1%")
+#: How the figures of a row are called, and written.
+COLUMNS = {
+    "plan USD/h": ".2f",
+    "init.": ".1%",
+    "in an hour": ".1%",
+    "rent USD/h": ".2f",
+    "started": ".0f",
+    "goodput": ".0f",
+    "TTFT": ".1%",
+    "TPOT": ".1%",
+    "both": ".1%",
+}
 
 
 def main() -> None:
@@ -125,23 +136,7 @@ def main() -> None:
     show(
         f"{options.setup}, {options.traffic} traffic, {total:g} minutes, {np.mean([len(t) for t in traces]):,.0f} requests"
     )
-    show(
-        f"{'interval min':>12}{'K':>6}{'lead s':>7}"
-        + "".join(
-            f"{name:>15}"
-            for name in (
-                "plan USD/h",
-                "init.",
-                "in an hour",
-                "rent USD/h",
-                "started",
-                "goodput",
-                "TTFT",
-                "TPOT",
-                "both",
-            )
-        )
-    )
+    show(f"{'interval min':>12}{'K':>6}{'lead s':>7}" + "".join(f"{name:>15}" for name in COLUMNS))
     for minutes in (6, 15, 60) if options.quick else (3, 6, 12, 30, 60, 120):
         epochs, k = int(total // minutes), INITIALIZATION_S / (60.0 * minutes)
         for lead in (0.0,) if options.quick or epochs == 1 else (0.0, 170.0):
@@ -155,7 +150,9 @@ def main() -> None:
                 for scenario, trace, seed in zip(scenarios, traces, seeds, strict=True)
             ]
             estimates = [Estimate.of(column) for column in zip(*map(astuple, rows), strict=True)]
-            shown = [format(item, f">15{precision}") for item, precision in zip(estimates, FORMATS, strict=True)]
+            shown = [
+                format(item, f">15{precision}") for item, precision in zip(estimates, COLUMNS.values(), strict=True)
+            ]
             show(f"{minutes:12d}{k:6.2f}{lead:7.0f}{''.join(shown)}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coralopt.plan.certificate import quantile
+from coralopt.plan.certificate import error_of_mean
 from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Comparison, Contestant, Row, compare
 from coralopt.planning.rolling.epochs import epoch_scenario
@@ -53,8 +53,7 @@ class Estimate:
         if len(there) < 2 or math.isinf(mean):
             return cls(mean, math.nan)
         # Both sides may be missed, each with half of 5 %.
-        error = quantile(len(there) - 1, 0.95, 2) * float(np.std(there, ddof=1)) / math.sqrt(len(there))
-        return cls(mean, error)
+        return cls(mean, error_of_mean(there, 0.95, 2))
 
     def __format__(self, spec: str) -> str:
         """``12.3 ± 0.4``; ``spec`` is an alignment and width, then the precision and type of both figures."""

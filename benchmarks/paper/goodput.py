@@ -33,9 +33,10 @@ import numpy as np
 
 from benchmarks.paper.experiment import Estimate, arguments, save, show
 from benchmarks.paper.rolling_horizon import goodput, requests_of, setup
-from coralopt import Plan, plan_scenario
+from coralopt import Plan
 from coralopt.planning import EpochInputs, PlanRequest, epoch_inputs, epoch_scenario
 from coralopt.planning.compare import Contestant, Row, compare
+from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.rolling.adapt import planned_instances
 from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
 from coralopt.simulation import SimulationConfig, simulate
@@ -108,14 +109,13 @@ class Hours:
     seconds: float
 
 
-def scarce_supply(scenario: ResolvedScenario, name: str, epochs: int, seed: int) -> EpochAvailability:
-    """Supply of every epoch, scaled to the plan with ample supply."""
-    needed = plan_worth(plan_scenario(scenario, options={"rel_gap": 0.005}), scenario.configurations)
+def scarce_supply(scenario: ResolvedScenario, needed: float, epochs: int, seed: int) -> EpochAvailability:
+    """Supply of every epoch, scaled to the GPUs that a plan with ample supply needs."""
     table = pool_availability(
         load_availability_model().sample(24 * 7, seed),
         {region: [c.name for c in scenario.configurations] for region in scenario.regions},
         epochs,
-        PoolScale(needed, RULES[f"scarce-{name}"]),
+        PoolScale(needed, RULES[f"scarce-{scenario.name}"]),
         PoolHours(seed=seed),
     )
     # What no region sells has no price and cannot be had.
@@ -222,18 +222,23 @@ def main() -> None:
     show(HEAD)
     limits = {"time_limit": options.time_limit}
     for name in ["core"] if options.quick else options.setups:
-        sizes = {phase.model.name: float(phase.model.total_params) for phase in setup(name).model_phases}
+        # Neither templates nor what supply is scaled to depend on the case.
+        plain = PlanRequest(setup(name)).warmed()
+        sizes = {phase.model.name: float(phase.model.total_params) for phase in plain.scenario.model_phases}
+        needed = math.nan
+        if "scarce" in options.cases:
+            ample = CoralPlanner().plan(replace(plain, options={"rel_gap": 0.005})).plan
+            needed = plan_worth(ample, plain.scenario.configurations)
         for case in options.cases:
-            shares = request_shares(sizes, case) if case.endswith("heavy") else dict.fromkeys(sizes, 1 / len(sizes))
+            shares = request_shares(sizes, case) if case.endswith("heavy") else {}
             scenario = setup(name, factors={model: share * len(sizes) for model, share in shares.items()})
-            warm = PlanRequest(scenario).warmed().warm
-            requests = [PlanRequest(scenario, options=limits, seed=seed, warm=warm) for seed in seeds]
+            requests = [PlanRequest(scenario, options=limits, seed=seed, warm=plain.warm) for seed in seeds]
             traces = [requests_of(scenario, options.traffic, epochs * EPOCH_S / 60, seed) for seed in seeds]
             inputs = [
                 epoch_inputs(
                     scenario,
                     epoch_demand(trace, EPOCH_S, epochs=epochs, models=list(sizes)),
-                    scarce_supply(scenario, name, epochs, seed) if case == "scarce" else None,
+                    scarce_supply(scenario, needed, epochs, seed) if case == "scarce" else None,
                 )
                 for trace, seed in zip(traces, seeds, strict=True)
             ]

@@ -13,7 +13,7 @@ from coralopt.planning import PlanRequest, RollingSettings, adapt, epoch_inputs
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, SimulationResult, simulate
 from coralopt.types import Ints
-from coralopt.workload import EpochAvailability, Trace, Traffic, epoch_demand
+from coralopt.workload import Trace, Traffic, epoch_demand
 
 #: Node initialization, s, from which K follows (the paper's K is this over the interval; 6 minutes there).
 INITIALIZATION_S = 360.0
@@ -31,7 +31,6 @@ class SimulatedHorizon:
         initialization_usd_h: Mean over the epochs after the first of the cost of starting, USD/h.
         cost_usd_h: Mean over the same epochs of the planned cost, initialization included, USD/h.
         started: Instances started in these epochs.
-        served_share: Least planned share of the demand.
     """
 
     plans: tuple[Plan, ...]
@@ -39,7 +38,6 @@ class SimulatedHorizon:
     initialization_usd_h: float
     cost_usd_h: float
     started: int
-    served_share: float
 
 
 def setup(name: str, rooms: Rooms | None = None, factors: Mapping[str, float] | None = None) -> ResolvedScenario:
@@ -63,15 +61,13 @@ def simulate_horizon(
     epoch_s: float,
     epochs: int,
     penalty: float,
-    availability: EpochAvailability | None = None,
     config: SimulationConfig | None = None,
     lead_s: float = 0.0,
-    time_limit: float = 60.0,
 ) -> SimulatedHorizon:
     """Plan every epoch for what arrives in it, and simulate the requests."""
     demand = epoch_demand(trace, epoch_s, epochs=epochs, models=[m.model.name for m in scenario.model_phases][::2])
-    inputs = epoch_inputs(scenario, demand, availability)
-    planned = list(adapt(PlanRequest(scenario, options={"time_limit": time_limit}), inputs, RollingSettings(penalty)))
+    inputs = epoch_inputs(scenario, demand)
+    planned = list(adapt(PlanRequest(scenario, options={"time_limit": 60.0}), inputs, RollingSettings(penalty)))
     schedule = [(max(0.0, e * epoch_s - lead_s), epoch.plan) for e, epoch in enumerate(planned)]
     result = simulate(schedule, trace, config=config, duration_s=epoch_s * epochs, epoch_s=epoch_s)
     # The first epoch starts from nothing in every system.
@@ -82,7 +78,6 @@ def simulate_horizon(
         float(np.mean([epoch.summary.initialization_usd_h for epoch in later])),
         float(np.mean([epoch.summary.cost_usd_h for epoch in later])),
         sum(epoch.summary.start for epoch in later),
-        min(epoch.summary.served_share for epoch in planned),
     )
 
 

@@ -62,8 +62,14 @@ def interval(shares: Sequence[float], confidence: float, sharing: int) -> tuple[
     count, mean = len(shares), float(np.mean(shares))
     if count < 2:
         return 0.0, 1.0
-    error = quantile(count - 1, confidence, sharing) * float(np.std(shares, ddof=1)) / math.sqrt(count)
+    error = error_of_mean(shares, confidence, sharing)
     return max(0.0, mean - error), min(1.0, mean + error)
+
+
+def error_of_mean(figures: Sequence[float], confidence: float, sharing: int) -> float:
+    """What the mean of two or more independent figures misses with probability (1 - confidence) / sharing to either side."""
+    spread = float(np.std(figures, ddof=1)) / math.sqrt(len(figures))
+    return quantile(len(figures) - 1, confidence, sharing) * spread
 
 
 def quantile(freedom: int, confidence: float, sharing: int) -> float:

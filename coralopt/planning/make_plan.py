@@ -13,13 +13,7 @@ import numpy as np
 from coralopt._version import __version__
 from coralopt.allocation import AllocationProblem, Served, price_of_unmet, request_flows, time_shares, unmet_demand
 from coralopt.placement import Placement
-from coralopt.plan import (
-    Plan,
-    PlannedCase,
-    PlannedClass,
-    PlannedDemand,
-    PlannedInstance,
-)
+from coralopt.plan import Plan, PlannedCase, PlannedClass, PlannedDemand, PlannedInstance
 from coralopt.plan.document import headline_gap, share_of
 from coralopt.plan.flows import allowed_routes, planned_flows, planned_means, planned_modes
 from coralopt.planning.operators import planned_cases, planned_classes, planned_options
@@ -183,10 +177,11 @@ def make_plan(
         else:
             instances.append(own.instance(row, region, count))
     classes = planned_classes(problem, allocation)
-    provisioning = sum(item.nodes * item.usd_h for item in classes)
-    if not classes:
-        provisioning = sum(item.count * item.price_usd_h for item in instances if not item.shared)
-        provisioning += sum(item.count * item.price_usd_h for item in instances if item.shared)
+    provisioning = (
+        sum(item.nodes * item.usd_h for item in classes)
+        if classes
+        else sum(item.count * item.price_usd_h for item in instances)
+    )
     planned, spent = _by_phase(of_stages.phases, instances)
     chosen = request_flows(problem, items) if served.flows is None else served.flows
     modes = planned_modes(scenario, chosen, list(planned.values()))

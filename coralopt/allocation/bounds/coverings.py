@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +31,23 @@ MANY = 6_000
 HAIR = 1e-9
 
 
+class _Table:
+    """Arrays side by side, one row each of everything."""
+
+    def some(self, chosen: Bools | Ints) -> Self:
+        """Some rows."""
+        return type(self)(*(part[chosen] for part in vars(self).values()))
+
+    @classmethod
+    def union(cls, tables: Sequence[Self]) -> Self:
+        """The rows of all; where they differ in width, padded with -1."""
+        return cls(
+            *(_below_each_other(parts) for parts in zip(*(vars(table).values() for table in tables), strict=True))
+        )
+
+
 @dataclass(frozen=True, eq=False)
-class Coverings:
+class Coverings(_Table):
     """Coverings of all model phases, sorted by phase.
 
     Attributes:
@@ -50,23 +66,6 @@ class Coverings:
 
     def __len__(self) -> int:
         return len(self.phase)
-
-    def some(self, chosen: Bools | Ints) -> Coverings:
-        """Some of them."""
-        return Coverings(
-            self.phase[chosen], self.cost[chosen], self.use[chosen], self.members[chosen], self.tight[chosen]
-        )
-
-    @staticmethod
-    def union(parts: list[Coverings]) -> Coverings:
-        """All of several."""
-        return Coverings(
-            np.concatenate([part.phase for part in parts]),
-            np.concatenate([part.cost for part in parts]),
-            np.concatenate([part.use for part in parts]),
-            _side_by_side([part.members for part in parts]),
-            np.concatenate([part.tight for part in parts]),
-        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def near_coverings(
 
 
 @dataclass(frozen=True, eq=False)
-class _Labels:
+class _Labels(_Table):
     """Partial coverings of one phase.
 
     Attributes:
@@ -170,29 +169,6 @@ class _Labels:
         """The covering without instances."""
         use, members = np.zeros((1, cells), dtype=np.int16), np.empty((1, 0), dtype=np.int64)
         return _Labels(use, np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1), members)
-
-    def some(self, chosen: Bools | Ints) -> _Labels:
-        """Some of them."""
-        return _Labels(
-            self.use[chosen],
-            self.mark[chosen],
-            self.speed[chosen],
-            self.largest[chosen],
-            self.weight[chosen],
-            self.members[chosen],
-        )
-
-    @staticmethod
-    def union(parts: list[_Labels]) -> _Labels:
-        """All of several."""
-        return _Labels(
-            np.concatenate([part.use for part in parts]),
-            np.concatenate([part.mark for part in parts]),
-            np.concatenate([part.speed for part in parts]),
-            np.concatenate([part.largest for part in parts]),
-            np.concatenate([part.weight for part in parts]),
-            _side_by_side([part.members for part in parts]),
-        )
 
     def merged(self, spared: bool, by_weight: bool) -> _Labels:
         """Of those on the same nodes the one that covers most, sorted by mark.
@@ -327,10 +303,15 @@ def _best_on_fewer(labels: _Labels, fewer: _Labels, mark: Ints, free: Ints) -> F
     return best
 
 
-def _side_by_side(members: list[Ints]) -> Ints:
-    """Rows of several, padded with -1."""
-    width = max(part.shape[1] for part in members)
-    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1) for part in members])
+def _below_each_other(parts: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
+    """Rows of several, padded with -1 where they are narrower than others."""
+    width = max(part.shape[-1] for part in parts)
+    if parts[0].ndim == 2:
+        short = [((0, 0), (0, width - part.shape[1])) for part in parts]
+        parts = [
+            np.pad(part, pad, constant_values=-1) if pad[1][1] else part for part, pad in zip(parts, short, strict=True)
+        ]
+    return np.concatenate(parts)
 
 
 def _undominated(coverings: Coverings) -> Coverings:
