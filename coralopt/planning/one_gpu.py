@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from coralopt.allocation import AllocationProblem
+from coralopt.allocation.reductions import near_templates
 from coralopt.errors import InfeasibleError, NoSolutionError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.bill import OneGpuRent
@@ -18,7 +20,7 @@ from coralopt.planning.on_demand import GRID
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import PlanOutcome, PlanRequest
 from coralopt.scenario.resolved import ResolvedScenario
-from coralopt.templates import AnySizeBounds, is_on_demand
+from coralopt.templates import AnySizeBounds, is_on_demand, shared_patterns
 
 #: A comparison need not be exact: relative gap, and for mean requests seconds for each GPU type.
 GAP, SECONDS = 0.01, 10.0
@@ -27,8 +29,8 @@ GAP, SECONDS = 0.01, 10.0
 def cheapest_of_one_gpu(request: PlanRequest, outcome: PlanOutcome, seconds: float = math.inf) -> OneGpuRent | None:
     """The cheapest plan of coral with one GPU type: every type in turn, the others taken out of the pool.
 
-    Where a share of requests is asked for, proven lower bounds come first, and types that cannot be the cheapest by them
-    are not searched; a plan that has one type anyway is the first to beat.
+    Proven lower bounds come first, and types that cannot be the cheapest by them are not searched; a plan that has one
+    type anyway is the first to beat.
 
     Args:
         request: What was planned.
@@ -101,6 +103,10 @@ class _OneGpuSearch:
             for name, scenario in self.scenarios.items():
                 bounds = AnySizeBounds(scenario, self.request.warm.tables_of(scenario))
                 self.bounds[name] = max(self.bounds[name], bounds.whole_nodes(np.zeros_like(bounds.price), GRID)[0])
+        else:
+            self.request = self.request.warmed()
+            for name in self.scenarios:
+                self.bounds[name] = max(self.bounds[name], self._least_of_any_supply(name))
         for name in sorted(self.scenarios, key=lambda name: (self.bounds[name], -rented[name])):
             if name in self.plans or self.bounds[name] >= self._least():
                 continue
@@ -140,13 +146,29 @@ class _OneGpuSearch:
         options = {**self.request.options, **({"time_limit": limit} if limit < math.inf else {})}
         return replace(self.request, scenario=self.scenarios[name], options=options)
 
-    def _plan(self, name: str) -> None:
+    def _of_type(self, name: str) -> PlanRequest:
+        """Without templates of other GPUs, which only take time; running instances of these must stay known."""
         request = self._limited(name, SECONDS)
-        # Templates with other GPUs only take time; running instances of these must stay known.
-        if not (request.scenario.running or is_on_demand(request.scenario)):
-            library, _, warm = request.templates()
-            part = library.with_nodes_of(request.scenario.availability.max(axis=0) > 0)
-            request = replace(request, warm=warm.with_library(request.scenario, part))
+        if request.scenario.running or is_on_demand(request.scenario):
+            return request
+        library, _, warm = request.templates()
+        part = library.with_nodes_of(request.scenario.availability.max(axis=0) > 0)
+        return replace(request, warm=warm.with_library(request.scenario, part))
+
+    def _least_of_any_supply(self, name: str) -> float:
+        """USD/h; what whole instances of this type cost at least, were there any number of nodes."""
+        request = self._of_type(name)
+        library, tables = request.templates()[0], request.warm.tables_of(request.scenario)
+        if len(shared_patterns(request.scenario, tables)) or request.scenario.models_in_classes:
+            # A template that serves several model phases is in no bound of one.
+            return 0.0
+        problem = allocation_problem(request.scenario, library, tables=tables)
+        if _lacks_templates(problem):
+            return math.inf
+        return near_templates(problem, np.zeros_like(problem.price), margin=0.0, most=1).bound
+
+    def _plan(self, name: str) -> None:
+        request = self._of_type(name)
         outcome = CoralPlanner().plan(request)
         self.plans[name], self.bounds[name] = outcome.plan, max(self.bounds[name], outcome.plan.lower_bound_usd_h)
         if outcome.interrupted:
@@ -171,3 +193,9 @@ class _OneGpuSearch:
         tables, library = request.warm.tables_of(scenario), request.templates()[0]
         problem = allocation_problem(scenario, library, tables=tables)
         return PromiseSearch(request, library, tables, replace(problem, unmet_price=None), ceiling=self._least())
+
+
+def _lacks_templates(problem: AllocationProblem) -> bool:
+    """Whether some demand that must be met has no template at all."""
+    served = np.isin(np.arange(len(problem.demand)), problem.phase[problem.throughput > 0])
+    return bool(((problem.demand > 0) & ~served).any()) and problem.unmet_price is None and not problem.unmet_tiers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coralopt import Plan, plan_scenario
@@ -151,6 +153,31 @@ def test_one_gpu_type_costs_more_or_cannot(tiny_scenario: ResolvedScenario) -> N
     )
     assert cheapest_of_one_gpu(PlanRequest(alone), outcome) is None
     assert "no other than L40S" in bill_of(plan_scenario(alone)).against
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cheapest_type_is_that_of_all_plans(tiny_scenario: ResolvedScenario, seed: int) -> None:
+    """Whatever the prices and the supply: types left out by their bounds are none that would have been cheapest."""
+    random = np.random.default_rng(seed)
+    types = np.array([c.gpu.name for c in tiny_scenario.configurations])
+    dearness = np.where(types == "L4", random.uniform(0.2, 2.0), 1.0)
+    scenario = tiny_scenario.with_supply(
+        random.integers(2, 30, tiny_scenario.availability.shape), tiny_scenario.price_usd_h * dearness
+    )
+    request = PlanRequest(scenario)
+    outcome = get_planner("coral").plan(request)
+    least = {}
+    for name in ("L4", "L40S"):
+        alone = scenario.with_supply(np.where(types == name, scenario.availability, 0), scenario.price_usd_h)
+        with contextlib.suppress(InfeasibleError):
+            least[name] = plan_scenario(alone).cost_usd_h
+    rent = cheapest_of_one_gpu(request, outcome)
+    assert rent is not None
+    assert rent.least_usd_h <= min(least.values(), default=math.inf) + 1e-9
+    if least:
+        assert rent.usd_h <= 1.011 * min(least.values())
+    else:
+        assert rent.gpu is None
 
 
 def test_a_type_of_one_region_is_in_the_pool(tiny_scenario: ResolvedScenario) -> None:
