@@ -107,6 +107,7 @@ def _told(epochs: Iterable[Epoch], total: int) -> Iterator[Epoch]:
                 f"epoch {item.epoch} of {total}: {item.cost_usd_h:,.4f} USD/h, gap {item.gap * 100:.3f} %, "
                 f"+{item.start} -{item.stop} ={item.keep}, {item.seconds:.2f} s"
                 + ("" if epoch.plan.certificate is None or epoch.plan.certificate.holds else ", NOT CERTIFIED")
+                + (f", not confirmed for {', '.join(epoch.plan.unconfirmed)}" if epoch.plan.unconfirmed else "")
                 + (f"; about {left_s:.0f} s left" if left_s else "")
             )
         yield epoch

@@ -38,7 +38,7 @@ def certify(
     else:
         lines = ["certified" if mark.holds else "NOT CERTIFIED: the share asked for is not confirmed for every SLO"]
     if output is not None:
-        document.model_copy(update={"certificate": mark}).save(output)
+        document.with_certificate(mark).save(output)
         lines.append(f"plan written to {output}")
     answer = CommandOutput(
         {"plan": plan, "certified": mark.holds, "certificate": mark.model_dump(mode="json")},

@@ -167,7 +167,8 @@ def _plan_by(
     if perfect is not None:
         lines.append(perfect_line(plan.provisioning_usd_h, perfect))
     lines += notes
-    if outcome.notes and options.play and asks_for_shares(plan.resolved) and plan.certificate is None:
+    cut_short = outcome.notes and options.play and asks_for_shares(plan.resolved)
+    if plan.certificate is None and (cut_short or plan.unconfirmed):
         code = CHECK_FAILED
     elif plan.certificate is not None and not plan.certificate.holds:
         lines.append("NOT CERTIFIED: the share of requests asked for is not confirmed for every SLO, see the table")

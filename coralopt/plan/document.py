@@ -304,7 +304,9 @@ class Plan(_Part, Tabular):
     solver: str
     solver_version: str
     formulation: str
-    status: Literal["optimal", "feasible"] = Field(description="optimal (gap within the one asked for) or feasible.")
+    status: Literal["optimal", "feasible"] = Field(
+        description="optimal (gap within the one asked for, and no unconfirmed models) or feasible."
+    )
     cost_usd_h: Figure = Field(description="Provisioning, initialization, unmet demand and egress, the objective.")
     provisioning_usd_h: Figure
     initialization_usd_h: Figure
@@ -344,6 +346,11 @@ class Plan(_Part, Tabular):
     certificate: Certificate | None = Field(
         default=None, description="Whether the SLOs hold for the share of requests asked for, on fresh requests."
     )
+    unconfirmed: tuple[Name, ...] = Field(
+        default=(),
+        description="Models whose instances were not seen to serve the share of requests asked for together when the search "
+        "ended; empty where all were, and for mean requests.",
+    )
     scenario: dict[str, Any] = Field(description="The validated scenario, so that the plan can be checked anywhere.")
 
     @field_validator("scenario")
@@ -371,6 +378,13 @@ class Plan(_Part, Tabular):
         if update and "scenario" in update:
             copied.__dict__.pop("resolved", None)
         return copied
+
+    def with_certificate(self, certificate: Certificate) -> Plan:
+        """The plan with this certificate; what it confirms is not open any more."""
+        unconfirmed = () if certificate.holds else self.unconfirmed
+        optimal = self.gap <= self.requested_gap and not unconfirmed
+        status = "optimal" if optimal else "feasible"
+        return self.model_copy(update={"certificate": certificate, "unconfirmed": unconfirmed, "status": status})
 
     def rented_nodes(self) -> Counter[tuple[str, str]]:
         """(region, node configuration) -> nodes; those that several instances share count once."""
@@ -400,7 +414,7 @@ class Plan(_Part, Tabular):
         if not self.flows:
             # Nor does one whose transfers are free say where they go.
             del data["flows"], data["egress_usd_h"]
-        for name in ("modes", "cases"):
+        for name in ("modes", "cases", "unconfirmed"):
             if not data[name]:
                 del data[name]
         for demand in data["demands"]:

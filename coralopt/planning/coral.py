@@ -83,7 +83,7 @@ class CoralPlanner:
         limit = request.solve_options.time_limit
         deadline = math.inf if limit is None else time.perf_counter() + limit
         placements: Mapping[int, Placement] = {}
-        cut_short = ""
+        cut_short, unconfirmed = "", tuple[str, ...]()
         patterns, reused = Patterns.none(), False
         if is_on_demand(scenario):
             warm = request.warm.covering(scenario)
@@ -106,7 +106,7 @@ class CoralPlanner:
                         request, library, warm.tables_of(scenario), replace(problem, unmet_price=None)
                     )
                     served, placements = _for_shares(request, promise)
-                    cut_short = promise.cut_short
+                    cut_short, unconfirmed = promise.cut_short, promise.unconfirmed
                 else:
                     served = solve_or_serve_less(
                         problem, request.on_infeasible, request.backend, request.solve_options, search
@@ -124,14 +124,18 @@ class CoralPlanner:
             names = [configuration.name for configuration in plan.resolved.configurations]
             digest = library_digest(plan.resolved, [table.of(names) for table in tables])
             plan = plan.model_copy(update={"library_digest": digest})
+        if unconfirmed:
+            plan = plan.model_copy(update={"unconfirmed": unconfirmed, "status": "feasible"})
         steps.end("plan")
         if asks_for_shares(scenario) and bool(setting(self, request, "certify")) and not cut_short:
             try:
-                plan = plan.model_copy(update={"certificate": certify(plan, progress=request.progress)})
+                plan = plan.with_certificate(certify(plan, progress=request.progress))
             except KeyboardInterrupt:
                 cut_short = "Ctrl-C"
             steps.end("certificate")
-        note = f"{cut_short} came first: the cheapest plan known by then, without a certificate; `certify` makes one"
+        note = f"{cut_short} came first: the best plan known by then, without a certificate; `certify` makes one"
+        if unconfirmed:
+            note += f". Its instances were not seen to serve the share asked for: {', '.join(unconfirmed)}"
         return PlanOutcome(
             plan,
             steps.seconds,

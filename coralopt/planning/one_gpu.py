@@ -181,7 +181,7 @@ class _OneGpuSearch:
         finally:
             self.bounds[name] = max(self.bounds[name], search.least())
             self.ended |= bool(search.cut_short)
-        if search.holds:
+        if not search.unconfirmed:
             tables = self.request.warm.tables_of(scenario)
             library = self.request.templates()[0]
             self.plans[name] = make_plan(scenario, library, tables, served, self.request.backend, GAP, placements)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
+from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate
 from coralopt.report.table import Column, make_table, numbers, percent
 
@@ -35,6 +36,14 @@ def expected_fact(expected: Mapping[str, float], certified: bool) -> tuple[str, 
     worst = min(expected, key=lambda key: expected[key])
     source = "certified" if certified else "simulated"
     return "expected within SLO", f"at least {expected[worst]:.1%} ({worst}, {source})"
+
+
+def unconfirmed_words(plan: Plan) -> str:
+    """Which models of a plan are not known to serve the share of requests asked for within their SLOs."""
+    asked = {phase.served: phase.attainment for phase in plan.resolved.model_phases}
+    return "not seen to serve the share asked for: " + ", ".join(
+        f"{model} ({percent(asked.get(model) or 0.0)})" for model in plan.unconfirmed
+    )
 
 
 def certificate_table(mark: Certificate) -> Table:

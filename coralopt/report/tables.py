@@ -12,7 +12,7 @@ from coralopt.plan.bill import OneGpuRent, bill_of
 from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
 from coralopt.plan.flows import flows_of
 from coralopt.report.bill import bill_view
-from coralopt.report.promise import certificate_table, expected_fact
+from coralopt.report.promise import certificate_table, expected_fact, unconfirmed_words
 from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.report.verified import simulated_table
 
@@ -54,6 +54,7 @@ def plan_summary(plan: Plan, expected: Mapping[str, float] | None = None) -> Tab
         ("proven lower bound", f"{plan.lower_bound_usd_h:,.4f} USD/h"),
         ("gap", f"{plan.gap * 100:.4f} % (asked for {plan.requested_gap * 100:g} %)"),
         ("status", plan.status),
+        *([("not confirmed", unconfirmed_words(plan))] if plan.unconfirmed else []),
         ("solver", f"{plan.solver} {plan.solver_version}, formulation {plan.formulation}"),
         ("serving instances", f"{count} on {nodes} nodes"),
     ]
@@ -220,6 +221,7 @@ def plan_view(
         alternative: A sentence about the cheapest plan that holds, where this one is not expected to.
     """
     promise = [] if expected is None else [": ".join(expected_fact(expected, plan.certificate is not None))]
+    promise += [unconfirmed_words(plan)] if plan.unconfirmed else []
     promise += [alternative] if alternative else []
     parts: list[RenderableType] = [bill_view(bill_of(plan, one_gpu), promise), demand_table(plan, expected)]
     parts += [plan_summary(plan, expected), instance_table(plan)]

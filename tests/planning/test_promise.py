@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,6 +42,7 @@ from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.stages import StageTables
+from coralopt.report.promise import unconfirmed_words
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.simulation import GroupPlayer
 from coralopt.templates import TemplateLibrary, obtain_library, scenario_tables
@@ -386,10 +389,52 @@ def test_a_search_cut_short_has_the_best_plan_known(
     assert outcome.plan.lower_bound_usd_h == plan.lower_bound_usd_h <= outcome.plan.cost_usd_h
     assert outcome.interrupted == (ending is KeyboardInterrupt)
     assert len(outcome.notes) == 1
+    assert "share asked for: gpt-oss-20b" in outcome.notes[0]
+    # It may cost just the bound, and is not proven for all that.
+    assert outcome.plan.unconfirmed == ("gpt-oss-20b",)
+    assert outcome.plan.status == "feasible"
+    assert "unconfirmed" not in json.loads(plan.to_json())
+    assert unconfirmed_words(outcome.plan) == "not seen to serve the share asked for: gpt-oss-20b (99.00 %)"
+    assert "unconfirmed" in str(verify_plan(outcome.plan.model_copy(update={"status": "optimal"})).sentences)
+    assert plan.certificate is not None
+    certified = outcome.plan.with_certificate(plan.certificate)
+    assert certified.unconfirmed == ()
+    assert verify_plan(certified.model_copy(update={"certificate": None})).ok
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr(PhaseGames, "verdict", stop)
-    with pytest.raises(KeyboardInterrupt if outcome.interrupted else NoSolutionError):
+    message = r"(?s)time was over.*gpt-oss-20b/decode: .*tpot_ms: 30 for 99.00%.*though idle, .* meets it for [\d.]+%"
+    ended = pytest.raises(KeyboardInterrupt) if outcome.interrupted else pytest.raises(NoSolutionError, match=message)
+    with ended:
         CoralPlanner().plan(request)
+
+
+@pytest.mark.parametrize("shares", [(0.97, 0.98, 0.96), (0.9, 0.9, 0.9), (0.97, 0.98, 0.995)])
+def test_a_search_cut_short_takes_what_held_or_missed_least(
+    shares: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of designs that were played the one that holds, else the one that missed least; of equal ones that with most room."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    raced: list[tuple[PlannedInstance, ...]] = []
+
+    def race(self: TogetherRaces, instances: tuple[PlannedInstance, ...]) -> Together:
+        raced.append(instances)
+        if len(raced) > len(shares):
+            raise OutOfTimeError
+        share = shares[len(raced) - 1]
+        # Were only the answers late, the same nodes would be cut in other ways.
+        return Together(share >= 0.99, {"prefill": share, "decode": share}, 1)
+
+    monkeypatch.setattr(TogetherRaces, "race", race)
+    plan = CoralPlanner().plan(PlanRequest(small())).plan
+    best = max(range(len(shares)), key=lambda k: (shares[k], k))
+
+    def nodes(instances: Sequence[PlannedInstance]) -> list[tuple[str, object, int]]:
+        return sorted((item.key, tuple(item.nodes().items()), item.count) for item in instances)
+
+    assert nodes(plan.instances) == nodes(raced[best])
+    assert (plan.unconfirmed == ()) == (shares[best] >= 0.99)
+    assert plan.certificate is None
+    assert verify_plan(plan).ok
 
 
 def test_work_ends_when_time_is_over() -> None:

@@ -97,6 +97,8 @@ class Designs:
         tables: Throughput tables of stages.
         nodes: int64 (R, C), nodes of each configuration that a region has.
         known: Designs that were seen to hold so far.
+        nearest: Model -> of the designs that were seen not to hold the one that missed least, and the share that it met; a
+            share far below the one asked for is only known to be that, and of such designs the dearest has most room.
     """
 
     scenario: ResolvedScenario
@@ -106,6 +108,7 @@ class Designs:
     tables: StageTables
     nodes: Ints
     known: list[Design] = field(default_factory=list)
+    nearest: dict[str, tuple[float, Design]] = field(default_factory=dict)
     _cut: dict[tuple[int, Cutting], PlannedInstance] = field(default_factory=dict)
 
     @cached_property
@@ -212,9 +215,8 @@ class Designs:
             groups = tuple(itertools.chain(*covers))
             if (self._usage(groups) > self.nodes[way.region]).any():
                 return False
-            parts, failed = self._hold(groups)
+            failed = self._hold(model, way, groups)
             if not failed:
-                self._keep(model, way, groups, parts)
                 return True
             for cover in covers:
                 # Caches that come too late ask for more nodes that send them, too.
@@ -239,12 +241,6 @@ class Designs:
             if groups.least[other] == PARTS:
                 cover[:] = [(p, other)]
                 return
-
-    def _keep(
-        self, model: str, way: Way, groups: tuple[Place, ...], parts: Mapping[Place, tuple[Cutting, ...]]
-    ) -> None:
-        price = float(sum(self._price(p, way.region)[j] for p, j in groups))
-        self.known.append(Design(model, groups, parts, price))
 
     def _cheaper(self, model: str, most_windows: float) -> bool:
         """Look for cheaper designs that hold; whether all were looked at before so many windows were asked for.
@@ -273,9 +269,8 @@ class Designs:
             aim = least + farther * (ceiling - least)
             _, groups, covers = min(open_, key=lambda item: abs(item[0] - aim))
             played.add(self.instances(groups, {}))
-            parts, failed = self._hold(groups)
+            failed = self._hold(model, way, groups)
             if not failed:
-                self._keep(model, way, groups, parts)
                 farther = HALFWAY
                 continue
             farther += FARTHER * (1 - farther)
@@ -360,18 +355,30 @@ class Designs:
                 priced.append((cost, tuple(cover for _, cover, _ in chosen)))
         return priced
 
-    def _hold(self, groups: tuple[Place, ...]) -> tuple[Mapping[Place, tuple[Cutting, ...]], set[str]]:
-        """How groups are cut so that they hold together, and the kinds of SLO that they miss however they are cut."""
-        outcome = self.races.race(self.instances(groups, {}))
+    def _hold(self, model: str, way: Way, groups: tuple[Place, ...]) -> set[str]:
+        """The kinds of SLO that groups miss together however they are cut; where none, they are a design that is known."""
+        price = float(sum(self._price(p, way.region)[j] for p, j in groups))
+        outcome = self._race(Design(model, groups, {}, price))
         if outcome.holds:
-            return {}, set()
+            return set()
         failed = self._failed(groups, outcome)
         if failed == {"decode"}:
             for p, j in groups:
                 for parts in self._pipelines(p, j):
-                    if self.races.race(self.instances(groups, {(p, j): parts})).holds:
-                        return {(p, j): parts}, set()
-        return {}, failed
+                    if self._race(Design(model, groups, {(p, j): parts}, price)).holds:
+                        return set()
+        return failed
+
+    def _race(self, design: Design) -> Together:
+        """Play a design, and note it."""
+        outcome = self.races.race(self.instances(design.groups, design.parts))
+        if outcome.holds:
+            self.known.append(design)
+            return outcome
+        before = self.nearest.get(design.model)
+        if before is None or (outcome.least, design.price) > (before[0], before[1].price):
+            self.nearest[design.model] = outcome.least, design
+        return outcome
 
     def _failed(self, groups: Sequence[Place], outcome: Together) -> set[str]:
         target = self.groups[groups[0][0]].games.target

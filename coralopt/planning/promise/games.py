@@ -153,10 +153,14 @@ class PhaseGames:
         idle_ms = (layers * np.where(layers > 0, quickest, 0.0)).sum(axis=1)
         return np.asarray(idle_ms > phase.prefill_ms)
 
-    def best_share(self, workers: Workers) -> tuple[float, str, int | None]:
+    def best_share(self, workers: Workers, requests: int | None = None) -> tuple[float, str, int | None]:
         """The largest share of requests that meets the SLO on one idle instance, its nodes in words, and its template.
 
         Looked at are templates of one node, and those of most throughput; without templates, layer times alone.
+
+        Args:
+            workers: Play them side by side.
+            requests: How many are played; those of a game when ``None``.
         """
         templates = self.templates
         if not len(templates.throughput):
@@ -165,7 +169,7 @@ class PhaseGames:
             return float(np.all(kinds, axis=0).mean()), "the quickest node", None
         single = np.flatnonzero(templates.usage.sum(axis=1) == 1)
         some = np.unique(np.concatenate([single, np.argsort(-templates.throughput)[:SHOWN]])).tolist()
-        missed = self.idle_missed(some, 1.0, workers)
+        missed = self.idle_missed(some, 1.0, workers, requests)
         k = int(np.argmin(missed))
         nodes = " + ".join(
             name if count == 1 else f"{count} of {name}" for name, count in self.instance(some[k]).nodes().items()
@@ -183,16 +187,18 @@ class PhaseGames:
             if missed > most
         ]
 
-    def idle_missed(self, templates: Sequence[int], most: float, workers: Workers) -> list[float]:
+    def idle_missed(
+        self, templates: Sequence[int], most: float, workers: Workers, requests: int | None = None
+    ) -> list[float]:
         """Share of requests that miss the SLO on one idle instance of each template; a run ends beyond ``most``, so that a
         larger share says no more than that."""
-        self.requests_at(0, 1.0)
+        few = len(self.requests_at(0, 1.0)) if requests is None else requests
         looked_at = itertools.count(1)
 
         def missed(template: int) -> float:
             workers.tell(f"idle instances for {self.phase.key}", next(looked_at), len(templates))
             trace = self.requests_at(0, IDLE_LOAD * self.rate(float(self.templates.throughput[template])))
-            return self.player.play([self.instance(template)], trace, most).missed
+            return self.player.play([self.instance(template)], trace.take(np.arange(len(trace)) < few), most).missed
 
         return workers.map(missed, templates)
 

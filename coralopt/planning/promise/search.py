@@ -49,6 +49,8 @@ GAMES_AT_ONCE = 16
 IN_VAIN = 40
 #: Further games a phase in search of any cover, and as many in search of groups that the pool has room for.
 FURTHER = 100
+#: Requests that tell about what is possible at best where there is no time for more.
+FEW = 500
 #: Templates of most throughput whose idle instances are looked at then.
 MOST_IDLE = 50
 #: Plans whose models are played together, at most.
@@ -72,7 +74,7 @@ class PromiseSearch:
 
     Attributes:
         cut_short: What ended the search before its time, empty where nothing did.
-        holds: Whether the instances of every model of the plan were seen to hold together.
+        unconfirmed: Models of the plan that ask for a share and whose instances were not seen to hold it together.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class PromiseSearch:
         self.designs = Designs(scenario, self.groups, apart, self.races, of_stages, base.availability)
         self.chosen: list[Design] = []
         self.bound = 0.0
-        self.cut_short, self.holds = "", False
+        self.cut_short, self.unconfirmed = "", tuple[str, ...]()
         # Left for the cheapest covers of phases.
         self.games: float = MOST_GAMES * len(self.groups)
         # Left for groups that the pool has room for.
@@ -135,11 +137,7 @@ class PromiseSearch:
                 return plan
             if isinstance(error, KeyboardInterrupt):
                 raise
-            raise NoSolutionError(
-                "time was over before instances were known that hold every SLO for the share of requests asked for; give "
-                "it more time: what was found out is kept, and the search goes on from there",
-                None,
-            ) from None
+            raise self._too_soon() from None
         finally:
             # What was found out is kept, whatever ends the search.
             if self.remember:
@@ -159,13 +157,48 @@ class PromiseSearch:
         return self._finished(*self._holding(*of_designs))
 
     def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
-        """The cheapest plan of the designs known so far and, for other models, of groups that hold by themselves."""
+        """The cheapest plan of the designs known so far; of other models those that missed least, or, where nothing was
+        played together yet, groups that hold by themselves."""
         self.bound = self.least()
-        for designs in (self.designs.in_order, []):
-            self.chosen, self.holds = designs, {design.model for design in designs} >= self.designs.raced
+        known = self.designs.in_order
+        held = {design.model for design in known}
+        nearest = [design for model, (_, design) in self.designs.nearest.items() if model not in held]
+        for designs in ([*known, *nearest], known, []):
+            self.chosen = designs
             with contextlib.suppress(InfeasibleError, NoSolutionError):
-                return self._finished(*self._cheapest_by_ways(*self._open(frozenset())))
+                served, columns = self._cheapest_by_ways(*self._open(frozenset()))
+                confirmed = self._confirmed(served, columns)
+                self.unconfirmed = tuple(sorted(self.designs.raced - confirmed))
+                return self._finished(served, columns)
         return None
+
+    def _confirmed(self, served: Served, columns: GroupColumns) -> set[str]:
+        """Models whose groups in a plan are just those of a design that was seen to hold."""
+        of_model: dict[str, set[Place]] = {}
+        for row in served.result.allocation.template.tolist():
+            for place in columns.groups[row]:
+                of_model.setdefault(self.scenario.model_phases[place[0]].served, set()).add(place)
+        known = {(design.model, frozenset(design.groups)) for design in self.designs.known}
+        return {model for model, places in of_model.items() if (model, frozenset(places)) in known}
+
+    def _too_soon(self) -> NoSolutionError:
+        """What to say where time was over before any plan was known: what is possible for the phases that nothing holds."""
+        workers, lines = Workers(self.request.progress), list[str]()
+        for phase, groups in zip(self.scenario.model_phases, self.groups, strict=True):
+            games = groups.games
+            if games.target is None or not groups.unit_tokens or groups.least.any():
+                continue
+            share, nodes, _ = games.best_share(workers, FEW)
+            lines.append(
+                f"  - {phase.key}: after {games.played} simulations no instances are known that meet {_said(phase)} for "
+                f"{games.target:.2%} of any part of its requests; though idle, {nodes} meets it for {share:.1%}"
+            )
+        first = (
+            "time was over before a plan was known that serves the share of requests asked for within SLO; give it more "
+            "time: what was found out is kept, and the search goes on from there"
+        )
+        without = lines or ["  - every phase has instances that hold it, but the pool has no room for all of these"]
+        return NoSolutionError("\n".join([first, *without]), None)
 
     def least(self) -> float:
         """What no plan of the family costs less than, by what is known so far, USD/h."""
@@ -179,10 +212,9 @@ class PromiseSearch:
         cuts: frozenset[Place] = frozenset()
         nearest: tuple[float, Served, GroupColumns] | None = None
         for _ in range(MOST_PLANS):
-            failing, least = self._failing(served, columns)
-            self.holds = not failing
+            failing, least, models = self._failing(served, columns)
             if nearest is None or not failing or least > nearest[0]:
-                nearest = (least, served, columns)
+                nearest, self.unconfirmed = (least, served, columns), models
             others = [(cuts | {cut}, *plan) for cut in failing if (plan := self._without(cuts | {cut})) is not None]
             if not others or self.designs.used_up:
                 break
@@ -456,8 +488,9 @@ class PromiseSearch:
         self.workers.map(settle, unknown)
         return bool(unknown)
 
-    def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Place], float]:
-        """Groups of which one must go, since the instances of a model do not hold together; least share that met."""
+    def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Place], float, tuple[str, ...]]:
+        """Groups of which one must go, since the instances of a model do not hold together; least share that met; and all
+        models of which that is so."""
         chosen = [columns.groups[row] for row in served.result.allocation.template.tolist()]
         of_model: dict[str, list[int]] = {}
         for k, own in enumerate(chosen):
@@ -467,9 +500,11 @@ class PromiseSearch:
             return self.races.race(tuple(instance for k in rows for _, instance in self._instances(served, columns, k)))
 
         outcomes = self.workers.map(race, of_model.values())
-        failing = (k for k, outcome in zip(of_model.values(), outcomes, strict=True) if not outcome.holds)
-        cuts = [place for k in next(failing, ()) for place in chosen[k]]
-        return cuts, min((outcome.least for outcome in outcomes), default=1.0)
+        failing = {
+            model: k for (model, k), outcome in zip(of_model.items(), outcomes, strict=True) if not outcome.holds
+        }
+        cuts = [place for k in next(iter(failing.values()), ()) for place in chosen[k]]
+        return cuts, min((outcome.least for outcome in outcomes), default=1.0), tuple(sorted(failing))
 
     def _instances(self, served: Served, columns: GroupColumns, k: int) -> list[tuple[int, PlannedInstance]]:
         """Row in the library and instances of the k-th column of an allocation, in their region."""

@@ -17,6 +17,7 @@ from coralopt.report.bill import ATTRIBUTION, bill_table, model_table
 from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, bars, colour_numbers, lines, pipeline
 from coralopt.report.pages.page import Block, Figure, Folded, Grid, HtmlTable, Page, PageAnswer, PageSection, Words
 from coralopt.report.pages.simulation import SimulatedRequests, latency_figures, miss_figure, promise_answer
+from coralopt.report.promise import unconfirmed_words
 from coralopt.report.table import Column, make_table
 from coralopt.report.tables import case_table, demand_table, instance_table, option_table, plan_summary
 from coralopt.report.verified import simulated_table
@@ -56,7 +57,8 @@ def plan_page(content: PlanPage) -> Page:
     name = plan.scenario.get("name", "scenario")
     summary = (
         f"Planner {plan.planner}, solver {plan.solver} {plan.solver_version}, formulation {plan.formulation}, status "
-        f"{plan.status}; made by coralopt {plan.coralopt_version}."
+        f"{plan.status}{f' ({unconfirmed_words(plan)})' if plan.unconfirmed else ''}; made by coralopt "
+        f"{plan.coralopt_version}."
     )
     nodes = plan.rented_nodes()
     answers = (
