@@ -5,6 +5,7 @@
     python -m benchmarks.online_stage --cache DIR --case growth
     python -m benchmarks.online_stage --cache DIR --solvers highs,scip --case scarce
     python -m benchmarks.online_stage --cache DIR --suite --json NOW [--before THEN]   # hard instances to 0.1 %
+    python -m benchmarks.online_stage --cache DIR --sides --json NOW [--before THEN]   # with side constraints
 
 The library of the scenario (``extended``: more than a million templates, three regions) is built once and kept in DIR.
 Cases:
@@ -19,6 +20,8 @@ Cases:
 * ``unlimited``: 10^6 requests/s in all, over a supply without end.
 
 ``--suite`` runs those that are hard: scarce x5 of seeds 0 to 6, scarce and ample x10, x50, x200, models, regions, unlimited.
+``--sides`` runs ample and scarce `core`, and ample and scarce x5 `extended`, with every kind of side constraint alone
+(benchmarks.online_sides). The served share of `scale` stands in a column of its own, and its gap is the larger of both.
 ``--before`` compares with the rows of an earlier run, whose CPU seconds and gaps stand beside the new ones.
 
 ``--demand F`` multiplies the scenario's demand: 5 makes a cluster of the paper's size (100 to 300 GPUs). Each line is one
@@ -50,14 +53,19 @@ from benchmarks.online_instances import (
     next_epoch,
     with_supply,
 )
+from benchmarks.online_sides import SIDES, FreePlan
 from coralopt.allocation import (
     AllocationProblem,
     AllocationResult,
     AllocationSearchOptions,
     AllocationState,
+    OnInfeasible,
+    Served,
     solve_allocation,
+    solve_or_serve_less,
 )
 from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.solving import SolveOptions
 
 #: (case, factor on the demand, seed) of ``--suite``; 150 requests/s times 6,667 are 10^6.
 SUITE = (
@@ -68,8 +76,11 @@ SUITE = (
     ("unlimited", 1e6 / 150, 0),
 )
 
+#: (scenario, case, factor on the demand) of ``--sides``.
+SIDE_CASES = (("core", "ample", 1.0), ("core", "scarce", 1.0), ("extended", "ample", 1.0), ("extended", "scarce", 5.0))
+
 HEAD = (
-    f"{'case':28} {'solver':7} {'columns':>9} {'gap asked':>9} {'wall s':>7} {'CPU s':>7} {'cost USD/h':>11} "
+    f"{'case':42} {'solver':7} {'columns':>9} {'gap asked':>9} {'wall s':>7} {'CPU s':>7} {'cost USD/h':>11} "
     f"{'bound':>11} {'gap':>8} {'GiB':>5}"
 )
 
@@ -91,14 +102,20 @@ class Table:
         gap: float,
         limit: float,
         state: AllocationState | None = None,
+        on_infeasible: OnInfeasible = "explain",
     ) -> AllocationResult | None:
-        """One solve, one line."""
+        """One solve, one line; without the reasons where nothing can be found."""
         wall, cpu = time.perf_counter(), time.process_time()
         result: AllocationResult | None = None
+        served: Served | None = None
+        options = SolveOptions(rel_gap=gap, time_limit=limit)
         with contextlib.suppress(NoSolutionError):
-            result = solve_allocation(
-                problem, solver, {"rel_gap": gap, "time_limit": limit}, AllocationSearchOptions(state=state)
-            )
+            if on_infeasible == "explain":
+                result = solve_allocation(problem, solver, options, AllocationSearchOptions(state=state))
+            else:
+                served = solve_or_serve_less(problem, on_infeasible, solver, options)
+                result = served.result
+        factor = None if served is None else served.factor
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         row: dict[str, Any] = {
@@ -116,17 +133,20 @@ class Table:
                 "columns": result.columns,
                 "cost_usd_h": result.cost_usd_h,
                 "bound_usd_h": result.bound_usd_h,
-                "gap": result.gap,
+                "gap": result.gap if factor is None else max(result.gap, factor.gap),
                 "seconds": dict(result.seconds),
             }
             said = (
                 f"{result.columns:9,} {gap:9.4%} {wall:7.2f} {cpu:7.2f} {result.cost_usd_h:11.4f} "
-                f"{result.bound_usd_h:11.4f} {result.gap:8.4%} {gib:5.2f}"
+                f"{result.bound_usd_h:11.4f} {row['gap']:8.4%} {gib:5.2f}"
             )
+        if factor is not None:
+            row |= {"served": float(factor.factor), "served_bound": factor.bound}
+            said += f" serves {float(factor.factor):.4%} of at most {factor.bound:.4%}"
         then = self.before.get((case, solver, gap), {})
         if then:
             said += f" {then['cpu_s']:10.2f} " + (f"{then['gap']:10.4%}" if "gap" in then else f"{'none':>10}")
-        print(f"{case:28} {solver:7} {said}", flush=True)
+        print(f"{case:42} {solver:7} {said}", flush=True)
         self.rows.append(row)
         return result
 
@@ -173,7 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a run")
     parser.add_argument("--suite", action="store_true", help="the hard instances of `extended` instead")
-    parser.add_argument("--only", default="", help="of the suite, the cases with one of these in their name")
+    parser.add_argument("--sides", action="store_true", help="side constraints on `core` and `extended` instead")
+    parser.add_argument("--only", default="", help="of these, the cases with one of these in their name")
     parser.add_argument(
         "--cpu", action="store_true", help="limits count processor seconds: for a machine with others on it"
     )
@@ -182,6 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = parser.parse_args(arguments)
     if settings.cpu:
         time.perf_counter = time.process_time
+    if settings.sides:
+        solve_with_sides(settings)
+        return
     started = time.perf_counter()
     base, library = base_problem(settings.scenario, settings.cache)
     print(
@@ -231,6 +255,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     for gap in gaps:
                         table.run(name, problem, solver, gap, settings.limit)
     table.write(settings.json)
+
+
+def solve_with_sides(settings: argparse.Namespace) -> None:
+    """Every case of ``SIDE_CASES`` without side constraints, then with every kind of them."""
+    table, solver = Table(settings.before), settings.solvers.split(",")[0]
+    for scenario, case, factor in SIDE_CASES:
+        place = f"{scenario} {case} x{factor:g}"
+        names = {side.name: f"{place}: {side.name}" for side in SIDES}
+        wanted = [side for side in SIDES if any(part in names[side.name] for part in settings.only.split(","))]
+        if not wanted:
+            continue
+        base, _ = base_problem(scenario, settings.cache)
+        problem = pool(replace(base, demand=base.demand * factor), 0, AMPLE if case == "ample" else SCARCE[scenario])
+        free = table.run(f"{place}: none", problem, solver, 1e-3, settings.limit)
+        assert free is not None
+        plan = FreePlan.of(problem, free.allocation)
+        for side in wanted:
+            with_side = side.add(problem, plan)
+            try:
+                table.run(names[side.name], with_side, solver, 1e-3, settings.limit, on_infeasible=side.on_infeasible)
+            except InfeasibleError:
+                print(f"{names[side.name]:42} cannot be met", flush=True)
+            table.write(settings.json)
 
 
 def walk(table: Table, name: str, problem: AllocationProblem, solver: str, epochs: int, limit: float) -> None:

@@ -26,6 +26,7 @@ KINDS = (
     "survive",
     "ban",
     "quota",
+    "instances",
     "shortfall",
     "spare",
     "starts",
@@ -94,6 +95,9 @@ def operated_problems(
             gpus = tuple(int(n) for n in rng.integers(1, 5, len(some)))
             where = (region,) if rng.random() < 0.5 else None
             rows.append(SideConstraint("quota", "most", "gpus", whole, None, where, some, gpus))
+        elif name == "instances":
+            some = None if rng.random() < 0.5 else (phase,)
+            rows.append(SideConstraint("instances", "most", "instances", float(rng.integers(1, 6)), some))
     loads = rng.choice([0.0, 0.25, 2.0], problem.shape[0]) if "loads" in chosen else None
     unmet = None
     together: tuple[tuple[int, ...], ...] = ()

@@ -21,7 +21,9 @@ def coverings_of(rng: np.random.Generator, phases: int, most: int, cells: int) -
     use = rng.integers(0, 3, (len(phase), cells)).astype(np.int16)
     cost = use @ rng.uniform(0.5, 2.0, cells) + rng.integers(0, 4, len(phase)) / 4.0
     members = np.zeros((len(phase), 1), dtype=np.int64)
-    return Coverings(phase, cost, use, members, np.zeros(len(phase), dtype=np.bool_))
+    # One limit in nodes and one in money, say.
+    adds = np.stack([use.sum(axis=1, dtype=np.float64), cost + rng.uniform(0.0, 1.0, len(phase))], axis=1)
+    return Coverings(phase, cost, use, members, np.zeros(len(phase), dtype=np.bool_), adds)
 
 
 def least_by_enumeration(coverings: Coverings, available: np.ndarray) -> float:
@@ -30,7 +32,7 @@ def least_by_enumeration(coverings: Coverings, available: np.ndarray) -> float:
     costs = (
         float(coverings.cost[list(some)].sum())
         for some in product(*groups)
-        if (coverings.use[list(some)].sum(axis=0) <= available).all()
+        if (coverings.rows()[list(some)].sum(axis=0) <= available).all()
     )
     return min(costs, default=math.inf)
 
@@ -50,15 +52,15 @@ def test_the_best_choice_is_that_of_enumeration(
     """With targets above, at and below the optimum, ended early or not, from any prices."""
     rng = np.random.default_rng(seed)
     coverings = coverings_of(rng, phases, most, 4)
-    available = rng.integers(1, 2 + phases, 4)
+    available = np.append(rng.integers(1, 2 + phases, 4), [2.0 * phases + 4, 10.0]) * rng.choice([1.0, 1.0, 3.0], 6)
     truth = least_by_enumeration(coverings, available)
     target = below * truth if math.isfinite(truth) and math.isfinite(below) else math.inf
-    price = rng.uniform(0.0, 2.0, 4) * rng.integers(0, 2)
+    price = rng.uniform(0.0, 2.0, 6) * rng.integers(0, 2)
     choice = best_choice_among(coverings, available, price, ChoiceLimits(target, gap, nodes, math.inf))
     assert choice.bound <= max(min(truth, target), 0.0) + 1e-9 or math.isinf(truth)
     if choice.chosen is not None:
         cost = float(coverings.cost[choice.chosen].sum())
-        assert (coverings.use[choice.chosen].sum(axis=0) <= available).all()
+        assert (coverings.rows()[choice.chosen].sum(axis=0) <= available).all()
         assert (coverings.phase[choice.chosen] == np.unique(coverings.phase)).all()
         assert cost >= truth - 1e-9
         assert nodes == 3 or cost * (1 - gap) <= truth + 1e-9

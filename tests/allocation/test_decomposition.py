@@ -67,7 +67,7 @@ def test_near_coverings_hold_every_cheap_enough_allocation(problem: AllocationPr
     assert coverings is not None
     if truth > root.bound + slack:
         return
-    found = best_choice_among(coverings, small.availability.ravel(), prices.ravel(), WITHOUT_END)
+    found = best_choice_among(coverings, small.availability.ravel().astype(float), prices.ravel(), WITHOUT_END)
     assert found.chosen is not None
     check = small.check(allocation_of(columns, coverings, found.chosen))
     assert check.feasible

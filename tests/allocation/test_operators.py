@@ -81,10 +81,17 @@ def test_every_step_of_the_chain(problem: AllocationProblem, looked: bool) -> No
     assert result.bound_usd_h <= float(truth) + 1e-9 * (1 + float(truth))
 
 
-@settings(max_examples=40, deadline=None)
-@given(problem=operated_problems(("budget", "region", "model", "quota", "ban")), gap=st.sampled_from((0.0, 0.05)))
-def test_sums_of_at_most_so_much_are_rows_of_the_decomposition(problem: AllocationProblem, gap: float) -> None:
-    """Its bound holds, its prices make one that holds, and what is left of whole instances never passes a limit."""
+@settings(max_examples=60, deadline=None)
+@given(
+    problem=operated_problems(("budget", "region", "model", "quota", "ban", "instances", "starts", "spare")),
+    gap=st.sampled_from((0.0, 0.05)),
+    many=st.sampled_from((0, 45)),
+    coverings=st.sampled_from((0, 12_000)),
+)
+def test_sums_of_at_most_so_much_are_rows_of_the_decomposition(
+    problem: AllocationProblem, gap: float, many: int, coverings: int
+) -> None:
+    """Its bound holds, its prices make one that holds, and neither rests nor choices of coverings pass a limit."""
     small = reduce_problem(problem).problem
     truth = best_operated_by_enumeration(problem)
     if truth is None or not small.adds_up or not (small.demand > 0).any():
@@ -95,7 +102,7 @@ def test_sums_of_at_most_so_much_are_rows_of_the_decomposition(problem: Allocati
     limit = float(truth) * (1 + 1e-9) + 1e-9
     assert parts.bound <= limit
     assert lagrangian_bound(small, columns, parts.state.capacity_prices, 1000, parts.state.side_prices).bound <= limit
-    limits = SearchLimits(direct_columns=0, many_instances=0)
+    limits = SearchLimits(direct_columns=0, many_instances=many, first_coverings=coverings, annealings=1)
     options = SolveOptions(rel_gap=gap, abs_gap=1e-7, time_limit=30.0)
     result = solve_allocation(problem, options=options, search=AllocationSearchOptions(limits=limits))
     assert result.bound_usd_h <= limit

@@ -9,6 +9,10 @@ forget all other coverings: :func:`near_coverings` lists those that remain.
 Two coverings of a phase that use the same nodes are equal to the rest of the world, and the cheaper one stays; so does
 a covering that uses no more of any node and costs no more than another. That is where the millions of near-equal
 allocations go: templates cut the same nodes into instances in many ways.
+
+Limits on sums over instances (side constraints of "most") meet phases as capacity rows do. Nodes, GPUs and USD/h follow
+from the nodes that a covering uses, so coverings on the same nodes are still equal; instances and new nodes do not, and
+are counted beside the nodes.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import numpy.typing as npt
 
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.side_constraints import open_constraints
 from coralopt.types import Bools, Floats, Ints
 
 #: From so many coverings of a phase on they are not compared in pairs: few replace others that were not dropped before.
@@ -56,6 +61,7 @@ class Coverings(_Table):
         use: int16 (n, R * C), nodes.
         members: int64 (n, d), columns of the instances, -1 where there are fewer than d.
         tight: bool (n,), whether only exact arithmetic can tell that the demand is met.
+        adds: float64 (n, S), what they add to every side constraint; to the loss of an instance nothing.
     """
 
     phase: Ints
@@ -63,9 +69,30 @@ class Coverings(_Table):
     use: npt.NDArray[np.int16]
     members: Ints
     tight: Bools
+    adds: Floats
 
     def __len__(self) -> int:
         return len(self.phase)
+
+    def rows(self) -> Floats:
+        """float64 (n, R * C + S): what they use of everything that there is only so much of."""
+        return np.concatenate([self.use.astype(np.float64), self.adds], axis=1)
+
+
+def side_adds(problem: AllocationProblem, columns: Columns, chosen: Ints) -> Floats:
+    """float64 (k, S): what an instance of each chosen column adds to every side constraint, to the loss of one nothing."""
+    template, region, kept = columns.template[chosen], columns.region[chosen], columns.kept[chosen]
+    # Coverings that do without any one instance are made so; no row asks for that.
+    parts = [
+        item.coefficients(problem, template, region, kept) * (not item.one_lost) for item in open_constraints(problem)
+    ]
+    return np.array(parts, dtype=np.float64).reshape(len(parts), len(chosen)).T
+
+
+def available(problem: AllocationProblem) -> Floats:
+    """float64 (R * C + S,): nodes, then bounds of side constraints; 1 for the loss of an instance, as nothing adds."""
+    bounds = [1.0 if item.one_lost else item.limit(problem) for item in open_constraints(problem)]
+    return np.concatenate([problem.availability.ravel().astype(np.float64), bounds])
 
 
 @dataclass(frozen=True)
@@ -127,11 +154,13 @@ def near_coverings(
     """
     parts, count = [], 0
     phases = columns.phase[near.chosen]
+    adds = side_adds(problem, columns, near.chosen)
     for p in np.flatnonzero(problem.demand > 0).tolist():
         mine = phases == p
         alone = WeightedColumns(near.chosen[mine], near.weight[mine], (near.least[p],), near.whole[[p]])
         own = [limit for limit in limits if limit.phase == p]
-        part = _of_phase(problem, columns, p, alone, float(near.whole[p]) + slack, 4 * most, deadline, own)
+        ends = _Ends(float(near.whole[p]) + slack, 4 * most, deadline)
+        part = _of_phase(problem, columns, p, alone, adds[mine], ends, own)
         if part is None or count + len(part) > most:
             return None
         count += len(part)
@@ -190,22 +219,31 @@ class _Labels(_Table):
         return labels.some(stays)
 
 
+@dataclass(frozen=True)
+class _Ends:
+    """Where a list of coverings ends: at this weight, with so many on equally many nodes, at this time."""
+
+    weight: float
+    most: int
+    deadline: float
+
+
 def _of_phase(
     problem: AllocationProblem,
     columns: Columns,
     phase: int,
     near: WeightedColumns,
-    limit: float,
-    most: int,
-    deadline: float,
+    adds: Floats,
+    ends: _Ends,
     node_limits: Sequence[NodeLimit],
 ) -> Coverings | None:
-    """All coverings of one phase of weight at most ``limit``, but for those that another one replaces.
+    """All coverings of one phase up to a weight, but for those that another one replaces.
 
     Built instance by instance, those on few nodes first, so that the best way to use some nodes is known before anything
     is added. Of partial coverings on the same nodes and the same kept instances only the one that covers most is kept, those
     that cover more once the largest instance is lost, and those that are cheaper to start; none is kept if it covers no
     more than one on one node fewer. ``None`` when more than ``most`` are on equally many nodes, or time is up.
+    ``adds`` is what the columns of ``near`` add to every side constraint.
     """
     chosen, weight, least = near.chosen, near.weight, near.least[0]
     pool = problem.availability.ravel().copy()
@@ -224,8 +262,11 @@ def _of_phase(
     kept = np.flatnonzero(columns.kept[chosen])
     own = np.zeros((len(chosen), len(kept)), dtype=np.int16)
     own[kept, np.arange(len(kept))] = 1
-    rows = np.concatenate([use[:, cells], own], axis=1)
-    room = np.concatenate([pool[cells], columns.upper[chosen[kept]].astype(np.int64)])
+    # And one for every sum that the nodes do not tell.
+    beside = [k for k, item in enumerate(open_constraints(problem)) if item.measure in ("instances", "new_nodes")]
+    most_beside = np.array([open_constraints(problem)[k].bound for k in beside], dtype=np.float64)
+    rows = np.concatenate([use[:, cells], own, adds[:, beside].astype(np.int16)], axis=1)
+    room = np.concatenate([pool[cells], columns.upper[chosen[kept]], np.floor(most_beside)]).astype(np.int64)
     mark = np.random.default_rng(0).integers(1, 2**62, (rows.shape[1],), dtype=np.int64)
     marks, sizes = rows.astype(np.int64) @ mark, rows.sum(axis=1, dtype=np.int64)
     # Cells of which fewer nodes are always as good.
@@ -253,13 +294,18 @@ def _of_phase(
             whole[:, cells] = labels.use[full][:, : len(cells)]
             members = labels.members[full]
             cost = np.where(members >= 0, columns.cost[members], 0.0).sum(axis=1)
-            complete.append(Coverings(np.full(len(cost), phase, dtype=np.int64), cost, whole, members, tight[full]))
+            # The columns ascend, and a row of nothing stands for none.
+            added = np.append(adds, np.zeros((1, adds.shape[1])), axis=0)[
+                np.where(members >= 0, np.searchsorted(chosen, members), len(chosen))
+            ].sum(axis=1)
+            of_phase = np.full(len(cost), phase, dtype=np.int64)
+            complete.append(Coverings(of_phase, cost, whole, members, tight[full], added))
         labels = labels.some(~full | tight)
-        if len(labels) > most or time.perf_counter() > deadline:
+        if len(labels) > ends.most or time.perf_counter() > ends.deadline:
             return None
-        label, item = np.empty(20 * most, dtype=np.int64), np.empty(20 * most, dtype=np.int64)
+        label, item = np.empty(20 * ends.most, dtype=np.int64), np.empty(20 * ends.most, dtype=np.int64)
         parts = labels.speed, labels.largest, labels.weight, labels.use
-        count = extend(parts, speed, weight, rows, room, (demand, spared), least, limit, label, item)
+        count = extend(parts, speed, weight, rows, room, (demand, spared), least, ends.weight, label, item)
         if count < 0:
             return None
         size_of = sizes[item[:count]]
@@ -277,12 +323,13 @@ def _of_phase(
     if not complete:
         cells_of_none = np.zeros((0, regions * configurations), np.int16)
         none = np.zeros(0, np.int64)
-        return Coverings(none, np.zeros(0), cells_of_none, np.zeros((0, 1), np.int64), np.zeros(0, np.bool_))
+        no_members, nothing = np.zeros((0, 1), np.int64), np.zeros((0, adds.shape[1]))
+        return Coverings(none, np.zeros(0), cells_of_none, no_members, np.zeros(0, np.bool_), nothing)
     # First what another one replaces may go, but only among those that use enough of what is needed.
     coverings = Coverings.union(complete)
     for node_limit in node_limits:
         coverings = coverings.some(coverings.use[:, node_limit.cell] >= node_limit.least)
-    return coverings if len(coverings) > MANY else _undominated(coverings)
+    return coverings if len(coverings) > MANY else _undominated(coverings, beside)
 
 
 def _best_on_fewer(labels: _Labels, fewer: _Labels, mark: Ints, free: Ints) -> Floats:
@@ -314,13 +361,17 @@ def _below_each_other(parts: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[n
     return np.concatenate(parts)
 
 
-def _undominated(coverings: Coverings) -> Coverings:
-    """Without those of one phase that another replaces. What only seems to cover the demand replaces nothing."""
+def _undominated(coverings: Coverings, beside: Sequence[int]) -> Coverings:
+    """Without those of one phase that another replaces. What only seems to cover the demand replaces nothing.
+
+    ``beside`` are the side constraints whose sums the nodes do not tell.
+    """
     from coralopt.allocation.bounds.kernels import undominated_rows
 
     order = np.lexsort((coverings.use.sum(axis=1), coverings.cost))
     ordered = coverings.some(order)
     sure = np.flatnonzero(~ordered.tight)
     keep = np.ones(len(ordered), dtype=np.bool_)
-    keep[sure] = undominated_rows(np.ascontiguousarray(ordered.use[sure]), ordered.cost[sure])
+    use = np.concatenate([ordered.use[sure], ordered.adds[sure][:, beside].astype(np.int16)], axis=1)
+    keep[sure] = undominated_rows(use, ordered.cost[sure])
     return ordered.some(keep)

@@ -28,7 +28,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, side_adds
 from coralopt.allocation.bounds.lagrangian import (
     cheapest_share,
     covering_table,
@@ -41,7 +41,6 @@ from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.routes import ModelRoutes, Pool, least_flow
-from coralopt.allocation.side_constraints import open_constraints
 from coralopt.solving import Backend, MilpMatrix, SolveOptions, solve_matrix
 from coralopt.types import Bools, Floats, Ints
 
@@ -89,6 +88,11 @@ class MasterState:
     limit_prices: Mapping[tuple[int, int], float] = field(default_factory=dict)
     coverings: tuple[Covering, ...] = ()
     side_prices: Floats | None = None
+
+    def row_prices(self) -> Floats:
+        """float64 (R * C + S,): those of nodes, then those of side constraints as far as known."""
+        side = np.zeros(0) if self.side_prices is None else self.side_prices
+        return np.concatenate([self.capacity_prices.ravel(), side])
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +153,9 @@ def best_prices(
         enough: Bound to stop at, USD/h.
     """
     oracle = _Oracle(problem, columns, chosen, limits)
-    available, cells = oracle.available, problem.price.size
+    there, cells = oracle.available, problem.price.size
     phases = len(problem.demand)
-    master = _Master(available, problem.leading_phases(), limits, solver)
+    master = _Master(there, problem.leading_phases(), limits, solver)
     for covering in start.coverings:
         master.add(covering)
     best = tried = _Multipliers(
@@ -159,7 +163,7 @@ def best_prices(
             np.concatenate(
                 [
                     start.capacity_prices.ravel(),
-                    np.zeros(len(available) - cells) if start.side_prices is None else start.side_prices,
+                    np.zeros(len(there) - cells) if start.side_prices is None else start.side_prices,
                 ]
             ),
             0.0,
@@ -168,7 +172,7 @@ def best_prices(
     )
     bound, value, rounds, stuck, over = -np.inf, np.inf, 0, 0, True
     highest: _Answer | None = None
-    mean_use, shares = np.zeros((phases, len(available))), np.zeros(0)
+    mean_use, shares = np.zeros((phases, len(there))), np.zeros(0)
     excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
         rounds += 1
@@ -258,15 +262,8 @@ class _Oracle:
         self.grid = grid_for(problem, GRID)
         self.steps = grid_steps(problem.throughput[template], problem.demand[self.phase], self.grid)
         self.share = problem.throughput[template] / np.maximum(problem.demand[self.phase], 1e-300)
-        sides = open_constraints(problem)
-        #: float64 (k, S): what each column adds to the side constraints; float64 (R * C + S,): what there is of everything.
         kept = columns.kept[chosen]
-        # Coverings that do without any one instance are made so; no row asks for that.
-        parts = [item.coefficients(problem, template, self.region, kept) * (not item.one_lost) for item in sides]
-        self.adds = np.array(parts).T
-        self.adds = self.adds.reshape(len(chosen), len(sides))
-        bounds = [1.0 if item.one_lost else item.limit(problem) for item in sides]
-        self.available = np.concatenate([problem.availability.ravel().astype(np.float64), bounds])
+        self.adds, self.available = side_adds(problem, columns, chosen), available(problem)
         usable = np.ones(len(chosen), dtype=np.bool_)
         for limit in limits:
             r, c = divmod(limit.cell, configurations)

@@ -18,7 +18,7 @@ on every allocation that uses the given columns, at most t.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,7 +70,8 @@ class _Tree:
         self.search, self.guess = search, guess
         self.own_deadline = time.perf_counter() + search.share_of_left()
         alive = np.flatnonzero(root.lagrangian.column_bounds <= self.target())
-        self.first, self.first_bound = _Node((), alive, MasterState(search.capacity_prices)), root.lagrangian.bound
+        state = MasterState(search.capacity_prices, side_prices=search.side_prices)
+        self.first, self.first_bound = _Node((), alive, state), root.lagrangian.bound
 
     @property
     def deadline(self) -> float:
@@ -113,7 +114,7 @@ class _Tree:
         coverings = near_coverings(small, columns, near, slack, most, self.deadline, node.limits)
         if coverings is not None:
             # Whatever is not listed costs at least the goal.
-            return max(here, min(goal, best_choice(search, coverings, master.state.capacity_prices, goal, by_tree))), []
+            return max(here, min(goal, best_choice(search, coverings, master.state.row_prices(), goal, by_tree))), []
         # Where nothing seems to fit within the limits, though the bound does not show it yet, there is nothing to branch on.
         split = None if np.isinf(master.master) else _split(small, node, master)
         if split is None:
@@ -128,7 +129,7 @@ class _Tree:
                 for covering in master.state.coverings
                 if covering.phase != phase or newest.least <= covering.use[cell] <= newest.most
             )
-            state = MasterState(master.state.capacity_prices, master.state.limit_prices, known)
+            state = replace(master.state, coverings=known)
             children.append((here, _Node(limits, near.chosen, state)))
         return np.inf, children
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import Coverings
+from coralopt.allocation.bounds.coverings import HAIR, Coverings
 from coralopt.types import Bools, Floats, Ints
 
 if TYPE_CHECKING:
@@ -64,19 +64,20 @@ class _ChoiceNode:
     price: Floats
 
 
-def best_choice_among(coverings: Coverings, available: Ints, price: Floats, limits: ChoiceLimits) -> Choice:
+def best_choice_among(coverings: Coverings, available: Floats, price: Floats, limits: ChoiceLimits) -> Choice:
     """One covering a phase at least cost.
 
     Args:
         coverings: At least one, all phases that need any.
-        available: int64 (k,), nodes of every cell.
-        price: float64 (k,), USD/h, prices of nodes to begin with.
+        available: float64 (R * C + S,), nodes of every cell, then bounds of side constraints.
+        price: float64 (R * C + S,), USD/h, their prices to begin with.
         limits: When to end.
     """
     # Imported here: compiled code is dear to load and most commands never need it.
     from coralopt.allocation.search.choice_kernel import settle
 
-    pool, use = _pool_of(coverings, available), coverings.use.astype(np.int64)
+    use = coverings.rows()
+    pool, enough = _pool_of(coverings, use, available), available + HAIR * (1 + available)
     # Steps need a target to go to: more than any choice costs, if there is no other.
     most = np.zeros(pool.phases)
     np.maximum.at(most, pool.phase, pool.cost)
@@ -94,7 +95,7 @@ def best_choice_among(coverings: Coverings, available: Ints, price: Floats, limi
         if bound >= target or not len(alive):
             continue
         cost = float(pool.cost[cheapest].sum())
-        if cost < target and (use[cheapest].sum(axis=0) <= available).all():
+        if cost < target and (use[cheapest].sum(axis=0) <= enough).all():
             chosen, target = cheapest, cost * (1 - limits.gap)
         stack += _children(pool, use, _ChoiceNode(bound, alive, best), mean, cheapest)
     # Whatever the steps went to: where there is no choice at all, none costs less than what was asked for.
@@ -102,22 +103,22 @@ def best_choice_among(coverings: Coverings, available: Ints, price: Floats, limi
     return Choice(chosen, min([end, *(node.bound for node in stack)]))
 
 
-def _pool_of(coverings: Coverings, available: Ints) -> CoveringPool:
+def _pool_of(coverings: Coverings, use: Floats, available: Floats) -> CoveringPool:
     from coralopt.allocation.search.choice_kernel import CoveringPool
 
     phases, phase = np.unique(coverings.phase, return_inverse=True)
-    width = max(1, int((coverings.use > 0).sum(axis=1).max()))
-    cell = np.argsort(coverings.use <= 0, axis=1, kind="stable")[:, :width]
-    nodes = np.take_along_axis(coverings.use, cell, axis=1).astype(np.int64)
-    cell = np.where(nodes > 0, cell, -1)
-    return CoveringPool(phase.astype(np.int64), coverings.cost, cell, nodes, available.astype(np.int64), len(phases))
+    width = max(1, int((use > 0).sum(axis=1).max()))
+    cell = np.argsort(use <= 0, axis=1, kind="stable")[:, :width]
+    amount = np.take_along_axis(use, cell, axis=1)
+    cell = np.where(amount > 0, cell, -1)
+    return CoveringPool(phase.astype(np.int64), coverings.cost, cell, amount, available, len(phases))
 
 
-def _children(pool: CoveringPool, use: Ints, node: _ChoiceNode, mean: Floats, cheapest: Ints) -> list[_ChoiceNode]:
+def _children(pool: CoveringPool, use: Floats, node: _ChoiceNode, mean: Floats, cheapest: Ints) -> list[_ChoiceNode]:
     """What a node splits into, the most promising last; nothing where there is no choice left."""
     alive, price = node.alive, node.price
     phase, cell = pool.phase[alive], pool.cell[alive]
-    weight = pool.cost[alive] + (np.where(cell >= 0, price[cell], 0.0) * pool.nodes[alive]).sum(axis=1)
+    weight = pool.cost[alive] + (np.where(cell >= 0, price[cell], 0.0) * pool.amount[alive]).sum(axis=1)
     count = np.bincount(phase, minlength=pool.phases)
     if count.max() == 1:
         return []
@@ -142,7 +143,7 @@ def _children(pool: CoveringPool, use: Ints, node: _ChoiceNode, mean: Floats, ch
     return sides
 
 
-def _split(use: Ints, phase: Ints, price: Floats, mean: Floats, fewest: int) -> tuple[int, Bools]:
+def _split(use: Floats, phase: Ints, price: Floats, mean: Floats, fewest: int) -> tuple[int, Bools]:
     """A phase, and those of its coverings that use at most so many nodes of a cell, where the mean lies between."""
     part = mean - np.floor(mean)
     score = np.minimum(part, 1 - part) * (price + price.mean() + 1e-9)

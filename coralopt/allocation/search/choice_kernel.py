@@ -15,25 +15,27 @@ BETWEEN = 8
 NEW_DIRECTION, NEW_CHOICE = 0.3, 0.1
 #: Steps in vain after which they get shorter, and by what.
 IN_VAIN, SHORTER = 4, 0.6
+#: Share by which sums of money may pass a limit, before exact arithmetic decides.
+HAIR = 1e-9
 
 
 class CoveringPool(NamedTuple):
-    """Coverings, those of a phase side by side, and the nodes there are.
+    """Coverings, those of a phase side by side, and the nodes and other limits there are.
 
     Attributes:
         phase: int64 (n,), 0 to P - 1.
         cost: float64 (n,), USD/h.
-        cell: int64 (n, w), cells that a covering uses, then -1.
-        nodes: int64 (n, w), how many of each.
-        available: int64 (k,), nodes of every cell.
+        cell: int64 (n, w), cells and side constraints that a covering uses, then -1.
+        amount: float64 (n, w), how much of each.
+        available: float64 (k,), of every cell and side constraint.
         phases: P.
     """
 
     phase: Ints
     cost: Floats
     cell: Ints
-    nodes: Ints
-    available: Ints
+    amount: Floats
+    available: Floats
     phases: int
 
 
@@ -44,7 +46,7 @@ def _fitting(pool: CoveringPool, alive: Ints, n: int) -> int:
     while True:
         count = np.zeros(pool.phases, dtype=np.int64)
         users = np.zeros((pool.phases, cells), dtype=np.int64)
-        fewest = np.full((pool.phases, cells), 1 << 30, dtype=np.int64)
+        fewest = np.full((pool.phases, cells), np.inf)
         for i in range(n):
             z = alive[i]
             p = pool.phase[z]
@@ -54,8 +56,8 @@ def _fitting(pool: CoveringPool, alive: Ints, n: int) -> int:
                 if c < 0:
                     break
                 users[p, c] += 1
-                fewest[p, c] = min(fewest[p, c], pool.nodes[z, q])
-        room = pool.available.copy()
+                fewest[p, c] = min(fewest[p, c], pool.amount[z, q])
+        room = pool.available + HAIR * (1 + pool.available)
         for p in range(pool.phases):
             if count[p] == 0:
                 return -1
@@ -74,7 +76,7 @@ def _fitting(pool: CoveringPool, alive: Ints, n: int) -> int:
                 c = pool.cell[z, q]
                 if c < 0:
                     break
-                if pool.nodes[z, q] - fewest[p, c] > room[c]:
+                if pool.amount[z, q] - fewest[p, c] > room[c]:
                     fits = False
                     break
             if fits:
@@ -123,7 +125,7 @@ def settle(
                 c = pool.cell[z, q]
                 if c < 0:
                     break
-                value += price[c] * pool.nodes[z, q]
+                value += price[c] * pool.amount[z, q]
             weight[i] = value
             p = pool.phase[z]
             if value < least[p]:
@@ -158,8 +160,8 @@ def settle(
                 c = pool.cell[z, q]
                 if c < 0:
                     break
-                over[c] += pool.nodes[z, q]
-                mean[p, c] += NEW_CHOICE * pool.nodes[z, q]
+                over[c] += pool.amount[z, q]
+                mean[p, c] += NEW_CHOICE * pool.amount[z, q]
         if over.max() <= 0 and -(price * over).sum() <= hair:
             # What is cheapest fits, and costs the bound.
             break

@@ -69,6 +69,7 @@ class SearchContext:
         bound: USD/h; no allocation of the reduced problem costs less, unless it costs the target or more.
         survivors: Columns that may still matter.
         capacity_prices: float64 (R, C), USD/h per node, of the best Lagrangian bound.
+        side_prices: float64 (S,), USD/h for a unit of every side constraint, of the same.
         relaxation_usd_h: Optimum of the linear relaxation, USD/h.
         lagrangian_usd_h: Highest Lagrangian bound, USD/h.
         solutions: What the back end said each time.
@@ -89,6 +90,7 @@ class SearchContext:
     bound: float = 0.0
     survivors: int = 0
     capacity_prices: Floats | None = None
+    side_prices: Floats | None = None
     relaxation_usd_h: float = math.nan
     lagrangian_usd_h: float = math.nan
     solutions: list[Solution[Allocation]] = field(default_factory=list)
@@ -129,6 +131,12 @@ class SearchContext:
         """A back end with LP duals and no size limit."""
         able = Capability.LP_DUALS in self.backend.capabilities and self.backend.probe().size_limit is None
         return self.backend if able else get_backend("highs")
+
+    def row_prices(self) -> Floats:
+        """float64 (R * C + S,): those of nodes, then those of side constraints."""
+        assert self.capacity_prices is not None
+        assert self.side_prices is not None
+        return np.concatenate([self.capacity_prices.ravel(), self.side_prices])
 
     def again(self, limits: SearchLimits) -> SearchContext:
         """A pass that knows only the best allocation, within what is left of the time."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import Coverings, near_coverings
+from coralopt.allocation.bounds.coverings import Coverings, available, near_coverings
 from coralopt.allocation.bounds.decomposition import Covering
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
 from coralopt.allocation.model.columns import Columns
@@ -35,8 +35,7 @@ def choose_near_coverings(search: SearchContext, root: Root, most: int, chooser:
         most: Most coverings that are chosen among at once.
         chooser: Who chooses.
     """
-    lagrangian, limits, prices = root.lagrangian, search.limits, search.capacity_prices
-    assert prices is not None
+    lagrangian, limits, prices = root.lagrangian, search.limits, search.row_prices()
     # What is proven already says which slack is done.
     slack = max(limits.first_slack * abs(lagrangian.bound), 2 * (search.bound - lagrangian.bound))
     for _ in range(limits.doublings):
@@ -76,8 +75,9 @@ def choose_among(search: SearchContext, met: Sequence[Covering]) -> None:
             np.array([covering.use[: prices.size] for covering in met]).astype(np.int16),
             members,
             np.zeros(len(met), dtype=np.bool_),
+            np.array([covering.use[prices.size :] for covering in met]).reshape(len(met), -1),
         ),
-        prices,
+        search.row_prices(),
         search.worth_proving(),
         by_backend,
     )
@@ -90,7 +90,7 @@ def best_choice(search: SearchContext, coverings: Coverings, price: Floats, targ
     Args:
         search: What is known.
         coverings: Of all phases; where there are none, there is no choice.
-        price: float64 (R, C), prices of nodes to begin with, USD/h.
+        price: float64 (R * C + S,), prices of nodes and side constraints to begin with, USD/h.
         target: What is worth finding, USD/h.
         chooser: Who chooses.
     """
@@ -116,23 +116,23 @@ def by_tree(search: SearchContext, coverings: Coverings, price: Floats, target: 
         search.limits.choice_nodes,
         min(search.deadline, time.perf_counter() + search.share_of_left()),
     )
-    return best_choice_among(coverings, search.small.availability.ravel(), price.ravel(), limits)
+    return best_choice_among(coverings, available(search.small), price, limits)
 
 
 def by_backend(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> Choice:
     """The MILP back end chooses, whatever the target: it finds good choices sooner."""
     from scipy.sparse import csc_array, vstack
 
-    count, cells = len(coverings), search.small.price.size
+    there, use = available(search.small), coverings.rows()
+    count, cells = len(coverings), len(there)
     phases, rows = np.unique(coverings.phase, return_inverse=True)
     pick = csc_array((np.ones(count), (rows, np.arange(count))), shape=(len(phases), count))
-    available = search.small.availability.ravel().astype(np.float64)
     matrix = MilpMatrix(
         c=coverings.cost,
         offset=0.0,
-        a=vstack([csc_array(coverings.use.T.astype(np.float64)), pick]).tocsc(),
+        a=vstack([csc_array(use.T), pick]).tocsc(),
         row_lower=np.concatenate([np.full(cells, -np.inf), np.ones(len(phases))]),
-        row_upper=np.concatenate([available, np.ones(len(phases))]),
+        row_upper=np.concatenate([there, np.ones(len(phases))]),
         lower=np.zeros(count),
         upper=np.ones(count),
         integer=np.ones(count, dtype=np.bool_),

@@ -212,7 +212,7 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         return
     if count >= limits.many_instances:
         _settle_most(search, values, limits.rests)
-    listed = small.plain and count < limits.most_instances
+    listed = count < limits.most_instances
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_backend)
     if count < limits.many_instances and not search.done():
@@ -241,7 +241,8 @@ def _root_bound(search: SearchContext) -> Root:
         if not math.isinf(search.target):
             raise InfeasibleError("nothing near the last prices meets every demand")
         raise infeasible(search)
-    search.capacity_prices, side = relaxation.capacity_prices, relaxation.side_prices
+    search.capacity_prices, search.side_prices = relaxation.capacity_prices, relaxation.side_prices
+    side = relaxation.side_prices
     reduced = reduced_costs(small, columns, relaxation.demand_duals, relaxation.capacity_prices, side)
     dual = dual_bound(small, columns, relaxation, reduced)
     # Covering knapsacks know one model phase a template.
@@ -331,7 +332,7 @@ def _raise_bound(search: SearchContext, root: Root, known: Floats | None) -> tup
         state = MasterState(master.state.capacity_prices, side_prices=master.state.side_prices)
         lagrangian = lagrangian_bound(small, columns, state.capacity_prices, side_prices=state.side_prices)
         if lagrangian.bound > best.bound:
-            search.capacity_prices = state.capacity_prices
+            search.capacity_prices, search.side_prices = state.capacity_prices, state.side_prices
             best = replace(lagrangian, column_bounds=np.maximum(lagrangian.column_bounds, best.column_bounds))
         if lagrangian.bound >= master.bound - CLOSE * abs(master.bound):
             break
