@@ -274,6 +274,28 @@ class AllocationProblem(AttachedProblem[Allocation]):
                 share[list(row.phases)] = np.maximum(share[list(row.phases)], row.bound)
         return share
 
+    @cached_property
+    def surviving(self) -> Floats:
+        """float64 (P, R): share of each demand that must be left without each region, where coverings know it whole.
+
+        They do in two and three regions, for phases without routes that are served whole.
+        """
+        regions = len(self.region_names)
+        share = np.zeros((len(self.demand), regions))
+        routed = {p for model in self.routes for p in model.phases}
+        for row in self.side_constraints if 2 <= regions <= 3 else ():
+            p, lost = (row.phases or (0,))[0], row.lost_region(regions)
+            if lost is not None and self.demand[p] > 0 and p not in routed and np.isinf(self.unmet_prices()[p]):
+                share[p, lost] = max(share[p, lost], row.bound)
+        return share
+
+    def inside(self, row: SideConstraint) -> bool:
+        """Whether coverings meet a side constraint by themselves, so that no row or price asks for it."""
+        lost = row.lost_region(len(self.region_names))
+        return row.one_lost or (
+            lost is not None and bool(self.surviving[(row.phases or (0,))[0], lost] >= row.bound > 0)
+        )
+
     def unstarted(self) -> AllocationProblem:
         """Where money does not count it hardly matters what runs already: without it, but where it decides what fits."""
         starts = any(row.measure == "new_nodes" for row in self.side_constraints)
@@ -283,9 +305,10 @@ class AllocationProblem(AttachedProblem[Allocation]):
     def adds_up(self) -> bool:
         """Whether all but demand allows at most so much of sums over instances, each at one price: rows like capacity."""
         routed = {p for model in self.routes for p in model.phases}
-        known = (row.sense == "most" or row.one_lost for row in self.side_constraints)
+        known = (row.sense == "most" or self.inside(row) for row in self.side_constraints)
         spared = {p for row in self.side_constraints if row.one_lost for p in row.phases or ()}
-        return not self.supply and self.unmet_price is None and all(known) and not spared & routed
+        both = spared & set(np.flatnonzero(self.surviving.any(axis=1)).tolist())
+        return not self.supply and self.unmet_price is None and all(known) and not (spared & routed or both)
 
     def rates(self, phases: Sequence[int]) -> Floats:
         """float64 (T,): tokens/s of a template in any of these model phases."""

@@ -112,6 +112,13 @@ class SideConstraint:
             and self.regions is None
         )
 
+    def lost_region(self, regions: int) -> int | None:
+        """The region whose loss it is about: it asks for tokens/s of all others; ``None`` for any other constraint."""
+        if self.measure != "tokens_s" or self.regions is None:
+            return None
+        lost = set(range(regions)) - set(self.regions)
+        return lost.pop() if len(lost) == 1 else None
+
     @property
     def sign(self) -> float:
         """1 for "most", -1 for "least": how its price enters a reduced cost."""

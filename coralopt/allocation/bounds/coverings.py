@@ -61,7 +61,7 @@ class Coverings(_Table):
         use: int16 (n, R * C), nodes.
         members: int64 (n, d), columns of the instances, -1 where there are fewer than d.
         tight: bool (n,), whether only exact arithmetic can tell that the demand is met.
-        adds: float64 (n, S), what they add to every side constraint; to the loss of an instance nothing.
+        adds: float64 (n, S), what they add to every side constraint but those that they meet by themselves.
     """
 
     phase: Ints
@@ -80,18 +80,19 @@ class Coverings(_Table):
 
 
 def side_adds(problem: AllocationProblem, columns: Columns, chosen: Ints) -> Floats:
-    """float64 (k, S): what an instance of each chosen column adds to every side constraint, to the loss of one nothing."""
+    """float64 (k, S): what an instance of each chosen column adds to every side constraint but those inside coverings."""
     template, region, kept = columns.template[chosen], columns.region[chosen], columns.kept[chosen]
-    # Coverings that do without any one instance are made so; no row asks for that.
+    # Coverings that do without any one instance, or region, are made so; no row asks for that.
     parts = [
-        item.coefficients(problem, template, region, kept) * (not item.one_lost) for item in open_constraints(problem)
+        np.zeros(len(chosen)) if problem.inside(item) else item.coefficients(problem, template, region, kept)
+        for item in open_constraints(problem)
     ]
     return np.array(parts, dtype=np.float64).reshape(len(parts), len(chosen)).T
 
 
 def available(problem: AllocationProblem) -> Floats:
-    """float64 (R * C + S,): nodes, then bounds of side constraints; 1 for the loss of an instance, as nothing adds."""
-    bounds = [1.0 if item.one_lost else item.limit(problem) for item in open_constraints(problem)]
+    """float64 (R * C + S,): nodes, then bounds of side constraints; 1 where coverings meet them."""
+    bounds = [1.0 if problem.inside(item) else item.limit(problem) for item in open_constraints(problem)]
     return np.concatenate([problem.availability.ravel().astype(np.float64), bounds])
 
 

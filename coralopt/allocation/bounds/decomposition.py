@@ -38,6 +38,7 @@ from coralopt.allocation.bounds.lagrangian import (
     raise_to_line,
 )
 from coralopt.allocation.bounds.routed import routed_cover, staircases
+from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.routes import ModelRoutes, Pool, least_flow
@@ -245,6 +246,7 @@ class _Answer:
     weight: Floats
     least: tuple[Floats, ...]
     whole: Floats
+    surviving: Mapping[int, SurvivingCover]
 
 
 class _Oracle:
@@ -279,6 +281,11 @@ class _Oracle:
         self.parts = [
             (p, items((self.phase == p) & usable)) for p in problem.leading_phases().tolist() if p not in tied
         ]
+        #: Phase -> its columns by region, where it must survive the loss of one.
+        self.regional = {
+            p: [items((self.phase == p) & (self.region == r) & usable) for r in range(len(problem.region_names))]
+            for p in np.flatnonzero(problem.surviving.any(axis=1)).tolist()
+        }
         self.models = [
             (model, {name: items(np.isin(pool, some)) for name, some in staircases(problem, model).items()})
             for model in problem.routes
@@ -309,7 +316,7 @@ class _Oracle:
             total -= price * (limit.most if price > 0 else limit.least)
         cheapest = []
         least = [np.zeros(self.grid + 1) for _ in self.problem.demand]
-        whole = np.zeros(len(least))
+        whole, surviving = np.zeros(len(least)), dict[int, SurvivingCover]()
         for phase, items in self.parts:
             filled, share = items.filled(weight), float(self.problem.spared[phase])
             if not np.isfinite(filled.table[self.grid]):
@@ -318,22 +325,31 @@ class _Oracle:
             least[phase] = filled.table.copy()
             raise_to_line(least[phase], cheapest_share(weight[items.all], self.share[items.all]))
             whole[phase] = max(float(least[phase][self.grid]), spared)
+            if phase in self.regional:
+                filled_in = [part.filled(weight) for part in self.regional[phase]]
+                needed = (self.problem.surviving[phase] * self.grid).astype(np.int64)
+                cover = surviving_cover([part.table for part in filled_in], needed)
+                if not np.isfinite(cover.least):
+                    return None
+                whole[phase], surviving[phase], counts = max(whole[phase], cover.least), cover, {}
+                for part, amount in zip(filled_in, cover.amounts, strict=True):
+                    counts |= part.counts(amount)
             total += float(whole[phase])
             cheapest.append(self._covering(phase, counts))
         for model, pools in self.models:
             filled_by = {name: items.filled(weight) for name, items in pools.items()}
             tables = {name: filled.table for name, filled in filled_by.items()}
             everything = np.full(len(self.problem.demand), np.inf)
-            cover = routed_cover(self.problem, model, tables, everything, 0.0)
-            if not np.isfinite(cover.least):
+            joint = routed_cover(self.problem, model, tables, everything, 0.0)
+            if not np.isfinite(joint.least):
                 return None
-            total += cover.least
+            total += joint.least
             taken: dict[int, int] = {}
-            for name, amount in {**cover.amounts, -1: cover.alone}.items():
+            for name, amount in {**joint.amounts, -1: joint.alone}.items():
                 taken |= filled_by[name].counts(amount) if amount else {}
             cheapest.append(self._covering(model.phases[0], taken, model))
         slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.available))
-        return _Answer(total - slack, cheapest, weight, tuple(least), whole)
+        return _Answer(total - slack, cheapest, weight, tuple(least), whole, surviving)
 
     def _covering(self, phase: int, counts: Mapping[int, int], model: ModelRoutes | None = None) -> Covering:
         use, adds, cost = np.zeros(self.shape), np.zeros(self.adds.shape[1]), 0.0
@@ -367,6 +383,10 @@ class _Oracle:
             beside = float(table[int(self.problem.spared[phase] * self.grid)])
             rest = np.maximum(table[self.grid - self.steps[mine]], beside)
             bounds[mine] = answer.bound - answer.whole[phase] + answer.weight[mine] + rest
+            for r in range(len(self.problem.region_names)) if phase in answer.surviving else ():
+                here = mine[self.region[mine] == r]
+                cover = answer.surviving[phase].with_one(r, self.steps[here], answer.weight[here])
+                bounds[here] = np.maximum(bounds[here], answer.bound - answer.whole[phase] + cover)
         return bounds - 1e-9 * abs(answer.bound)
 
 

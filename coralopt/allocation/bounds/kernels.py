@@ -289,6 +289,47 @@ def least_beside(steps: Ints, after: Ints, rests: Floats, table: Floats) -> Floa
 
 
 @njit(cache=True)
+def surviving_pairs(
+    first: tuple[Ints, Floats], second: tuple[Ints, Floats], third: Floats, needed: Ints, grid: int, limit: float
+) -> tuple[float, tuple[int, int, int], tuple[Floats, Floats, Floats]]:
+    """The cheapest amounts of three regions that cover the grid, and what is needed without each of them.
+
+    Edges of the first two regions are (largest amount, weight) in ascending order; ``third`` is a covering table. Returns
+    the least total, its edges and its amount of the third region; and the least weight of the other two beside every edge
+    of the first and of the second region and beside every amount of the third, of totals up to the limit.
+    """
+    best = np.inf
+    chosen = (0, 0, 0)
+    beside_first = np.full(len(first[0]), np.inf)
+    beside_second = np.full(len(second[0]), np.inf)
+    beside_third = np.full(grid + 1, np.inf)
+    for i in range(len(first[0])):
+        if first[1][i] > limit:
+            break
+        for j in range(len(second[0])):
+            both = first[1][i] + second[1][j]
+            if both > limit:
+                break
+            a = first[0][i]
+            b = second[0][j]
+            if a + b < needed[2]:
+                continue
+            amount = max(grid - a - b, needed[0] - b, needed[1] - a, 0)
+            if amount > grid:
+                continue
+            total = both + third[amount]
+            if total > limit:
+                continue
+            if total < best:
+                best = total
+                chosen = (i, j, amount)
+            beside_first[i] = min(beside_first[i], total - first[1][i])
+            beside_second[j] = min(beside_second[j], total - second[1][j])
+            beside_third[amount] = min(beside_third[amount], both)
+    return best, chosen, (beside_first, beside_second, beside_third)
+
+
+@njit(cache=True)
 def cheapest_pairs(
     first: Ints,
     first_weight: Floats,

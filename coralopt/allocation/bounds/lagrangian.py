@@ -15,11 +15,12 @@ rounded up by less than one step of it.
 
 Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
 demand at its price is one more item of the knapsack, one step large and without limit; replicas of a phase stay in its
-knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraints move into the objective at prices
-mu >= 0 of their own, or stay away (mu = 0). Where any one instance may be lost, the others must give x T_m: with L the
+knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraints move into the objective at prices mu
+>= 0 of their own, or stay away (mu = 0). Where any one instance may be lost, the others must give x T_m: with L the
 largest of them, D_m = min over L of the least weight of instances of at most L that cover max(T_m, x T_m + L); phases
-with routes weigh at least that, too, and beside any instance the others weigh at least what covers x T_m. Prices
-under which an item would weigh less than nothing are scaled down until none does.
+with routes weigh at least that, too, and beside any instance the others weigh at least what covers x T_m. What must
+survive the loss of a region is in :mod:`coralopt.allocation.bounds.surviving`. Prices under which an item would weigh
+less than nothing are scaled down until none does.
 
 Models with routes: their covering knapsacks belong together, see :mod:`coralopt.allocation.bounds.routed`.
 
@@ -36,6 +37,7 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import WeightedColumns
 from coralopt.allocation.bounds.routed import SPAN, routed_cover, staircases
+from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import SidePrices, open_constraints
@@ -95,8 +97,9 @@ def lagrangian_bound(
     unmet = problem.unmet_prices()
     constant = -problem.segments.worth(prices, np.ones(len(problem.region_names)))
     if side_prices is not None and side_prices.any():
-        # Replicas of one phase stay in its knapsack, whole.
-        inside = np.array([item.is_replicas for item in open_constraints(problem)], dtype=np.bool_)
+        # Replicas of one phase and what survives stay in its knapsack, whole.
+        sides = open_constraints(problem)
+        inside = np.array([item.is_replicas or problem.inside(item) for item in sides], dtype=np.bool_)
         outside = SidePrices(problem, np.where(inside, 0.0, np.maximum(side_prices, 0.0)))
         terms, relief = outside.terms(columns.template, columns.region, columns.kept), outside.unmet_worth()
         share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))
@@ -107,6 +110,7 @@ def lagrangian_bound(
     steps = np.zeros(len(columns), dtype=np.int64)
     routed = {p for model in problem.routes for p in model.phases}
     covers: list[Floats] = []
+    survivors: dict[int, SurvivingCover] = {}
     whole, spares = np.zeros(len(problem.demand)), np.zeros(len(problem.demand))
     # What is left to cover once one instance is there.
     rests: list[Floats] = []
@@ -134,6 +138,11 @@ def lagrangian_bound(
             rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
         covers.append(cover)
         whole[p] = max(float(cover[grid]), spares[p])
+        if problem.surviving[p].any():
+            by_region = [mine[columns.region[mine] == r] for r in range(len(problem.region_names))]
+            regional = [_table(columns, some, steps, weight, grid) for some in by_region]
+            survivors[p] = surviving_cover(regional, (problem.surviving[p] * grid).astype(np.int64))
+            whole[p] = max(whole[p], survivors[p].least)
         if beside:
             rests[-1] = np.maximum(rests[-1], beside)
     tables = [
@@ -160,12 +169,17 @@ def lagrangian_bound(
         mine = np.flatnonzero(columns.phase == p)
         if np.isfinite(cover[grid]) and p not in routed:
             column_bounds[mine] = total - whole[p] + weight[mine] + rest[grid - steps[mine]]
-    for model, joined, own in zip(problem.routes, joint, least, strict=True):
+    for p, surviving in survivors.items():
+        for r in range(len(problem.region_names)) if np.isfinite(total) else ():
+            mine = np.flatnonzero((columns.phase == p) & (columns.region == r))
+            own = total - whole[p] + surviving.with_one(r, steps[mine], weight[mine])
+            column_bounds[mine] = np.maximum(column_bounds[mine], own)
+    for model, joined, alone in zip(problem.routes, joint, least, strict=True):
         for p in model.phases:
             for q in problem.pools.of_phase(p, len(problem.region_names)):
                 mine = np.flatnonzero(columns.pool == q)
                 if np.isfinite(total):
-                    column_bounds[mine] = total - own + weight[mine] + joined.beside(q, steps[mine])
+                    column_bounds[mine] = total - alone + weight[mine] + joined.beside(q, steps[mine])
     # Rounding of the sums above must never lift the bound over a true cost.
     size = (
         abs(constant) if side_prices is None else abs(constant) + float(prices.ravel() @ problem.availability.ravel())

@@ -50,7 +50,7 @@ def staircases(problem: AllocationProblem, model: ModelRoutes) -> dict[int, tupl
 
 
 @dataclass(frozen=True, eq=False)
-class _Edges:
+class Edges:
     """The staircase of one pool.
 
     Attributes:
@@ -64,17 +64,17 @@ class _Edges:
     weight: Floats
 
     @staticmethod
-    def of(table: Floats, limit: float, most: int) -> _Edges:
+    def of(table: Floats, limit: float, most: int) -> Edges:
         """Those of a covering table up to a weight, at most ``most`` of them."""
         inside = table[: int(np.searchsorted(table, limit, side="right"))]
         reach = np.flatnonzero(np.append(np.diff(inside) > 0, np.ones(min(1, len(inside)), dtype=np.bool_)))
         if len(reach) > most:
             # Nothing, and all of the demand, stay what they are.
-            chosen = np.unique(np.linspace(1, len(reach) - 2, most - 2).round().astype(np.int64))
+            chosen = np.unique(np.linspace(len(reach) - 2, 1, most - 2).round().astype(np.int64))
             first = np.concatenate([[0, 1], chosen[:-1] + 1, [len(reach) - 1]])
             last = np.concatenate([[0], chosen, [len(reach) - 1]])
-            return _Edges(reach[last], np.append(0, reach[last][:-1] + 1), inside[reach[first]])
-        return _Edges(reach, np.append(0, reach[:-1] + 1)[: len(reach)], inside[reach])
+            return Edges(reach[last], np.append(0, reach[last][:-1] + 1), inside[reach[first]])
+        return Edges(reach, np.append(0, reach[:-1] + 1)[: len(reach)], inside[reach])
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class RoutedCover:
     amounts: Mapping[int, int]
     alone: int
     limit: float
-    edges: Mapping[int, _Edges]
+    edges: Mapping[int, Edges]
     rests: Mapping[int, Floats]
     tables: Mapping[int, Floats]
 
@@ -151,8 +151,8 @@ def routed_cover(
     limit = upper + span + 1e-9 * abs(upper)
     most = EDGES
     while True:
-        edges = {q: _Edges.of(table, limit, most) for q, table in tables.items()}
-        alone = edges.get(-1, _Edges(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1)))
+        edges = {q: Edges.of(table, limit, most) for q, table in tables.items()}
+        alone = edges.get(-1, Edges(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1)))
         optional = -1 in tables or np.isfinite(unmet_usd_h)
         sides = [_profiles([edges[q] for q in qs], limit, 0 if optional else grid) for qs in (firsts, seconds)]
         sizes = [PAIRS + 1 if side is None else len(side[1]) for side in sides]
@@ -197,7 +197,7 @@ def routed_cover(
     return RoutedCover(float(best), found, int(alone.reach[chosen[2]]), limit, edges, rests, tables)
 
 
-def _profiles(pools: list[_Edges], limit: float, needed: int) -> tuple[Ints, Floats] | None:
+def _profiles(pools: list[Edges], limit: float, needed: int) -> tuple[Ints, Floats] | None:
     """One edge of every pool, all together of at most ``limit`` and at least ``needed`` steps: (n, pools), weight (n,).
 
     ``None`` where there are too many to look at.

@@ -63,10 +63,10 @@ class Annealing:
     def of(search: SearchContext, root: Root, met: Sequence[Covering]) -> Annealing | None:
         """From the covering of least weight of every model phase, among those that the decomposition met.
 
-        ``None`` where a phase has none, or where sums over instances do not say all, since one may be lost. Templates of
-        several model phases never come here: there is no decomposition of them.
+        ``None`` where a phase has none, or where sums over instances do not say all, since one or a region may be lost.
+        Templates of several model phases never come here: there is no decomposition of them.
         """
-        if search.small.spared.any():
+        if search.small.spared.any() or search.small.surviving.any():
             return None
         start, weight = np.zeros(len(search.columns), dtype=np.int64), root.lagrangian.weight
         for p in np.flatnonzero(search.small.demand > 0).tolist():

@@ -13,15 +13,15 @@ from coralopt.types import Ints
 
 
 def rest_of(problem: AllocationProblem, columns: Columns, counts: Ints) -> AllocationProblem | None:
-    """The demand and the supply that settled instances leave; ``None`` where they do not fit, or one may be lost.
+    """The demand and the supply that settled instances leave; ``None`` where they do not fit, or some may be lost.
 
     Args:
         problem: A problem without routes of which ``adds_up`` holds.
         columns: Its columns.
         counts: int64 (N,), settled instances.
     """
-    if problem.spared.any():
-        # What one instance may be lost from is the whole, not what is left.
+    if problem.spared.any() or problem.surviving.any():
+        # What one instance or region may be lost from is the whole, not what is left.
         return None
     used = np.flatnonzero(counts)
     template, region, count = columns.template[used], columns.region[used], counts[used]

@@ -206,8 +206,8 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
 def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floats) -> None:
     """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms."""
     small, limits, count = search.small, search.limits, float(values.sum())
-    if small.routes:
-        if small.plain:
+    if small.routes or small.surviving.any():
+        if small.plain or not small.routes:
             choose_among(search, met)
         return
     if count >= limits.many_instances:

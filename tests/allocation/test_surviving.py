@@ -1,0 +1,97 @@
+"""What serves a model phase and survives the loss of a region: bounds against enumeration of amounts and of counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operator_problems import best_operated_by_enumeration, operated_problems
+
+from coralopt.allocation import (
+    AllocationProblem,
+    AllocationSearchOptions,
+    SearchLimits,
+    SideConstraint,
+    solve_allocation,
+)
+from coralopt.allocation.bounds.decomposition import MasterState, best_prices
+from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound
+from coralopt.allocation.bounds.surviving import surviving_cover
+from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.reductions import reduce_problem
+from coralopt.errors import InfeasibleError
+from coralopt.solving import SolveOptions
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), regions=st.sampled_from((2, 3)), edges=st.sampled_from((3, 2_000)))
+def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int) -> None:
+    """Over every combination of amounts; with few edges, never above it. So is what stands beside one more instance."""
+    rng, grid = np.random.default_rng(seed), 12
+    sizes = [rng.integers(1, grid + 1, int(rng.integers(0, 4))) for _ in range(regions)]
+    weights = [rng.uniform(0.0, 9.0, len(some)) for some in sizes]
+    tables = [covering_table(some, own, grid)[0] for some, own in zip(sizes, weights, strict=True)]
+    needed = rng.integers(0, grid + 1, regions)
+
+    def least(amounts: np.ndarray, own: list[np.ndarray]) -> float:
+        weight = sum(table[amounts[:, r]] for r, table in enumerate(own))
+        total = amounts.sum(axis=1)
+        fits = (total >= grid) & (total[:, None] - amounts >= needed).all(axis=1)
+        return float(np.min(weight[fits], initial=np.inf))
+
+    every = np.array(list(product(range(grid + 1), repeat=regions)))
+    truth = least(every, tables)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coralopt.allocation.bounds.surviving.EDGES", edges)
+        cover = surviving_cover(tables, needed)
+    assert cover.least <= truth + 1e-9
+    if edges == 2_000 and np.isfinite(cover.limit):
+        assert cover.least == pytest.approx(truth)
+    for r in range(regions):
+        for size, weight in zip(sizes[r].tolist(), weights[r].tolist(), strict=True):
+            forced = list(tables)
+            forced[r] = weight + tables[r][np.maximum(np.arange(grid + 1) - size, 0)]
+            bound = float(cover.with_one(r, np.array([size]), np.array([weight]))[0])
+            assert bound <= least(every, forced) + 1e-9
+            assert bound >= min(cover.least, cover.limit) - 1e-9 or edges == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problem=operated_problems(("survive", "budget", "region", "starts")),
+    seed=st.integers(0, 1000),
+    gap=st.sampled_from((0.0, 0.05)),
+)
+def test_bounds_and_answers_are_those_of_enumeration(problem: AllocationProblem, seed: int, gap: float) -> None:
+    """At any prices no bound, and no bound of a column of the best allocation, is above its cost; the search finds it."""
+    if len(problem.region_names) > 1 and not any(row.measure == "tokens_s" for row in problem.side_constraints):
+        lost = SideConstraint("lost", "least", "tokens_s", 0.5, (0,), tuple(range(1, len(problem.region_names))))
+        problem = replace(problem, side_constraints=(*problem.side_constraints, lost))
+    truth = best_operated_by_enumeration(problem)
+    limits = AllocationSearchOptions(limits=SearchLimits(direct_columns=0, many_instances=0))
+    options = SolveOptions(rel_gap=gap, abs_gap=1e-7, time_limit=30.0)
+    if truth is None:
+        with pytest.raises(InfeasibleError):
+            solve_allocation(problem, options=options, search=limits)
+        return
+    result = solve_allocation(problem, options=options, search=limits)
+    limit = float(truth) * (1 + 1e-9) + 1e-9
+    assert result.bound_usd_h <= limit
+    assert float(truth) - 1e-6 <= result.cost_usd_h <= float(truth) * (1 + gap) / (1 - gap) + 1e-6
+    small = reduce_problem(problem).problem
+    if not (small.demand > 0).any():
+        return
+    columns = Columns.of(small)
+    prices = np.random.default_rng(seed).uniform(0, 3, small.price.shape)
+    root = lagrangian_bound(small, columns, prices, 1000)
+    assert root.bound <= limit
+    counts = columns.counts(solve_allocation(small, options=SolveOptions(rel_gap=0.0, abs_gap=1e-9)).allocation)
+    assert (root.column_bounds[counts > 0] <= limit).all()
+    if small.adds_up:
+        parts = best_prices(small, columns, np.arange(len(columns)), MasterState(prices), "highs")
+        assert parts.bound <= limit
+        assert (parts.column_bounds[counts > 0] <= limit).all()
