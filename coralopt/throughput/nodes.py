@@ -215,7 +215,8 @@ def step_work(phase: ModelPhase, configuration: NodeConfiguration, times: LayerT
     budget = phase.serving.step_tokens
     arriving, passes = batch / lengths_out, prompt_passes(computed, batch, budget)
     share = np.minimum(1.0, arriving * passes)
-    carried = arriving * computed / share
+    # Whole prompts exactly: at 64 tokens of a step its time is another one.
+    carried = np.where(share < 1.0, computed / passes, arriving * computed)
     # The k-th pass of a prompt attends to what a cache holds of it and to the k - 1 before it as well.
     before = cached + (computed / passes) * (passes - 1) / 2
     earlier_ms = pair_ms(phase.model, configuration) * carried * before

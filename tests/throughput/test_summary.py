@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
@@ -97,6 +97,17 @@ def phase_of(model: ModelArchitecture, phase: str, prefill_ms: float = 1000.0, d
             (0.99, replace(SERVING_PRESETS["engine"], admission="reserve", step_tokens=8192)),
         ]
     ),
+)
+@example(
+    # A prompt beside seven sequences makes just the 64 tokens from which on a step is no short one.
+    model=SPARSE,
+    node=NODES[0],
+    stages=5,
+    role=FIRST,
+    j=6,
+    slo=(200.0, 15.0),
+    lengths=(57, 190),
+    engine=(None, replace(SERVING_PRESETS["engine"], step_tokens=512)),
 )
 def test_mixed_cell_equals_slow_recomputation(
     model: ModelArchitecture,
