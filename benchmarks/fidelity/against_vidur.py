@@ -1,8 +1,9 @@
-"""Our simulator against Vidur's: Llama-2-7B on one A100, its Sarathi scheduler, equal times of a layer's kernels.
+"""Our simulator against Vidur's: Llama-2-7B on A100s, its Sarathi scheduler, equal times of a layer's kernels.
 
 Vidur's source holds medians of the layer's matrix products, norms and activations by the tokens of a step; attention, whose
 profile is too large for copies of the source, is a line of A100's data sheet. Both simulators get these and no others: Vidur
-puts a step together from the parts, we from whole prompts, whole decode steps and :func:`mixed_ms`.
+puts a step together from the parts, we from whole prompts, whole decode steps and :func:`mixed_ms`. Several instances take
+their requests in turn; stages of a pipeline pass on activations with our times for that.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ import numpy as np
 
 from benchmarks.fidelity.rows import Row
 from coralopt import Plan, plan_scenario, scenario_from_mapping
+from coralopt.placement import Placement, Stage
+from coralopt.planning.promise.games import planned_placement
+from coralopt.planning.stages import StageTables
 from coralopt.simulation import simulate
 from coralopt.simulation.fidelity import deviation
 from coralopt.simulation.state import BLOCK
-from coralopt.throughput import FIRST
-from coralopt.throughput.nodes import cache_bytes, free_bytes
+from coralopt.templates import scenario_tables
+from coralopt.throughput import stage_role
+from coralopt.throughput.nodes import HOP_MS, cache_bytes, free_bytes
 from coralopt.types import Floats
 from coralopt.workload import Trace
 
 LOADS, SPEED_LOAD = (0.4, 0.7, 0.9), 0.7
+#: (instances, stages of each), with the loads of one A100.
+LARGER = ((3, 1), (1, 2), (1, 4), (2, 2))
 REQUESTS, MANY_REQUESTS = 3000, 20_000
 BAR = (0.05, 0.08)
 FASTER = 20.0
@@ -65,6 +72,15 @@ def rows(vidur: Path | None, python: str) -> list[Row]:
         note = f"{theirs['restarts']} preemptions there" if theirs["restarts"] else ""
         result.append(Row("Vidur", case, (ttft, tpot), BAR if chunk == 2048 else None, note))
     plan = plans[2048]
+    for instances, stages in LARGER:
+        larger = _larger(plan, instances, stages)
+        for load in LOADS:
+            trace = _trace(load * larger.instances[0].tokens_s * instances / OUTPUT, REQUESTS)
+            theirs, (ours, _) = _play(vidur, python, larger, trace, products), _ours(larger, trace)
+            ttft, tpot = (deviation(np.array(theirs[key]), ours[key]).latency for key in ("ttft_ms", "tpot_ms"))
+            what = f"{instances} x " * (instances > 1) + (f"pipeline of {stages} A100" if stages > 1 else "one A100")
+            note = f"{theirs['restarts']} preemptions there" if theirs["restarts"] else ""
+            result.append(Row("Vidur", f"Llama-2-7B, {what}, load {load:g}", (ttft, tpot), BAR, note))
     trace = _trace(SPEED_LOAD * plan.instances[0].tokens_s / OUTPUT, MANY_REQUESTS)
     theirs, (_, seconds) = _play(vidur, python, plan, trace, products), _ours(plan, trace)
     ratio = theirs["seconds"] / seconds
@@ -137,6 +153,17 @@ def _plan(products: Floats, chunk: int) -> Plan:
     return plan_scenario(scenario_from_mapping(document, source="the comparison with Vidur"))
 
 
+def _larger(plan: Plan, instances: int, stages: int) -> Plan:
+    """The plan with so many instances of so many equal stages, one node each, in the place of its one node."""
+    scenario = plan.resolved
+    document = {**plan.scenario, "pruning": {"max_nodes": stages, "memory_ratio": 1000}}
+    scenario = scenario_from_mapping(document, source="the comparison with Vidur")
+    tables, phase = StageTables(scenario, scenario_tables(scenario)), scenario.model_phases[0]
+    placement = Placement(stages=(Stage(layers=LAYERS // stages, nodes=(1,)),) * stages)
+    instance = planned_placement(scenario, phase, tables, placement).model_copy(update={"count": instances})
+    return plan.model_copy(update={"instances": (instance,), "scenario": document})
+
+
 def _trace(rate: float, requests: int) -> Trace:
     """Poisson arrivals, lognormal lengths, ends cut so that the model takes them."""
     draw = np.random.default_rng(0)
@@ -162,8 +189,11 @@ def _play(vidur: Path, python: str, plan: Plan, trace: Trace, products: Floats) 
     """The trace through Vidur, with as many sequences, blocks of KV cache and tokens a step as the plan has."""
     scenario = plan.resolved
     phase, configuration = scenario.model_phases[0], scenario.configurations[0]
-    room = free_bytes(phase, configuration, FIRST, 1)[LAYERS]
-    block = BLOCK * LAYERS * cache_bytes(phase.model, configuration, 1.0)
+    instance = plan.instances[0]
+    count = len(instance.stages)
+    layers = LAYERS // count
+    room = min(free_bytes(phase, configuration, stage_role(s, count), count)[layers] for s in range(count))
+    block = BLOCK * layers * cache_bytes(phase.model, configuration, 1.0)
     job = {
         "model": "meta-llama/Llama-2-7b-hf",
         "arrival_s": trace.arrival_s.tolist(),
@@ -172,7 +202,13 @@ def _play(vidur: Path, python: str, plan: Plan, trace: Trace, products: Floats) 
         "products_ms": products.tolist(),
         "attention_ms": ATTENTION,
         "other_ms": OTHER_MS,
-        "batch": plan.instances[0].stages[0].nodes[0].batch,
+        "replicas": instance.count,
+        "stages": count,
+        "hop_ms": HOP_MS,
+        # Embedding at the first stage, and activations sent by all but the last, a token.
+        "embed_ms": phase.model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6),
+        "send_ms": phase.model.hidden * 2.0 / (configuration.network_gb_s * 1e6),
+        "batch": count * min(stage.nodes[0].batch for stage in instance.stages),
         "chunk": scenario.serving.step_tokens,
         "blocks": int(room // block),
     }

@@ -24,6 +24,7 @@ def main(source: str, job_file: str, answer_file: str) -> None:
         ClusterConfig,
         MetricsConfig,
         ReplicaConfig,
+        RoundRobinGlobalSchedulerConfig,
         SarathiSchedulerConfig,
         SimulationConfig,
         SyntheticRequestGeneratorConfig,
@@ -42,7 +43,12 @@ def main(source: str, job_file: str, answer_file: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         metrics = MetricsConfig(write_metrics=False, store_plots=False, enable_chrome_trace=False, output_dir=folder)
         metrics.output_dir = folder
-        replica = ReplicaConfig(model_name=job["model"], device="a100", network_device="a100_pairwise_nvlink")
+        replica = ReplicaConfig(
+            model_name=job["model"],
+            device="a100",
+            network_device="a100_pairwise_nvlink",
+            num_pipeline_stages=job["stages"],
+        )
         scheduler = SarathiSchedulerConfig(
             batch_size_cap=job["batch"],
             block_size=16,
@@ -50,7 +56,12 @@ def main(source: str, job_file: str, answer_file: str) -> None:
             chunk_size=job["chunk"],
             watermark_blocks_fraction=0.0,
         )
-        cluster = ClusterConfig(num_replicas=1, replica_config=replica, replica_scheduler_config=scheduler)
+        cluster = ClusterConfig(
+            num_replicas=job["replicas"],
+            replica_config=replica,
+            global_scheduler_config=RoundRobinGlobalSchedulerConfig(),
+            replica_scheduler_config=scheduler,
+        )
         config = SimulationConfig(
             cluster_config=cluster,
             metrics_config=metrics,
@@ -104,14 +115,24 @@ def _predictor(job: dict[str, Any]) -> type:
         ]
         return float(attention["launch"] + attention["pair"] * sum(chunks)) if chunks else 0.0
 
+    def at_stage(self: _External, batch: _External, stage: int) -> _External:
+        self.stage = stage
+        return BaseExecutionTimePredictor.get_execution_time(self, batch, stage)
+
     def other(self: _External, batch: _External) -> float:
-        return float(job["other_ms"])
+        """Head and host at the last stage; embedding at the first; what passing activations on takes at all but the last."""
+        last = self.stage == job["stages"] - 1
+        if job["stages"] == 1:
+            return float(job["other_ms"])
+        each = job["embed_ms"] * (self.stage == 0) + job["send_ms"] * (not last)
+        return float(job["other_ms"] * last + job["hop_ms"] + each * batch.total_num_tokens)
 
     methods: dict[str, Any] = dict.fromkeys(BaseExecutionTimePredictor.__abstractmethods__, nothing)
     methods["_get_mlp_layer_up_proj_execution_time"] = of_tokens
     methods["_get_attention_decode_execution_time"] = decodes
     methods["_get_attention_prefill_execution_time"] = prompts
     methods["_get_sampler_e2e_time"] = other
+    methods["get_execution_time"] = at_stage
     return type("JobTimes", (BaseExecutionTimePredictor,), methods)
 
 

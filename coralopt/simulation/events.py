@@ -29,11 +29,37 @@ from coralopt.simulation.turns import open_gate
 
 @compiled
 def free_slot(state: State, k: int, stages: int) -> int:
-    """A slot for one more micro-batch in flight from a first node; one a stage, ``NIL`` when all are taken."""
+    """The slot that has been free longest for one more micro-batch in flight from a first node; one a stage, ``NIL`` when
+    all are taken."""
+    best = NIL
     for slot in range(stages):
-        if state.slots[k, slot] == 0:
-            return slot
-    return NIL
+        if state.slots[k, slot] == 0 and (best == NIL or state.freed_at[k, slot] < state.freed_at[k, best]):
+            best = slot
+    return best
+
+
+@compiled
+def longest_wait(state: State, k: int) -> float:
+    """Since when those at the head of a node's lists have waited; infinite where nobody does."""
+    since = np.inf
+    if state.decode_list[k, 2] > 0:
+        since = state.requests[state.decode_list[k, 0]].ready
+    if state.prompt_list[k, 2] > 0:
+        since = min(since, state.requests[state.prompt_list[k, 0]].ready)
+    return float(since)
+
+
+@compiled
+def chosen_until(state: State, k: int, slot: int) -> float:
+    """When the micro-batch that takes a slot was chosen: as soon as there were both the slot and somebody who waits.
+
+    Whoever came while the first node was still busy with others is not in it. Those whose memory was taken go back.
+    """
+    while state.decode_list[k, 2] > 0 and state.requests[state.decode_list[k, 0]].evicted:
+        send_back(state, pop(state.requests, state.decode_list, k), state.nodes[k].instance)
+    while state.prompt_list[k, 2] > 0 and state.requests[state.prompt_list[k, 0]].evicted:
+        send_back(state, pop(state.requests, state.prompt_list, k), state.nodes[k].instance)
+    return float(max(longest_wait(state, k), state.freed_at[k, slot]))
 
 
 @compiled
@@ -77,17 +103,26 @@ def try_start(state: State, k: int) -> None:
             pairs = attending
             append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
     else:
-        slot, most = NIL, node.batch
+        slot, most, until = NIL, node.batch, np.inf
+        whole = instance.phase == MIXED and instance.stages > 1
+        if whole and node.stage > 0:
+            # A micro-batch passes through all stages as it was chosen.
+            until = longest_wait(state, k)
         if node.stage == 0:
             slot = free_slot(state, k, instance.stages)
             if slot == NIL:
                 return
-            # A fair share, so that as many micro-batches as stages are in flight. With nobody at work, all that
-            # wait were preempted (one of another first node may have taken their memory), and go back below.
-            most = min(most, max(1, (node.active + instance.stages - 1) // instance.stages))
+            if whole:
+                until = chosen_until(state, k, slot)
+            else:
+                # A fair share, so that as many micro-batches as stages are in flight. With nobody at work, all that
+                # wait were preempted (one of another first node may have taken their memory), and go back below.
+                most = min(most, max(1, (node.active + instance.stages - 1) // instance.stages))
         while state.decode_list[k, 2] > 0 and decodes < most:
+            record = state.requests[state.decode_list[k, 0]]
+            if record.ready > until:
+                break
             request = pop(state.requests, state.decode_list, k)
-            record = state.requests[request]
             if node.stage == 0 and record.evicted:
                 send_back(state, request, node.instance)
                 continue
@@ -102,10 +137,12 @@ def try_start(state: State, k: int) -> None:
         goes_on = decodes > 0
         while state.prompt_list[k, 2] > 0 and decodes + prompt_tokens < node.chunk:
             record = state.requests[state.prompt_list[k, 0]]
+            if node.stage == 0 and record.evicted:
+                send_back(state, pop(state.requests, state.prompt_list, k), node.instance)
+                continue
+            if record.ready > until:
+                break
             if node.stage == 0:
-                if record.evicted:
-                    send_back(state, pop(state.requests, state.prompt_list, k), node.instance)
-                    continue
                 if record.prefilled > record.cached:
                     goes_on = True
                 elif goes_on and record.prefill_admitted > chosen_at:
@@ -154,6 +191,7 @@ def finish_batch(state: State, k: int) -> None:
         prefilling = record.prefilled < record.target
         if node.stage + 1 < holder.stages:
             following = state.routes[request, offset + node.stage + 1]
+            record.ready = now
             if prefilling:
                 append(state.requests, state.prompt_list, following, request)
             else:
@@ -169,6 +207,7 @@ def finish_batch(state: State, k: int) -> None:
             first = state.routes[request, offset]
             state.slots[first, record.slot] -= 1
             if state.slots[first, record.slot] == 0:
+                state.freed_at[first, record.slot] = now
                 touch_node(state, first)
         if prefilling:
             record.prefilled += record.chunk
@@ -178,6 +217,7 @@ def finish_batch(state: State, k: int) -> None:
                     send_back(state, request, node.instance)
                     continue
                 first = state.routes[request, offset]
+                record.ready = now
                 put_first(state.requests, state.prompt_list, first, request)
                 touch_node(state, first)
                 continue
@@ -202,6 +242,7 @@ def finish_batch(state: State, k: int) -> None:
             append(state.requests, state.batch_list, k, request)
         elif record.decoding:
             first = state.routes[request, offset]
+            record.ready = now
             append(state.requests, state.decode_list, first, request)
             touch_node(state, first)
         else:

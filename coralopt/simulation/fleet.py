@@ -80,6 +80,7 @@ def empty_state(
         prompt_list=empty_lists(0),
         batch_list=empty_lists(0),
         slots=np.zeros((0, stages), dtype=np.int64),
+        freed_at=np.zeros((0, stages)),
         tables=tables.tables,
         tokens=tables.tokens,
         values=tables.values,
@@ -266,6 +267,7 @@ class Fleet:
             ),
             **dict.fromkeys(("decode_list", "prompt_list", "batch_list"), empty_lists(len(nodes))),
             "slots": np.zeros((len(nodes), state.slots.shape[1]), dtype=np.int64),
+            "freed_at": np.zeros((len(nodes), state.slots.shape[1])),
             # One event a busy node.
             "heap_time": np.zeros(len(nodes)),
             "heap_what": np.zeros((len(nodes), 3), dtype=np.int64),

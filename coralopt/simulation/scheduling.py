@@ -468,6 +468,7 @@ def admit(state: State, instance: int) -> None:
         if holder.phase != PREFILL:
             join(state, request, instance)
         first = state.routes[request, offset]
+        record.ready = now
         append(state.requests, state.prompt_list, first, request)
         touch_node(state, first)
 
@@ -483,6 +484,7 @@ def begin_decoding(state: State, request: int, instance: int) -> None:
             state.nodes[state.routes[request, offset + stage]].active += 1
         record.decoding = 1
     first = state.routes[request, offset]
+    record.ready = state.clock[0].now
     append(state.requests, state.decode_list, first, request)
     touch_node(state, first)
 

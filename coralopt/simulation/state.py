@@ -50,6 +50,8 @@ REQUEST = np.dtype(
         # time between a preemption and being back at decoding.
         ("latest", "f8"),
         ("away", "f8"),
+        # Since when it has waited for its next round at the first node.
+        ("ready", "f8"),
         # Tokens of passes that a preemption made worthless, and how often memory was taken away.
         ("wasted", "i4"),
         ("preempted", "i4"),
@@ -271,6 +273,8 @@ class State(NamedTuple):
     batch_list: Ints
     #: int64 (K, W): sequences of each micro-batch in flight that have not come back to this first node.
     slots: Ints
+    #: float64 (K, W): when the last micro-batch of each slot was back.
+    freed_at: Floats
     #: Stage times, see :class:`coralopt.simulation.times.TimeTables`.
     tables: Records
     tokens: Floats

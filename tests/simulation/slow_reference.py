@@ -40,6 +40,8 @@ class SlowRequest:
     decode: SlowInstance | None = None
     nodes: dict[str, list[SlowNode]] = field(default_factory=dict)
     batch: dict[str, int] = field(default_factory=dict)
+    #: Since when it has waited at the first node.
+    ready: float = 0.0
     times: dict[str, float] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)
 
@@ -91,6 +93,8 @@ class SlowNode:
     decodes: deque[SlowRequest] = field(default_factory=deque)
     prompts: deque[SlowRequest] = field(default_factory=deque)
     in_flight: list[dict[str, int]] = field(default_factory=list)
+    #: When micro-batches were back, oldest first; those whose places others took are left out.
+    back: deque[float] = field(default_factory=deque)
     sent_at: float = 0.0
     received_at: float = 0.0
     busy_s: float = 0.0
@@ -391,6 +395,7 @@ class Reference:
                 request.times["prefill_admitted"] = self.now
             instance.at_work.append(request)
             nodes[0].prompts.append(request)
+            request.ready = self.now
             self.touched_nodes[nodes[0]] = None
 
     @staticmethod
@@ -449,6 +454,7 @@ class Reference:
                 node.active += 1
         request.decoding = True
         nodes[0].decodes.append(request)
+        request.ready = self.now
         self.touched_nodes[nodes[0]] = None
 
     def leave(self, request: SlowRequest, instance: SlowInstance | None) -> None:
@@ -530,14 +536,25 @@ class Reference:
                 node.prompts[0].chunk = own
                 taken.append(node.prompts.popleft())
         else:
-            most, context = node.batch, 0
+            most, context, chosen = node.batch, 0, math.inf
+            whole = instance.phase == "mixed" and stages > 1
+            if whole and node.stage > 0:
+                chosen = min((w[0].ready for w in (node.decodes, node.prompts) if w), default=math.inf)
             if node.stage == 0:
                 node.in_flight = [batch for batch in node.in_flight if batch["left"]]
                 if len(node.in_flight) >= stages:
                     return
-                # None at work: those that wait were all preempted, and go back below.
-                most = min(most, max(1, -(-node.active // stages)))
-            while node.decodes and decodes < most:
+                if whole:
+                    for waiting in (node.decodes, node.prompts):
+                        while waiting and waiting[0].evicted:
+                            self.send_back(waiting.popleft(), instance)
+                    # A micro-batch is chosen once there is a place in the pipeline and somebody who waits.
+                    place = node.back[0] if len(node.back) + len(node.in_flight) == stages else 0.0
+                    chosen = max(place, min((w[0].ready for w in (node.decodes, node.prompts) if w), default=math.inf))
+                else:
+                    # None at work: those that wait were all preempted, and go back below.
+                    most = min(most, max(1, -(-node.active // stages)))
+            while node.decodes and decodes < most and node.decodes[0].ready <= chosen:
                 request = node.decodes.popleft()
                 if node.stage == 0 and request.evicted:
                     self.send_back(request, instance)
@@ -556,6 +573,8 @@ class Reference:
                 if node.stage == 0 and request.evicted:
                     self.send_back(node.prompts.popleft(), instance)
                     continue
+                if request.ready > chosen:
+                    break
                 if ahead:
                     new = request.prefilled == request.cached
                     if new and taken_on and request.times["prefill_admitted"] > node.span[0]:
@@ -571,6 +590,8 @@ class Reference:
             if taken:
                 ms = self.time(node, decodes, context, 1 if prompt_tokens else 0, prompt_tokens, pairs)
                 if node.stage == 0:
+                    if len(node.back) + len(node.in_flight) == stages:
+                        node.back.popleft()
                     batch = {"left": len(taken)}
                     node.in_flight.append(batch)
                     for request in taken:
@@ -596,6 +617,7 @@ class Reference:
             prompt = request.prefilled < request.target
             if node.stage + 1 < len(instance.stages):
                 following = route[node.stage + 1]
+                request.ready = self.now
                 (following.prompts if prompt else following.decodes).append(request)
                 self.touched_nodes[following] = None
                 continue
@@ -606,6 +628,7 @@ class Reference:
             else:
                 request.batch["left"] -= 1
                 if request.batch["left"] == 0:
+                    route[0].back.append(self.now)
                     self.touched_nodes[route[0]] = None
             if prompt:
                 request.prefilled += request.chunk
@@ -614,6 +637,7 @@ class Reference:
                         self.send_back(request, instance)
                     else:
                         route[0].prompts.appendleft(request)
+                        request.ready = self.now
                         self.touched_nodes[route[0]] = None
                     continue
                 if request.generated:

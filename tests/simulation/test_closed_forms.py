@@ -116,3 +116,13 @@ def test_a_prompt_waits_for_the_step_that_was_chosen_before_it_came(ahead: bool,
     # Alone it waits for nobody.
     alone = case_of([blueprint], np.array([0.0, 0.5]), outputs=9, async_scheduling=ahead).play().state
     assert alone.requests["first_token"] == pytest.approx([0.010, 0.510])
+
+
+def test_a_pipeline_chooses_micro_batches_as_soon_as_there_is_a_place() -> None:
+    """Two stages of 10 ms. The second prompt takes the second place at once and starts when the first node is idle; the
+    third, which comes before that, misses it and goes with what the first micro-batch brings back."""
+    blueprint = instance_of(MIXED, 2, batch=4)
+    blueprint.nodes["chunk"], blueprint.nodes["limit"] = 100, 8
+    state = case_of([blueprint], np.array([0.0, 0.002, 0.005]), outputs=9).play().state
+    assert state.requests["first_token"] == pytest.approx([0.020, 0.030, 0.040])
+    assert state.requests["finish"] == pytest.approx(np.array([0.020, 0.030, 0.040]) + 8 * 0.020)
