@@ -19,7 +19,8 @@ and with a column of phase m of weight w only if sum_m' D_m'(alpha) - D_m(alpha)
 cannot be in an allocation better than the best one known goes; the rest is one integer programme for any back end.
 
 Where nothing but money binds, lambda is 0 and D_m(alpha) the least cost of each phase at share alpha: the coverings behind
-the largest alpha that the inequality allows are an allocation, and the search ends with them.
+the largest alpha that the inequality allows are an allocation, and the search ends with them. Where a budget binds beside
+other rows, the share is bracketed by what shares cost (:mod:`coralopt.allocation.within_budget`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.search.part import TOLERANCE, eased_limits
 from coralopt.allocation.side_constraints import SidePrices
+from coralopt.allocation.within_budget import Bracket, budget_of, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.solving import Backend, Capability, SolveOptions, get_backend, heeded, require_backend, solve_matrix
 from coralopt.types import Bools, Floats, Ints
@@ -149,6 +151,10 @@ def largest_factor(
             best, factor = allocation, reached
         return able
 
+    def served_by(allocation: Allocation) -> float:
+        """The share that an allocation serves, or -1 where it cannot be; the best one is kept."""
+        return float(_served_factor(small, allocation)) if keep(allocation) else -1.0
+
     def search(chosen: Ints, nodes: int | None, share: float) -> float:
         """Keep a better allocation of the chosen columns; a bound on the factor over these."""
         left = deadline - time.perf_counter()
@@ -181,6 +187,11 @@ def largest_factor(
         counts = knapsacks.covering(fits - less) if less < fits else None
         if counts is not None and keep(columns.allocation(counts)):
             break
+    budget = budget_of(small)
+    if budget is not None:
+        bracket = Bracket(float(max(factor, Fraction(0))), bound)
+        narrow(small, budget, bracket, served_by, backend, options, deadline)
+        bound = bracket.bound
     order = np.argsort(prices, kind="stable")
     first = np.union1d(order[: limits.first_columns], np.flatnonzero(relaxation.x > 1e-9))
     first = joined([first, *priced.least(priced.cost, limits.cheapest)])

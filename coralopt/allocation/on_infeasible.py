@@ -101,9 +101,9 @@ def solve_or_serve_less(
     left = rest_of_time()
     if on_infeasible == "shortfall":
         return Served(solve_allocation(problem, solver, left, search), problem)
-    # A second programme follows, so the first one gets half of the time.
-    half = left if left.time_limit is None else replace(left, time_limit=left.time_limit / 2)
-    factor = largest_factor(strict, solver, half)
+    # A second programme follows, which begins with what the first one found.
+    most = left if left.time_limit is None else replace(left, time_limit=0.7 * left.time_limit)
+    factor = largest_factor(strict, solver, most)
     scaled = strict.scaled(factor.demand, float(factor.factor))
     result = solve_allocation(scaled, solver, rest_of_time(), replace(search, start=factor.allocation))
     return Served(result, scaled, factor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from dataclasses import replace
 from fractions import Fraction
 from types import ModuleType
@@ -43,6 +44,7 @@ from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, sol
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.side_constraints import open_constraints
+from coralopt.allocation.within_budget import Bracket, budget_of, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
 from coralopt.solving import Limit, Reason, SolveOptions, Termination, get_backend, matrix_from_pyomo, solve_matrix
 
@@ -205,6 +207,31 @@ def budgeted(usd_h: float, **parts: Any) -> AllocationProblem:
         side_constraints=(SideConstraint("budget", "most", "usd_h", usd_h),),
         **parts,
     )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problem=operated_problems(("budget", "supply", "region", "replicas", "starts")), gap=st.sampled_from((0.0, 0.05))
+)
+def test_rents_of_shares_bracket_the_largest(problem: AllocationProblem, gap: float) -> None:
+    """Whatever it asks about: the largest share by enumeration stays inside, and what is served is served."""
+    truth, budget = largest_factor_by_enumeration(problem), budget_of(problem)
+    if truth is None or truth == 0 or budget is None or not (problem.demand > 0).any():
+        return
+    idle, needed = replace(problem, demand=np.zeros_like(problem.demand)), problem.demand > 0
+
+    def keep(allocation: Allocation) -> float:
+        served = np.zeros(len(problem.demand))
+        np.add.at(
+            served, problem.phase[allocation.template], problem.throughput[allocation.template] * allocation.count
+        )
+        share = (served[needed] / problem.demand[needed]).min()
+        return min(1.0, float(share)) if idle.check(allocation).feasible else -1.0
+
+    bracket = Bracket(0.0, 1.0)
+    narrow(problem, budget, bracket, keep, get_backend("highs"), SolveOptions(rel_gap=gap), time.perf_counter() + 5)
+    assert bracket.served <= float(truth) + 1e-9
+    assert bracket.bound >= float(truth) - 1e-9
 
 
 def test_share_under_a_budget_is_that_of_the_cheapest_coverings() -> None:

@@ -1,0 +1,110 @@
+r"""The largest share of the demand within a budget, by what shares cost at least.
+
+A share alpha of every demand can be served within a budget b exactly if its least rent C(alpha), all other constraints as
+they are, is at most b. C grows with alpha, so alpha is bracketed: an allocation of rent b or less serves what it serves, and
+where the proven bound on C(alpha) is above b nothing serves alpha or more. Coverings of whole instances are behind that
+bound, which is what one programme over all shares at once does not have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from coralopt.allocation.problem import Allocation, AllocationProblem
+from coralopt.allocation.search.options import AllocationSearchOptions
+from coralopt.allocation.search.solve import solve_allocation
+from coralopt.allocation.side_constraints import SideConstraint
+from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.solving import Backend, SolveOptions
+from coralopt.solving.tolerance import TOLERANCE
+
+#: Share of the gap asked for that a proof of a rent may leave, and that shares stay away from where the budget ends.
+PART = 0.4
+#: Shares asked about at most.
+MOST_ROUNDS = 30
+
+
+@dataclass
+class Bracket:
+    """What is known of the largest share.
+
+    Attributes:
+        served: Some allocation serves it.
+        bound: None serves more.
+    """
+
+    served: float
+    bound: float
+
+
+def budget_of(problem: AllocationProblem) -> SideConstraint | None:
+    """The tightest limit on the rent of everything, or ``None``."""
+    rows = [row for row in problem.side_constraints if row.is_rent and row.regions is None]
+    return min(rows, key=lambda row: row.bound, default=None)
+
+
+def narrow(
+    problem: AllocationProblem,
+    budget: SideConstraint,
+    bracket: Bracket,
+    keep: Callable[[Allocation], float],
+    backend: Backend,
+    options: SolveOptions,
+    deadline: float,
+) -> None:
+    """Narrow a bracket until it is within the gap, or nothing new can be asked, or time is up.
+
+    Args:
+        problem: The problem; money counts in its limits only.
+        budget: One of its limits.
+        bracket: What is known; narrowed in place.
+        keep: Looks at an allocation, and says which share it serves within all constraints; -1 where it breaks one.
+        backend: The back end.
+        options: ``rel_gap`` is that of the share.
+        deadline: Value of ``time.perf_counter()`` to stop at.
+    """
+    others = tuple(row for row in problem.side_constraints if row is not budget)
+    paid = replace(problem, side_constraints=others, penalty=0.0, start_penalty=None)
+    limit, step = budget.bound, PART * options.rel_gap
+    rents: dict[float, float] = {}
+    for _ in range(MOST_ROUNDS):
+        if bracket.served >= bracket.bound * (1 - options.rel_gap) or time.perf_counter() >= deadline:
+            break
+        width = bracket.bound - bracket.served
+        share = _next_share(rents, limit, bracket, step * bracket.bound)
+        if share in rents:
+            break
+        left = max(0.5, (deadline - time.perf_counter()) / 2)
+        # Far from the budget a coarse proof says on which side a share is.
+        goal = replace(options, rel_gap=max(step, min(0.01, width / bracket.bound / 8)), time_limit=left)
+        scaled = paid.scaled(share * paid.demand, share)
+        try:
+            result = solve_allocation(scaled, backend, goal, AllocationSearchOptions(explained=False))
+        except InfeasibleError:
+            bracket.bound = share
+            continue
+        except NoSolutionError:
+            break
+        if result.interrupted:
+            break
+        rents[share] = result.cost_usd_h
+        bracket.served = max(bracket.served, keep(result.allocation))
+        if result.bound_usd_h > limit * (1 + TOLERANCE):
+            bracket.bound = share
+
+
+def _next_share(rents: Mapping[float, float], limit: float, bracket: Bracket, step: float) -> float:
+    """Where the rent should be the budget, a step towards the wider side of it, well within the bracket."""
+    below = max(((share, rent) for share, rent in rents.items() if rent <= limit), default=None)
+    above = min(((share, rent) for share, rent in rents.items() if rent > limit), default=None)
+    width = bracket.bound - bracket.served
+    if below and above and above[1] > below[1]:
+        guess = below[0] + (above[0] - below[0]) * (limit - below[1]) / (above[1] - below[1])
+    elif known := below or above:
+        guess = known[0] * limit / max(known[1], 1e-9)
+    else:
+        guess = bracket.served + 0.85 * width
+    guess += step if bracket.bound - guess > guess - bracket.served else -step
+    return min(max(guess, bracket.served + 0.1 * width), bracket.bound - 0.1 * width)
