@@ -94,6 +94,7 @@ class Hours:
         decode_tokens_s: Those of requests that met their decode SLO.
         both_tokens_s: Those of requests that met both SLOs.
         seconds: Wall time.
+        unconfirmed: Plans whose search time ended before their instances were seen to serve the share asked for.
     """
 
     setup: str
@@ -107,6 +108,7 @@ class Hours:
     decode_tokens_s: float
     both_tokens_s: float
     seconds: float
+    unconfirmed: int
 
 
 def scarce_supply(scenario: ResolvedScenario, needed: float, epochs: int, seed: int) -> EpochAvailability:
@@ -180,6 +182,7 @@ def hours_of(
         decode,
         both,
         time.perf_counter() - begin,
+        sum(bool(row.plan.unconfirmed) for row in rows if row.plan is not None),
     )
 
 
@@ -205,6 +208,7 @@ def line(mine: Sequence[Hours], coral: Sequence[Hours]) -> str:
         f"{first.setup:9}{first.case:12}{first.planner:24}{np.mean([h.planned_share for h in mine]):9.0%}{cost:>15.2f}"
         f"{'-' if math.isnan(start) else format(start, '.1%'):>7}{decode:>16.1%}{both:>15.1%}"
         f"{costs:>15.2f}{words[0]:>7}{gain:>15.2f}{words[1]:>7}"
+        + (f"  {unconfirmed} plans not confirmed in time" if (unconfirmed := sum(h.unconfirmed for h in mine)) else "")
     )
 
 

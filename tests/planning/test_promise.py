@@ -437,6 +437,30 @@ def test_a_search_cut_short_takes_what_held_or_missed_least(
     assert verify_plan(plan).ok
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_models_get_a_design_before_time_is_over(
+    late: bool, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time for groups alone, some design comes first; then the search goes on, to the same plan, if it may."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(search, "FOR_GROUPS", 0.0)
+    if late:
+        some = designs.Designs.some_of_each
+
+        def last(self: designs.Designs) -> None:
+            some(self)
+            raise OutOfTimeError
+
+        monkeypatch.setattr(designs.Designs, "some_of_each", last)
+    hurried = CoralPlanner().plan(PlanRequest(small(), options={"time_limit": 3600})).plan
+    assert hurried.unconfirmed == ()
+    assert (hurried.certificate is None) == late
+    assert hurried.lower_bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
+    assert hurried.cost_usd_h >= plan.lower_bound_usd_h * (1 - 1e-9)
+    assert late or hurried.cost_usd_h == plan.cost_usd_h
+    assert verify_plan(hurried).ok
+
+
 def test_work_ends_when_time_is_over() -> None:
     """What tells of itself ends; what does not is done."""
     workers = Workers(seconds=0.0)

@@ -98,7 +98,8 @@ class Designs:
         nodes: int64 (R, C), nodes of each configuration that a region has.
         known: Designs that were seen to hold so far.
         nearest: Model -> of the designs that were seen not to hold the one that missed least, and the share that it met; a
-            share far below the one asked for is only known to be that, and of such designs the dearest has most room.
+            share far below the one asked for is only known to be that, and of such designs the dearest has most room. Of
+            designs that meet it on average, though not surely, the cheapest.
     """
 
     scenario: ResolvedScenario
@@ -139,10 +140,7 @@ class Designs:
         Each gets some design that holds first. Then windows are shared out by what each model's could still cost less, until
         the cheapest of every model is known or the windows are used up.
         """
-        # Nothing is asked of the models of mean requests.
-        models = [model for model in self.ways if self._ways(model)]
-        workers = self.races.workers
-        workers.map(self._first, models)
+        models, workers = self.some_of_each(), self.races.workers
         models = [model for model in models if min(map(self._cost, self._ways(model))) < math.inf]
         total, open_ = WINDOWS * len(models) + sum(map(self._spent, models)), models
         for _ in range(ROUNDS):
@@ -154,6 +152,12 @@ class Designs:
             wanted = [(model, self._spent(model) + share[model]) for model in open_]
             ended = workers.map(lambda one: self._cheaper(*one), wanted)
             open_ = [model for model, known in zip(open_, ended, strict=True) if not known]
+
+    def some_of_each(self) -> list[str]:
+        """Find some design of each model that asks for a share, and name these models: nothing is asked of the others."""
+        models = [model for model in self.ways if self._ways(model)]
+        self.races.workers.map(self._first, models)
+        return models
 
     @property
     def raced(self) -> set[str]:
@@ -375,8 +379,12 @@ class Designs:
         if outcome.holds:
             self.known.append(design)
             return outcome
-        before = self.nearest.get(design.model)
-        if before is None or (outcome.least, design.price) > (before[0], before[1].price):
+        before, target = self.nearest.get(design.model), self.groups[design.groups[0][0]].games.target or 0.0
+        if before is not None and outcome.least == before[0]:
+            nearer = (design.price > before[1].price) == (outcome.least < target)
+        else:
+            nearer = before is None or outcome.least > before[0]
+        if nearer:
             self.nearest[design.model] = outcome.least, design
         return outcome
 

@@ -12,6 +12,7 @@ import contextlib
 import heapq
 import itertools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -49,6 +50,8 @@ GAMES_AT_ONCE = 16
 IN_VAIN = 40
 #: Further games a phase in search of any cover, and as many in search of groups that the pool has room for.
 FURTHER = 100
+#: Part of the time limit after which models without a design get one before the search for cheaper groups goes on.
+FOR_GROUPS = 0.5
 #: Requests that tell about what is possible at best where there is no time for more.
 FEW = 500
 #: Templates of most throughput whose idle instances are looked at then.
@@ -104,7 +107,9 @@ class PromiseSearch:
         # Wherever it is cheapest.
         self.price = [price.min(axis=1) for price in prices]
         digests = [groups.games.digest for groups in self.groups]
-        self.workers = Workers(request.progress, request.solve_options.time_limit)
+        limit = request.solve_options.time_limit
+        self._deadline = math.inf if limit is None else time.monotonic() + limit
+        self.workers = Workers(request.progress, None if limit is None else limit * FOR_GROUPS)
         self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
         # Of designs that cost nothing, those of few GPUs are looked at first, too.
         apart = [np.where(price == 0, FREE_GPU * self._gpus(p)[:, None], price) for p, price in enumerate(prices)]
@@ -146,8 +151,15 @@ class PromiseSearch:
                     groups.games.save()
 
     def _run(self) -> tuple[Served, Mapping[int, Placement]]:
-        served, columns = self._cheapest(frozenset())
-        self.bound = self._bound(served.result.cost_usd_h)
+        try:
+            served, columns = self._of_groups()
+        except OutOfTimeError:
+            # Better some design of each model than cheaper groups, which may serve few requests together.
+            self.workers.go_on(self._deadline - time.monotonic())
+            self.designs.some_of_each()
+            served, columns = self._of_groups()
+        if self._deadline < math.inf:
+            self.workers.go_on(self._deadline - time.monotonic())
         self.designs.search()
         self.chosen = self.designs.in_order
         of_designs = self._without(frozenset()) if self.chosen else None
@@ -155,6 +167,12 @@ class PromiseSearch:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], (served, columns)
         return self._finished(*self._holding(*of_designs))
+
+    def _of_groups(self) -> tuple[Served, GroupColumns]:
+        """The cheapest plan of groups that hold by themselves, and the bound."""
+        served, columns = self._cheapest(frozenset())
+        self.bound = self._bound(served.result.cost_usd_h)
+        return served, columns
 
     def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
         """The cheapest plan of the designs known so far; of other models those that missed least, or, where nothing was

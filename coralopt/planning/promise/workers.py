@@ -38,6 +38,10 @@ class Workers:
         self._failure: BaseException | None = None
         self._deadline = math.inf if seconds is None else time.monotonic() + seconds
 
+    def go_on(self, seconds: float) -> None:
+        """Work may be done again, after time was over or before, and ends after so many seconds."""
+        self._failure, self._deadline = None, time.monotonic() + seconds
+
     def tell(self, what: str, number: int, total: int) -> None:
         """Pass progress on; work that tells of itself ends here as soon as other work has failed, or time is over.
 
