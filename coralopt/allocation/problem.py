@@ -350,6 +350,11 @@ class AllocationProblem(AttachedProblem[Allocation]):
         """float64 (P,): USD/h for one token/s of unmet demand, infinite where all must be met."""
         return np.full(len(self.demand), np.inf) if self.unmet_price is None else self.unmet_price
 
+    def unmet_usd_h(self) -> Floats:
+        """float64 (P,): USD/h for all demand of a phase, infinite where it must be met."""
+        prices = self.unmet_prices()
+        return np.where(np.isfinite(prices), np.where(np.isfinite(prices), prices, 0.0) * self.demand, np.inf)
+
     def tiers_of(self, phase: int) -> tuple[tuple[float, float], ...]:
         """(share of the demand, factor on its price), cheapest first."""
         return self.unmet_tiers[phase] if self.unmet_tiers else ((1.0, 1.0),)

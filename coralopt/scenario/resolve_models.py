@@ -142,17 +142,10 @@ def _check_classes(document: Document, key: str, mistakes: MistakeList) -> None:
     """What classes of requests go with, and what their bounds say of their own lengths."""
     entry, hint = document.models[key], "leave it out, or plan without classes"
     place: tuple[str, ...] = ("models", key)
-    routed = document.kv_transfer != "free" and len(document.pool.regions) > 1 and mode_of(document, key) != "mixed"
     unmet = entry.unmet is not None and entry.unmet.usd_per_1000_requests is not None
-    for path, stated in (
-        ((*place, "variants"), bool(entry.variants)),
-        ((*place, "slo", "attainment"), entry.slo.attainment != "mean"),
+    stated = [
         ((*place, "min_replicas"), entry.min_replicas > 0),
-        ((*place, "survive_region_loss"), entry.survive_region_loss > 0),
-        ((*place, "survive_instance_loss"), entry.survive_instance_loss > 0),
         ((*place, "unmet", "usd_per_1000_requests"), unmet),
-        ((*place, "mode") if entry.mode else ("mode",), mode_of(document, key) == "auto"),
-        (("kv_transfer",), routed),
         (("sharing",), document.sharing is not None),
         (("templates",), document.templates == "on-demand"),
         (("transition",), document.transition != "free"),
@@ -160,11 +153,24 @@ def _check_classes(document: Document, key: str, mistakes: MistakeList) -> None:
         (("demand_cases",), bool(document.demand_cases)),
         (("placement", "latency_budgets"), document.placement.latency_budgets == "free"),
         (("placement", "network"), document.placement.network == "link"),
-    ):
-        if stated:
-            asked = {"kv_transfer": "give kv_transfer: free", "attainment": FOR_A_SHARE}
-            problem = f"is not planned for with classes of requests, which '{key}' has"
-            mistakes.add(path, problem, asked.get(path[-1], hint))
+    ]
+    sent = document.kv_transfer != "free" and len(document.pool.regions) > 1
+    for name, other in document.models.items():
+        # All models are in one programme: what one asks for holds for the classes of another.
+        beside: tuple[str, ...] = ("models", name)
+        mode = mode_of(document, name)
+        stated += [
+            ((*beside, "variants"), bool(other.variants)),
+            ((*beside, "slo", "attainment"), other.slo.attainment != "mean"),
+            ((*beside, "survive_region_loss"), other.survive_region_loss > 0),
+            ((*beside, "survive_instance_loss"), other.survive_instance_loss > 0),
+            ((*beside, "mode") if other.mode else ("mode",), mode == "auto"),
+            (("kv_transfer",), sent and mode != "mixed"),
+        ]
+    for path in dict.fromkeys(path for path, is_stated in stated if is_stated):
+        problem = f"is not planned for with classes of requests, which '{key}' has"
+        asked = {"kv_transfer": "give kv_transfer: free", "attainment": FOR_A_SHARE}
+        mistakes.add(path, problem, asked.get(path[-1], hint))
     for name, part in entry.demand.classes.items():
         inside, lengths = (*place, "demand", "classes", name), _lengths(part)
         if "/" in name:

@@ -173,6 +173,37 @@ def test_what_does_not_add_up_is_refused(model: dict[str, Any], changes: dict[st
         scenario_from_mapping(_document(model, **changes))
 
 
+@pytest.mark.parametrize(
+    ("beside", "changes", "message"),
+    [
+        (
+            {"slo": {"ttft_ms": 900, "tpot_ms": 60}},
+            {},
+            r"models\.phi4-14b\.slo\.attainment: is not planned for with classes",
+        ),
+        ({"mode": "auto"}, {}, r"models\.phi4-14b\.mode: is not planned for with classes"),
+        (
+            {"survive_instance_loss": 0.5},
+            {},
+            r"models\.phi4-14b\.survive_instance_loss: is not planned for with classes",
+        ),
+        ({"variants": {"a": {"quality": 1.0}}}, {}, r"models\.phi4-14b\.variants: is not planned for with classes"),
+        (
+            {"mode": "disaggregated"},
+            {"pool": {"regions": {name: {"configurations": {"1xL40S": 8}} for name in ("us-east-2", "us-central1")}}},
+            r"kv_transfer: is not planned for with classes of requests, which 'llama3.1-8b-instruct' has \(give kv_transfer",
+        ),
+    ],
+)
+def test_models_beside_are_in_the_same_programme(beside: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    """What another model asks for is refused by its place, too: classes would not be in its bounds."""
+    document = _document(**changes)
+    mean = {"ttft_ms": 2000, "tpot_ms": 100, "attainment": "mean"}
+    document["models"]["phi4-14b"] = {"slo": mean, "demand": {"requests_s": 1, "dataset": "azure-conv"}, **beside}
+    with pytest.raises(ScenarioError, match=message):
+        scenario_from_mapping(document)
+
+
 def test_what_to_expect_is_played_whole(plan: Plan) -> None:
     """Classes share instances: played alone, each would find them idle. What looks at models one by one says so."""
     expected = expected_shares(plan)

@@ -156,7 +156,7 @@ def lagrangian_bound(
     ends = [float(table[grid]) for part in tables for table in part.values() if np.isfinite(table[grid])]
     span = SPAN * (total - constant + sum(ends))
     joint = [
-        routed_cover(problem, model, part, unmet * problem.demand, span)
+        routed_cover(problem, model, part, problem.unmet_usd_h(), span)
         for model, part in zip(problem.routes, tables, strict=True)
     ]
     least = [

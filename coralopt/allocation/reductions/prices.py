@@ -112,7 +112,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
     span = margin * (float(whole[np.isfinite(whole)].sum()) + sum(ends))
     bound = float(whole[whole > -np.inf].sum()) - pieces.worth(prices, np.ones(regions))
     for model, part in zip(problem.routes, parts, strict=True):
-        joint = routed_cover(problem, model, part, unmet * problem.demand, span)
+        joint = routed_cover(problem, model, part, problem.unmet_usd_h(), span)
         bound += joint.least
         for q in (q for p in model.phases for q in pools.of_phase(p, regions)):
             whole[q], rests[q] = joint.least, joint.beside(q, np.arange(grid + 1)[::-1])

@@ -96,7 +96,7 @@ class _State:
         """float64 (n,): tokens/s of a phase that one more would serve, and what it serves of others at its worth."""
         rates = self.serves[candidates]
         value = np.minimum(rates[:, [phase]].toarray()[:, 0], self.unmet[phase])
-        if rates.nnz > len(candidates):
+        if rates.nnz > len(candidates) and duals.max() > 0:
             rates.data = duals[rates.indices] * np.minimum(rates.data, np.maximum(self.unmet[rates.indices], 0.0))
             value = np.maximum(value, rates.sum(axis=1) / max(duals[phase], 1e-12 * duals.max()))
         return np.asarray(value)
