@@ -171,7 +171,10 @@ def edits(data: Any) -> Iterator[tuple[str, Place, str]]:
             "huge": 10**30 if isinstance(value, int) else 1e300,
         }
         for way, changed in ways.items():
-            if type(changed) is type(value) and changed == value:
+            # As good as equal: a bound that rounding left a hair below the cost, put in its place.
+            if type(changed) is type(value) and (
+                changed == value or (number and math.isclose(changed, value, rel_tol=1e-8))
+            ):
                 continue
             put(data, place, changed)
             yield way, place, json.dumps(data)
