@@ -1,4 +1,4 @@
-"""Side constraints on the online stage's instances, one at a time, each so tight that it changes the plan.
+"""Side constraints on the online stage's instances, one at a time; most change the plan.
 
 What is asked for follows from the plan without any: its rent, nodes, instances and GPUs.
 """
