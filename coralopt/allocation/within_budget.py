@@ -66,7 +66,9 @@ def narrow(
         deadline: Value of ``time.perf_counter()`` to stop at.
     """
     others = tuple(row for row in problem.side_constraints if row is not budget)
-    paid = replace(problem, side_constraints=others, penalty=0.0, start_penalty=None)
+    # Rent alone counts: neither starts nor transfers.
+    free = tuple(model.scaled(0.0) for model in problem.routes)
+    paid = replace(problem, side_constraints=others, penalty=0.0, start_penalty=None, routes=free)
     limit, step = budget.bound, PART * options.rel_gap
     rents: dict[float, float] = {}
     for _ in range(MOST_ROUNDS):

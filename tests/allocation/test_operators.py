@@ -43,6 +43,7 @@ from coralopt.allocation.bounds.lagrangian import lagrangian_bound
 from coralopt.allocation.bounds.relaxation import dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model import FORMULATIONS
 from coralopt.allocation.model.columns import Columns
+from coralopt.allocation.routes import ModelRoutes, Route
 from coralopt.allocation.side_constraints import open_constraints
 from coralopt.allocation.within_budget import Bracket, budget_of, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError, SolverError
@@ -252,6 +253,30 @@ def test_share_under_a_budget_is_that_of_the_cheapest_coverings() -> None:
     assert largest.gap <= 1e-3
     # Not one column of an integer programme was needed.
     assert largest.survivors == largest.columns
+
+
+def test_transfers_are_no_rent() -> None:
+    """A budget of 2 USD/h rents all that the demand needs; sending caches for 10 USD/h takes nothing from it."""
+    problem = AllocationProblem(
+        usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
+        throughput=np.array([10.0, 10.0]),
+        phase=np.array([0, 1], dtype=np.int32),
+        demand=np.array([10.0, 10.0]),
+        availability=np.array([[4, 0], [0, 4]]),
+        price=np.array([[1.0, np.nan], [np.nan, 1.0]]),
+        running=None,
+        penalty=0.1,
+        phase_names=("m/prefill", "m/decode"),
+        region_names=("a", "b"),
+        configuration_names=("x", "y"),
+        side_constraints=(SideConstraint("budget", "most", "usd_h", 2.0),),
+        routes=(ModelRoutes("m", (Route(((0, 0), (1, 1)), 10.0),)),),
+    )
+    budget, bracket = budget_of(problem), Bracket(0.0, 1.0)
+    assert budget is not None
+    narrow(problem, budget, bracket, lambda _: 0.0, get_backend("highs"), SolveOptions(), time.perf_counter() + 5)
+    assert bracket.bound == 1.0
+    assert largest_factor(problem).factor == 1
 
 
 def test_a_budget_may_be_the_rent_itself() -> None:
