@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from coralopt.errors import InfeasibleError, ScenarioError, SolverError
+from coralopt.errors import InfeasibleError, NoSolutionError, ScenarioError, SolverError
 from coralopt.placement import (
     Placement,
     PlacementPool,
@@ -499,6 +499,19 @@ def test_search_keeps_the_best_when_it_is_stopped() -> None:
     assert best.played.mean > 0
     with pytest.raises(SolverError, match="does not say how its nodes serve"):
         place_served(replace(pool, serving=None))
+
+
+def test_no_start_in_time_and_no_placement_at_all_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = load_pool("helix-10")
+    with pytest.raises(InfeasibleError, match="exists"):
+        place_served(pool, replace(SHORT, stages=1))
+
+    def too_late(*_: object, **__: object) -> None:
+        raise NoSolutionError("none", None)
+
+    monkeypatch.setattr("coralopt.placement.served.search.place_pool", too_late)
+    with pytest.raises(NoSolutionError, match=r"no placement on .* was found in time; allow more of it"):
+        place_served(pool, SHORT)
 
 
 # --------------------------------------------------------------------------- files

@@ -91,6 +91,16 @@ WRONG: list[tuple[tuple[Any, ...], Any, str, str, str]] = [
         "the text '250 us'",
         "write the plain number 0.25 ",
     ),
+    *(
+        ((*MODEL, "slo", "prefill_ms"), text, f"{P}.slo.prefill_ms", f"the text '{text}'", hint)
+        for text, hint in (
+            ("0.5 min", "write the plain number 30000 "),
+            ("2 sec", "write the plain number 2000 "),
+            ("1 Seconds", "write the plain number 1000 "),
+            # No time: the description says which unit is meant.
+            ("3 tokens", "first token, in ms"),
+        )
+    ),
     (
         ("throughput",),
         {"measured": [measured(tokens=[1, 1])]},

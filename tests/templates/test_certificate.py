@@ -249,6 +249,16 @@ def test_prices_are_those_of_plain_loops_or_more(values, prices, demand):
     assert np.isfinite(found.every[-1]) == np.isfinite(every[-1])
 
 
+def test_what_serves_more_serves_less_too():
+    """Beside a region where 15 of 16 steps cost 3 and all 4 USD/h, a node of 16 steps for 3.50 pays for the last step only,
+    and is known to serve fewer all the same."""
+    known = np.array([0.0, *[3.0] * 15, 4.0])
+    found = instance_prices(np.full((1, 3, 1, 2), 16.0) * [0.0, 1.0], np.array([3.5]), 16.0, 16, known)
+    assert found.one.tolist() == [0.0, *[3.5] * 16]
+    assert found.every.tolist() == [0.0, *[3.0] * 15, 3.5]
+    assert [pipeline.nodes.tolist() for pipeline in found.pipelines()] == [[[1]]]
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     throughput_values(max_stages=4, max_configurations=3, max_layers=6),
