@@ -470,6 +470,19 @@ def test_json_mistakes(text: str, problem: str, tmp_path: Path) -> None:
         load_scenario(file)
 
 
+def test_more_values_than_any_scenario_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just as many are read, YAML and JSON alike; JSON of more commas is refused before it is parsed."""
+    monkeypatch.setattr("coralopt.scenario.read._MOST_VALUES", 10)
+    for is_json in (False, True):
+        assert parse_text(json.dumps([1] * 9), "x", is_json=is_json)[0] == [1] * 9
+        with pytest.raises(ScenarioError, match="holds more than 10 values"):
+            parse_text(json.dumps([1] * 10), "x", is_json=is_json)
+    with pytest.raises(ScenarioError, match="holds more than 10 values"):
+        parse_text("," * 11, "x", is_json=True)
+    with pytest.raises(ScenarioError, match="invalid JSON syntax"):
+        parse_text("," * 10, "x", is_json=True)
+
+
 def test_unreadable_files(tmp_path: Path) -> None:
     """A missing file names the built-ins; folders and binary files are told, not raised through."""
     with pytest.raises(ScenarioError, match="did you mean 'tiny'"):

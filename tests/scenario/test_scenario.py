@@ -186,6 +186,40 @@ def test_digest_names_what_decides(change: Any, same: bool) -> None:
     assert scenario_from_mapping(scenario.document).digest == scenario.digest
 
 
+def test_where_caches_may_go_decides_only_where_there_are_any() -> None:
+    """Mixed instances send none, so the three ways are one scenario."""
+
+    def digests(mode: str) -> set[str]:
+        ways = ("free", "region", "priced")
+        return {scenario_from_mapping({**minimal(), "mode": mode, "kv_transfer": way}).digest for way in ways}
+
+    assert len(digests("disaggregated")) == len(digests("auto")) == 3
+    assert len(digests("mixed")) == 1
+
+
+def test_a_new_version_knows_the_scenarios_of_an_old_one() -> None:
+    """All of it is in the file and nothing in the catalog: libraries and plans made earlier go by this digest."""
+    shape = {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 1000, "intermediate": 128}
+    scenario = scenario_from_mapping(
+        {
+            "models": {
+                "own": {
+                    "model": shape,
+                    "slo": {"ttft_ms": 1000, "tpot_ms": 50, "attainment": "mean"},
+                    "demand": {"requests_s": 1, "input_tokens": 100, "output_tokens": 10},
+                }
+            },
+            "gpus": {"Mine": {"memory_gib": 30, "bandwidth_gb_s": 900, "bf16_tflops": 100, "link_gb_s": 32}},
+            "nodes": {"2xMine": {"gpu": "Mine", "count": 2, "network_gb_s": 5}},
+            "pool": {"regions": {"home": {"configurations": {"2xMine": {"available": 3, "price_usd_h": 1.5}}}}},
+            "serving": {"preset": "paper"},
+            "throughput": {"source": "roofline"},
+            "kv_transfer": "free",
+        }
+    )
+    assert scenario.digest == "20e36ac1f59a8d2fa860545ff80281f9c67d3a8219a448fb285c04bdb5e35dc4"
+
+
 def test_the_input_is_left_alone() -> None:
     """Cutting invalid parts out must happen on a copy, and the resolved document must not alias the input."""
     data = minimal()

@@ -19,6 +19,7 @@ from coralopt.planning import plan_scenario
 from coralopt.scenario import scenario_from_mapping
 from coralopt.templates import (
     AnySizeBounds,
+    DemandColumn,
     allocation_certificate,
     build_library,
     cheapest_token,
@@ -142,6 +143,27 @@ def test_reserved_and_spot_nodes_lower_the_bound() -> None:
     plan = plan_scenario(scenario)
     certificate = allocation_certificate(scenario, unlimited_tables(scenario))
     assert certificate.bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
+
+
+def test_the_master_by_hand() -> None:
+    """Two models of two phases, eight nodes of each of four kinds: a cheap way of one phase needs 16 of a kind, half of it
+    is taken; a way that needs 80 is taken for a tenth, and the rest of both phases of its model goes unmet."""
+    bounds = AnySizeBounds(scenario(8, 1), unlimited_tables(scenario(8, 1)))
+    assert bounds.ways == (((0, 1),), ((2, 3),))
+
+    def column(phase: int, kind: int, nodes: float, usd_h: float) -> DemandColumn:
+        usage = np.zeros((1, 4))
+        usage[0, kind] = nodes
+        return DemandColumn(phase, usage, usd_h)
+
+    others = [column(1, 2, 1.0, 10.0), column(2, 2, 1.0, 20.0)]
+    cheap, dear = column(0, 0, 16.0, 1.0), column(0, 1, 4.0, 3.0)
+    objective, mu, unmet = bounds.master([*others, cheap, dear, column(3, 3, 2.0, 40.0)])
+    assert objective == pytest.approx(0.5 * 1.0 + 0.5 * 3.0 + 10.0 + 20.0 + 40.0)
+    # Another node of kind 0 moves a sixteenth of the phase from the dear way to the cheap one.
+    assert mu == pytest.approx(np.array([[(3.0 - 1.0) / 16.0, 0.0, 0.0, 0.0]]))
+    assert unmet == pytest.approx(0.0)
+    assert bounds.master([*others, cheap, dear, column(3, 3, 80.0, 40.0)])[2] == pytest.approx(0.9)
 
 
 @settings(max_examples=40, deadline=None)
