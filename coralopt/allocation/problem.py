@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -273,6 +274,15 @@ class AllocationProblem(AttachedProblem[Allocation]):
             if row.one_lost and row.phases is not None:
                 share[list(row.phases)] = np.maximum(share[list(row.phases)], row.bound)
         return share
+
+    @cached_property
+    def replicas(self) -> Ints:
+        """int64 (P,): least number of instances of each phase."""
+        least = np.zeros(len(self.demand), dtype=np.int64)
+        for row in self.side_constraints:
+            if row.is_replicas and row.phases is not None:
+                least[row.phases[0]] = max(int(least[row.phases[0]]), math.ceil(row.bound))
+        return least
 
     @cached_property
     def surviving(self) -> Floats:

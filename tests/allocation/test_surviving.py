@@ -19,12 +19,13 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound
+from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, least_spared
 from coralopt.allocation.bounds.surviving import surviving_cover
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
+from coralopt.testing.synthetic import synthetic_problem
 
 
 @settings(max_examples=150, deadline=None)
@@ -60,9 +61,41 @@ def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int
             assert bound >= min(cover.least, cover.limit) - 1e-9 or edges == 3
 
 
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.sampled_from((0.25, 0.5, 0.75, 1.0)))
+def test_what_survives_an_instance_is_that_of_all_counts(seed: int, share: float) -> None:
+    """Over every number of every item, alone and beside one more of any size."""
+    rng, grid = np.random.default_rng(seed), 8
+    steps = rng.integers(1, grid + 1, int(rng.integers(1, 4)))
+    weight = rng.integers(1, 30, len(steps)) / 4.0
+    counts = np.array(list(product(range(2 * grid + 1), repeat=len(steps))))
+
+    def least(forced: int) -> float:
+        largest = np.maximum(np.where(counts > 0, steps, 0).max(axis=1), forced)
+        total = counts @ steps + forced
+        fits = (total >= grid) & (total - largest >= int(share * grid))
+        return float(np.min((counts @ weight)[fits]))
+
+    cover = least_spared(steps, weight, grid, share)
+    assert cover.least == pytest.approx(least(0))
+    for size in range(1, grid + 1):
+        assert cover.beside[size] == pytest.approx(least(size))
+
+
+def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:
+    """Prices without end would be no beginning for the columns that make the rest fit."""
+    problem = synthetic_problem(max_nodes=3, phases=4, configurations=6, regions=2, supply="scarce", nodes=40)
+    problem = replace(problem, availability=np.minimum(problem.availability, 1))
+    columns = Columns.of(problem)
+    parts = best_prices(problem, columns, np.arange(len(columns)), MasterState(np.zeros_like(problem.price)), "highs")
+    pool = float((problem.availability * np.nan_to_num(problem.price)).sum())
+    assert parts.bound > pool
+    assert parts.state.capacity_prices.max() < 1e5 * float(columns.cost.max())
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    problem=operated_problems(("survive", "budget", "region", "starts")),
+    problem=operated_problems(("survive", "spare", "budget", "region", "starts")),
     seed=st.integers(0, 1000),
     gap=st.sampled_from((0.0, 0.05)),
 )

@@ -30,6 +30,7 @@ import numpy as np
 
 from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available, side_adds
 from coralopt.allocation.bounds.lagrangian import (
+    SparedCover,
     cheapest_share,
     covering_table,
     grid_for,
@@ -174,6 +175,9 @@ def best_prices(
     bound, value, rounds, stuck, over = -np.inf, np.inf, 0, 0, True
     highest: _Answer | None = None
     mean_use, shares = np.zeros((phases, len(there))), np.zeros(0)
+    # Where nothing costs so much, nothing fits.
+    dearest = float(np.nansum(problem.availability * problem.price)) * (1 + float(problem.penalties.max(initial=0.0)))
+    dearest += sum(max(route.usd_h for route in model.routes) for model in problem.routes)
     excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
         rounds += 1
@@ -192,7 +196,7 @@ def best_prices(
         if over and (close or stuck > 2):
             # The price of exceeding the pool was too low, or nothing fits at all: then the bound grows with it.
             excess, stuck = 10.0 * excess, 1
-            if excess > MOST_EXCESS:
+            if bound > dearest or excess > MOST_EXCESS:
                 break
         elif stuck > 2:
             break
@@ -247,6 +251,7 @@ class _Answer:
     least: tuple[Floats, ...]
     whole: Floats
     surviving: Mapping[int, SurvivingCover]
+    spared: Mapping[int, SparedCover]
 
 
 class _Oracle:
@@ -316,15 +321,18 @@ class _Oracle:
             total -= price * (limit.most if price > 0 else limit.least)
         cheapest = []
         least = [np.zeros(self.grid + 1) for _ in self.problem.demand]
-        whole, surviving = np.zeros(len(least)), dict[int, SurvivingCover]()
+        whole, surviving, spared = np.zeros(len(least)), dict[int, SurvivingCover](), dict[int, SparedCover]()
         for phase, items in self.parts:
             filled, share = items.filled(weight), float(self.problem.spared[phase])
             if not np.isfinite(filled.table[self.grid]):
                 return None
-            spared, counts = items.spared(weight, share) if share else (0.0, filled.counts(self.grid))
+            counts = filled.counts(self.grid)
             least[phase] = filled.table.copy()
             raise_to_line(least[phase], cheapest_share(weight[items.all], self.share[items.all]))
-            whole[phase] = max(float(least[phase][self.grid]), spared)
+            whole[phase] = float(least[phase][self.grid])
+            if share:
+                spared[phase], counts = items.spared(weight, share)
+                whole[phase] = max(whole[phase], spared[phase].least)
             if phase in self.regional:
                 filled_in = [part.filled(weight) for part in self.regional[phase]]
                 needed = (self.problem.surviving[phase] * self.grid).astype(np.int64)
@@ -349,7 +357,7 @@ class _Oracle:
                 taken |= filled_by[name].counts(amount) if amount else {}
             cheapest.append(self._covering(model.phases[0], taken, model))
         slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.available))
-        return _Answer(total - slack, cheapest, weight, tuple(least), whole, surviving)
+        return _Answer(total - slack, cheapest, weight, tuple(least), whole, surviving, spared)
 
     def _covering(self, phase: int, counts: Mapping[int, int], model: ModelRoutes | None = None) -> Covering:
         use, adds, cost = np.zeros(self.shape), np.zeros(self.adds.shape[1]), 0.0
@@ -379,9 +387,9 @@ class _Oracle:
         for phase, _ in self.parts:
             mine = np.flatnonzero((self.phase == phase) & self.usable)
             table = answer.least[phase]
-            # Beside any instance that may be lost stands what does without it.
-            beside = float(table[int(self.problem.spared[phase] * self.grid)])
-            rest = np.maximum(table[self.grid - self.steps[mine]], beside)
+            rest = table[self.grid - self.steps[mine]]
+            if phase in answer.spared:
+                rest = np.maximum(rest, answer.spared[phase].beside[self.steps[mine]])
             bounds[mine] = answer.bound - answer.whole[phase] + answer.weight[mine] + rest
             for r in range(len(self.problem.region_names)) if phase in answer.surviving else ():
                 here = mine[self.region[mine] == r]
@@ -421,12 +429,12 @@ class _Items:
                 size *= 2
         return _Filled(self, table, choice, layers)
 
-    def spared(self, weight: Floats, share: float) -> tuple[float, dict[int, int]]:
+    def spared(self, weight: Floats, share: float) -> tuple[SparedCover, dict[int, int]]:
         """Least weight of what covers the grid, and a share of it whichever item is lost; and the items."""
-        least, largest, amount = least_spared(self.steps[self.all], weight[self.all], self.grid, share)
-        fitting = self.all[self.steps[self.all] <= largest]
-        table, choice = covering_table(self.steps[fitting], weight[fitting], amount)
-        return least, _Filled(replace(self, fresh=fitting), table, choice, []).counts(amount)
+        cover = least_spared(self.steps[self.all], weight[self.all], self.grid, share)
+        fitting = self.all[self.steps[self.all] <= cover.largest]
+        table, choice = covering_table(self.steps[fitting], weight[fitting], cover.amount)
+        return cover, _Filled(replace(self, fresh=fitting), table, choice, []).counts(cover.amount)
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,16 +55,30 @@ def cover(sizes: Ints, weights: Floats, table: Floats, choice: Ints) -> None:
 
 
 @njit(cache=True)
-def least_with_largest(sizes: Ints, weights: Floats, amounts: Ints, table: Floats) -> Floats:
-    """float64 (n,): least weight of the first k + 1 items, in any number, that covers ``amounts[k]``; fills ``table``."""
+def least_with_largest(
+    sizes: Ints, weights: Floats, largest: Ints, needed: tuple[int, int], table: Floats, beside: Floats
+) -> Floats:
+    """float64 (n,): least weight of the first k + 1 items, in any number, of which ``largest[k]`` may be lost.
+
+    Sizes ascend. ``needed`` is what all items must cover, and all but the largest. Fills ``table``, and ``beside``: least
+    weight of what stands beside one more item of every size.
+    """
     least = np.full(len(sizes), np.inf)
+    whole, spared = needed
     for item in range(len(sizes)):
         for amount in range(1, len(table)):
             rest = amount - sizes[item]
             value = weights[item] + (table[rest] if rest > 0 else 0.0)
             if value < table[amount]:
                 table[amount] = value
-        least[item] = table[amounts[item]]
+        amount = max(whole, spared + largest[item])
+        least[item] = table[amount]
+        # Either one of these items is the largest, or the one that they stand beside.
+        for size in range(1, largest[item] + 1):
+            beside[size] = min(beside[size], table[amount - size])
+        end = largest[item + 1] if item + 1 < len(sizes) else len(beside)
+        for size in range(largest[item] + 1, end):
+            beside[size] = min(beside[size], table[max(whole - size, spared)])
     return least
 
 

@@ -111,20 +111,18 @@ def lagrangian_bound(
     routed = {p for model in problem.routes for p in model.phases}
     covers: list[Floats] = []
     survivors: dict[int, SurvivingCover] = {}
+    spared: dict[int, SparedCover] = {}
     whole, spares = np.zeros(len(problem.demand)), np.zeros(len(problem.demand))
     # What is left to cover once one instance is there.
     rests: list[Floats] = []
-    replicas: dict[int, int] = {}
-    for item in open_constraints(problem):
-        if item.is_replicas and item.phases is not None:
-            replicas[item.phases[0]] = max(replicas.get(item.phases[0], 0), int(np.ceil(item.bound)))
     for p, demand in enumerate(problem.demand):
         mine = np.flatnonzero(columns.phase == p)
         if demand > 0:
             steps[mine] = grid_steps(problem.throughput[columns.template[mine]], demand, grid)
             if problem.spared[p]:
                 share, each = float(problem.spared[p]), float(unmet[p] * demand / grid)
-                spares[p] = least_spared(steps[mine], weight[mine], grid, share, each)[0]
+                spared[p] = least_spared(steps[mine], weight[mine], grid, share, each)
+                spares[p] = spared[p].least
         if demand <= 0 or p in routed:
             covers.append(np.zeros(grid + 1))
             rests.append(covers[-1])
@@ -132,9 +130,8 @@ def lagrangian_bound(
         tiers = [(factor * unmet[p] * demand / grid, share) for share, factor in problem.tiers_of(p)]
         cover = _table(columns, mine, steps, weight, grid, tiers)
         raise_to_line(cover, min(_pro_rata(problem, columns, weight, p), tiers[0][0] * grid))
-        beside = float(cover[int(problem.spared[p] * grid)])
         rests.append(cover)
-        for _ in range(replicas.get(p, 0)):
+        for _ in range(int(problem.replicas[p])):
             rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
         covers.append(cover)
         whole[p] = max(float(cover[grid]), spares[p])
@@ -143,8 +140,8 @@ def lagrangian_bound(
             regional = [_table(columns, some, steps, weight, grid) for some in by_region]
             survivors[p] = surviving_cover(regional, (problem.surviving[p] * grid).astype(np.int64))
             whole[p] = max(whole[p], survivors[p].least)
-        if beside:
-            rests[-1] = np.maximum(rests[-1], beside)
+        if p in spared:
+            rests[-1] = np.maximum(rests[-1], spared[p].beside[::-1])
     tables = [
         {
             name: _table(columns, np.flatnonzero(np.isin(columns.pool, pools)), steps, weight, grid)
@@ -231,26 +228,38 @@ def _table(
     return table
 
 
-def least_spared(
-    steps: Ints, weight: Floats, grid: int, share: float, unmet_step: float = np.inf
-) -> tuple[float, int, int]:
-    """What covers the grid, and a share of it whichever item is lost, weighs at least; every item in any number.
+@dataclass(frozen=True, eq=False)
+class SparedCover:
+    """What serves a model phase and a share of it whichever instance is lost, at least weight.
 
-    Returns:
-        The weight, steps of the largest item, and how many steps all of them cover.
+    Attributes:
+        least: USD/h; infinite where nothing does.
+        largest: Steps of the largest instance of it.
+        amount: Steps that all of it covers.
+        beside: float64 (G + 1,), least weight of the others beside one more instance of so many steps.
     """
+
+    least: float
+    largest: int
+    amount: int
+    beside: Floats
+
+
+def least_spared(steps: Ints, weight: Floats, grid: int, share: float, unmet_step: float = np.inf) -> SparedCover:
+    """What covers the grid, and a share of it whichever item is lost, weighs at least; every item in any number."""
     from coralopt.allocation.bounds.kernels import cheapest_by_size, least_with_largest
 
     front = cheapest_by_size(steps, weight, grid)[::-1]
     # What is not served is no instance, and none of it is lost.
     sizes, weights = np.append(1, steps[front]), np.append(unmet_step, weight[front])
     largest = np.append(0, steps[front])
-    amounts = np.maximum(grid, int(share * grid) + largest)
-    table = np.full(int(amounts.max()) + 1, np.inf)
+    spared = int(share * grid)
+    amounts = np.maximum(grid, spared + largest)
+    table, beside = np.full(int(amounts.max()) + 1, np.inf), np.full(grid + 1, np.inf)
     table[0] = 0.0
-    least = least_with_largest(sizes, weights, amounts, table)
+    least = least_with_largest(sizes, weights, largest, (grid, spared), table, beside)
     best = int(np.argmin(least))
-    return float(least[best]), int(largest[best]), int(amounts[best])
+    return SparedCover(float(least[best]), int(largest[best]), int(amounts[best]), beside)
 
 
 def _one_more(steps: Ints, weight: Floats, table: Floats) -> Floats:

@@ -2,7 +2,8 @@
 
 A move takes one to four instances away from one or two model phases and fills what they served with up to three others.
 Nodes above what the pool has, and side constraints above their bound, cost a price that grows as the search cools down;
-so the search passes through allocations that do not fit to others that do. It gives upper bounds only; every allocation it
+so the search passes through allocations that do not fit to others that do. What an instance or a region may be lost from,
+and the least number of instances, hold at every move. It gives upper bounds only; every allocation it
 offers is checked exactly. The best allocation of scarce pools is often one that no fractional one points at.
 """
 
@@ -18,10 +19,10 @@ from coralopt.allocation.bounds.decomposition import Covering
 from coralopt.allocation.model.columns import joined
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.side_constraints import open_constraints
-from coralopt.types import Ints
+from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
-    from coralopt.allocation.search.annealing_kernel import Items, Rows
+    from coralopt.allocation.search.annealing_kernel import Items, Needs, Rows
 
 #: Columns of least column bound of every model phase that take part.
 NEAR = 300
@@ -57,17 +58,16 @@ class Annealing:
         self.columns = self.columns[np.lexsort((-served[self.columns], search.columns.phase[self.columns]))]
         self.phase = search.columns.phase[self.columns]
         self.items, self.rows = self._task(root)
+        self.needs = self._needs()
         self.rng = np.random.default_rng(search.solve_options.seed)
 
     @staticmethod
     def of(search: SearchContext, root: Root, met: Sequence[Covering]) -> Annealing | None:
         """From the covering of least weight of every model phase, among those that the decomposition met.
 
-        ``None`` where a phase has none, or where sums over instances do not say all, since one or a region may be lost.
-        Templates of several model phases never come here: there is no decomposition of them.
+        ``None`` where a phase has none. Templates of several model phases never come here: there is no decomposition of
+        them.
         """
-        if search.small.spared.any() or search.small.surviving.any():
-            return None
         start, weight = np.zeros(len(search.columns), dtype=np.int64), root.lagrangian.weight
         for p in np.flatnonzero(search.small.demand > 0).tolist():
             members = [covering.members for covering in met if covering.phase == p]
@@ -90,7 +90,7 @@ class Annealing:
                 break
             hot = HOT[turn % len(HOT)] * unit
             cooling = Cooling(moves, hot, hot * COLD, STRONG)
-            cost, counts = anneal(self.items, self.rows, cooling, *self._placed(), self.rng)
+            cost, counts = anneal(self.items, self.rows, self.needs, cooling, *self._placed(), self.rng)
             idle += 1
             if cost < search.cost * (1 - 1e-9) and search.offer(search.columns.allocation(counts, self.columns)):
                 idle = 0
@@ -124,14 +124,28 @@ class Annealing:
         most = columns.upper[self.columns].astype(np.int64)
         limit = np.append(small.availability.ravel().astype(np.float64), [item.limit(small) for item in sides])
         return (
-            Items(first, served, cost, most, np.where(amount > 0, row, -1), amount, near),
-            Rows(limit, price, small.demand.astype(np.float64)),
+            Items(first, served, cost, most, np.where(amount > 0, row, -1), amount, near, region.astype(np.int64)),
+            Rows(limit, price),
         )
+
+    def _needs(self) -> Needs:
+        """What each model phase must have."""
+        from coralopt.allocation.search.annealing_kernel import Needs
+
+        small = self.search.small
+        demand = small.demand.astype(np.float64)
+
+        def asked(share: Floats, whole: Floats) -> Floats:
+            # Sums that miss nothing by a rounding hold.
+            return np.where(share > 0, share * whole, -np.inf)
+
+        surviving = asked(small.surviving, demand[:, None])
+        return Needs(demand, small.replicas, asked(small.spared, demand), surviving)
 
     def _placed(self) -> tuple[Ints, Ints]:
         """int64 (P, s), items of every model phase to begin with, then room for more; and int64 (P,), how many."""
         counts = self.start[self.columns]
-        size = np.bincount(self.phase, weights=counts, minlength=len(self.rows.demand)).astype(np.int64)
+        size = np.bincount(self.phase, weights=counts, minlength=len(self.needs.demand)).astype(np.int64)
         chosen = np.full((len(size), int(size.max()) + ROOM), -1, dtype=np.int64)
         for p in range(len(size)):
             low, high = self.items.first[p], self.items.first[p + 1]

@@ -28,6 +28,7 @@ class Items(NamedTuple):
         row: int64 (n, w), rows that an instance uses, then -1.
         amount: float64 (n, w), how much of each.
         near: int64 (n,), of each phase the items in ascending order of their column bound.
+        region: int64 (n,).
     """
 
     first: Ints
@@ -37,6 +38,23 @@ class Items(NamedTuple):
     row: Ints
     amount: Floats
     near: Ints
+    region: Ints
+
+
+class Needs(NamedTuple):
+    """What the instances of a model phase must be together.
+
+    Attributes:
+        demand: float64 (P,), tokens/s.
+        instances: int64 (P,), at least so many.
+        spared: float64 (P,), tokens/s whichever instance is lost.
+        surviving: float64 (P, R), tokens/s without each region.
+    """
+
+    demand: Floats
+    instances: Ints
+    spared: Floats
+    surviving: Floats
 
 
 class Rows(NamedTuple):
@@ -45,12 +63,10 @@ class Rows(NamedTuple):
     Attributes:
         limit: float64 (m,).
         price: float64 (m,), USD/h for a unit above the limit.
-        demand: float64 (P,), tokens/s.
     """
 
     limit: Floats
     price: Floats
-    demand: Floats
 
 
 class Cooling(NamedTuple):
@@ -96,28 +112,46 @@ def _use(items: Items, used: Floats, count: Ints, k: int, sign: int) -> None:
 
 
 @njit(cache=True)
+def _enough(needs: Needs, phase: int, given: Floats, largest: float, number: int) -> bool:
+    """Whether so many instances that give so much by region are enough, the largest of this size."""
+    total = given.sum()
+    if total < needs.demand[phase] or number < needs.instances[phase] or total - largest < needs.spared[phase]:
+        return False
+    lost = 0
+    for region in range(len(given)):
+        lost += total - given[region] < needs.surviving[phase, region]
+    return lost == 0
+
+
+@njit(cache=True)
 def _fill(
     items: Items,
     rows: Rows,
-    missing: tuple[int, float],
-    state: tuple[Floats, Ints],
-    strength: float,
+    needs: Needs,
+    left_over: tuple[int, Floats, float, int],
+    state: tuple[Floats, Ints, float],
     added: Ints,
     rng: np.random.Generator,
 ) -> tuple[float, int]:
-    """The best of some ways to serve so many more tokens/s of a phase; USD/h, and how many items stand in ``added``."""
-    phase, need = missing
-    if need <= 0:
+    """The best of some ways to complete what is left over of a phase; USD/h, and how many items stand in ``added``.
+
+    What is left over of it: the phase, tokens/s by region, of the largest instance, and how many instances.
+    """
+    phase, given, most, number_left = left_over
+    if _enough(needs, phase, given, most, number_left):
         return 0.0, 0
-    used, count = state
+    used, count, strength = state
     low, high = items.first[phase], items.first[phase + 1]
+    now = np.empty_like(given)
     tried = np.empty(MOST_ADDED, dtype=np.int64)
     least, number = np.inf, 0
     for trial in range(TRIALS):
         some = 0 if trial == 0 else (1 if trial < (2 * TRIALS) // 3 + 1 else 2)
-        value, left, taken, dead = 0.0, need, 0, False
+        value, taken, dead, largest = 0.0, 0, False, most
+        now[:] = given
+        enough = False
         for _ in range(some):
-            if left <= 0:
+            if enough:
                 break
             # Items of low column bound are tried most.
             k = items.near[low + int((high - low) * rng.random() ** 3)]
@@ -128,12 +162,15 @@ def _fill(
             _use(items, used, count, k, 1)
             tried[taken] = k
             taken += 1
-            left -= items.served[k]
+            now[items.region[k]] += items.served[k]
+            largest = max(largest, items.served[k])
+            enough = _enough(needs, phase, now, largest, number_left + taken)
             if value >= least:
                 dead = True
                 break
         random = taken
-        if left > 0 and not dead:
+        if not enough and not dead:
+            left = needs.demand[phase] - now.sum()
             # The largest come first: those before ``end`` serve what is left by themselves.
             start, end = low, high
             while start < end:
@@ -145,6 +182,11 @@ def _fill(
             closing, best = -1, least - value
             for k in range(low, start):
                 if items.cost[k] >= best or count[k] >= items.most[k]:
+                    continue
+                now[items.region[k]] += items.served[k]
+                enough = _enough(needs, phase, now, max(largest, items.served[k]), number_left + taken + 1)
+                now[items.region[k]] -= items.served[k]
+                if not enough:
                     continue
                 price = items.cost[k] + _excess(items, rows, used, k, strength)
                 if price < best and rng.random() > OVERLOOKED:
@@ -165,13 +207,20 @@ def _fill(
 
 @njit(cache=True)
 def anneal(
-    items: Items, rows: Rows, cooling: Cooling, chosen: Ints, size: Ints, rng: np.random.Generator
+    items: Items,
+    rows: Rows,
+    needs: Needs,
+    cooling: Cooling,
+    chosen: Ints,
+    size: Ints,
+    rng: np.random.Generator,
 ) -> tuple[float, Ints]:
     """Ruin and recreate from an allocation: the cheapest one met within all limits.
 
     Args:
         items: What instances may be.
-        rows: Demand, and what they share.
+        rows: What they share.
+        needs: What each phase must have.
         cooling: How many moves, how bold.
         chosen: int64 (P, s), the items of each phase to begin with; overwritten.
         size: int64 (P,), how many of them; overwritten.
@@ -180,14 +229,15 @@ def anneal(
     Returns:
         Its cost, USD/h, infinite if none was met; int64 (n,), instances of every item.
     """
-    phases = len(rows.demand)
+    phases = len(needs.demand)
     used, count = np.zeros(len(rows.limit)), np.zeros(len(items.cost), dtype=np.int64)
-    served, cost = np.zeros(phases), 0.0
+    given, cost = np.zeros(needs.surviving.shape), 0.0
+    left = np.zeros(needs.surviving.shape[1])
     for p in range(phases):
         for i in range(size[p]):
             k = chosen[p, i]
             _use(items, used, count, k, 1)
-            served[p] += items.served[k]
+            given[p, items.region[k]] += items.served[k]
             cost += items.cost[k]
     least, best = np.inf, count.copy()
     picked = np.zeros(2, dtype=np.int64)
@@ -218,11 +268,14 @@ def anneal(
         after, done = 0.0, 0
         for a in range(both):
             p = picked[a]
-            lost = 0.0
+            left[:] = given[p]
             for j in range(gone[a]):
-                lost += items.served[removed[a, j]]
-            missing = (p, rows.demand[p] - (served[p] - lost))
-            value, come[a] = _fill(items, rows, missing, (used, count), strength, added[a], rng)
+                left[items.region[removed[a, j]]] -= items.served[removed[a, j]]
+            largest, stay = 0.0, size[p] - gone[a]
+            if needs.spared[p] > 0:
+                for j in range(stay):
+                    largest = max(largest, items.served[chosen[p, j]])
+            value, come[a] = _fill(items, rows, needs, (p, left, largest, stay), (used, count, strength), added[a], rng)
             if value == np.inf or size[p] - gone[a] + come[a] > chosen.shape[1]:
                 after = np.inf
                 break
@@ -235,11 +288,11 @@ def anneal(
                 p = picked[a]
                 size[p] -= gone[a]
                 for j in range(gone[a]):
-                    served[p] -= items.served[removed[a, j]]
+                    given[p, items.region[removed[a, j]]] -= items.served[removed[a, j]]
                     cost -= items.cost[removed[a, j]]
                 for j in range(come[a]):
                     chosen[p, size[p] + j] = added[a, j]
-                    served[p] += items.served[added[a, j]]
+                    given[p, items.region[added[a, j]]] += items.served[added[a, j]]
                     cost += items.cost[added[a, j]]
                 size[p] += come[a]
             if cost < least - 1e-9 and (used <= rows.limit * (1 + 1e-9)).all():

@@ -206,9 +206,15 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
 def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floats) -> None:
     """The steps ``rest``, ``coverings`` and ``branching``, as far as they know the problem's terms."""
     small, limits, count = search.small, search.limits, float(values.sum())
-    if small.routes or small.surviving.any():
-        if small.plain or not small.routes:
+    if small.routes:
+        if small.plain:
             choose_among(search, met)
+        return
+    if small.spared.any() or small.surviving.any():
+        # Fractions say little of what an instance or a region may be lost from; whole coverings do.
+        choose_among(search, met)
+    if small.surviving.any():
+        _anneal(search, root, met)
         return
     if count >= limits.many_instances:
         _settle_most(search, values, limits.rests)
@@ -218,14 +224,20 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
     if count < limits.many_instances and not search.done():
         # Where instances are few, what fractions settle is often all but optimal, or far from it.
         _settle_most(search, values, min(1, limits.rests))
-    annealing = Annealing.of(search, root, met) if count < limits.most_instances and search.open() else None
-    if annealing is not None:
-        annealing.run(limits.annealings)
+    if count < limits.most_instances:
+        _anneal(search, root, met)
     if listed and search.open():
         # Now that the slack needed is known.
         choose_near_coverings(search, root, limits.most_coverings, by_tree)
     if listed and search.open():
         branch(search, root)
+
+
+def _anneal(search: SearchContext, root: Root, met: list[Covering]) -> None:
+    """The step ``annealing``, where every phase has a covering to begin with."""
+    annealing = Annealing.of(search, root, met) if search.open() else None
+    if annealing is not None:
+        annealing.run(search.limits.annealings)
 
 
 def _root_bound(search: SearchContext) -> Root:
