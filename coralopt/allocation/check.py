@@ -140,8 +140,11 @@ def unmet_demand(problem: AllocationProblem, items: list[_Item], flows: list[Flo
         # Three times 0.7 tokens/s serve 2.1, though not in binary fractions.
         unmet.append(wanted - level if above(wanted, level) else Fraction(0))
     for model, flow in zip(problem.routes, request_flows(problem, items) if flows is None else flows, strict=True):
+        # What may not count as served, since it would not survive, goes nowhere.
+        levels = [_surviving(problem, items, p) / Fraction(float(problem.demand[p])) for p in model.phases]
+        short = max([flow.unmet, *(1 - level for level in levels if above(Fraction(1), level))])
         for p in model.phases:
-            unmet[p] = flow.unmet * Fraction(float(problem.demand[p]))
+            unmet[p] = short * Fraction(float(problem.demand[p]))
     for together in problem.unmet_together:
         if math.isfinite(problem.unmet_prices()[together[0]]):
             demands = {p: Fraction(float(problem.demand[p])) for p in together}

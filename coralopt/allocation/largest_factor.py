@@ -49,7 +49,7 @@ from coralopt.allocation.reductions import reduce_problem
 from coralopt.allocation.search.part import TOLERANCE, eased_limits
 from coralopt.allocation.side_constraints import SidePrices
 from coralopt.allocation.within_budget import Bracket, budget_of, narrow
-from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
 from coralopt.solving import Backend, Capability, SolveOptions, get_backend, heeded, require_backend, solve_matrix
 from coralopt.types import Bools, Floats, Ints
 
@@ -119,7 +119,10 @@ def largest_factor(
     Raises:
         InfeasibleError: Nothing of some demand can be served, or the side constraints cannot be met; carries an explanation.
         NoSolutionError: A limit passed before any allocation was found.
+        OptionError: Templates of several model phases, which the knapsacks of the bound do not know.
     """
+    if len(problem.joint):
+        raise OptionError("the largest factor is not known for templates that serve several model phases")
     options, started = options or SolveOptions(), time.perf_counter()
     backend = require_backend(solver)
     able = Capability.LP_DUALS in backend.capabilities and backend.probe().size_limit is None

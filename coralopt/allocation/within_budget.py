@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from coralopt.allocation.bounds.relaxation import SHORTFALL
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.options import AllocationSearchOptions
 from coralopt.allocation.search.solve import solve_allocation
@@ -72,7 +73,9 @@ def narrow(
     limit, step = budget.bound, PART * options.rel_gap
     rents: dict[float, float] = {}
     for _ in range(MOST_ROUNDS):
-        if bracket.served >= bracket.bound * (1 - options.rel_gap) or time.perf_counter() >= deadline:
+        narrow_enough = bracket.served >= bracket.bound * (1 - options.rel_gap)
+        # A share as small as that is too little for a solver's numbers.
+        if narrow_enough or bracket.bound <= SHORTFALL or time.perf_counter() >= deadline:
             break
         width = bracket.bound - bracket.served
         share = _next_share(rents, limit, bracket, step * bracket.bound)

@@ -279,6 +279,52 @@ def test_transfers_are_no_rent() -> None:
     assert largest_factor(problem).factor == 1
 
 
+@pytest.mark.parametrize("one_lost", [True, False])
+def test_what_survives_a_loss_limits_the_share_of_models_with_routes(one_lost: bool) -> None:
+    """Two prefill instances of 6 tokens/s in two regions: without one of them, or one region, 6 of 10 are left."""
+    row = SideConstraint("left", "least", "tokens_s", 1.0, (0,), None if one_lost else (0,), one_lost=one_lost)
+    problem = AllocationProblem(
+        usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
+        throughput=np.array([6.0, 10.0]),
+        phase=np.array([0, 1], dtype=np.int32),
+        demand=np.array([10.0, 10.0]),
+        availability=np.array([[1, 1], [1, 0]]),
+        price=np.ones((2, 2)),
+        running=None,
+        penalty=0.1,
+        phase_names=("m/prefill", "m/decode"),
+        region_names=("a", "b"),
+        configuration_names=("x", "y"),
+        side_constraints=(row,),
+        routes=(ModelRoutes("m", (Route(((0, 0), (1, 0)), 0.0), Route(((0, 1), (1, 0)), 1.0))),),
+    )
+    largest = largest_factor(problem)
+    assert float(largest.factor) == pytest.approx(0.6)
+    assert problem.scaled(largest.demand, float(largest.factor)).check(largest.allocation).feasible
+    served = solve_or_serve_less(problem, "scale")
+    assert served.factor is not None
+    assert float(served.factor.factor) == pytest.approx(0.6)
+
+
+def test_a_budget_for_nothing_that_survives_serves_nothing() -> None:
+    """One node is free, the next is beyond the budget, and of one instance nothing is left when it is lost."""
+    problem = replace(
+        budgeted(
+            3.0,
+            usage=np.array([[1], [1], [2]], dtype=np.int16),
+            throughput=np.array([3.0, 8.0, 3.25]),
+            phase=np.zeros(3, dtype=np.int32),
+            demand=np.array([12.25]),
+            price=np.array([[6.75]]),
+        ),
+        availability=np.array([[3]]),
+        supply=(SupplyClass("reserved", np.array([[1]]), np.zeros((1, 1))),),
+    )
+    row = SideConstraint("left", "least", "tokens_s", 0.5, (0,), one_lost=True)
+    with pytest.raises(InfeasibleError):
+        largest_factor(replace(problem, side_constraints=(*problem.side_constraints, row)))
+
+
 def test_a_budget_may_be_the_rent_itself() -> None:
     """Three times the float 0.1 is a hair over the float 0.3; a cent less is refused all the same."""
     assert 3 * Fraction(0.1) > Fraction(0.3)
