@@ -34,7 +34,14 @@ TESTS = {
     "coralopt_pyomo": ("solvers",),
     "plan": ("plan", "planning/test_operations.py"),
     "report": ("cli",),
-    "scenario": ("scenario", "cli/test_new.py", "catalog/test_price_files.py", "planning/test_operations.py"),
+    "scenario": (
+        "scenario",
+        "plan/test_classes.py",
+        "cli/test_new.py",
+        "catalog/test_price_files.py",
+        "planning/test_operations.py",
+    ),
+    "templates": ("templates", "planning/test_on_demand.py"),
     "throughput": ("throughput", "templates/test_patterns.py"),
 }
 COMPARISONS: dict[type[ast.cmpop], str] = {

@@ -161,6 +161,11 @@ def test_the_router_tells_classes_and_keeps_to_the_plan(plan: Plan) -> None:
             {},
             r"classes\.a\.most_input: its mean of 300 tokens is above most_input, 200",
         ),
+        (
+            {"demand": {"classes": {"a/b": SHORT, "c": LONG}}},
+            {},
+            r"classes\.a/b: the name 'a/b' must not hold '/'",
+        ),
         ({"min_replicas": 2}, {}, r"min_replicas: is not planned for with classes of requests, which"),
         ({"mode": "auto"}, {}, r"mode: is not planned for with classes of requests"),
         ({"slo": {"ttft_ms": 900, "tpot_ms": 60}}, {}, r"slo\.attainment: is not planned for with classes"),

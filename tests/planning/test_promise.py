@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation import AllocationProblem, solve_allocation
+from coralopt.allocation import AllocationProblem, SideConstraint, SupplyClass, solve_allocation
 from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.plan.certificate import interval
@@ -36,7 +36,7 @@ from coralopt.planning import (
 from coralopt.planning.coral import allocation_problem
 from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
-from coralopt.planning.promise.columns import GroupColumns
+from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.designs import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
@@ -306,6 +306,77 @@ def test_a_design_is_taken_whole(data: st.DataObject) -> None:
     result = solve_allocation(columns.problem, "highs")
     assert result.cost_usd_h == pytest.approx(min(costs))
     assert result.allocation.count.tolist() == [1]
+
+
+def two_regions() -> AllocationProblem:
+    """Two templates of one phase, of a node of kind a and of one of each kind; a region sells kind b on demand only."""
+    one = np.array([[1, 0], [0, 0]])
+    return AllocationProblem(
+        usage=np.array([[1, 0], [1, 1]]),
+        throughput=np.array([60.0, 90.0]),
+        phase=np.zeros(2, dtype=np.int64),
+        demand=np.array([100.0]),
+        availability=np.array([[4, 3], [5, 0]]),
+        price=np.array([[2.0, 5.0], [1.0, np.nan]]),
+        running=np.array([[3, 0], [1, 0]]),
+        penalty=0.1,
+        phase_names=("p",),
+        region_names=("r0", "r1"),
+        configuration_names=("a", "b"),
+        supply=(SupplyClass("reserved", one, np.where(one, 0.5, 0.0)),),
+        side_constraints=(
+            SideConstraint("lost", "least", "tokens_s", 0.5, phases=(0,), one_lost=True),
+            SideConstraint("nodes", "most", "nodes", 9.0),
+        ),
+    )
+
+
+def two_templates() -> tuple[TemplateLibrary, Groups]:
+    """The templates of :func:`two_regions`, and groups of one to three instances, which hold 60 and 90 parts each."""
+    games = Known({}, [60.0, 90.0])
+    part = SimpleNamespace(usage=two_regions().usage)
+    return (
+        cast("TemplateLibrary", SimpleNamespace(offsets=(0,), phases=(part,))),
+        Groups.of(cast("PhaseGames", games), float(PARTS), np.full(2, 3)),
+    )
+
+
+def test_what_groups_cost_at_least_by_hand() -> None:
+    """Rent at the cheapest class that a node may be of, were it one node; the penalty on the list price of what is added; a
+    group stands in one region, which sells its nodes and has room for it."""
+    base, (library, groups) = two_regions(), two_templates()
+    assert list(zip(groups.template.tolist(), groups.count.tolist(), strict=True)) == [
+        (0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)
+    ]  # fmt: skip
+    price = least_price(base, library, 0, groups, np.array([[3, 2], [3, 3]]))
+    # Region r0: three instances of the first template run and one of the second; at 0.50 for a and 5 USD/h for b.
+    first = [0.5, 1.0, 1.5]
+    second = [5.5, 11.0 + 0.1 * 7.0, 16.5 + 0.2 * 7.0]
+    assert price[:, 0] == pytest.approx([*first, *second])
+    # Region r1 sells a for 1 USD/h, nothing runs there, it has room for two of the first template, and there is no b.
+    assert price[:, 1] == pytest.approx([1.1, 2.2, *[math.inf] * 4])
+
+
+@pytest.mark.parametrize("kind", ["most", "least"])
+def test_columns_of_groups_by_hand(kind: Literal["most", "least"]) -> None:
+    """Nodes and instances that run are those of whole groups; a bound does not count that an instance may be lost."""
+    base, (library, groups) = two_regions(), two_templates()
+    groups.least[:] = [50, 50, 90, 80, 100, 100]
+    everyone = [np.ones(len(groups.template), dtype=np.bool_)]
+    columns = GroupColumns.of(base, library, [groups], kind, everyone, [((0, 1), (0, 3))])
+    # Groups are at positions 0 to 5; more instances of a template that hold no more are left out.
+    single = [0, 1, 3, 4] if kind == "most" else [0, 2, 3, 4]
+    assert columns.groups == (*(((0, j),) for j in single), ((0, 1), (0, 3)))
+    counts = [(1, 0), (2, 0) if kind == "most" else (3, 0), (0, 1), (0, 2), (2, 1)]
+    problem = columns.problem
+    assert problem.usage.tolist() == [[first + second, second] for first, second in counts]
+    held = [60, 100, 90, 100] if kind == "most" else [50, 90, 80, 100]
+    assert problem.throughput.tolist() == [*held, 100]
+    assert problem.running is not None
+    # Of three instances of the first template and one of the second in r0: so many whole groups.
+    assert problem.running[:, 0].tolist() == [3, 1, 1, 0, 1]
+    assert problem.running[:, 1].tolist() == [0] * 5
+    assert [item.name for item in problem.side_constraints] == (["nodes"] if kind == "most" else ["lost", "nodes"])
 
 
 @pytest.mark.parametrize(
