@@ -302,6 +302,9 @@ class AllocationProblem(AttachedProblem[Allocation]):
     def inside(self, row: SideConstraint) -> bool:
         """Whether coverings meet a side constraint by themselves, so that no row or price asks for it."""
         lost = row.lost_region(len(self.region_names))
+        if row.is_replicas:
+            p = (row.phases or (0,))[0]
+            return bool(self.demand[p] > 0) and not any(p in model.phases for model in self.routes)
         return row.one_lost or (
             lost is not None and bool(self.surviving[(row.phases or (0,))[0], lost] >= row.bound > 0)
         )

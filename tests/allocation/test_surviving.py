@@ -95,7 +95,7 @@ def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    problem=operated_problems(("survive", "spare", "budget", "region", "starts")),
+    problem=operated_problems(("survive", "spare", "replicas", "budget", "region", "starts")),
     seed=st.integers(0, 1000),
     gap=st.sampled_from((0.0, 0.05)),
 )

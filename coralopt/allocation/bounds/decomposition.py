@@ -16,7 +16,8 @@ least or at most so many nodes of one kind (module ``branching``); their rows ha
 which only that phase pays.
 
 Side constraints that allow at most so much add up over instances, so they are rows like those of capacity: what a covering
-adds to them is part of what it uses.
+adds to them is part of what it uses. What must be there whichever instance or region is lost, and replicas, are inside the
+knapsacks: coverings are made so, and no row asks for it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from coralopt.allocation.bounds.lagrangian import (
     grid_for,
     grid_steps,
     least_spared,
+    one_more_item,
     raise_to_line,
 )
 from coralopt.allocation.bounds.routed import routed_cover, staircases
@@ -342,6 +344,15 @@ class _Oracle:
                 whole[phase], surviving[phase], counts = max(whole[phase], cover.least), cover, {}
                 for part, amount in zip(filled_in, cover.amounts, strict=True):
                     counts |= part.counts(amount)
+            missing = int(self.problem.replicas[phase]) - sum(counts.values())
+            if missing > 0:
+                several = items.several(weight, filled.table, int(self.problem.replicas[phase]))
+                whole[phase] = max(whole[phase], float(several[-1][self.grid]))
+                if share or phase in self.regional:
+                    cheapest_one = int(items.all[np.argmin(weight[items.all])])
+                    counts[cheapest_one] = counts.get(cheapest_one, 0) + missing
+                else:
+                    counts = items.counts_of(weight, filled, several)
             total += float(whole[phase])
             cheapest.append(self._covering(phase, counts))
         for model, pools in self.models:
@@ -384,10 +395,13 @@ class _Oracle:
         """float64 (k,): what an allocation with one instance of each column costs at least, within the limits."""
         bounds = np.full(len(self.chosen), np.inf)
         bounds[np.isin(self.phase, [p for model, _ in self.models for p in model.phases])] = answer.bound
-        for phase, _ in self.parts:
+        for phase, items in self.parts:
             mine = np.flatnonzero((self.phase == phase) & self.usable)
             table = answer.least[phase]
             rest = table[self.grid - self.steps[mine]]
+            if self.problem.replicas[phase]:
+                others = items.several(answer.weight, table, int(self.problem.replicas[phase]) - 1)
+                rest = others[-1][self.grid - self.steps[mine]]
             if phase in answer.spared:
                 rest = np.maximum(rest, answer.spared[phase].beside[self.steps[mine]])
             bounds[mine] = answer.bound - answer.whole[phase] + answer.weight[mine] + rest
@@ -428,6 +442,24 @@ class _Items:
                 copies -= taken
                 size *= 2
         return _Filled(self, table, choice, layers)
+
+    def several(self, weight: Floats, table: Floats, least: int) -> list[Floats]:
+        """Least weights that cover each amount with at least 0, 1, ... ``least`` items."""
+        tables = [table]
+        for _ in range(least):
+            tables.append(one_more_item(self.steps[self.all], weight[self.all], tables[-1]))
+        return tables
+
+    def counts_of(self, weight: Floats, filled: _Filled, several: Sequence[Floats]) -> dict[int, int]:
+        """Column -> copies that cover the grid at least weight, of the last of these tables."""
+        amount, every, counts = self.grid, self.all, dict[int, int]()
+        for table in reversed(several[:-1]):
+            k = int(every[np.argmin(weight[every] + table[np.maximum(amount - self.steps[every], 0)])])
+            counts[k] = counts.get(k, 0) + 1
+            amount = max(0, amount - int(self.steps[k]))
+        for k, count in filled.counts(amount).items():
+            counts[k] = counts.get(k, 0) + count
+        return counts
 
     def spared(self, weight: Floats, share: float) -> tuple[SparedCover, dict[int, int]]:
         """Least weight of what covers the grid, and a share of it whichever item is lost; and the items."""

@@ -132,7 +132,7 @@ def lagrangian_bound(
         raise_to_line(cover, min(_pro_rata(problem, columns, weight, p), tiers[0][0] * grid))
         rests.append(cover)
         for _ in range(int(problem.replicas[p])):
-            rests[-1], cover = cover, _one_more(steps[mine], weight[mine], cover)
+            rests[-1], cover = cover, one_more_item(steps[mine], weight[mine], cover)
         covers.append(cover)
         whole[p] = max(float(cover[grid]), spares[p])
         if problem.surviving[p].any():
@@ -262,7 +262,7 @@ def least_spared(steps: Ints, weight: Floats, grid: int, share: float, unmet_ste
     return SparedCover(float(least[best]), int(largest[best]), int(amounts[best]), beside)
 
 
-def _one_more(steps: Ints, weight: Floats, table: Floats) -> Floats:
+def one_more_item(steps: Ints, weight: Floats, table: Floats) -> Floats:
     """float64 (G + 1,): least weight of one item and a rest; the copies of kept items are not counted here."""
     from coralopt.allocation.bounds.kernels import cheapest_by_size, one_more
 

@@ -186,7 +186,7 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
     """The steps after ``rounding``."""
     if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
-        # Coverings know nothing of supply classes, unmet demand and what must be at least there.
+        # Coverings know nothing of supply classes and unmet demand.
         if search.small.adds_up and not search.done():
             root, met, values = _raise_bound(search, root, known)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
@@ -210,11 +210,13 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         if small.plain:
             choose_among(search, met)
         return
-    if small.spared.any() or small.surviving.any():
+    if small.spared.any() or small.surviving.any() or small.replicas.any():
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
         choose_among(search, met)
-    if small.surviving.any():
-        _anneal(search, root, met)
+    if small.surviving.any() or small.replicas.any():
+        if (root.column_bounds <= search.worth_proving()).sum() > limits.most_columns:
+            # Otherwise ``fixing`` ends it sooner.
+            _anneal(search, root, met)
         return
     if count >= limits.many_instances:
         _settle_most(search, values, limits.rests)
