@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.errors import OptionError, SolverError
-from coralopt.placement import ENGINES, EngineLimits, PlacementProblem, best_placement, engine_limits, throughput_of
+from coralopt.placement import (
+    ENGINES,
+    EngineLimits,
+    Placement,
+    PlacementProblem,
+    Stage,
+    best_placement,
+    engine_limits,
+    throughput_of,
+)
 from coralopt.testing.placement_strategies import every_placement, placement_problems
 
 GPUS = (1, 2, 1)
@@ -83,3 +92,14 @@ def test_unknown_engine_and_missing_gpu_counts():
         engine_limits("nosuch")
     with pytest.raises(SolverError, match="gpus"):
         PlacementProblem(np.ones((1, 3, 1, 2)), (1,), ("a",), limits=EngineLimits(same_tp=True))
+
+
+def test_what_an_engine_cannot_run_is_said() -> None:
+    """One node of each kind counts, too; each stage that mixes kinds is named."""
+    mixed = Placement((Stage(2, (1, 1)), Stage(2, (0, 1))))
+    words = [violation.text for violation in ENGINES["vllm"].violations(mixed, (4, 2))]
+    assert words == [
+        "nodes with 2 and 4 GPUs are mixed; the engine needs one TP degree",
+        "stages have [2, 1] nodes; the engine needs as many in each",
+        "stage 1 mixes configurations; the engine needs equal replicas",
+    ]

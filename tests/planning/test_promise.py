@@ -402,6 +402,39 @@ def test_a_dozen_good_windows_are_enough_only_where_few_miss(
     assert outcome.windows == (windows or outcome.windows)
 
 
+def test_a_model_for_mean_requests_is_not_raced(plan: Plan) -> None:
+    """Nothing is asked of its windows, which would each take as long as those of any other."""
+    mean = small(model={"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": "mean"}})
+    races = TogetherRaces(mean, GroupPlayer(mean), [], Workers(), remember=False)
+    assert races.race(plan.instances) == Together(True, {})
+    assert races.windows_of.total() == 0
+
+
+def test_games_that_are_left_go_where_covers_may_still_get_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three phases of 100 games each and 50 to begin with, which two use up: of the other 190 those get 3 : 1, as what they
+    may still save. The third needed only 10. Within 1 % of the cost nothing is worth a game."""
+    seek = object.__new__(search.PromiseSearch)
+    seek.gap, seek.ceiling, seek.games, seek.workers = 0.01, math.inf, 300.0, Workers()
+    played = [SimpleNamespace(games=SimpleNamespace(played=0)) for _ in range(3)]
+    seek.groups = cast("list[Groups]", played)
+    rounds: list[dict[int, float]] = [{}, {}]
+
+    def look(p: int, prices: np.ndarray, games: float, in_vain: float) -> tuple[float, float]:
+        first = p not in rounds[0]
+        rounds[0 if first else 1][p] = games
+        played[p].games.played += math.ceil(games) if p < 2 else 10
+        return [(7.0, 10.0), (9.0, 10.0), (2.0, 10.0)][p] if first else (9.95, 10.0)
+
+    monkeypatch.setattr(search, "MOST_GAMES", 100)
+    monkeypatch.setattr(seek, "least", lambda: 0.0)
+    monkeypatch.setattr(seek, "_search", look)
+    results = seek._tighten({p: np.zeros(1) for p in range(3)})
+    assert rounds == [{0: 50.0, 1: 50.0, 2: 50.0}, {0: 142.5, 1: 47.5}]
+    assert results == {0: (9.95, 10.0), 1: (9.95, 10.0), 2: (2.0, 10.0)}
+    # Whole games were played.
+    assert seek.games == 190.0 - 143.0 - 48.0
+
+
 @pytest.mark.parametrize("windows", [0, 40])
 def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a model holds only with half as much room again for its answers, it gets that, whether or not windows are left
