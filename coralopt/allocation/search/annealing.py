@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coralopt.allocation.bounds.decomposition import Covering
+from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.model.columns import joined
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.side_constraints import open_constraints

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import Coverings, available, near_coverings
-from coralopt.allocation.bounds.decomposition import Covering
 from coralopt.allocation.bounds.lagrangian import LagrangianBound
+from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
 from coralopt.allocation.search.choice import Choice, ChoiceLimits, best_choice_among

@@ -59,8 +59,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from coralopt.allocation.bounds.decomposition import CLOSE, Covering, MasterState, best_prices
+from coralopt.allocation.bounds.decomposition import CLOSE, MasterState, best_prices
 from coralopt.allocation.bounds.lagrangian import LagrangianBound, lagrangian_bound
+from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.bounds.relaxation import SHORTFALL, dual_bound, reduced_costs, solve_relaxation
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import Allocation, AllocationProblem
