@@ -366,7 +366,9 @@ class AllocationProblem(AttachedProblem[Allocation]):
     def unmet_usd_h(self) -> Floats:
         """float64 (P,): USD/h for all demand of a phase, infinite where it must be met."""
         prices = self.unmet_prices()
-        return np.where(np.isfinite(prices), np.where(np.isfinite(prices), prices, 0.0) * self.demand, np.inf)
+        usd_h, priced = np.full(len(prices), np.inf), np.isfinite(prices)
+        usd_h[priced] = prices[priced] * self.demand[priced]
+        return usd_h
 
     def tiers_of(self, phase: int) -> tuple[tuple[float, float], ...]:
         """(share of the demand, factor on its price), cheapest first."""

@@ -255,21 +255,29 @@ def test_share_under_a_budget_is_that_of_the_cheapest_coverings() -> None:
     assert largest.survivors == largest.columns
 
 
-def test_transfers_are_no_rent() -> None:
-    """A budget of 2 USD/h rents all that the demand needs; sending caches for 10 USD/h takes nothing from it."""
-    problem = AllocationProblem(
+def routed_model(row: SideConstraint, **parts: Any) -> AllocationProblem:
+    """A model with routes: prefill on nodes x, decode on nodes y, 10 tokens/s of each asked for, in two regions."""
+    return AllocationProblem(
         usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
-        throughput=np.array([10.0, 10.0]),
         phase=np.array([0, 1], dtype=np.int32),
         demand=np.array([10.0, 10.0]),
-        availability=np.array([[4, 0], [0, 4]]),
-        price=np.array([[1.0, np.nan], [np.nan, 1.0]]),
+        price=np.ones((2, 2)),
         running=None,
         penalty=0.1,
         phase_names=("m/prefill", "m/decode"),
         region_names=("a", "b"),
         configuration_names=("x", "y"),
-        side_constraints=(SideConstraint("budget", "most", "usd_h", 2.0),),
+        side_constraints=(row,),
+        **parts,
+    )
+
+
+def test_transfers_are_no_rent() -> None:
+    """A budget of 2 USD/h rents all that the demand needs; sending caches for 10 USD/h takes nothing from it."""
+    problem = routed_model(
+        SideConstraint("budget", "most", "usd_h", 2.0),
+        throughput=np.array([10.0, 10.0]),
+        availability=np.array([[4, 0], [0, 4]]),
         routes=(ModelRoutes("m", (Route(((0, 0), (1, 1)), 10.0),)),),
     )
     budget, bracket = budget_of(problem), Bracket(0.0, 1.0)
@@ -282,20 +290,10 @@ def test_transfers_are_no_rent() -> None:
 @pytest.mark.parametrize("one_lost", [True, False])
 def test_what_survives_a_loss_limits_the_share_of_models_with_routes(one_lost: bool) -> None:
     """Two prefill instances of 6 tokens/s in two regions: without one of them, or one region, 6 of 10 are left."""
-    row = SideConstraint("left", "least", "tokens_s", 1.0, (0,), None if one_lost else (0,), one_lost=one_lost)
-    problem = AllocationProblem(
-        usage=np.array([[1, 0], [0, 1]], dtype=np.int16),
+    problem = routed_model(
+        SideConstraint("left", "least", "tokens_s", 1.0, (0,), None if one_lost else (0,), one_lost=one_lost),
         throughput=np.array([6.0, 10.0]),
-        phase=np.array([0, 1], dtype=np.int32),
-        demand=np.array([10.0, 10.0]),
         availability=np.array([[1, 1], [1, 0]]),
-        price=np.ones((2, 2)),
-        running=None,
-        penalty=0.1,
-        phase_names=("m/prefill", "m/decode"),
-        region_names=("a", "b"),
-        configuration_names=("x", "y"),
-        side_constraints=(row,),
         routes=(ModelRoutes("m", (Route(((0, 0), (1, 0)), 0.0), Route(((0, 1), (1, 0)), 1.0))),),
     )
     largest = largest_factor(problem)

@@ -15,8 +15,8 @@ rounded up by less than one step of it.
 
 Beyond the paper's problem: supply classes change the constant only (:mod:`coralopt.allocation.supply`); a unit of unmet
 demand at its price is one more item of the knapsack, one step large and without limit; replicas of a phase stay in its
-knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraints move into the objective at prices mu
->= 0 of their own, or stay away (mu = 0). Where any one instance may be lost, the others must give x T_m: with L the
+knapsack, D(s, k) = min over items of w + D(s - T, k - 1); other side constraints move into the objective at prices
+mu >= 0 of their own, or stay away (mu = 0). Where any one instance may be lost, the others must give x T_m: with L the
 largest of them, D_m = min over L of the least weight of instances of at most L that cover max(T_m, x T_m + L); phases
 with routes weigh at least that, too, and beside any instance the others weigh at least what covers x T_m. What must
 survive the loss of a region is in :mod:`coralopt.allocation.bounds.surviving`. Prices under which an item would weigh
