@@ -24,27 +24,20 @@ L4 = {"1xL4": (1, 900.0)}
 TWO = plan(instance("mixed", (8, {"1xL4": (1, 300.0)})), instance("mixed", (3, {"1xL40S": (1, 900.0)}), (5, L4)))
 
 
+def start(document: Plan, folder: Path) -> list[str]:
+    """The words after `coralopt` that start the plan from ``folder`` with the stand-in."""
+    document.save(folder / "plan.json")
+    words = ["launch", "start", "plan.json", "--no-verify", "--cpu", "--vllm", str(folder / "vllm")]
+    return [*words, "--port", "0", "-o", "run", "--json"]
+
+
 class Launched:
     """A running ``coralopt launch start``."""
 
     def __init__(self, document: Plan, folder: Path, *options: str, **env: str) -> None:
         self.folder = folder
-        document.save(folder / "plan.json")
-        vllm = folder / "vllm"
-        arguments = [
-            *("launch", "start", "plan.json", "--no-verify"),
-            "--cpu",
-            "--vllm",
-            str(vllm),
-            "--port",
-            "0",
-            "-o",
-            "run",
-            "--json",
-            *options,
-        ]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "coralopt", *arguments],
+            [sys.executable, "-m", "coralopt", *start(document, folder), *options],
             cwd=folder,
             env={**os.environ, "PYTHONUNBUFFERED": "", **env},
             stdout=subprocess.PIPE,

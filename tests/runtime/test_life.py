@@ -8,14 +8,15 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from fake_vllm import tokens
 from launched import L4, TWO, Launched, ask, gone, strays, until
 from runtime_plans import instance, plan
-from test_local import coralopt
 
 from coralopt.runtime import VllmEngine
 from coralopt.runtime.local import LocalCluster, Pace, reconcile
@@ -23,6 +24,8 @@ from coralopt.runtime.local.cluster import LOG_BYTES
 from coralopt.runtime.router import RouterConfig
 from coralopt.runtime.router.router import Router
 
+#: A command line, run in this process.
+RunCli = Callable[..., Any]
 LEFT, RIGHT = instance("mixed", (8, L4), batch=5), instance("mixed", (8, {"1xL40S": (1, 900.0)}), batch=7)
 
 
@@ -64,7 +67,7 @@ def test_a_relaunch_over_a_half_dead_pipeline(tmp_path: Path, vllm: Path, drain_
     assert strays(tmp_path) == []
 
 
-def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launched], run_cli: RunCli) -> None:
     """Two die at once and come back side by side; one that cannot start holds up nobody."""
     when(vllm, "[ -e slow ]", "while [ -e slow ]; do sleep 0.1; done")
     when(vllm, 'echo "$*" | grep -q "max-num-seqs 7 " && [ -e broken ]', "exit 3")
@@ -79,7 +82,7 @@ def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launc
     assert answer[2] == 503, answer
     (tmp_path / "slow").unlink()
     until(lambda: ask(run.url)[2] == 200)
-    until(lambda: coralopt(tmp_path, "status", "run").returncode == 0)
+    until(lambda: run_cli("launch", "status", "run").returncode == 0)
     (tmp_path / "broken").touch()
     before = run.pids()
     for pid in before:
@@ -91,7 +94,7 @@ def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launc
     assert run.interrupt()[0] == 0
 
 
-def test_a_death_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+def test_a_death_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: list[Launched], run_cli: RunCli) -> None:
     """What both plans have comes back at once, though the new plan takes its time; then the plan is followed."""
     when(vllm, 'echo "$*" | grep -q "max-num-seqs 7 "', "until [ -e go ]; do sleep 0.1; done")
     run = Launched(plan(LEFT), tmp_path).ready()
@@ -100,7 +103,7 @@ def test_a_death_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: l
     command = ["apply", "new.json", "run", "--no-verify", "--json"]
 
     async def scene() -> None:
-        applying = asyncio.create_task(asyncio.to_thread(coralopt, tmp_path, *command))
+        applying = asyncio.create_task(asyncio.to_thread(run_cli, "launch", *command))
         while not of(run, "1xl40s"):
             await asyncio.sleep(0.05)
         (victim,) = of(run, "1xl4-")
@@ -111,12 +114,12 @@ def test_a_death_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: l
         assert (await applying).returncode == 0
 
     asyncio.run(scene())
-    assert coralopt(tmp_path, "status", "run").returncode == 0
+    assert run_cli("launch", "status", "run").returncode == 0
     assert run.interrupt()[0] == 0
     assert strays(tmp_path) == []
 
 
-def test_who_hangs_is_replaced(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+def test_who_hangs_is_replaced(tmp_path: Path, vllm: Path, launched: list[Launched], run_cli: RunCli) -> None:
     """A head, a stage without HTTP, and a worker of a third pipeline are stopped: all are replaced within 30 s."""
     third = instance("mixed", (8, {"1xA100": (1, 300.0)}))
     run = Launched(plan(*TWO.instances, third), tmp_path, FAKE_WORKERS="1").ready()
@@ -127,7 +130,7 @@ def test_who_hangs_is_replaced(tmp_path: Path, vllm: Path, launched: list[Launch
     for pid in victims:
         os.kill(pid, signal.SIGSTOP)
     until(lambda: len(run.pids()) == 4 and not set(before) & set(run.pids()))
-    until(lambda: coralopt(tmp_path, "status", "run").returncode == 0)
+    until(lambda: run_cli("launch", "status", "run").returncode == 0)
     assert ask(run.url)[0] == "".join(tokens("p", 5))
     assert gone(victims)
     code, said = run.interrupt()
@@ -135,7 +138,7 @@ def test_who_hangs_is_replaced(tmp_path: Path, vllm: Path, launched: list[Launch
     assert strays(tmp_path) == []
 
 
-def test_nothing_outlives_a_killed_head(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+def test_nothing_outlives_a_killed_head(tmp_path: Path, vllm: Path, launched: list[Launched], run_cli: RunCli) -> None:
     """`kill -9` of the controller and of a head: the workers of the dead are found by their session and stopped."""
     run = Launched(plan(LEFT, RIGHT), tmp_path, FAKE_WORKERS="2").ready()
     launched.append(run)
@@ -149,9 +152,9 @@ def test_nothing_outlives_a_killed_head(tmp_path: Path, vllm: Path, launched: li
     os.kill(head, signal.SIGKILL)
     until(lambda: gone([head]))
     assert len(strays(tmp_path)) == 5
-    told = json.loads((left := coralopt(tmp_path, "status", "run", "--json")).stdout)
+    told = json.loads((left := run_cli("launch", "status", "run", "--json")).stdout)
     assert (left.returncode, sorted(item["state"] for item in told["left"])) == (1, ["broken", "runs"])
-    stopped = coralopt(tmp_path, "stop", "run")
+    stopped = run_cli("launch", "stop", "run")
     assert stopped.returncode == 0, stopped.stderr
     assert strays(tmp_path) == []
 
@@ -215,15 +218,17 @@ def pipeline_of(child: object) -> object:
     return SimpleNamespace(servers=[SimpleNamespace(child=child)])
 
 
-def test_stop_and_status_without_a_terminal(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+def test_stop_and_status_without_a_terminal(
+    tmp_path: Path, vllm: Path, launched: list[Launched], run_cli: RunCli
+) -> None:
     """`launch stop` ends the launch that runs, in order and without a plan that can be read."""
     run = Launched(plan(LEFT), tmp_path, FAKE_TOKEN_S="0.02").ready()
     launched.append(run)
     for name in ("plan.json", "run/plan.json"):
         (tmp_path / name).write_text("no plan")
-    assert coralopt(tmp_path, "status").returncode == 2
-    assert coralopt(tmp_path, "status", "run").returncode == 0
-    stopped = coralopt(tmp_path, "stop", "run")
+    assert run_cli("launch", "status").returncode == 2
+    assert run_cli("launch", "status", "run").returncode == 0
+    stopped = run_cli("launch", "stop", "run")
     assert stopped.returncode == 0, stopped.stderr
     code, said = run.end()
     assert (code, "draining" in said) == (0, True)

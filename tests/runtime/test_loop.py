@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from coralopt.planning import CoralPlanner, PlanOutcome, PlanRequest, plan_scena
 from coralopt.runtime.loop import LoopSettings, follow_demand, measured_demand
 from coralopt.scenario import scenario_from_mapping
 from coralopt.scenario.resolved import ResolvedScenario
+
+#: A command line, run in this process.
+RunCli = Callable[..., Any]
 
 
 def scenario(available: int = 12, **fields: Any) -> ResolvedScenario:
@@ -189,7 +193,7 @@ def test_measured_demand() -> None:
         measured_demand(scenario(), before, {"models": {}})
 
 
-def test_the_loop_on_one_machine(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+def test_the_loop_on_one_machine(tmp_path: Path, vllm: Path, launched: list[Launched], run_cli: RunCli) -> None:
     """Real processes: load makes `follow` start servers, silence stops them, and no request fails meanwhile."""
     base = scenario()
     (tmp_path / "scenario.yaml").write_text(json.dumps(base.document))
@@ -207,19 +211,15 @@ def test_the_loop_on_one_machine(tmp_path: Path, vllm: Path, launched: list[Laun
     for worker in workers:
         worker.start()
     # Four clients get at most 800 tokens/s of the stand-in; the headroom makes 150 of them worth one instance.
-    command = [sys.executable, "-m", "coralopt", "follow", "scenario.yaml", "--router", run.url, "--every", "2"]
+    command = ["follow", "scenario.yaml", "--router", run.url, "--every", "2", "--epochs", "1"]
     command += ["--headroom", str(capacity() / 150), "--json", "-o", "loop"]
-    up = subprocess.run(
-        [*command, "--epochs", "1"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    up = run_cli(*command)
     assert up.returncode == 0, up.stderr
     grown = len(backends(run.url))
     stop.set()
     for worker in workers:
         worker.join()
-    down = subprocess.run(
-        [*command, "--epochs", "1"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    down = run_cli(*command)
     assert down.returncode == 0, down.stderr
     (first,), (second,) = json.loads(up.stdout)["epochs"], json.loads(down.stdout)["epochs"]
     assert first["measured_tokens_s"]["tiny/mixed"] > 100
@@ -235,7 +235,7 @@ def test_the_loop_on_one_machine(tmp_path: Path, vllm: Path, launched: list[Laun
     assert run.interrupt()[0] == 0
 
 
-def test_plans_of_tables_are_carried_out(tmp_path: Path, vllm: Path, launched: list[Launched]) -> None:
+def test_plans_of_tables_are_carried_out(tmp_path: Path, vllm: Path, launched: list[Launched], run_cli: RunCli) -> None:
     """`follow --demand TABLE`: the walk through known epochs, each applied in its time."""
     one = capacity()
     (tmp_path / "scenario.yaml").write_text(json.dumps(scenario().document))
@@ -243,20 +243,7 @@ def test_plans_of_tables_are_carried_out(tmp_path: Path, vllm: Path, launched: l
     (tmp_path / "demand.csv").write_text("epoch,model,phase,tokens_s\n" + "\n".join(rows) + "\n")
     run = Launched(plan_scenario(scenario()), tmp_path).ready()
     launched.append(run)
-    command = [
-        sys.executable,
-        "-m",
-        "coralopt",
-        "follow",
-        "scenario.yaml",
-        "--demand",
-        "demand.csv",
-        "--router",
-        run.url,
-    ]
-    done = subprocess.run(
-        [*command, "--every", "0.5"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_cli("follow", "scenario.yaml", "--demand", "demand.csv", "--router", run.url, "--every", "0.5")
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if " runs: " in line]
     assert ["started" in line for line in said] == [False, True, False]
@@ -332,9 +319,8 @@ def test_ctrl_c_while_a_new_plan_starts(tmp_path: Path, vllm: Path, launched: li
     assert strays(tmp_path) == []
 
 
-def test_nobody_to_apply_to(tmp_path: Path) -> None:
+def test_nobody_to_apply_to(run_cli: RunCli) -> None:
     """A wrong URL, or nobody there: said at once, not after an epoch."""
     for url, words in (("localhost:8000", "must be the URL of a router"), ("http://127.0.0.1:9", "no running")):
-        command = [sys.executable, "-m", "coralopt", "follow", "tiny", "--router", url]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = run_cli("follow", "tiny", "--router", url)
         assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
