@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -28,10 +29,13 @@ from coralopt.templates import TemplateLibrary, load_library
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same of SIGHUP and `nohup`.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Tests start hundreds of processes; without kept bytecode each would compile the library anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 #: Hypothesis profile -> examples of a property, as a multiple of what its test states (100 where it states nothing). Every
 #: run draws others: two runs of `dev` see what one would.
-EXAMPLES = {"dev": 0.5, "full": 10.0}
+EXAMPLES = {"dev": 0.25, "mutants": 0.5, "full": 10.0}
 #: `dev` makes no fewer where the test states more.
 LEAST_EXAMPLES = 10
 # The machine decides how long an example takes, so there are no deadlines.
@@ -83,6 +87,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         chosen = getattr(test, name)
         count = max(int(factor * chosen.max_examples), min(LEAST_EXAMPLES, chosen.max_examples))
         setattr(test, name, settings(chosen, max_examples=count))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What stays for the whole run, modules and tests, is not looked through again at every collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -266,6 +266,7 @@ def caught(tree: Path, tests: list[str], limit_s: float | None) -> bool:
         "-p",
         "no:cacheprovider",
         "--hypothesis-seed=0",
+        "--hypothesis-profile=mutants",
     ]
     process = subprocess.Popen(
         [*command, *tests],

@@ -16,15 +16,43 @@ test_highs_hipo = compliance.tests("highs:hipo")
 test_scip = compliance.tests("scip")
 test_gurobi = compliance.tests("gurobi")
 test_pyomo_highs = compliance.tests("pyomo:highs")
-test_pyomo_old_interface = compliance.tests("pyomo:appsi_highs")
-test_pyomo_scip = compliance.tests("pyomo:scip_direct")
-test_pyomo_gurobi = compliance.tests("pyomo:gurobi_direct")
+test_pyomo_old_interface = pytest.mark.slow(compliance.tests("pyomo:appsi_highs"))
+test_pyomo_scip = pytest.mark.slow(compliance.tests("pyomo:scip_direct"))
+test_pyomo_gurobi = pytest.mark.slow(compliance.tests("pyomo:gurobi_direct"))
 test_cplex = compliance.tests("cplex")
 test_copt = compliance.tests("copt")
 test_xpress = compliance.tests("xpress")
 test_scipy = compliance.tests("scipy")
 test_cbc = compliance.tests("pyomo:cbc")
 test_glpk = compliance.tests("pyomo:glpk")
+
+#: One case of each kind for every other solver behind Pyomo, whose one plugin is fully tested with HiGHS.
+SAMPLE = (
+    *("linear_maximum", "mixed_columns", "objective_constant", "unbounded_linear", "infeasible_integer", "empty_model"),
+    *(
+        "negative_bounds",
+        "range_and_equality_rows",
+        "random_programmes_equal_enumeration",
+        "presolve_keeps_the_problem",
+    ),
+    *(
+        "time_limit_keeps_the_incumbent",
+        "node_limit_is_no_error",
+        "options_do_not_leak",
+        "unknown_native_option_raises",
+    ),
+    *("complete_start_is_accepted", "progress_is_monotone", "duals_prove_the_optimum", "interrupt_keeps_the_incumbent"),
+    *("silent_by_default", "log_on_demand", "special_ordered_sets", "export_and_reread_same_optimum"),
+)
+
+
+@pytest.mark.parametrize("interface", ["appsi_highs", "scip_direct", "gurobi_direct"])
+def test_other_interfaces_of_pyomo(interface: str) -> None:
+    if not get_backend(f"pyomo:{interface}").probe().installed:
+        pytest.skip(get_backend(f"pyomo:{interface}").probe().hint)
+    outcomes = compliance.run(f"pyomo:{interface}", only=SAMPLE)
+    assert len(outcomes) == len(SAMPLE)
+    assert [outcome for outcome in outcomes if outcome.status == "failed"] == []
 
 
 @pytest.mark.parametrize("solver", ["cp-sat", "glop", "pdlp"])

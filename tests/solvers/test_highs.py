@@ -335,7 +335,7 @@ def test_a_process_forked_during_a_solve_can_solve():
         "import os, threading\n"
         "from coralopt.solving import solve_matrix\n"
         "from coralopt.testing.compliance.case import knapsack, market_split\n"
-        "begun, options = threading.Event(), {'time_limit': 3.0, 'rel_gap': 0.0}\n"
+        "begun, options = threading.Event(), {'time_limit': 1.5, 'rel_gap': 0.0}\n"
         "solve = lambda: solve_matrix(market_split(), 'highs', options, on_progress=lambda _: begun.set())\n"
         "thread = threading.Thread(target=solve)\n"
         "thread.start()\n"

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +34,9 @@ from coralopt.templates import build as build_module
 from coralopt.templates.executors import InProcess, ProcessPool, make_executor
 from coralopt.templates.parts import Parts
 from coralopt.templates.tasks import cut_into_tasks
+
+#: A command line, run in this process.
+RunCli = Callable[..., Any]
 
 
 def test_sample_of_the_sweep_is_part_of_the_whole(
@@ -66,8 +71,8 @@ def test_samples_are_seeded_and_cover_everything(tiny_scenario: ResolvedScenario
 
 def test_milp_library_equals_the_sweep(tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary) -> None:
     """Another solver and formulation, in worker processes or not, the same throughputs; the check command's own way."""
-    for formulation, sample, workers in (("tight", 6, 2), ("paper", 1, 1)):
-        method = BuildMethod("highs", formulation, sample=sample, seed=1)
+    for formulation, sample, seed, workers in (("tight", 6, 3, 2), ("paper", 1, 2, 1)):
+        method = BuildMethod("highs", formulation, sample=sample, seed=seed)
         result = check_library(tiny_library, method=method, workers=workers)
         assert result.ok, result.violations
         assert result.compared == sample
@@ -210,12 +215,12 @@ def test_ctrl_c_while_workers_start_prints_no_traceback(tmp_path: Path) -> None:
     assert troubles == ""
 
 
-def test_killed_command_is_finished_by_the_next(tmp_path: Path) -> None:
+def test_killed_command_is_finished_by_the_next(tmp_path: Path, run_cli: RunCli) -> None:
     """`kill -9` of the whole build midway: no library file, workers end by themselves, the next run completes it."""
-    environment = {**os.environ, "CORALOPT_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "coralopt", "templates", "tiny", "--solver", "highs", "--sample", "16"]
-    command += ["--workers", "2", "-o", "l.parquet", "--json"]
-    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    command = ["templates", "tiny", "--solver", "highs", "--sample", "12", "--seed", "3", "--workers", "1"]
+    command += ["-o", "l.parquet", "--json"]
+    argv = [sys.executable, "-m", "coralopt", *command]
+    first = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".l.parquet.*.parts/*.npz")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -224,7 +229,7 @@ def test_killed_command_is_finished_by_the_next(tmp_path: Path) -> None:
     kept = len(list(tmp_path.glob(".l.parquet.*.parts/*.npz")))
     assert kept > 0
     assert not (tmp_path / "l.parquet").exists()
-    second = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    second = run_cli(*command)
     assert second.returncode == 0, second.stderr
     assert load_library(tmp_path / "l.parquet").method["solver"] == "highs"
     assert not list(tmp_path.glob(".l.parquet.*"))
