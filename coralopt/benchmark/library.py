@@ -33,7 +33,6 @@ from coralopt.allocation import Allocation, AllocationProblem, solve_allocation
 from coralopt.benchmark.instances import expand, parse_instance
 from coralopt.errors import InfeasibleError, NoSolutionError, WrongAnswerError
 from coralopt.placement import Placement, PlacementProblem, best_placement
-from coralopt.planning.coral import allocation_problem
 from coralopt.replacing import replacing
 from coralopt.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from coralopt.solving import MilpMatrix, Reason, SolveOptions, compile_problem, solve_matrix, write_model
@@ -171,6 +170,9 @@ def _problem(origin: str) -> PlacementProblem | AllocationProblem:
 
 def _allocation(scenario: ResolvedScenario) -> AllocationProblem:
     templates = obtain_library(scenario)[0]
+    # Here: every run of a bench is a process that imports this package, and none needs a planner.
+    from coralopt.planning.coral import allocation_problem
+
     return allocation_problem(scenario, templates, shared_patterns(scenario, scenario_tables(scenario)))
 
 

@@ -46,7 +46,7 @@ Count = Annotated[int, Field(strict=True), AfterValidator(_sized)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PlannedNode(_Part):

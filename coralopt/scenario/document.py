@@ -61,7 +61,7 @@ Layers = Annotated[int, Field(ge=1, le=1000)]
 class Section(BaseModel):
     """Unknown keys are refused, and a number is a number: no text, no truth values, no NaN."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 #: Names of the time limits before they had those of the field, which stay readable -> name.
