@@ -30,10 +30,15 @@ def test_every_allocation_comes_from_one_scenario() -> None:
     assert sources == {"tiny", "core", "core-slo", "extended"}
 
 
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rows", [row for row in ROWS if row != "auto"])
 def test_every_kind_of_row_makes_a_problem(rows: str) -> None:
     """In core, which has two regions."""
     assert _problem(f"rows:core:{rows}").kind == "allocation"
+
+
+@pytest.mark.parametrize("scenario", ["tiny", pytest.param("core", marks=pytest.mark.slow)])
+def test_models_of_either_mode_make_a_problem(scenario: str) -> None:
+    assert _problem(f"rows:{scenario}:auto").kind == "allocation"
 
 
 @pytest.mark.parametrize("scenario", ["routes", "operator"])

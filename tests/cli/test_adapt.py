@@ -83,7 +83,9 @@ def test_bursts_and_the_perfect_system(tmp_path: Path, adapt: RunCli, run_cli: R
     costs = [run["mean"]["provisioning_usd_h"] for run in (mean, peak)]
     assert costs[0] < costs[1]
     assert peak["perfect_usd_h"] <= costs[1] * (1 + 1e-4)
-    planned = run_cli("plan", "tiny", "--trace", "trace.csv", "--model", "phi4-14b", "--peak", "1", "--perfect")
+    planned = run_cli(
+        "plan", "tiny", "--trace", "trace.csv", "--model", "phi4-14b", "--peak", "1", "--perfect", "--no-play"
+    )
     assert planned.returncode == 0, planned.stderr
     said = " ".join((planned.stdout + planned.stderr).split())
     assert f"at least {peak['perfect_usd_h']:.4f} USD/h; the rent here is" in said

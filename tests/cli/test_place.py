@@ -29,7 +29,7 @@ serving:
 def test_place_for_tokens_served(run_cli: RunCli, tmp_path: Path) -> None:
     pool, folder = tmp_path / "pool.yaml", tmp_path / "layout"
     pool.write_text(POOL, encoding="utf-8")
-    done = run_cli("place", str(pool), "--time-limit", "3", "--write-helix", str(folder), "--json")
+    done = run_cli("place", str(pool), "--time-limit", "1", "--write-helix", str(folder), "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["objective"] == "served"

@@ -121,7 +121,14 @@ def test_what_cannot_be_is_said_before_any_work(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("arguments", [["show", "plan.json"], ["show", "plan.json", "--json"], ["scenario", "list"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "plan.json"],
+        pytest.param(["show", "plan.json", "--json"], marks=pytest.mark.slow),
+        pytest.param(["scenario", "list"], marks=pytest.mark.slow),
+    ],
+)
 def test_standard_output_may_be_full(tiny_plan_file: Path, tmp_path: Path, arguments: list[str]) -> None:
     """One sentence, no traceback."""
     with Path("/dev/full").open("w") as full:

@@ -475,8 +475,8 @@ def test_search_finds_the_best_of_all_layouts(seed: int) -> None:
 
 def test_search_serves_more_than_the_largest_flow() -> None:
     pool = load_pool("helix-24")
-    best = place_served(pool, replace(SHORT, stages=14, window_s=60.0, moves=200))
-    again = place_served(pool, replace(SHORT, stages=14, window_s=60.0, moves=200))
+    best = place_served(pool, replace(SHORT, stages=14))
+    again = place_served(pool, replace(SHORT, stages=14))
     assert best.pipelines == again.pipelines
     assert best.played.mean > best.first
     for placement in best.pipelines:
