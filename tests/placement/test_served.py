@@ -390,6 +390,45 @@ def test_formula_knows_convoys() -> None:
     assert inside == pytest.approx(0.9 * 0.85 * 2000 / (mean_in + 50.0), rel=1e-4)
 
 
+@pytest.mark.parametrize("rise_ms", [0.013, 0.05])
+def test_formula_reads_times_between_batches(rise_ms: float) -> None:
+    """Passes take longer the more requests decode: a batch of 3.4 takes 0.4 of the way from 3 to 4."""
+    pool = one_node(prompt_ms=0.0)
+    assert pool.serving is not None
+    decode_ms = 2.0 + rise_ms * np.arange(65.0) ** 1.5
+    decode_ms[0] = 0.0
+    pool = replace(pool, serving=replace(pool.serving, decode_ms=decode_ms[None]))
+    estimate = estimate_served(pool, pool_network(pool, (Placement((Stage(4, (1,)),)),)))
+    rate = estimate.decode_tokens_s
+    # The pass that serves as many requests as come in meanwhile.
+    batch = 1.0
+    for _ in range(200):
+        plain = 4e-3 * float(np.interp(batch, np.arange(65), decode_ms))
+        batch = max(rate * plain, 1.0)
+    busy = rate / 50 * plain
+    token, prompt = 1.5 * plain + busy * plain / 2, 1.5 * plain + busy * plain / (2 * (1 - busy))
+    assert estimate.token_ms == pytest.approx(1e3 * token, rel=1e-4)
+    assert rate * token + rate / 50 * prompt == pytest.approx(0.9 * 0.85 * 2000 / 150, rel=1e-4)
+
+
+def test_lengths_of_a_pool_file_are_quantiles_or_means(tmp_path: Path) -> None:
+    """Each of prompts and answers by itself; a mean alone is that of a lognormal distribution."""
+    (tmp_path / "pool.yaml").write_text(
+        "layers: 2\nnodes: {a: {count: 1, tokens_s: [9, 4], cache_tokens: [99, 49], prompt_ms: {8: 5}, decode_ms: {1: 2}}}\n"
+        "serving: {reserved_output: 9, link_gb_s: 1, nic_gb_s: 1, latency_ms: 1, activation_bytes: 10, requests: [\n"
+        "  {share: 0.25, input_tokens: 20, lengths: {output: {quantiles: {'0.5': 30, '0.9': 60}}}},\n"
+        "  {share: 0.75, output_tokens: 7, lengths: {input: {quantiles: {'0.5': 300, '0.9': 700}}}}]}\n"
+    )
+    serving = load_pool(str(tmp_path / "pool.yaml")).serving
+    assert serving is not None
+    one, two = (kind.lengths for kind in serving.kinds)
+    assert (one.input.mean, two.output.mean) == (20.0, 7.0)
+    # Of a lognormal distribution with these quantiles: sigma is ln(p90 / p50) over the normal distribution's 1.2816.
+    for lengths, p50, p90 in ((one.output, 30, 60), (two.input, 300, 700)):
+        sigma = np.log(p90 / p50) / 1.2815515655
+        assert lengths.mean == pytest.approx(p50 * np.exp(sigma**2 / 2), rel=0.05)
+
+
 def test_formula_knows_idle_nodes() -> None:
     """A node that no token reaches changes nothing, and does not make the formula say nothing."""
     pool = replace(one_node(prompt_ms=25.0), counts=(5,))

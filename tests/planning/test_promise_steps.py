@@ -1,0 +1,118 @@
+"""Steps of the search for plans that hold, one at a time, with outcomes that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from coralopt.allocation import Served
+from coralopt.errors import InfeasibleError, NoSolutionError
+from coralopt.planning.promise import search
+from coralopt.planning.promise.columns import GroupColumns
+from coralopt.planning.promise.search import PromiseSearch
+
+COLUMNS = cast("GroupColumns", "columns")
+
+
+def costing(usd_h: float) -> Served:
+    return cast("Served", SimpleNamespace(result=SimpleNamespace(cost_usd_h=usd_h)))
+
+
+@pytest.fixture
+def seek() -> PromiseSearch:
+    """A search whose steps a test replaces."""
+    made = object.__new__(PromiseSearch)
+    made.designs = cast("Any", SimpleNamespace(used_up=False))
+    made.unconfirmed = ()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("third_holds", "least", "found", "unconfirmed"),
+    [(True, 1.0, 13.0, ()), (False, 0.4, 11.0, ("c",)), (False, 0.8, 13.0, ("x",))],
+)
+def test_the_next_plan_is_the_cheapest_without_a_group(
+    seek: PromiseSearch,
+    monkeypatch: pytest.MonkeyPatch,
+    third_holds: bool,
+    least: float,
+    found: float,
+    unconfirmed: tuple[str, ...],
+) -> None:
+    """From 10 USD/h, where groups 1 and 2 fail, to 11 without group 2, from there to 13 without group 3: where that fails,
+    too, and nothing is left, the one whose requests missed least. 12 without group 1 costs more, and is never looked at.
+    """
+    one, two, three = (0, 1), (0, 2), (0, 3)
+    fails = {10.0: ([one, two], 0.5, ("a",)), 11.0: ([three], 0.7, ("c",))}
+    fails[13.0] = ([], 1.0, ()) if third_holds else ([(0, 4)], least, ("x",))
+    plans = {frozenset({one}): 12.0, frozenset({two}): 11.0, frozenset({two, three}): 13.0}
+    monkeypatch.setattr(seek, "_failing", lambda served, _: fails[served.result.cost_usd_h])
+    monkeypatch.setattr(seek, "_without", lambda cuts: (costing(plans[cuts]), COLUMNS) if cuts in plans else None)
+    served, columns = seek._holding(costing(10.0), COLUMNS)
+    assert (served.result.cost_usd_h, columns, seek.unconfirmed) == (found, COLUMNS, unconfirmed)
+
+
+def test_a_search_for_room_ends_when_its_games_are_used_up(
+    seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 games are left; each look at what the best of all would take plays 60, most of them of the second phase."""
+    games = [SimpleNamespace(games=SimpleNamespace(played=7)) for _ in range(2)]
+    seek.groups, seek.games_for_room = cast("Any", games), 100.0
+    seek.base, seek.library = cast("Any", None), cast("Any", None)
+    looks = []
+
+    def find_out(*_: object) -> bool:
+        for group, count in zip(games, (20, 40), strict=True):
+            group.games.played += count
+        looks.append(1)
+        return len(looks) < 9
+
+    def cheapest(*_: object) -> None:
+        raise InfeasibleError("no room", None)
+
+    monkeypatch.setattr(search, "GroupColumns", SimpleNamespace(of=lambda *_: None))
+    for name, step in (
+        ("_open", lambda cuts: ([np.ones(1)], [])),
+        ("_ways", lambda designs: []),
+        ("_look", lambda *_, **__: None),
+        ("_cheapest_by_ways", cheapest),
+        ("_solve", lambda best: None),
+        ("_find_out", find_out),
+        ("_in_vain", lambda p: NoSolutionError(f"phase {p} in vain", None)),
+    ):
+        monkeypatch.setattr(seek, name, step)
+    with pytest.raises(NoSolutionError, match="phase 1 in vain"):
+        seek._cheapest(frozenset())
+    assert (len(looks), seek.games_for_room) == (2, -20.0)
+
+
+def test_a_phase_without_any_cover_ends_the_search_only_if_each_way_needs_it(
+    seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mixed instances in vain are no obstacle where prefill and decode find covers; in vain in both ways, they are."""
+    in_vain: set[int] = set()
+
+    def each(step: Any, phases: Iterable[int]) -> list[tuple[float, float]]:
+        return [(1.0, np.inf if p in in_vain else 2.0) for p in phases]
+
+    seek.workers = cast("Any", SimpleNamespace(map=each))
+    monkeypatch.setattr(seek, "_tighten", lambda prices: dict.fromkeys(prices, (1.0, np.inf)))
+    monkeypatch.setattr(seek, "_in_vain", lambda p: NoSolutionError(f"phase {p} in vain", None))
+    prices, ways = [np.ones(1)] * 3, [((0,), (1, 2))]
+    in_vain |= {0}
+    seek._look(prices, ways, may_refuse=False)
+    in_vain |= {2}
+    with pytest.raises(NoSolutionError, match="phase 0 in vain"):
+        seek._look(prices, ways, may_refuse=False)
+
+
+def test_an_interval_is_from_what_no_plan_costs_less_than_to_the_cheapest(
+    seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seek, "_cheapest", lambda cuts: (costing(12.0), COLUMNS))
+    monkeypatch.setattr(seek, "_bound", lambda cost: cost - 2.0)
+    assert seek.interval() == (10.0, 12.0)
