@@ -22,7 +22,8 @@ from coralopt import load_scenario
 from coralopt.placement import Placement, Stage
 from coralopt.planning.coral import allocation_problem
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, tighten
-from coralopt.planning.promise.games import SURE_FAIL, planned_placement
+from coralopt.planning.promise.cuttings import planned_placement
+from coralopt.planning.promise.games import SURE_FAIL
 from coralopt.planning.promise.search import PromiseSearch
 from coralopt.planning.request import PlanRequest
 from coralopt.throughput import ThroughputTables, stage_role

@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks.other_placements import placements
 from coralopt import load_scenario
 from coralopt.placement import Placement
-from coralopt.planning.promise.games import PhaseGames, planned_placement
+from coralopt.planning.promise.cuttings import planned_placement
+from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.stages import StageTables
 from coralopt.simulation import GroupPlayer

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.fidelity.rows import Row
 from coralopt import Plan, plan_scenario, scenario_from_mapping
 from coralopt.placement import Placement, Stage
-from coralopt.planning.promise.games import planned_placement
+from coralopt.planning.promise.cuttings import planned_placement
 from coralopt.planning.stages import StageTables
 from coralopt.simulation import simulate
 from coralopt.simulation.fidelity import deviation

@@ -311,8 +311,8 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     tables = scenario_tables(scenario)
     problem = allocation_problem(scenario, library, shared_patterns(scenario, tables), tables)
     if asks_for_shares(scenario):
-        search = PromiseSearch(request, library, tables, problem, remember=False)
-        return (*violations, *_outside(plan, *search.interval()))
+        result = PromiseSearch(request, library, tables, problem, remember=False).run()[0].result
+        return (*violations, *_outside(plan, result.bound_usd_h, result.cost_usd_h))
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, problem, scenario.solver, options)
         promised = [phase.needed_tokens_s * plan.served_factor for phase in scenario.model_phases]

@@ -311,8 +311,14 @@ def run(state: State, until: float, most_events: int) -> bool:
                 record = state.requests[what]
                 leave(state, what, record.prefill_instance)
                 record.kv_arrived = time
-                append(state.requests, state.arrived_list, record.decode_instance, what)
-                touch_instance(state, record.decode_instance)
+                if state.instances[record.decode_instance].stages > 0:
+                    append(state.requests, state.arrived_list, record.decode_instance, what)
+                    touch_instance(state, record.decode_instance)
+                else:
+                    # Without nodes, what comes after the cache is not simulated.
+                    record.finish = time
+                    record.status = FINISHED
+                    leave(state, what, record.decode_instance)
         while clock.next_arrival < total and state.requests[clock.next_arrival].arrival + clock.host_request == time:
             request = clock.next_arrival
             clock.next_arrival = request + 1

@@ -59,6 +59,31 @@ class GroupOutcome:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class QuickestDecoding:
+    """Decode instances at their best, to which a prefill group sends KV caches: no queues, no limits, links never busy.
+
+    Attributes:
+        step_ms: float64 (n,), least time of one output token of each request, ms.
+    """
+
+    step_ms: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Slos:
+    """Model phases that make first tokens and that decode, ``None`` where there is none; what a time per output token lacks.
+
+    Attributes:
+        first, last: The phases.
+        step_ms: float64 (n,) or a number, ms of each token that are not simulated.
+    """
+
+    first: ModelPhase | None
+    last: ModelPhase | None
+    step_ms: Floats | float = 0.0
+
+
 class GroupPlayer:
     """Plays groups of planned instances of one model; a call costs the run and a few milliseconds.
 
@@ -92,6 +117,7 @@ class GroupPlayer:
         requests: Trace,
         most_missed: float = 1.0,
         mixed_share: float = 1.0,
+        decoding: QuickestDecoding | None = None,
     ) -> GroupOutcome:
         """Play requests against instances of one model, ``count`` of each.
 
@@ -104,6 +130,7 @@ class GroupPlayer:
             most_missed: The run ends as soon as a larger share of the requests has missed one of the SLOs for certain;
                 those that are not done by then count as missed.
             mixed_share: Share of the requests for mixed instances, where there are others beside them.
+            decoding: To whom prefill instances alone send KV caches; times per output token are then the least possible.
 
         Raises:
             CoraloptError: No instances, instances of several models, a request longer than ``longest``, or as
@@ -118,9 +145,10 @@ class GroupPlayer:
         if most > self.longest:
             raise CoraloptError(f"a request has {most} tokens; this player reaches {self.longest} (longest)")
         kinds = {instance.phase for instance in instances}
+        slos = self._slos(instances, decoding)
         rows = np.ones(len(requests), dtype=np.bool_)
         outputs = requests.output_tokens
-        if kinds == {"prefill"}:
+        if kinds == {"prefill"} and decoding is None:
             outputs = np.ones_like(outputs)
         elif kinds == {"decode"}:
             rows = outputs > 1
@@ -136,9 +164,11 @@ class GroupPlayer:
             tables = replace(self._draughtsman.tables)
         if kinds == {"decode"}:
             # Caches come from an instance without nodes: it holds nothing, and none of its links is busy.
-            blueprints.append((_nowhere(names[0], instances[0].region), 1))
+            blueprints.append((_nowhere(names[0], instances[0].region, "prefill"), 1))
             records["first_token"], records["prefilled"], records["generated"] = records["arrival"], records["input"], 1
             records["prefill_instance"] = sum(count for _, count in blueprints) - 1
+        elif decoding is not None:
+            blueprints.append((_nowhere(names[0], instances[0].region, "decode"), 1))
         stages = max(len(blueprint.stage_sizes) for blueprint, _ in blueprints)
         state = empty_state(records, 1, stages, tables, self.config, self._draughtsman.serving)
         if kinds == {"decode"}:
@@ -158,14 +188,14 @@ class GroupPlayer:
         looks = np.linspace(0.0, requests.last_arrival_s, LOOKS + 1)[1:].tolist() if most_missed < 1 else []
         for until in (*looks, math.inf):
             run(fleet.state, until, 2**62)
-            if most_missed < 1 and self._late(fleet, instances, until) > most_missed * len(rows):
+            if most_missed < 1 and self._late(fleet, slos, until) > most_missed * len(rows):
                 break
-        return self._outcome(fleet, instances, requests, rows)
+        return self._outcome(fleet, slos, requests, rows)
 
-    def _late(self, fleet: Fleet, instances: Sequence[PlannedInstance], now: float) -> int:
+    def _late(self, fleet: Fleet, slos: _Slos, now: float) -> int:
         """Requests that have missed one SLO at ``now``, or must; the larger number of both SLOs."""
         records, most = fleet.state.requests, 0
-        first, last = self._slos(instances)
+        first, last = slos.first, slos.last
         with np.errstate(invalid="ignore"):
             if first:
                 end = np.where(np.isnan(records["first_token"]), now, records["first_token"])
@@ -173,19 +203,18 @@ class GroupPlayer:
             if last:
                 end = np.where(np.isnan(records["finish"]), now, records["finish"])
                 spent = 1e3 * (end - records["first_token"])
-                most = max(most, int((spent > last.decode_ms * np.maximum(records["output"] - 1, 1)).sum()))
+                left_ms = (last.decode_ms - slos.step_ms) * np.maximum(records["output"] - 1, 1)
+                most = max(most, int((spent > left_ms).sum()))
         return most
 
-    def _slos(self, instances: Sequence[PlannedInstance]) -> tuple[ModelPhase | None, ModelPhase | None]:
-        """The model phases that make first tokens and that decode, ``None`` where there is none here."""
+    def _slos(self, instances: Sequence[PlannedInstance], decoding: QuickestDecoding | None) -> _Slos:
         of = {instance.phase: self._draughtsman.phases[instance.key] for instance in instances}
-        return of.get("prefill") or of.get("mixed"), of.get("decode") or of.get("mixed")
+        first, last = of.get("prefill") or of.get("mixed"), of.get("decode") or of.get("mixed")
+        return _Slos(first, last) if decoding is None else _Slos(first, first, decoding.step_ms)
 
-    def _outcome(
-        self, fleet: Fleet, instances: Sequence[PlannedInstance], requests: Trace, rows: Bools
-    ) -> GroupOutcome:
+    def _outcome(self, fleet: Fleet, slos: _Slos, requests: Trace, rows: Bools) -> GroupOutcome:
         records = fleet.state.requests
-        first, last = self._slos(instances)
+        first, last = slos.first, slos.last
         ttft_ms, tpot_ms = np.full((2, len(rows)), np.nan)
         met_ttft, met_tpot = np.ones((2, len(rows)), dtype=np.bool_)
         with np.errstate(invalid="ignore"):
@@ -195,7 +224,7 @@ class GroupPlayer:
             if last:
                 several = records["output"] > 1
                 tokens = np.where(several, records["output"] - 1, np.nan)
-                tpot_ms[rows] = 1e3 * (records["finish"] - records["first_token"]) / tokens
+                tpot_ms[rows] = 1e3 * (records["finish"] - records["first_token"]) / tokens + slos.step_ms
                 met_tpot[rows] = (records["status"] == FINISHED) & (~several | (tpot_ms[rows] <= last.decode_ms))
         nodes, end = fleet.state.nodes, max(requests.last_arrival_s, 1e-9)
         return GroupOutcome(ttft_ms, tpot_ms, met_ttft, met_tpot, float(nodes["busy_s"].max(initial=0.0)) / end)
@@ -206,18 +235,18 @@ class GroupPlayer:
         return self._blueprints[instance]
 
 
-def _nowhere(model: str, region: str) -> Blueprint:
+def _nowhere(model: str, region: str, phase: str) -> Blueprint:
     return Blueprint(
         key=(model,),
         name="",
         model=model,
-        phase=PHASES.index("prefill"),
+        phase=PHASES.index(phase),
         region=region,
         nodes=np.zeros(0, dtype=NODE),
         stage_sizes=(),
         configurations=(),
         labels=(),
-        weight=0.0,
+        weight=1.0,
         price_usd_h=0.0,
         load_s=0.0,
     )

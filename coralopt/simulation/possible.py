@@ -53,6 +53,19 @@ def possible_requests(
     return possible
 
 
+def quickest_steps_ms(scenario: ResolvedScenario, phase: ModelPhase, requests: Trace) -> Floats:
+    """float64 (n,): least time of an output token of each request, alone on the quickest configuration of the pool, ms.
+
+    Args:
+        scenario: Configurations and layer times.
+        phase: A phase of the model; all requests are for it.
+        requests: Whose context is that at the middle of the answer.
+    """
+    source = throughput_source(scenario.throughput_source)
+    nodes = [(c, source.times(phase.model, c)) for c in scenario.configurations if source.covers(phase.model, c)]
+    return _quickest(phase, nodes, requests.input_tokens + requests.output_tokens // 2, "decode")
+
+
 def _quickest(phase: ModelPhase, nodes: list[tuple[NodeConfiguration, LayerTimes]], tokens: Ints, kind: str) -> Floats:
     """Least time of all layers for one sequence of each length over the nodes, ms."""
     if not len(tokens) or not nodes:

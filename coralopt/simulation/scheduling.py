@@ -50,7 +50,7 @@ from coralopt.simulation.state import (
     SHORTEST_FIRST,
     State,
 )
-from coralopt.simulation.turns import end_turn, first_node, wait_at_gate
+from coralopt.simulation.turns import end_turn, takes_turns, wait_at_gate
 
 
 @compiled
@@ -108,7 +108,7 @@ def leave(state: State, request: int, instance: int) -> None:
     if holder.state == DRAINING and holder.inside == 0:
         holder.state = GONE
         holder.gone_at = state.clock[0].now
-    if state.nodes[first_node(state, instance)].swap_s > 0:
+    if takes_turns(state, instance):
         end_turn(state, instance)
     touch_instance(state, instance)
 
@@ -300,7 +300,7 @@ def route(state: State, request: int, pool: int) -> None:
             record.latest -= alone_ms(state, request, best) / 1e3
     state.instances[best].work += prompt_work(state, request, phase) + answer_work(state, request, phase)
     state.instances[best].routed += 1
-    if state.nodes[first_node(state, best)].swap_s > 0:
+    if takes_turns(state, best):
         wait_at_gate(state, request, best)
     elif clock.order == SHORTEST_FIRST and phase != DECODE:
         put_shortest(state.requests, state.instance_list, best, request)

@@ -16,6 +16,12 @@ def first_node(state: State, instance: int) -> int:
 
 
 @compiled
+def takes_turns(state: State, instance: int) -> bool:
+    """Whether weights come and go on the nodes of an instance; where it has none, nothing does."""
+    return bool(state.instances[instance].stages > 0 and state.nodes[first_node(state, instance)].swap_s > 0)
+
+
+@compiled
 def nobody_inside(state: State, k: int) -> bool:
     """Whether no model on these GPUs has a request."""
     other = k

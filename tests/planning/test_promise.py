@@ -37,7 +37,7 @@ from coralopt.planning.coral import allocation_problem
 from coralopt.planning.promise import designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.columns import GroupColumns, least_price
-from coralopt.planning.promise.designs import even_pipeline
+from coralopt.planning.promise.cuttings import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
@@ -247,6 +247,7 @@ def test_as_many_threads_as_there_are_cores_change_nothing(
     assert plan_scenario(small()).to_json() == plan.to_json()
     monkeypatch.setattr(PhaseGames, "_race", None)
     monkeypatch.setattr(TogetherRaces, "_raced", None)
+    monkeypatch.setattr(TogetherRaces, "_refuted", None)
     assert (
         plan_scenario(small(), settings={"certify": False}).to_json()
         == plan.model_copy(update={"certificate": None}).to_json()
@@ -896,6 +897,70 @@ def test_a_bad_window_among_the_first_is_no_reason_to_refuse(
         },
     )
     assert races.race(plan.instances).holds == holds
+
+
+@pytest.mark.parametrize(
+    ("whole", "alone", "cut", "verdict"),
+    [
+        ("holds", "holds", "fails", "holds"),
+        ("unclear", "holds", "holds", "unclear"),
+        ("fails", "fails", "holds", "fails"),
+        ("fails", "holds", "fails", "fails"),
+        ("fails", "unclear", "unclear", "unclear"),
+        ("fails", "holds", "holds", "holds"),
+    ],
+)
+def test_prefill_groups_whose_caches_are_late_are_cut(
+    whole: str, alone: str, cut: str, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where first tokens alone are in time; then the best of all cuts counts, and few games stay few."""
+    scenario = small(pruning={"max_nodes": 2, "memory_ratio": 12})
+    library, _ = obtain_library(scenario)
+    p = next(p for p, phase in enumerate(scenario.model_phases) if phase.phase == "prefill")
+    tables = StageTables(scenario, scenario_tables(scenario))
+    player = GroupPlayer(scenario)
+    games = PhaseGames(scenario, scenario.model_phases[p], library.phases[p], tables, player, remember=False)
+    played: list[tuple[int, bool]] = []
+
+    def raced(group: Sequence[PlannedInstance], rate: float, many: bool, caches: bool) -> tuple[str, float, int]:
+        stages = max(len(item.stages) for item in group)
+        played.append((stages, caches))
+        return (cut if stages > 1 else whole if caches else alone), 0.5, 9
+
+    monkeypatch.setattr(games, "_raced", raced)
+    rate = games.rate(1.0)
+    single = np.flatnonzero(games.templates.usage.sum(axis=1) == 1).tolist()
+    template = next(t for t in single if len(list(games.instances.pipelines(t, 4, 1.0))) == 2)
+    assert games.verdict(template, 4, rate) == verdict
+    assert played[0] == (1, True)
+    assert played[1:2] == ([(1, False)] if whole == "fails" else [])
+    if whole == "fails" and alone != "fails":
+        assert {stages for stages, _ in played[2:]} == {2}
+        assert cut == "holds" or len(played) == 4
+    else:
+        assert len(played) <= 2
+    assert games.played <= 12
+
+
+@pytest.mark.parametrize(
+    ("share", "misses", "windows"),
+    # Below by five errors; above, or so near that 40 windows do not tell.
+    [(0.988, True, 5), (0.992, False, 5), (0.98995, False, 40)],
+)
+def test_what_surely_misses(
+    share: float, misses: bool, windows: int, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows differ by 0.05 %, up and down in turn; the answer is remembered beside that of the race."""
+    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
+    monkeypatch.setattr(races.windows, "window", lambda number: number)
+    monkeypatch.setattr(
+        races.windows, "shares", lambda instances, number, most: {"prefill": share + (5e-4 if number % 2 else -5e-4)}
+    )
+    assert races.surely_misses(plan.instances) == misses
+    assert races.windows_of[plan.instances[0].model] == windows
+    assert races.surely_misses(plan.instances) == misses
+    assert races.windows_of[plan.instances[0].model] == windows
+    assert races.race(plan.instances).holds == (share > 0.99)
 
 
 def test_groups_that_the_pool_has_no_room_for_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coralopt import CoraloptError, Plan
 from coralopt.simulation import GroupPlayer, SimulationConfig, simulate
-from coralopt.simulation.groups import GroupOutcome
+from coralopt.simulation.groups import GroupOutcome, QuickestDecoding
+from coralopt.simulation.possible import quickest_steps_ms
 from coralopt.workload import Trace, poisson_for_scenario
 
 MODEL = "phi4-14b"
@@ -87,3 +92,50 @@ def test_shares_of_a_group_by_hand() -> None:
     assert (outcome.attainment, outcome.missed) == (0.5, 0.5)
     none = GroupOutcome(nan[:0], nan[:0], np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), 0.0)
     assert np.isnan([none.attainment, none.missed]).all()
+
+
+def test_prefill_that_sends_caches_by_hand(tiny_plan: Plan) -> None:
+    """One request: its cache over the slowest link of a stage and the latency, then a step for every other token."""
+    resolved = tiny_plan.resolved
+    instance = next(item for item in tiny_plan.instances if item.key == f"{MODEL}/prefill")
+    model = next(phase.model for phase in resolved.model_phases if phase.key == instance.key)
+    one = Trace(np.array([0.0]), np.array([1000]), np.array([11]), np.array([0]), (MODEL,))
+    outcome = GroupPlayer(resolved).play([instance], one, decoding=QuickestDecoding(np.array([5.0])))
+    hosts = {host.name: host for host in resolved.configurations}
+    slowest_s = 0.0
+    for stage in instance.stages:
+        layers = stage.layers
+        for node in stage.nodes:
+            sent = 1000 * model.kv_token_bytes * layers
+            slowest_s = max(slowest_s, sent / (hosts[node.configuration].network_gb_s * 1e9))
+    latency_ms = SimulationConfig().kv_latency_ms
+    assert outcome.tpot_ms[0] == pytest.approx((1e3 * slowest_s + latency_ms) / 10 + 5.0, rel=1e-6)
+    alone = GroupPlayer(resolved).play([instance], one)
+    assert outcome.ttft_ms[0] == alone.ttft_ms[0]
+
+
+def test_no_decode_instances_do_better_than_the_best(tiny_plan: Plan) -> None:
+    """What caches that arrive late leave is a bound for whatever decodes: request by request where memory is ample."""
+    trace = _requests(tiny_plan)
+    mine = [instance for instance in tiny_plan.instances if instance.model == MODEL]
+    prefill = [instance for instance in mine if instance.phase == "prefill"]
+    phase = next(phase for phase in tiny_plan.resolved.model_phases if phase.key == f"{MODEL}/prefill")
+    decoding = QuickestDecoding(quickest_steps_ms(tiny_plan.resolved, phase, trace))
+    player = GroupPlayer(tiny_plan.resolved)
+    best, together = player.play(prefill, trace, decoding=decoding), player.play(mine, trace)
+    assert best.ttft_ms == pytest.approx(together.ttft_ms)
+    several = trace.output_tokens > 1
+    assert (best.tpot_ms[several] <= together.tpot_ms[several] * (1 + 1e-3)).all()
+    assert best.met_tpot.mean() >= together.met_tpot.mean()
+    # A run that ends early counts at least as many misses.
+    early = player.play(prefill, trace, most_missed=0.01, decoding=decoding)
+    assert early.missed >= min(best.missed, 0.01)
+
+
+@pytest.mark.slow
+def test_kernels_read_inside_their_arrays(tmp_path: Path) -> None:
+    """A decode group's source of caches has no nodes; the first of them was looked up all the same, beyond the last one."""
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "not slow", "tests/simulation/test_groups.py"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout

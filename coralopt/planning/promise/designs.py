@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from coralopt.placement import Placement, Stage
 from coralopt.plan import PlannedInstance
 from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
-from coralopt.planning.promise.games import planned_placement
+from coralopt.planning.promise.cuttings import Cutting
 from coralopt.planning.promise.together import Together, TogetherRaces
-from coralopt.planning.stages import StageTables
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
-from coralopt.throughput import ThroughputTables, stage_role
 from coralopt.types import Floats, Ints
 
 #: Of a model without any design those are looked at that cost at most so many times what the cheapest groups do.
@@ -36,23 +33,9 @@ RAISES, ROOMIER = 6, 5
 WINDOWS, GAMES_A_WINDOW, ROUNDS, TOO_FEW = 120, 4, 3, 4
 #: Designs with different groups of the other phases, after which groups that failed in all of them are left out.
 FAILURES = {"prefill": 2, "decode": 4, "mixed": 1}
-#: Stages of the pipelines that are tried.
-WIDTHS = (2, 3)
 
-
-@dataclass(frozen=True)
-class Cutting:
-    """Equal instances inside a group whose nodes are cut in another way.
-
-    Attributes:
-        template: Row of the phase's template with the nodes of one instance.
-        count: Instances.
-        placement: Their stages; ``None`` for the template's own.
-    """
-
-    template: int
-    count: int
-    placement: Placement | None = None
+#: Price, USD/h, groups and groups by phase.
+Combination = tuple[float, tuple[Place, ...], tuple[tuple[Place, ...], ...]]
 
 
 @dataclass(frozen=True)
@@ -94,7 +77,6 @@ class Designs:
         groups: Groups of every model phase.
         price: float64 (J, R) each, USD/h of a group in a region; infinite where it cannot stand there.
         races: Plays instances of a model together.
-        tables: Throughput tables of stages.
         nodes: int64 (R, C), nodes of each configuration that a region has.
         known: Designs that were seen to hold so far.
         nearest: Model -> of the designs that were seen not to hold the one that missed least, and the share that it met; a
@@ -106,11 +88,10 @@ class Designs:
     groups: Sequence[Groups]
     price: Sequence[Floats]
     races: TogetherRaces
-    tables: StageTables
     nodes: Ints
     known: list[Design] = field(default_factory=list)
     nearest: dict[str, tuple[float, Design]] = field(default_factory=dict)
-    _cut: dict[tuple[int, Cutting], PlannedInstance] = field(default_factory=dict)
+    _raced: set[tuple[PlannedInstance, ...]] = field(default_factory=set)
 
     @cached_property
     def ways(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
@@ -122,10 +103,16 @@ class Designs:
                 ways[phase.served] = ((p,),)
         return ways
 
-    def least(self, costs: Sequence[float]) -> tuple[float, list[float]]:
-        """What all models cost at least, and beside each phase everything else, where each phase costs so much, USD/h."""
+    def least(self, costs: Sequence[float], together: Mapping[str, float] | None = None) -> tuple[float, list[float]]:
+        """What all models cost at least, and beside each phase everything else, USD/h.
+
+        Args:
+            costs: What each phase costs at least.
+            together: What some models cost at least.
+        """
         of_way = {way: sum(costs[p] for p in way) for ways in self.ways.values() for way in ways}
         cheapest = {model: min(of_way[way] for way in ways) for model, ways in self.ways.items()}
+        cheapest |= dict(together or {})
         beside = [0.0] * len(costs)
         for model, ways in self.ways.items():
             rest = sum(cost for other, cost in cheapest.items() if other != model)
@@ -144,7 +131,7 @@ class Designs:
         models = [model for model in models if min(map(self._cost, self._ways(model))) < math.inf]
         total, open_ = WINDOWS * len(models) + sum(map(self._spent, models)), models
         for _ in range(ROUNDS):
-            gain = {model: self._ceiling(model) - min(map(self._bound, self._ways(model))) for model in open_}
+            gain = {model: self.ceiling(model) - min(map(self._bound, self._ways(model))) for model in open_}
             left = total - sum(map(self._spent, models))
             share = {model: left * gain[model] / (sum(gain.values()) or 1.0) for model in open_}
             open_ = [model for model in open_ if share[model] >= TOO_FEW]
@@ -188,7 +175,7 @@ class Designs:
         )
         return [way for way in ways if self._bound(way) < math.inf]
 
-    def _ceiling(self, model: str) -> float:
+    def ceiling(self, model: str) -> float:
         """What a design that is worth looking at costs less than, USD/h."""
         best = self.best(model)
         return MOST_TIMES * min(map(self._cost, self._ways(model))) if best is None else best.price
@@ -217,7 +204,7 @@ class Designs:
         ]
         for turn in range(RAISES + 1):
             groups = tuple(itertools.chain(*covers))
-            if (self._usage(groups) > self.nodes[way.region]).any():
+            if (self.usage(groups) > self.nodes[way.region]).any():
                 return False
             failed = self._hold(model, way, groups)
             if not failed:
@@ -249,21 +236,21 @@ class Designs:
     def _cheaper(self, model: str, most_windows: float) -> bool:
         """Look for cheaper designs that hold; whether all were looked at before so many windows were asked for.
 
-        Looked at is what costs about half of what is between the least and the best, and after a failure what costs more.
+        Looked at is what is cheapest with one cover of the best design, once for each cover; then what costs about half of
+        what is between the least and the best, and after a failure what costs more.
         """
-        ways = self._ways(model)
+        ways, kept = self._ways(model), set[tuple[tuple[Place, ...], int]]()
         least, farther = min(map(self._cost, ways)), HALFWAY
-        played: set[tuple[PlannedInstance, ...]] = set()
         failures: dict[tuple[Place, ...], int] = {}
         while True:
-            ceiling = self._ceiling(model) * (1 - PRICE_TOLERANCE)
-            open_ = []
+            ceiling = self.ceiling(model) * (1 - PRICE_TOLERANCE)
+            open_: list[Combination] = []
             for way, games in itertools.product(sorted(ways, key=self._cost), GAMES):
                 left = (most_windows - self._spent(model)) * GAMES_A_WINDOW / len(way.phases)
                 for price, covers in self._combinations(way, ceiling, min(games, left)):
                     groups = tuple(itertools.chain(*covers))
                     tired = any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers)
-                    if not tired and self.instances(groups, {}) not in played:
+                    if not tired and self.instances(groups, {}) not in self._raced:
                         open_.append((price, groups, covers))
                 if open_ or self._spent(model) >= most_windows:
                     break
@@ -271,16 +258,33 @@ class Designs:
                 return not open_
             self.races.workers.tell(f"designs of {model}", int(self._spent(model)), int(most_windows))
             aim = least + farther * (ceiling - least)
-            _, groups, covers = min(open_, key=lambda item: abs(item[0] - aim))
-            played.add(self.instances(groups, {}))
+            near = self._near_best(model, open_, kept)
+            _, groups, covers = near or min(open_, key=lambda item: abs(item[0] - aim))
             failed = self._hold(model, way, groups)
             if not failed:
                 farther = HALFWAY
+                # With other groups they do hold.
+                for cover in covers:
+                    failures.pop(cover, None)
                 continue
-            farther += FARTHER * (1 - farther)
+            if near is None:
+                farther += FARTHER * (1 - farther)
             for cover in covers:
                 if self._kind(cover) in {*failed, "mixed"}:
                     failures[cover] = failures.get(cover, 0) + 1
+
+    def _near_best(
+        self, model: str, open_: Sequence[Combination], kept: set[tuple[tuple[Place, ...], int]]
+    ) -> Combination | None:
+        """The cheapest combination that has the best design's cover of one phase, where that was not looked at yet."""
+        best = self.best(model)
+        for k in range(0 if best is None else len(open_[0][2])):
+            if best is not None and (best.groups, k) not in kept:
+                kept.add((best.groups, k))
+                near = [item for item in open_ if set(item[2][k]) <= set(best.groups)]
+                if near:
+                    return min(near)
+        return None
 
     def _price(self, p: int, region: int) -> Floats:
         return self.price[p][:, region]
@@ -302,7 +306,7 @@ class Designs:
         """Covers of a phase for at most some price, cheapest first."""
         return self.groups[p].cheapest_covers(self._price(p, region), most_usd_h * (1 + PRICE_TOLERANCE), count)
 
-    def _usage(self, groups: Sequence[Place]) -> Ints:
+    def usage(self, groups: Sequence[Place]) -> Ints:
         """int64 (C,): nodes of groups together."""
         each = (
             self.groups[p].games.templates.usage[self.groups[p].template[j]] * self.groups[p].count[j]
@@ -322,18 +326,9 @@ class Designs:
             group = self.groups[p]
             own = Cutting(int(group.template[j]), int(group.count[j]))
             for part in parts.get((p, j), (own,)):
-                instance = self.instance(p, part)
+                instance = group.games.instances.of(part.template, part.placement)
                 counts[instance] = counts.get(instance, 0) + part.count
         return tuple(instance.model_copy(update={"count": count}) for instance, count in counts.items())
-
-    def instance(self, p: int, part: Cutting) -> PlannedInstance:
-        """One instance of a part, in the first region."""
-        games = self.groups[p].games
-        if part.placement is None:
-            return games.instance(part.template)
-        if (p, part) not in self._cut:
-            self._cut[p, part] = planned_placement(self.scenario, games.phase, self.tables, part.placement)
-        return self._cut[p, part]
 
     def _combinations(
         self, way: Way, most_usd_h: float, games: float
@@ -348,7 +343,7 @@ class Designs:
             tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, spare, games)
             covers = self._covers(p, way.region, self._least(p, way.region) + spare, MOST_COVERS)
             places = [(cost, tuple((p, j) for j in cover)) for cost, cover in covers]
-            return [(cost, cover, self._usage(cover)) for cost, cover in places]
+            return [(cost, cover, self.usage(cover)) for cost, cover in places]
 
         if spare < 0:
             return []
@@ -367,15 +362,40 @@ class Designs:
             return set()
         failed = self._failed(groups, outcome)
         if failed == {"decode"}:
-            for p, j in groups:
-                for parts in self._pipelines(p, j):
-                    if self._race(Design(model, groups, {(p, j): parts}, price)).holds:
-                        return set()
+            for parts in self._cuts(groups):
+                if self._race(Design(model, groups, parts, price)).holds:
+                    return set()
         return failed
+
+    def hold(self, model: str, groups: tuple[Place, ...]) -> bool:
+        """Whether groups hold together where they are cheapest, perhaps cut; then they are a design that is known."""
+        phases, usage = tuple(dict.fromkeys(p for p, _ in groups)), self.usage(groups)
+        price = sum(self.price[p][j] for p, j in groups)
+        room = np.isfinite(price) & (usage <= self.nodes).all(axis=1)
+        if not room.any():
+            return False
+        return not self._hold(model, Way(phases, int(np.argmin(np.where(room, price, np.inf)))), groups)
+
+    def surely_miss(self, model: str, groups: tuple[Place, ...]) -> bool:
+        """Whether groups surely miss an SLO of their model together, however they are cut."""
+        return all(
+            self.races.surely_misses(self.instances(groups, parts))
+            for parts in itertools.chain([{}], self._cuts(groups))
+        )
+
+    def _cuts(self, groups: Sequence[Place]) -> Iterator[Mapping[Place, tuple[Cutting, ...]]]:
+        """Ways to cut the prefill nodes of one of the groups into pipelines."""
+        for p, j in groups:
+            group = self.groups[p]
+            template, count, tokens_s = int(group.template[j]), int(group.count[j]), PARTS * group.unit_tokens
+            for parts in group.games.instances.pipelines(template, count, tokens_s):
+                yield {(p, j): parts}
 
     def _race(self, design: Design) -> Together:
         """Play a design, and note it."""
-        outcome = self.races.race(self.instances(design.groups, design.parts))
+        instances = self.instances(design.groups, design.parts)
+        self._raced.add(instances)
+        outcome = self.races.race(instances)
         if outcome.holds:
             self.known.append(design)
             return outcome
@@ -394,67 +414,3 @@ class Designs:
         below = {kind for kind, share in outcome.shares.items() if share < target}
         # None is below, but none is surely above: the worst is the one to change.
         return below or {min(outcome.shares, key=lambda kind: outcome.shares[kind])}
-
-    def _pipelines(self, p: int, j: int) -> list[tuple[Cutting, ...]]:
-        """The nodes of a prefill group of one kind of node cut into pipelines of a few one-node stages, and the rest."""
-        groups = self.groups[p]
-        games = groups.games
-        usage = games.templates.usage[groups.template[j]].astype(np.int64) * int(groups.count[j])
-        kinds = np.flatnonzero(usage)
-        if games.phase.phase != "prefill" or len(kinds) != 1:
-            return []
-        kind, nodes = int(kinds[0]), int(usage[kinds[0]])
-        parts: list[tuple[Cutting, ...]] = []
-        for width in (w for w in WIDTHS if w <= nodes):
-            placement = even_pipeline(self.tables.plain[games.phase.key], kind, width)
-            one, several = (self._template(p, kind, count) for count in (1, width))
-            if placement is None or several is None:
-                continue
-            for pipelines in range(1, nodes // width + 1):
-                rest = nodes - pipelines * width
-                if rest and one is None:
-                    continue
-                cut = [Cutting(several, pipelines, placement)]
-                if rest and one is not None:
-                    cut.append(Cutting(one, rest))
-                tokens_s = sum(self.instance(p, part).tokens_s * part.count for part in cut)
-                if tokens_s >= PARTS * groups.unit_tokens:
-                    parts.append(tuple(cut))
-        return parts
-
-    def _template(self, p: int, kind: int, nodes: int) -> int | None:
-        templates = self.groups[p].games.templates
-        usage = np.zeros(templates.usage.shape[1], dtype=np.int64)
-        usage[kind] = nodes
-        return templates.find(usage.tolist())
-
-
-def even_pipeline(table: ThroughputTables, configuration: int, stages: int) -> Placement | None:
-    """Stages of one node each, of one configuration: the split of layers with the largest least throughput.
-
-    Args:
-        table: Throughput of a stage by its layers.
-        configuration: Position of the node configuration.
-        stages: How many.
-
-    Returns:
-        ``None`` where so many nodes cannot hold the model within its SLO.
-    """
-    if stages > table.max_stages:
-        return None
-    speeds = [table.values[stages - 1, stage_role(k, stages), configuration, 1:] for k in range(stages)]
-    for floor in np.unique(np.concatenate(speeds))[::-1]:
-        if floor <= 0:
-            return None
-        most = [int(np.flatnonzero(speed >= floor)[-1]) + 1 if (speed >= floor).any() else 0 for speed in speeds]
-        surplus = sum(most) - table.layers
-        if min(most) > 0 and surplus >= 0:
-            break
-    else:
-        return None
-    while surplus:
-        # A stage with fewer layers is no slower.
-        most[int(np.argmax(most))] -= 1
-        surplus -= 1
-    nodes = tuple(int(c == configuration) for c in range(len(table.configurations)))
-    return Placement(stages=tuple(Stage(layers=layers, nodes=nodes) for layers in most))

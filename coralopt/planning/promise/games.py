@@ -14,14 +14,14 @@ import numpy as np
 
 from coralopt import routing, simulation
 from coralopt._version import __version__
-from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
+from coralopt.planning.promise.cuttings import MOST_NUMBERS, WIDTHS, Cutting, PhaseInstances
 from coralopt.planning.promise.memory import keep, recalled
 from coralopt.planning.promise.workers import Workers
-from coralopt.planning.stages import StageTables, instance_name, planned_stages
+from coralopt.planning.stages import StageTables
 from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
-from coralopt.simulation.groups import GroupPlayer
-from coralopt.simulation.possible import possible_requests
+from coralopt.simulation.groups import GroupPlayer, QuickestDecoding
+from coralopt.simulation.possible import possible_requests, quickest_steps_ms
 from coralopt.templates import PhaseTemplates
 from coralopt.throughput import throughput_source
 from coralopt.types import Bools
@@ -37,6 +37,8 @@ RULES = hashlib.sha256(
     )
 ).hexdigest()
 Verdict = Literal["holds", "fails", "unclear"]
+#: From the best to the worst.
+VERDICTS: tuple[Verdict, ...] = ("holds", "unclear", "fails")
 #: Seed of the requests that the search plays; certificates use others.
 SEARCH_SEED = 1_000_003
 #: Requests of one game: so many that this many may miss.
@@ -118,8 +120,9 @@ class PhaseGames:
         self.target = phase.attainment
         self.played = 0
         self.requests = int(min(MOST, max(FEWEST, MAY_MISS / (1.0 - (self.target or 0.0)))))
-        self._traces: dict[int, Trace] = {}
-        self._instances: dict[int, PlannedInstance] = {}
+        #: Instances of its groups.
+        self.instances = PhaseInstances(scenario, phase, templates, tables)
+        self._traces: dict[int, tuple[Trace, QuickestDecoding | None]] = {}
         self._asked: set[tuple[str, float, bool]] = set()
         self.digest = self._digest()
         self._name = f"{phase.key.replace('/', '-')}-{self.digest[:16]}"
@@ -167,14 +170,33 @@ class PhaseGames:
             possible = possible_requests(self.scenario, self.requests_at(0, 1.0))
             kinds = [met for (name, _), met in possible.items() if name == self.phase.served]
             return float(np.all(kinds, axis=0).mean()), "the quickest node", None
-        single = np.flatnonzero(templates.usage.sum(axis=1) == 1)
-        some = np.unique(np.concatenate([single, np.argsort(-templates.throughput)[:SHOWN]])).tolist()
+        some = self._likely()
         missed = self.idle_missed(some, 1.0, workers, requests)
         k = int(np.argmin(missed))
-        nodes = " + ".join(
-            name if count == 1 else f"{count} of {name}" for name, count in self.instance(some[k]).nodes().items()
-        )
-        return 1.0 - missed[k], nodes, some[k]
+        return 1.0 - missed[k], nodes_in_words([self.instance(some[k])]), some[k]
+
+    def best_share_sent(self, workers: Workers) -> tuple[float, str]:
+        """The same of a prefill phase where KV caches are to be in time for the quickest decoding, too; nodes may be cut
+        into pipelines. Without the template."""
+        groups = [
+            self.instances.parts(parts)
+            for template in self._likely()
+            for count in (1, *WIDTHS)
+            for parts in ((Cutting(template, count),), *self.instances.pipelines(template, count, 0.0))
+        ]
+
+        def met(group: Sequence[PlannedInstance]) -> float:
+            requests = self.requests_at(0, IDLE_LOAD * self.rate(min(item.tokens_s for item in group)))
+            return 1.0 - self.player.play(group, requests, decoding=self._of_game(0)[1]).missed
+
+        shares = workers.map(met, groups)
+        k = int(np.argmax(shares))
+        return shares[k], nodes_in_words(groups[k])
+
+    def _likely(self) -> list[int]:
+        """Templates of one node, and those of most throughput."""
+        single = np.flatnonzero(self.templates.usage.sum(axis=1) == 1)
+        return [int(t) for t in np.unique(np.concatenate([single, np.argsort(-self.templates.throughput)[:SHOWN]]))]
 
     def hopeless(self, templates: Sequence[int], workers: Workers) -> list[int]:
         """Those of some templates that one instance, though idle, misses the SLO on for more requests than may miss: no
@@ -217,26 +239,54 @@ class PhaseGames:
 
     def requests_at(self, game: int, rate: float) -> Trace:
         """The requests of one game: the same for every group, and but for their distances the same at every rate."""
-        if game not in self._traces:
-            self._traces[game] = requests_alone(self.scenario, self.phase, self.requests, SEARCH_SEED + game)
-        trace = self._traces[game]
+        trace, _ = self._of_game(game)
         return replace(trace, arrival_s=trace.arrival_s / rate)
+
+    def _of_game(self, game: int) -> tuple[Trace, QuickestDecoding | None]:
+        """The requests of one game at one request/s, and how quickly answers to them are decoded at best."""
+        if game not in self._traces:
+            trace = requests_alone(self.scenario, self.phase, self.requests, SEARCH_SEED + game)
+            decoding = None
+            if self.phase.phase == "prefill":
+                decoding = QuickestDecoding(quickest_steps_ms(self.scenario, self.phase, trace))
+            self._traces[game] = trace, decoding
+        return self._traces[game]
 
     def instance(self, template: int) -> PlannedInstance:
         """One instance of a template as a plan shows it."""
-        if template not in self._instances:
-            placement = self.templates.placement(template)
-            instance = planned_placement(self.scenario, self.phase, self.tables, placement)
-            tokens_s = float(self.templates.throughput[template])
-            self._instances[template] = instance.model_copy(update={"tokens_s": tokens_s})
-        return self._instances[template]
+        return self.instances.of(template)
 
     def save(self) -> None:
         """Keep what is known for other demands and prices."""
         keep(self._name, {key: item.verdicts for key, item in self.evidence.items()})
 
     def _race(self, template: int, count: int, rate: float, many: bool = False) -> tuple[Verdict, float, int]:
-        group = [self.instance(template).model_copy(update={"count": count})]
+        """Verdict, share of misses and games of a group.
+
+        A prefill group is to send KV caches in time, too: whole, or where first tokens alone are in time, cut into
+        pipelines.
+        """
+        whole = self.instances.parts((Cutting(template, count),))
+        best = self._raced(whole, rate, many, caches=self.phase.phase == "prefill")
+        games = best[2]
+        if best[0] == "fails" and self.phase.phase == "prefill":
+            alone = self._raced(whole, rate, many, caches=False)
+            games += alone[2]
+            tokens_s = rate * max(self.phase.mean_input_tokens, 1.0)
+            cuts = self.instances.pipelines(template, count, tokens_s) if alone[0] != "fails" else ()
+            for parts in cuts:
+                cut = self._raced(self.instances.parts(parts), rate, many, caches=True)
+                games += cut[2]
+                best = min(best, cut, key=lambda outcome: (VERDICTS.index(outcome[0]), outcome[1]))
+                if best[0] == "holds":
+                    break
+        # Verdicts of few games are told from those of many by their number.
+        return best[0], best[1], games if many else min(games, GAMES)
+
+    def _raced(
+        self, group: Sequence[PlannedInstance], rate: float, many: bool, caches: bool
+    ) -> tuple[Verdict, float, int]:
+        """The same of some instances; with or without KV caches in time."""
         assert self.target is not None
         allowed = 1.0 - self.target
         # Of many games the mean counts, so that each is played to its end.
@@ -244,7 +294,8 @@ class PhaseGames:
         shares: list[float] = []
         for look in MANY if many else range(1, GAMES + 1):
             while len(shares) < look:
-                outcome = self.player.play(group, self.requests_at(len(shares), rate), most)
+                requests, (_, decoding) = self.requests_at(len(shares), rate), self._of_game(len(shares))
+                outcome = self.player.play(group, requests, most, decoding=decoding if caches else None)
                 shares.append(min(outcome.missed, most * 1.01))
             verdict = judge_many(shares, allowed) if many else judge(shares, allowed)
             if verdict != "unclear":
@@ -268,7 +319,7 @@ class PhaseGames:
             self.scenario.placement,
             self.scenario.throughput_source,
             table.provenance,
-            (self.target, self.requests, SEARCH_SEED, GAMES, SURE_FAIL, SURE_HOLD, ERRORS),
+            (self.target, self.requests, SEARCH_SEED, GAMES, SURE_FAIL, SURE_HOLD, ERRORS, WIDTHS, MOST_NUMBERS),
         )
         digest = hashlib.sha256(repr(facts).encode())
         for array in (table.values, table.batch, table.stage_ms):
@@ -295,27 +346,18 @@ def judge_many(shares: Sequence[float], allowed: float) -> Verdict:
     return "fails" if mean > allowed else "holds"
 
 
+def nodes_in_words(instances: Sequence[PlannedInstance]) -> str:
+    """Such as ``1xL4 + 2 of 1xL40S (pipeline of 3 stages)``."""
+    nodes: dict[str, int] = {}
+    for instance in instances:
+        for name, count in instance.nodes().items():
+            nodes[name] = nodes.get(name, 0) + count * instance.count
+    words = " + ".join(name if count == 1 else f"{count} of {name}" for name, count in nodes.items())
+    stages = max(len(instance.stages) for instance in instances)
+    return words if stages == 1 else f"{words} (pipeline of {stages} stages)"
+
+
 def requests_alone(scenario: ResolvedScenario, phase: ModelPhase, count: int, seed: int) -> Trace:
     """About ``count`` requests of one model, as the scenario describes them, at one request/s."""
     trace = poisson_for_scenario(scenario, 1.0, float(count), seed)
     return trace.take(trace.model == trace.models.index(phase.model.name))
-
-
-def planned_placement(
-    scenario: ResolvedScenario, phase: ModelPhase, tables: StageTables, placement: Placement
-) -> PlannedInstance:
-    """A placement as a plan would show one instance of it, in the first region."""
-    by_stage, budgets_ms = tables.of(phase.key, placement)
-    nodes = {c.name: n for c, n in zip(scenario.configurations, placement.node_set, strict=True) if n}
-    stages = planned_stages(scenario, placement, by_stage, 0, budgets_ms)
-    return PlannedInstance(
-        name=instance_name(phase, scenario.regions[0], nodes),
-        model=phase.model.name,
-        phase=phase.phase,
-        region=scenario.regions[0],
-        count=1,
-        kept=0,
-        stages=stages,
-        tokens_s=min(stage.tokens_s for stage in stages),
-        price_usd_h=0.0,
-    )

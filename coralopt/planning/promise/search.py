@@ -32,7 +32,9 @@ from coralopt.placement import Placement
 from coralopt.plan import PlannedInstance
 from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
 from coralopt.planning.promise.columns import GroupColumns, least_price
-from coralopt.planning.promise.designs import Cutting, Design, Designs
+from coralopt.planning.promise.combinations import least_together
+from coralopt.planning.promise.cuttings import Cutting
+from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
@@ -113,7 +115,7 @@ class PromiseSearch:
         self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
         # Of designs that cost nothing, those of few GPUs are looked at first, too.
         apart = [np.where(price == 0, FREE_GPU * self._gpus(p)[:, None], price) for p, price in enumerate(prices)]
-        self.designs = Designs(scenario, self.groups, apart, self.races, of_stages, base.availability)
+        self.designs = Designs(scenario, self.groups, apart, self.races, base.availability)
         self.chosen: list[Design] = []
         self.bound = 0.0
         self.cut_short, self.unconfirmed = "", tuple[str, ...]()
@@ -161,12 +163,27 @@ class PromiseSearch:
         if self._deadline < math.inf:
             self.workers.go_on(self._deadline - time.monotonic())
         self.designs.search()
+        self.bound = max(self.bound, self._bound_together())
         self.chosen = self.designs.in_order
         of_designs = self._without(frozenset()) if self.chosen else None
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], (served, columns)
         return self._finished(*self._holding(*of_designs))
+
+    def _bound_together(self) -> float:
+        """What no plan costs less than where groups of a model surely miss together, USD/h; less where time is over."""
+        pairs = zip(self.groups, self.price, strict=True)
+        costs = [float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs]
+        least = dict[str, float]()
+
+        def find_out(model: str) -> None:
+            least[model] = least_together(self.designs, model, self.price, self.designs.ceiling(model))
+
+        with contextlib.suppress(OutOfTimeError):
+            self.workers.map(find_out, sorted(self.designs.raced))
+        floor, _ = self.designs.least(costs, least)
+        return floor
 
     def _of_groups(self) -> tuple[Served, GroupColumns]:
         """The cheapest plan of groups that hold by themselves, and the bound."""
@@ -240,15 +257,6 @@ class PromiseSearch:
         assert nearest is not None
         return nearest[1:]
 
-    def interval(self) -> tuple[float, float]:
-        """(a lower bound on every plan of the family, cost of the cheapest whose groups hold by themselves), USD/h.
-
-        Raises:
-            InfeasibleError: The pool has no such plan.
-        """
-        cost = self._cheapest(frozenset())[0].result.cost_usd_h
-        return self._bound(cost), cost
-
     def _without(self, cuts: frozenset[Place]) -> tuple[Served, GroupColumns] | None:
         """The cheapest plan without these groups, ``None`` where there is none."""
         try:
@@ -302,11 +310,15 @@ class PromiseSearch:
         """What to say where instances may hold a model phase, and games did not come upon any that do in this pool."""
         phase, games = self.scenario.model_phases[p], self.groups[p].games
         share, nodes, _ = games.best_share(self.workers)
-        rate = games.rate(self.base.demand[p])
+        rate, sent, better = games.rate(self.base.demand[p]), "", "quicker or more nodes"
+        if phase.phase == "prefill":
+            best, sender = games.best_share_sent(self.workers)
+            sent = f", and with KV caches in time for tpot_ms: {phase.decode_ms:g}, {sender} for {best:.2%}"
+            better += ", or nodes with quicker links"
         return NoSolutionError(
             f"{phase.key}: no instances that the pool has room for were seen to meet {_said(phase)} for "
             f"{games.target or 0:.2%} of {rate:g} requests/s in {games.played} simulations; though idle, {nodes} meets "
-            f"it for {share:.2%}. Ask for a smaller share or a longer time, or add quicker or more nodes",
+            f"it for {share:.2%}{sent}. Ask for a smaller share or a longer time, or add {better}",
             None,
         )
 
@@ -535,7 +547,7 @@ class PromiseSearch:
             own = Cutting(int(self.groups[p].template[j]), int(self.groups[p].count[j]))
             for part in parts.get((p, j), (own,)):
                 where = {"region": self.scenario.regions[region], "count": times * part.count}
-                instance = self.designs.instance(p, part).model_copy(update=where)
+                instance = self.groups[p].games.instances.of(part.template, part.placement).model_copy(update=where)
                 placed.append((self.library.offsets[p] + part.template, instance))
         return placed
 

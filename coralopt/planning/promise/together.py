@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,9 @@ CERTIFIED_BY, SURE, UNLIKELY = 160, 2.0, 0.5
 #: It passes before so many windows only where it misses fewer than this share of what is allowed: bad windows are rare, and
 #: a dozen good ones say little of them.
 LATE, EARLY = 40, 0.4
+#: Windows after which it is sure that an SLO is missed, where the mean is so many standard errors below the share asked for;
+#: windows after which that is given up.
+FEWEST_TO_MISS, SURE_TO_MISS, MOST_TO_MISS = 5, 2.5, 40
 #: Mean shares that so many times the misses allowed leave, and worse ones, are refused after so many windows.
 HOPELESS = ((1, 5.0), (2, 3.0))
 
@@ -105,6 +108,7 @@ class TogetherRaces:
                 LATE,
                 EARLY,
                 HOPELESS,
+                (FEWEST_TO_MISS, SURE_TO_MISS, MOST_TO_MISS),
                 CONFIDENCE,
             ),
         )
@@ -116,17 +120,38 @@ class TogetherRaces:
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
+        return self._known("", instances, self._raced)
+
+    def surely_misses(self, instances: tuple[PlannedInstance, ...]) -> bool:
+        """Whether the instances of one model surely miss one of its SLOs: that a race does not hold says less."""
+        return not self._known("misses", instances, self._refuted).holds
+
+    def _known(
+        self,
+        question: str,
+        instances: tuple[PlannedInstance, ...],
+        find_out: Callable[[tuple[PlannedInstance, ...]], Together],
+    ) -> Together:
         if len({item.region for item in instances}) == 1:
             # Which region they share makes no difference.
             instances = tuple(item.model_copy(update={"region": self.scenario.regions[0]}) for item in instances)
         facts = [item.model_dump(mode="json", exclude={"name", "kept", "price_usd_h"}) for item in instances]
-        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        key = question + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         if key not in self._outcomes:
-            self._outcomes[key] = self._raced(instances)
+            self._outcomes[key] = find_out(instances)
         if key not in self._asked:
             self._asked.add(key)
             self.windows_of[instances[0].model] += self._outcomes[key].windows
         return self._outcomes[key]
+
+    def requests_of(self, model: str) -> float:
+        """Mean requests of a model in one window."""
+        return WINDOW_S * max(
+            phase.demand_tokens_s
+            / max(phase.mean_output_tokens if phase.phase == "decode" else phase.mean_input_tokens, 1)
+            for phase in self.scenario.model_phases
+            if phase.served == model
+        )
 
     def save(self) -> None:
         """Keep what is known for the next search."""
@@ -154,6 +179,25 @@ class TogetherRaces:
             unlikely = number >= ENOUGH and any(low + UNLIKELY * error < target for low, error in limits)
             if unlikely or any(float(np.mean(v)) + SURE * _standard_error(v) < target for v in shares.values()):
                 return outcome
+        return outcome
+
+    def _refuted(self, instances: tuple[PlannedInstance, ...]) -> Together:
+        """What holds unless it surely misses."""
+        target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
+        assert target is not None
+        allowed = 1 - target
+        shares: dict[str, list[float]] = {}
+        outcome = Together(True, {})
+        for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
+            for kind, share in window.items():
+                shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
+            outcome = Together(True, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
+            if number < FEWEST_TO_MISS:
+                continue
+            if any(float(np.mean(v)) + SURE_TO_MISS * _standard_error(v) < target for v in shares.values()):
+                return replace(outcome, holds=False)
+            if number >= MOST_TO_MISS or outcome.least >= target:
+                break
         return outcome
 
     def _windows(self, instances: Sequence[PlannedInstance], most_missed: float) -> Iterator[dict[str, float]]:

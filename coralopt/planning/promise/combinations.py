@@ -1,0 +1,146 @@
+"""What a model costs at least, given what its phases do to each other: the cheapest groups that do not surely miss together.
+
+The capacities of groups say what one phase holds by itself. Whatever plan of the family serves a model consists of covers
+of its phases at what groups hold at most. Combinations of these are played together in the order of their price; those that
+surely miss an SLO, however their prefill nodes are cut, are in no plan. The price of the first that does not is a bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
+from coralopt.planning.promise.designs import Designs
+from coralopt.types import Floats, Ints
+
+#: Covers of one phase that are looked at, beginnings of covers that are kept for that, and combinations of one model.
+MOST_COVERS, MOST_BEGUN, MOST_COMBINED = 1_000, 50_000, 1_000
+#: Windows for the bound of one model: at least, at most, and requests of all of them beyond the least.
+WINDOWS, REQUESTS = (120, 600), 500_000
+
+
+@dataclass(frozen=True)
+class Covers:
+    """Covers of one phase at what groups hold at most, cheapest first.
+
+    Attributes:
+        prices: USD/h.
+        groups: Groups of each.
+        below: All covers that cost less are here, USD/h.
+    """
+
+    prices: tuple[float, ...]
+    groups: tuple[tuple[int, ...], ...]
+    below: float
+
+
+def least_together(designs: Designs, model: str, price: Sequence[Floats], ceiling: float) -> float:
+    """What no plan of the family serves a model for less than, USD/h; what does not surely miss is raced as a design.
+
+    Args:
+        designs: Groups of the model, and who plays them together.
+        model: Asks for a share of its requests.
+        price: float64 (J,) by model phase, what its groups cost at least wherever they stand, USD/h.
+        ceiling: Larger bounds are of no use, USD/h.
+    """
+    ways = designs.ways[model]
+    least = [sum(_least(designs.groups[p], price[p]) for p in phases) for phases in ways]
+    if not min(least) < ceiling < math.inf:
+        return min(ceiling, *least)
+    combined: list[tuple[float, tuple[Place, ...]]] = []
+    for phases in ways:
+        several, ceiling = _combinations(designs, phases, price, ceiling)
+        combined += several
+    each = max(1.0, designs.races.requests_of(model))
+    windows = designs.races.windows_of[model] + min(WINDOWS[1], max(WINDOWS[0], REQUESTS / each))
+    bound = math.inf
+    for cost, groups in sorted(combined):
+        if cost >= ceiling * (1 - PRICE_TOLERANCE):
+            break
+        if designs.races.windows_of[model] >= windows:
+            return min(bound, cost)
+        if designs.surely_miss(model, groups):
+            continue
+        bound = min(bound, cost)
+        if designs.hold(model, groups):
+            break
+    return min(bound, ceiling)
+
+
+def _least(groups: Groups, price: Floats) -> float:
+    return float(groups.covers(groups.most, price)[PARTS])
+
+
+def _combinations(
+    designs: Designs, phases: tuple[int, ...], price: Sequence[Floats], ceiling: float
+) -> tuple[list[tuple[float, tuple[Place, ...]]], float]:
+    """Price and groups of the cheapest covers of all phases of a way that the pool has nodes for; none for less than the
+    second is missing, USD/h."""
+    least = [_least(designs.groups[p], price[p]) for p in phases]
+    total, several = np.zeros(1), list[Covers]()
+    for p, own in zip(phases, least, strict=True):
+        covers = covers_in_order(designs.groups[p], price[p], ceiling - sum(least) + own)
+        ceiling = min(ceiling, covers.below + sum(least) - own)
+        total = np.add.outer(total, np.array(covers.prices))
+        several.append(covers)
+    total = total[0]
+    cheap = np.argwhere(total < ceiling)
+    cheap = cheap[np.argsort(total[tuple(cheap.T)], kind="stable")]
+    if len(cheap) > MOST_COMBINED:
+        ceiling = float(total[tuple(cheap[MOST_COMBINED])])
+    combined, room = list[tuple[float, tuple[Place, ...]]](), designs.nodes.sum(axis=0)
+    for which in cheap[:MOST_COMBINED].tolist():
+        chosen = [(p, j) for p, own, k in zip(phases, several, which, strict=True) for j in own.groups[k]]
+        if (designs.usage(chosen) <= room).all():
+            combined.append((float(total[tuple(which)]), tuple(chosen)))
+    return combined, ceiling
+
+
+def covers_in_order(groups: Groups, price: Floats, ceiling: float) -> Covers:
+    """Covers of a phase at what groups hold at most, for less than a price.
+
+    Groups that a cover does not need are among them, since they may help another phase; covers of the same instances come
+    once, as one group of each template.
+
+    Args:
+        groups: Groups of the phase.
+        price: float64 (J,), USD/h.
+        ceiling: USD/h.
+    """
+    rest_price = groups.covers(groups.most, price)
+    useful = np.flatnonzero((groups.most > 0) & (price + rest_price[PARTS - groups.most] < ceiling))
+    most, own = groups.most[useful], price[useful]
+    covers: dict[tuple[int, ...], float] = {}
+    # (price with the cheapest rest, price, parts to go, positions in ``useful`` that do not fall)
+    queue: list[tuple[float, float, int, tuple[int, ...]]] = [(float(rest_price[PARTS]), 0.0, PARTS, ())]
+    while queue and len(covers) < MOST_COVERS:
+        _, cost, rest, chosen = heapq.heappop(queue)
+        if rest == 0:
+            covers.setdefault(_merged(groups, useful[list(chosen)]), cost)
+        start = chosen[-1] if chosen else 0
+        left = np.maximum(rest - most[start:], 0)
+        whole = cost + own[start:] + rest_price[left]
+        for k in np.flatnonzero(whole < ceiling).tolist():
+            entry = float(whole[k]), cost + float(own[start + k]), int(left[k]), (*chosen, start + k)
+            heapq.heappush(queue, entry)
+        if len(queue) > MOST_BEGUN:
+            queue = heapq.nsmallest(MOST_BEGUN // 2, queue)
+            ceiling = queue[-1][0]
+    below = queue[0][0] if queue else ceiling
+    return Covers(tuple(covers.values()), tuple(covers), below)
+
+
+def _merged(groups: Groups, rows: Ints) -> tuple[int, ...]:
+    """The same instances with one group of each template, as far as there are groups of so many."""
+    merged: list[int] = []
+    for template in np.unique(groups.template[rows]):
+        own = rows[groups.template[rows] == template]
+        start, end = np.searchsorted(groups.template, [template, template + 1])
+        together = start + int(np.searchsorted(groups.count[start:end], groups.count[own].sum()))
+        merged += [together] if together < end else own.tolist()
+    return tuple(int(j) for j in merged)

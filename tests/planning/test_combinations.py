@@ -1,0 +1,120 @@
+"""What a model costs at least when its phases are played together: covers and combinations against trying all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
+from coralopt.planning.promise.combinations import covers_in_order, least_together
+from coralopt.planning.promise.designs import Designs
+from coralopt.planning.promise.games import PhaseGames
+from coralopt.types import Floats, Ints
+
+
+@st.composite
+def phases(draw: st.DrawFn) -> tuple[Groups, Floats]:
+    """Groups of up to three templates with up to two instances, what they hold at most, and prices."""
+    templates = draw(st.integers(1, 3))
+    games = SimpleNamespace(
+        target=0.99,
+        templates=SimpleNamespace(throughput=np.full(templates, 100.0)),
+        too_slow=lambda: np.zeros(templates, dtype=np.bool_),
+    )
+    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.full(templates, 2))
+    for t in range(templates):
+        most = sorted(draw(st.lists(st.sampled_from([0, 30, 50, 60, 100]), min_size=2, max_size=2)))
+        groups.most[groups.template == t] = most
+    unit = np.array([draw(st.integers(1, 9)) for _ in range(templates)], dtype=np.float64)
+    return groups, unit[groups.template] * groups.count
+
+
+def instances_of(groups: Groups, rows: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(template, instances) of some groups."""
+    count: dict[int, int] = {}
+    for j in rows:
+        count[int(groups.template[j])] = count.get(int(groups.template[j]), 0) + int(groups.count[j])
+    return tuple(sorted(count.items()))
+
+
+def all_covers(groups: Groups, price: Floats, most_usd_h: float) -> dict[tuple[tuple[int, int], ...], float]:
+    """Instances and price of every cover for less than a price, by trying all multisets of groups."""
+    usable = [int(j) for j in np.flatnonzero(groups.most > 0)]
+    covers: dict[tuple[tuple[int, int], ...], float] = {}
+    for size in range(1, int(most_usd_h) + 1):
+        for chosen in itertools.combinations_with_replacement(usable, size):
+            cost = float(price[list(chosen)].sum())
+            if cost < most_usd_h and groups.most[list(chosen)].sum() >= PARTS:
+                covers[instances_of(groups, chosen)] = cost
+    return covers
+
+
+@settings(max_examples=100, deadline=None)
+@given(phases(), st.integers(1, 7))
+def test_covers_with_needless_groups_are_those_of_trying_all(case: tuple[Groups, Floats], ceiling: int) -> None:
+    """Every cover below a price comes once, cheapest first, as one group of each template where there is one."""
+    groups, price = case
+    covers = covers_in_order(groups, price, float(ceiling))
+    assert {
+        instances_of(groups, rows): cost for cost, rows in zip(covers.prices, covers.groups, strict=True)
+    } == all_covers(groups, price, ceiling)
+    assert list(covers.prices) == sorted(covers.prices)
+    assert covers.below >= ceiling
+    for rows in covers.groups:
+        for template, count in instances_of(groups, rows):
+            own = [j for j in rows if groups.template[j] == template]
+            assert len(own) == 1 or count > groups.count[groups.template == template].max()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(phases(), min_size=1, max_size=2), st.integers(0, 5), st.sampled_from([0, 3, 10**6]), st.data())
+def test_the_bound_is_the_cheapest_combination_that_does_not_miss(
+    cases: list[tuple[Groups, Floats]], room: int, windows: int, data: st.DataObject
+) -> None:
+    """Against all combinations of covers; with few windows it is no more than that."""
+    ceiling = float(data.draw(st.integers(1, 8)))
+    price = [price for _, price in cases]
+    possible = [all_covers(groups, own, ceiling) for groups, own in cases]
+    missing: set[tuple[Any, ...]] = set()
+    cheapest = ceiling
+    for chosen in itertools.product(*possible):
+        cost = sum(covers[instances] for covers, instances in zip(possible, chosen, strict=True))
+        fits = sum(count for instances in chosen for _, count in instances) <= room
+        if data.draw(st.booleans()):
+            missing.add(chosen)
+        elif fits:
+            cheapest = min(cheapest, cost)
+    races, raced = SimpleNamespace(windows_of={"model": 0}, requests_of=lambda model: 1e9), list[tuple[Place, ...]]()
+
+    def surely_miss(model: str, groups: tuple[Place, ...]) -> bool:
+        races.windows_of[model] += 1 if windows > 3 else 60
+        return tuple(instances_of(cases[p][0], [j for q, j in groups if q == p]) for p in range(len(cases))) in missing
+
+    def usage(groups: Sequence[Place]) -> Ints:
+        return np.array([sum(int(cases[p][0].count[j]) for p, j in groups)])
+
+    designs = SimpleNamespace(
+        groups=[groups for groups, _ in cases],
+        ways={"model": (tuple(range(len(cases))),)},
+        nodes=np.array([[room]]),
+        races=races,
+        usage=usage,
+        surely_miss=surely_miss,
+        hold=lambda model, groups: raced.append(groups),
+    )
+    bound = least_together(cast("Designs", designs), "model", price, ceiling)
+    separate = sum(float(groups.covers(groups.most, own)[PARTS]) for groups, own in cases)
+    if separate >= ceiling:
+        assert bound == ceiling
+    else:
+        assert separate * (1 - PRICE_TOLERANCE) <= bound <= cheapest * (1 + PRICE_TOLERANCE)
+        if windows > 3:
+            assert bound == cheapest
+            # What may hold is raced.
+            assert bool(raced) == (cheapest < ceiling)
