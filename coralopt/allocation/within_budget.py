@@ -23,6 +23,8 @@ from coralopt.solving.tolerance import TOLERANCE
 
 #: Share of the gap asked for that a proof of a rent may leave, and that shares stay away from where the budget ends.
 PART = 0.4
+#: Shares closer to each other than that are told apart by nothing but the tolerances of solvers.
+CLOSEST = 1e-5
 #: Shares asked about at most.
 MOST_ROUNDS = 30
 
@@ -73,7 +75,7 @@ def narrow(
     limit, step = budget.bound, PART * options.rel_gap
     rents: dict[float, float] = {}
     for _ in range(MOST_ROUNDS):
-        narrow_enough = bracket.served >= bracket.bound * (1 - options.rel_gap)
+        narrow_enough = bracket.served >= bracket.bound * (1 - max(options.rel_gap, CLOSEST))
         # A share as small as that is too little for a solver's numbers.
         if narrow_enough or bracket.bound <= SHORTFALL or time.perf_counter() >= deadline:
             break

@@ -216,6 +216,31 @@ def budgeted(usd_h: float, **parts: Any) -> AllocationProblem:
 )
 def test_rents_of_shares_bracket_the_largest(problem: AllocationProblem, gap: float) -> None:
     """Whatever it asks about: the largest share by enumeration stays inside, and what is served is served."""
+    assert_bracketed(problem, gap)
+
+
+def test_shares_within_the_tolerances_of_solvers_are_not_asked_about() -> None:
+    """With a gap of 0 the share asked about came so near the largest that HiGHS's bound on its rent passed a solution."""
+    free, spot = np.zeros((2, 2)), np.array([[1.0, 6.75], [2.25, 4.75]])
+    problem = replace(
+        budgeted(
+            2.25,
+            usage=np.array([[1, 2], [0, 1], [0, 1]]),
+            throughput=np.array([1.75, 0.25, 0.5]),
+            phase=np.array([0, 0, 0]),
+            demand=np.array([14.75]),
+            price=np.array([[2.75, 5.5], [1.5, 2.5]]),
+        ),
+        availability=np.array([[3, 1], [1, 3]]),
+        supply=(
+            SupplyClass("reserved", np.array([[0, 1], [0, 2]]), free),
+            SupplyClass("spot", np.array([[2, 0], [0, 1]]), spot),
+        ),
+    )
+    assert_bracketed(problem, 0.0)
+
+
+def assert_bracketed(problem: AllocationProblem, gap: float) -> None:
     truth, budget = largest_factor_by_enumeration(problem), budget_of(problem)
     if truth is None or truth == 0 or budget is None or not (problem.demand > 0).any():
         return
