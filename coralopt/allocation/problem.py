@@ -316,12 +316,17 @@ class AllocationProblem(AttachedProblem[Allocation]):
 
     @property
     def adds_up(self) -> bool:
-        """Whether all but demand allows at most so much of sums over instances, each at one price: rows like capacity."""
+        """Whether all but demand allows at most so much of sums over instances: rows like capacity.
+
+        Where nodes of a kind have several prices, limits on rent are no such sums, and what may be lost, or is asked for at
+        least, is settled sooner by programmes over the columns.
+        """
         routed = {p for model in self.routes for p in model.phases}
         known = (row.sense == "most" or self.inside(row) for row in self.side_constraints)
+        dearer = bool(self.supply) and any(row.is_rent or row.sense == "least" for row in self.side_constraints)
         spared = {p for row in self.side_constraints if row.one_lost for p in row.phases or ()}
         both = spared & set(np.flatnonzero(self.surviving.any(axis=1)).tolist())
-        return not self.supply and self.unmet_price is None and all(known) and not (spared & routed or both)
+        return not dearer and self.unmet_price is None and all(known) and not (spared & routed or both)
 
     def rates(self, phases: Sequence[int]) -> Floats:
         """float64 (T,): tokens/s of a template in any of these model phases."""

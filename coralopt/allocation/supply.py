@@ -21,7 +21,7 @@ price of a node, whichever class it comes from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
 
@@ -97,6 +97,22 @@ class Segments:
             paid += float(above @ self.nodes)
         return paid
 
+    def surcharges(self, used: Floats) -> float:
+        """USD/h that nodes cost above their lowest price.
+
+        Args:
+            used: float64 (R * C,), nodes.
+        """
+        left, total = used - self.first.ravel(), 0.0
+        # The pieces of a cell ascend.
+        for cell, nodes, surcharge in zip(
+            self.cell.tolist(), self.nodes.tolist(), self.surcharge.tolist(), strict=True
+        ):
+            taken = min(max(float(left[cell]), 0.0), nodes)
+            left[cell] -= taken
+            total += taken * surcharge
+        return total
+
 
 def segments_of(offer: SupplyTerms) -> Segments:
     """The pieces of a supply; one each where it has no classes."""
@@ -137,6 +153,16 @@ def taken(pieces: Sequence[tuple[str, float, int]], used: int) -> list[tuple[str
             parts.append((name, price, count))
             used -= count
     return parts
+
+
+def left_over(offer: SupplyTerms, used: Ints) -> tuple[SupplyClass, ...]:
+    """The classes once ``used`` nodes, int64 (R, C), are taken from them, cheapest first."""
+    nodes = {item.name: item.nodes.copy() for item in offer.supply}
+    for r, c in np.argwhere(used > 0).tolist() if offer.supply else ():
+        for name, _, count in taken(pieces_of(offer, r, c), int(used[r, c])):
+            if name != ON_DEMAND:
+                nodes[name][r, c] -= count
+    return tuple(replace(item, nodes=nodes[item.name]) for item in offer.supply)
 
 
 def rent_by_region(offer: SupplyTerms, used: Sequence[Sequence[int]]) -> list[Fraction]:

@@ -67,7 +67,8 @@ def test_near_coverings_hold_every_cheap_enough_allocation(problem: AllocationPr
     assert coverings is not None
     if truth > root.bound + slack:
         return
-    found = best_choice_among(coverings, small.availability.ravel().astype(float), prices.ravel(), WITHOUT_END)
+    nodes = small.availability.ravel().astype(float)
+    found = best_choice_among(coverings, nodes, prices.ravel(), WITHOUT_END, small.segments)
     assert found.chosen is not None
     check = small.check(allocation_of(columns, coverings, found.chosen))
     assert check.feasible

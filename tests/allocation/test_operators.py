@@ -86,7 +86,7 @@ def test_every_step_of_the_chain(problem: AllocationProblem, looked: bool) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(
-    problem=operated_problems(("budget", "region", "model", "quota", "ban", "instances", "starts", "spare")),
+    problem=operated_problems(("budget", "region", "model", "quota", "ban", "instances", "starts", "spare", "supply")),
     gap=st.sampled_from((0.0, 0.05)),
     many=st.sampled_from((0, 45)),
     coverings=st.sampled_from((0, 12_000)),

@@ -5,6 +5,8 @@ capacity rows::
 
     min sum_k c_k z_k   s.t.   sum_k U_k z_k <= A,   sum_{k of m} z_k >= 1 for every phase m,   z >= 0
 
+Where nodes come in classes, A is what there is at the lowest price, and every dearer piece is a column of its own.
+
 Its columns are made as they are needed: at capacity prices lambda the covering knapsack of every phase, a dynamic
 programme over a grid, gives the one of least weight. Prices are smoothed (Wentges 1997): those asked about lie between
 the best ones so far and the master's. What comes out is prices only; whatever they are, the bound made from them by
@@ -28,7 +30,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns
+from coralopt.allocation.bounds.coverings import NodeLimit, WeightedColumns, available
 from coralopt.allocation.bounds.pricing import Covering, Multipliers, PricedCoverings, PricingProblem
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
@@ -125,7 +127,7 @@ def best_prices(
     pricing = PricingProblem(problem, columns, chosen, limits)
     there, cells = pricing.available, problem.price.size
     phases = len(problem.demand)
-    master = _Master(there, problem.leading_phases(), limits, solver)
+    master = _Master(problem, limits, solver)
     for covering in start.coverings:
         master.add(covering)
     best = tried = Multipliers(
@@ -145,6 +147,7 @@ def best_prices(
     mean_use, shares = np.zeros((phases, len(there))), np.zeros(0)
     # Where nothing costs so much, nothing fits.
     dearest = float(np.nansum(problem.availability * problem.price)) * (1 + float(problem.penalties.max(initial=0.0)))
+    dearest += sum(float((item.nodes * np.nan_to_num(item.price)).sum()) for item in problem.supply)
     dearest += sum(max(route.usd_h for route in model.routes) for model in problem.routes)
     excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):
@@ -200,9 +203,12 @@ def best_prices(
 class _Master:
     """The master programme; it may exceed the pool and miss limits at a price, so that it always has a solution."""
 
-    def __init__(self, available: Floats, phases: Ints, limits: Sequence[NodeLimit], solver: Backend | str) -> None:
-        self.available, self.solver, self.limits = available, solver, limits
-        self.row = {int(p): k for k, p in enumerate(phases)}
+    def __init__(self, problem: AllocationProblem, limits: Sequence[NodeLimit], solver: Backend | str) -> None:
+        self.pieces, self.solver, self.limits = problem.segments, solver, limits
+        # What is there at the lowest price; dearer nodes are columns.
+        self.available = available(problem)
+        np.subtract.at(self.available, self.pieces.cell, self.pieces.nodes)
+        self.row = {int(p): k for k, p in enumerate(problem.leading_phases())}
         self.seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         self.coverings: list[Covering] = []
 
@@ -222,7 +228,9 @@ class _Master:
         count = len(self.coverings)
         use = np.array([covering.use for covering in self.coverings])
         phase = np.array([covering.phase for covering in self.coverings])
-        a = np.zeros((cells + phases + extra, count + cells + 2 * extra))
+        missed = count + cells + 2 * extra
+        dearer = missed + np.arange(len(self.pieces.cell))
+        a = np.zeros((cells + phases + extra, missed + len(dearer)))
         a[:cells, :count] = use.T
         a[cells + np.array([self.row[p] for p in phase.tolist()]), np.arange(count)] = 1.0
         a[np.arange(cells), count + np.arange(cells)] = -1.0
@@ -230,9 +238,13 @@ class _Master:
             a[cells + phases + k, :count] = np.where(phase == limit.phase, use[:, limit.cell], 0.0)
             a[cells + phases + k, count + cells + 2 * k] = 1.0
             a[cells + phases + k, count + cells + 2 * k + 1] = -1.0
+        a[self.pieces.cell, dearer] = -1.0
         width = a.shape[1]
+        upper = np.full(width, np.inf)
+        upper[dearer] = self.pieces.nodes
+        costs = [covering.cost for covering in self.coverings]
         matrix = MilpMatrix(
-            c=np.concatenate([[covering.cost for covering in self.coverings], np.full(width - count, excess)]),
+            c=np.concatenate([costs, np.full(missed - count, excess), self.pieces.surcharge]),
             offset=0.0,
             a=csc_array(a),
             row_lower=np.concatenate(
@@ -242,7 +254,7 @@ class _Master:
                 [self.available, np.full(phases, np.inf), [float(limit.most) for limit in self.limits]]
             ),
             lower=np.zeros(width),
-            upper=np.full(width, np.inf),
+            upper=upper,
             integer=np.zeros(width, dtype=np.bool_),
             maximize=False,
             column_names=range(width),  # type: ignore[arg-type]
@@ -255,5 +267,5 @@ class _Master:
             float(result.objective),
             Multipliers(np.maximum(0.0, -result.row_duals[:cells]), -result.row_duals[cells + phases :]),
             result.x[:count],
-            bool(result.x[count:].sum() > 1e-7),
+            bool(result.x[count:missed].sum() > 1e-7),
         )

@@ -133,7 +133,7 @@ class PricingProblem:
             for model in problem.routes
         ]
         # No node may come at less than nothing: with weights of at least 0 the knapsacks stay what they are.
-        self.floor = -np.nan_to_num(problem.price).ravel()
+        self.floor = -np.nan_to_num(problem.segments.base).ravel()
 
     def node_prices(self, multipliers: Multipliers) -> Floats:
         """float64 (P, R * C): what each phase pays for a node."""
@@ -152,7 +152,9 @@ class PricingProblem:
         paid = prices.reshape(-1, *self.shape)[self.phase, self.region]
         side_prices = multipliers.capacity[self.problem.price.size :]
         weight = self.cost + (self.usage * paid).sum(axis=1) + self.adds @ side_prices
-        total = -float(multipliers.capacity @ self.available)
+        cells = self.problem.price.size
+        total = -float(side_prices @ self.available[cells:])
+        total -= self.problem.segments.worth(multipliers.capacity[:cells].reshape(self.shape), np.ones(self.shape[0]))
         for limit in self.limits:
             price = float(prices[limit.phase, limit.cell] - multipliers.capacity[limit.cell])
             total -= price * (limit.most if price > 0 else limit.least)

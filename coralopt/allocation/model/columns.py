@@ -102,6 +102,12 @@ class Columns:
         """The same columns, all for free: what is left to minimise is shortfall."""
         return replace(self, cost=np.zeros(len(self)), paid=False)
 
+    def usd_h(self, problem: AllocationProblem, counts: Ints) -> float:
+        """What so many instances by column cost, nodes at the prices of their classes; unmet demand and transfers apart."""
+        nodes, some = np.zeros(problem.price.shape), np.flatnonzero(counts)
+        np.add.at(nodes, self.region[some], problem.usage[self.template[some]] * counts[some, None].astype(np.float64))
+        return float(self.cost @ counts) + problem.segments.surcharges(nodes.ravel())
+
     def least(self, values: Floats, most: int, among: Bools | None = None) -> list[Ints]:
         """Of every model phase the ``most`` columns of least value, in that order; only those of ``among`` if given."""
         wanted = np.ones(len(self), dtype=np.bool_) if among is None else among

@@ -1,14 +1,16 @@
 """The step ``annealing``: ruin and recreate over whole allocations, with limits that may be passed at a price.
 
 A move takes one to four instances away from one or two model phases and fills what they served with up to three others.
-Nodes above what the pool has, and side constraints above their bound, cost a price that grows as the search cools down;
-so the search passes through allocations that do not fit to others that do. What an instance or a region may be lost from,
-and the least number of instances, hold at every move. It gives upper bounds only; every allocation it
-offers is checked exactly. The best allocation of scarce pools is often one that no fractional one points at.
+Nodes above what the pool has, and side constraints above their bound, cost a price of their own that rises while they
+are and falls while they are not; so the search passes through allocations that do not fit to others that do. What an
+instance or a region may be lost from, and the least number of instances, hold at every move. It gives upper bounds only;
+every allocation it offers is checked exactly. The best allocation of scarce pools is often one that no fractional one
+points at.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from coralopt.allocation.bounds.pricing import Covering
 from coralopt.allocation.model.columns import joined
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.side_constraints import open_constraints
+from coralopt.allocation.supply import Segments
 from coralopt.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -30,32 +33,36 @@ NEAR = 300
 MOVES, MOST_MOVES, IDLE = 100, 100_000, 6
 #: Temperatures of the first moves of rounds in turn, as shares of what an instance costs in the mean; and of the last move
 #: as a share of that.
-HOT, COLD = (0.01, 0.03), 0.02
-#: What a unit above a limit costs, as a share of what the cheapest instance costs for it (a capacity price comes on top),
-#: and in the last move as a multiple of that.
-ABOVE, STRONG = 0.15, 20.0
+HOT, COLD = (0.01, 0.03), 0.05
+#: What a unit above a limit costs at first, as a share of what the cheapest instance costs for it (a capacity price comes
+#: on top).
+ABOVE = 0.15
+#: USD/h of all instances where nodes cost nothing.
+FREE = 1e-6
+#: Coverings of a model phase that rounds may begin with.
+STARTS = 20
 #: Room for instances of a model phase beyond those to begin with.
 ROOM = 40
 
 
 class Annealing:
-    """Rounds of annealing, each from the same allocation.
+    """Rounds of annealing, from the allocation to begin with and from the best one in turn.
 
     The same for the same seed, but for the time limit.
 
     Args:
         search: What is known; a better allocation is offered to it.
         root: The bounds over all columns.
-        start: int64 (N,), instances by column to begin with.
+        light: Coverings of every model phase with demand, the lightest first; rounds begin with one of each.
     """
 
-    def __init__(self, search: SearchContext, root: Root, start: Ints) -> None:
+    def __init__(self, search: SearchContext, root: Root, light: Sequence[Sequence[Covering]]) -> None:
         near = search.columns.least(root.lagrangian.column_bounds, NEAR)
-        self.search, self.start = search, start
-        self.columns = joined([*near, np.flatnonzero(start)])
-        served = search.small.throughput[search.columns.template]
-        # Side by side by model phase, the largest first.
-        self.columns = self.columns[np.lexsort((-served[self.columns], search.columns.phase[self.columns]))]
+        self.search, self.light = search, light
+        members = [k for some in light for covering in some for k, _ in covering.members]
+        self.columns = joined([*near, np.array(members, dtype=np.int64)])
+        # Side by side by model phase, the cheapest first.
+        self.columns = self.columns[np.lexsort((search.columns.cost[self.columns], search.columns.phase[self.columns]))]
         self.phase = search.columns.phase[self.columns]
         self.items, self.rows = self._task(root)
         self.needs = self._needs()
@@ -63,38 +70,54 @@ class Annealing:
 
     @staticmethod
     def of(search: SearchContext, root: Root, met: Sequence[Covering]) -> Annealing | None:
-        """From the covering of least weight of every model phase, among those that the decomposition met.
+        """From coverings of low weight of every model phase, among those that the decomposition met.
 
         ``None`` where a phase has none. Templates of several model phases never come here: there is no decomposition of
         them.
         """
-        start, weight = np.zeros(len(search.columns), dtype=np.int64), root.lagrangian.weight
+        weight, light = root.lagrangian.weight, []
         for p in np.flatnonzero(search.small.demand > 0).tolist():
-            members = [covering.members for covering in met if covering.phase == p]
-            if not members:
+            own = {covering.members: covering for covering in met if covering.phase == p}
+            if not own:
                 return None
-            for column, count in min(members, key=lambda part: sum(count * weight[column] for column, count in part)):
-                start[column] += count
-        return Annealing(search, root, start)
+            heavy = [(sum(n * float(weight[k]) for k, n in members), members) for members in own]
+            light.append([own[members] for _, members in sorted(heavy)[:STARTS]])
+        return Annealing(search, root, light)
 
     def run(self, rounds: int) -> None:
         """So many rounds at most; ends where the best allocation is good enough, or does not get better."""
         from coralopt.allocation.search.annealing_kernel import Cooling, anneal
 
         search, idle = self.search, 0
+        least, best = math.inf, None
         deadline = time.perf_counter() + search.share_of_left()
         moves = min(MOVES * len(self.columns), MOST_MOVES)
-        unit = float(search.columns.cost @ self.start) / int(self.start.sum())
+        lightest = np.zeros(len(search.columns), dtype=np.int64)
+        lightest[self.columns] = self.start()
+        unit = max(search.columns.usd_h(search.small, lightest), FREE) / int(lightest.sum())
         for turn in range(rounds):
             if search.done() or idle == IDLE or time.perf_counter() >= deadline:
                 break
             hot = HOT[turn % len(HOT)] * unit
-            cooling = Cooling(moves, hot, hot * COLD, STRONG)
-            cost, counts = anneal(self.items, self.rows, self.needs, cooling, *self._placed(), self.rng)
+            cooling = Cooling(moves, hot, hot * COLD)
+            # Every other round goes on from the best one.
+            begin = best if best is not None and turn % 2 else self.start(spread=turn > 0)
+            cost, counts = anneal(self.items, self.rows, self.needs, cooling, *self._placed(begin), self.rng)
             idle += 1
+            if cost < least:
+                least, best = cost, counts
             if cost < search.cost * (1 - 1e-9) and search.offer(search.columns.allocation(counts, self.columns)):
                 idle = 0
         search.lap("annealing")
+
+    def start(self, spread: bool = False) -> Ints:
+        """int64 (n,), instances of the columns that take part: the lightest coverings, or light ones at random."""
+        counts = np.zeros(len(self.search.columns), dtype=np.int64)
+        for some in self.light:
+            place = int(len(some) * self.rng.random() ** 2) if spread else 0
+            for column, count in some[place].members:
+                counts[column] += count
+        return counts[self.columns]
 
     def _task(self, root: Root) -> tuple[Items, Rows]:
         """The columns that take part, and what they share, as the compiled moves know them."""
@@ -105,27 +128,33 @@ class Annealing:
         cost, (regions, kinds) = columns.cost[self.columns], small.price.shape
         cells = regions * kinds
         sides = [item for item in open_constraints(small) if item.sense == "most"]
-        whole = np.zeros((len(template), cells + len(sides)))
+        dear, most_at, surcharge = _steps_of(small.segments)
+        whole = np.zeros((len(template), cells + len(sides) + len(dear)))
         np.put_along_axis(
             whole, region[:, None] * kinds + np.arange(kinds), small.usage[template].astype(float), axis=1
         )
         for i, item in enumerate(sides):
             whole[:, cells + i] = item.coefficients(small, template, region, columns.kept[self.columns])
+        whole[:, cells + len(sides) :] = whole[:, dear]
         row = np.argsort(whole <= 0, axis=1, kind="stable")[:, : max(1, int((whole > 0).sum(axis=1).max()))]
         amount = np.take_along_axis(whole, row, axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             each = np.where(whole > 0, cost[:, None] / whole, np.inf).min(axis=0)
         price = ABOVE * np.where(np.isfinite(each), each, 0.0)
         assert self.search.capacity_prices is not None
+        if small.supply:
+            # The last nodes are the dearest.
+            price[:cells] = np.maximum(price[:cells], ABOVE * np.nan_to_num(small.price).ravel())
         price[:cells] += self.search.capacity_prices.ravel()
+        price[cells + len(sides) :] = surcharge
         first = np.searchsorted(self.phase, np.arange(len(small.demand) + 1))
         near = np.lexsort((root.lagrangian.column_bounds[self.columns], self.phase))
         served = np.minimum(small.throughput[template], small.demand[self.phase])
         most = columns.upper[self.columns].astype(np.int64)
-        limit = np.append(small.availability.ravel().astype(np.float64), [item.limit(small) for item in sides])
+        limits = small.availability.ravel().astype(np.float64), [item.limit(small) for item in sides], most_at
         return (
             Items(first, served, cost, most, np.where(amount > 0, row, -1), amount, near, region.astype(np.int64)),
-            Rows(limit, price),
+            Rows(np.concatenate(limits), price, np.arange(len(price)) >= cells + len(sides)),
         )
 
     def _needs(self) -> Needs:
@@ -142,12 +171,22 @@ class Annealing:
         surviving = asked(small.surviving, demand[:, None])
         return Needs(demand, small.replicas, asked(small.spared, demand), surviving)
 
-    def _placed(self) -> tuple[Ints, Ints]:
-        """int64 (P, s), items of every model phase to begin with, then room for more; and int64 (P,), how many."""
-        counts = self.start[self.columns]
+    def _placed(self, counts: Ints) -> tuple[Ints, Ints]:
+        """int64 (P, s), items of every model phase in so many instances, then room for more; and int64 (P,), how many."""
         size = np.bincount(self.phase, weights=counts, minlength=len(self.needs.demand)).astype(np.int64)
         chosen = np.full((len(size), int(size.max()) + ROOM), -1, dtype=np.int64)
         for p in range(len(size)):
             low, high = self.items.first[p], self.items.first[p + 1]
             chosen[p, : size[p]] = np.repeat(np.arange(low, high), counts[low:high])
         return chosen, size
+
+
+def _steps_of(pieces: Segments) -> tuple[Ints, Floats, Floats]:
+    """Where nodes get dearer: cells, nodes up to there, and by how much, USD/h."""
+    place, base = np.zeros(len(pieces.cell)), np.zeros(len(pieces.cell))
+    upto, last = pieces.first.ravel().astype(np.float64), np.zeros(pieces.first.size)
+    for e, cell in enumerate(pieces.cell.tolist()):
+        place[e], base[e] = upto[cell], last[cell]
+        upto[cell] += pieces.nodes[e]
+        last[cell] = pieces.surcharge[e]
+    return pieces.cell, place, pieces.surcharge - base

@@ -7,18 +7,23 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from coralopt.types import Floats, Ints
+from coralopt.types import Bools, Floats, Ints
 
 #: Most instances that one move takes away from a model phase, and puts in their place.
 MOST_REMOVED, MOST_ADDED = 4, 3
 #: Ways that a move tries to fill what it took away.
 TRIALS = 6
+#: Moves between two changes of what limits cost; by how much that rises where one is passed, and falls elsewhere in the
+#: first moves; its least; and the share of the moves after which it only rises.
+EVERY, RISE, FALL, LEAST, SETTLED = 100, 1.06, 0.05, 0.3, 0.7
+#: Most that the price of a limit is multiplied with.
+STRONGEST = 1e4
 #: Chance that a move takes an item that would close a phase best for one that it does not see.
 OVERLOOKED = 0.04
 
 
 class Items(NamedTuple):
-    """What instances may be: columns of several model phases, those of a phase side by side, its largest first.
+    """What instances may be: columns of several model phases, those of a phase side by side, its cheapest first.
 
     Attributes:
         first: int64 (P + 1,), where the items of each phase begin.
@@ -58,15 +63,17 @@ class Needs(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What instances share: nodes of a kind in a region, and side constraints.
+    """What instances share: nodes of a kind in a region, those at a lower price, and side constraints.
 
     Attributes:
         limit: float64 (m,).
         price: float64 (m,), USD/h for a unit above the limit.
+        sold: bool (m,), whether units above the limit are to be had at that price.
     """
 
     limit: Floats
     price: Floats
+    sold: Bools
 
 
 class Cooling(NamedTuple):
@@ -76,17 +83,15 @@ class Cooling(NamedTuple):
         moves: How many moves.
         hot: Temperature of the first move, USD/h.
         cold: That of the last.
-        strong: What prices of ``Rows`` are multiplied with in the end; 1 in the beginning.
     """
 
     moves: int
     hot: float
     cold: float
-    strong: float
 
 
 @njit(cache=True)
-def _excess(items: Items, rows: Rows, used: Floats, k: int, strength: float) -> float:
+def _excess(items: Items, rows: Rows, used: Floats, k: int, strength: Floats) -> float:
     """What one more instance of item k is above the limits, USD/h."""
     total = 0.0
     for q in range(items.row.shape[1]):
@@ -96,8 +101,31 @@ def _excess(items: Items, rows: Rows, used: Floats, k: int, strength: float) -> 
         over = used[row] - rows.limit[row]
         after = over + items.amount[k, q]
         if after > 1e-9 * rows.limit[row]:
-            total += rows.price[row] * (after - max(over, 0.0))
-    return total * strength
+            total += rows.price[row] * strength[row] * (after - max(over, 0.0))
+    return total
+
+
+@njit(cache=True)
+def _paid(rows: Rows, used: Floats) -> float:
+    """USD/h for units above limits, infinite where they are not to be had."""
+    total = 0.0
+    for row in range(len(used)):
+        if used[row] > rows.limit[row] * (1 + 1e-9):
+            if not rows.sold[row]:
+                return np.inf
+            total += rows.price[row] * (used[row] - rows.limit[row])
+    return total
+
+
+@njit(cache=True)
+def _press(rows: Rows, used: Floats, fall: float, strength: Floats) -> None:
+    """Make limits that are passed dearer and others cheaper, in place."""
+    for row in range(len(used)):
+        if not rows.sold[row]:
+            if used[row] > rows.limit[row] * (1 + 1e-9):
+                strength[row] = min(strength[row] * RISE, STRONGEST)
+            else:
+                strength[row] = max(strength[row] * (1 - fall), LEAST)
 
 
 @njit(cache=True)
@@ -129,7 +157,7 @@ def _fill(
     rows: Rows,
     needs: Needs,
     left_over: tuple[int, Floats, float, int],
-    state: tuple[Floats, Ints, float],
+    state: tuple[Floats, Ints, Floats],
     added: Ints,
     rng: np.random.Generator,
 ) -> tuple[float, int]:
@@ -142,6 +170,7 @@ def _fill(
         return 0.0, 0
     used, count, strength = state
     low, high = items.first[phase], items.first[phase + 1]
+    simple = needs.spared[phase] < 0 and needs.surviving[phase].max() < 0 and needs.instances[phase] <= 1
     now = np.empty_like(given)
     tried = np.empty(MOST_ADDED, dtype=np.int64)
     least, number = np.inf, 0
@@ -171,23 +200,19 @@ def _fill(
         random = taken
         if not enough and not dead:
             left = needs.demand[phase] - now.sum()
-            # The largest come first: those before ``end`` serve what is left by themselves.
-            start, end = low, high
-            while start < end:
-                middle = (start + end) // 2
-                if items.served[middle] >= left:
-                    start = middle + 1
-                else:
-                    end = middle
             closing, best = -1, least - value
-            for k in range(low, start):
-                if items.cost[k] >= best or count[k] >= items.most[k]:
+            # The cheapest come first.
+            for k in range(low, high):
+                if items.cost[k] >= best:
+                    break
+                if items.served[k] < left or count[k] >= items.most[k]:
                     continue
-                now[items.region[k]] += items.served[k]
-                enough = _enough(needs, phase, now, max(largest, items.served[k]), number_left + taken + 1)
-                now[items.region[k]] -= items.served[k]
-                if not enough:
-                    continue
+                if not simple:
+                    now[items.region[k]] += items.served[k]
+                    enough = _enough(needs, phase, now, max(largest, items.served[k]), number_left + taken + 1)
+                    now[items.region[k]] -= items.served[k]
+                    if not enough:
+                        continue
                 price = items.cost[k] + _excess(items, rows, used, k, strength)
                 if price < best and rng.random() > OVERLOOKED:
                     best, closing = price, k
@@ -243,12 +268,12 @@ def anneal(
     picked = np.zeros(2, dtype=np.int64)
     removed, gone = np.zeros((2, MOST_REMOVED), dtype=np.int64), np.zeros(2, dtype=np.int64)
     added, come = np.zeros((2, MOST_ADDED), dtype=np.int64), np.zeros(2, dtype=np.int64)
-    strength = 1.0
+    strength = np.ones(len(rows.limit))
     for move in range(cooling.moves):
         progress = move / cooling.moves
         temperature = cooling.hot * (cooling.cold / cooling.hot) ** progress
-        if move % 1024 == 0:
-            strength = cooling.strong**progress
+        if move % EVERY == 0:
+            _press(rows, used, FALL * max(0.0, 1 - progress / SETTLED) ** 2, strength)
         picked[0], picked[1] = rng.integers(0, phases), rng.integers(0, phases)
         both = 1 if rng.random() < 0.4 or picked[0] == picked[1] else 2
         before = 0.0
@@ -295,9 +320,11 @@ def anneal(
                     given[p, items.region[added[a, j]]] += items.served[added[a, j]]
                     cost += items.cost[added[a, j]]
                 size[p] += come[a]
-            if cost < least - 1e-9 and (used <= rows.limit * (1 + 1e-9)).all():
-                least = cost
-                best[:] = count
+            if cost < least - 1e-9:
+                paid = _paid(rows, used)
+                if cost + paid < least - 1e-9:
+                    least = cost + paid
+                    best[:] = count
         else:
             for a in range(done):
                 for j in range(come[a]):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coralopt.allocation.bounds.coverings import HAIR, Coverings
+from coralopt.allocation.supply import Segments
 from coralopt.types import Bools, Floats, Ints
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ class _ChoiceNode:
     price: Floats
 
 
-def best_choice_among(coverings: Coverings, available: Floats, price: Floats, limits: ChoiceLimits) -> Choice:
+def best_choice_among(
+    coverings: Coverings, available: Floats, price: Floats, limits: ChoiceLimits, pieces: Segments
+) -> Choice:
     """One covering a phase at least cost.
 
     Args:
@@ -72,16 +75,19 @@ def best_choice_among(coverings: Coverings, available: Floats, price: Floats, li
         available: float64 (R * C + S,), nodes of every cell, then bounds of side constraints.
         price: float64 (R * C + S,), USD/h, their prices to begin with.
         limits: When to end.
+        pieces: What nodes above the lowest price cost.
     """
     # Imported here: compiled code is dear to load and most commands never need it.
     from coralopt.allocation.search.choice_kernel import settle
 
     use = coverings.rows()
-    pool, enough = _pool_of(coverings, use, available), available + HAIR * (1 + available)
+    pool, enough = _pool_of(coverings, use, available, pieces), available + HAIR * (1 + available)
+    cells = pieces.first.size
     # Steps need a target to go to: more than any choice costs, if there is no other.
     most = np.zeros(pool.phases)
     np.maximum.at(most, pool.phase, pool.cost)
-    target, chosen = min(limits.target, 1.0 + 2.0 * float(most.sum())), None
+    dearest = float(pieces.surcharge @ pieces.nodes)
+    target, chosen = min(limits.target, 1.0 + 2.0 * float(most.sum()) + dearest), None
     stack = [_ChoiceNode(-np.inf, np.arange(len(coverings)), price)]
     for number in range(limits.nodes):
         if not stack or time.perf_counter() >= limits.deadline:
@@ -94,8 +100,9 @@ def best_choice_among(coverings: Coverings, available: Floats, price: Floats, li
         bound = max(bound, node.bound)
         if bound >= target or not len(alive):
             continue
-        cost = float(pool.cost[cheapest].sum())
-        if cost < target and (use[cheapest].sum(axis=0) <= enough).all():
+        used = use[cheapest].sum(axis=0)
+        cost = float(pool.cost[cheapest].sum()) + pieces.surcharges(used[:cells])
+        if cost < target and (used <= enough).all():
             chosen, target = cheapest, cost * (1 - limits.gap)
         stack += _children(pool, use, _ChoiceNode(bound, alive, best), mean, cheapest)
     # Whatever the steps went to: where there is no choice at all, none costs less than what was asked for.
@@ -103,7 +110,7 @@ def best_choice_among(coverings: Coverings, available: Floats, price: Floats, li
     return Choice(chosen, min([end, *(node.bound for node in stack)]))
 
 
-def _pool_of(coverings: Coverings, use: Floats, available: Floats) -> CoveringPool:
+def _pool_of(coverings: Coverings, use: Floats, available: Floats, pieces: Segments) -> CoveringPool:
     from coralopt.allocation.search.choice_kernel import CoveringPool
 
     phases, phase = np.unique(coverings.phase, return_inverse=True)
@@ -111,7 +118,8 @@ def _pool_of(coverings: Coverings, use: Floats, available: Floats) -> CoveringPo
     cell = np.argsort(use <= 0, axis=1, kind="stable")[:, :width]
     amount = np.take_along_axis(use, cell, axis=1)
     cell = np.where(amount > 0, cell, -1)
-    return CoveringPool(phase.astype(np.int64), coverings.cost, cell, amount, available, len(phases))
+    dear = pieces.cell, pieces.nodes.astype(np.float64), pieces.surcharge
+    return CoveringPool(phase.astype(np.int64), coverings.cost, cell, amount, available, len(phases), *dear)
 
 
 def _children(pool: CoveringPool, use: Floats, node: _ChoiceNode, mean: Floats, cheapest: Ints) -> list[_ChoiceNode]:

@@ -15,6 +15,8 @@ BETWEEN = 8
 NEW_DIRECTION, NEW_CHOICE = 0.3, 0.1
 #: Steps in vain after which they get shorter, and by what.
 IN_VAIN, SHORTER = 4, 0.6
+#: Share by which a price may differ from a surcharge and be the same.
+SAME = 1e-9
 #: Share by which sums of money may pass a limit, before exact arithmetic decides.
 HAIR = 1e-9
 
@@ -29,6 +31,9 @@ class CoveringPool(NamedTuple):
         amount: float64 (n, w), how much of each.
         available: float64 (k,), of every cell and side constraint.
         phases: P.
+        dear: int64 (e,), cells of nodes above the lowest price, those of a cell in ascending order.
+        nodes: float64 (e,), how many.
+        surcharge: float64 (e,), USD/h above the lowest price.
     """
 
     phase: Ints
@@ -37,6 +42,9 @@ class CoveringPool(NamedTuple):
     amount: Floats
     available: Floats
     phases: int
+    dear: Ints
+    nodes: Floats
+    surcharge: Floats
 
 
 @njit(cache=True)
@@ -88,6 +96,38 @@ def _fitting(pool: CoveringPool, alive: Ints, n: int) -> int:
 
 
 @njit(cache=True)
+def _worth(pool: CoveringPool, price: Floats) -> float:
+    """USD/h: what all rows subtract from a Lagrangian bound."""
+    total = 0.0
+    for c in range(len(price)):
+        total += price[c] * pool.available[c]
+    for e in range(len(pool.dear)):
+        total -= pool.nodes[e] * min(price[pool.dear[e]], pool.surcharge[e])
+    return total
+
+
+@njit(cache=True)
+def _missing(pool: CoveringPool, price: Floats, used: Floats, over: Floats) -> tuple[float, bool]:
+    """Fill ``over`` with what is used beyond what is best rented at these prices; surcharges of it, whether all fits."""
+    over[:] = used - pool.available
+    fits = over.max() <= 0
+    for e in range(len(pool.dear)):
+        over[pool.dear[e]] += pool.nodes[e]
+    paid = 0.0
+    left = over.copy()
+    for e in range(len(pool.dear)):
+        cell, nodes = pool.dear[e], pool.nodes[e]
+        taken = min(max(left[cell], 0.0), nodes)
+        left[cell] -= taken
+        paid += taken * pool.surcharge[e]
+        at = price[cell] - pool.surcharge[e]
+        near = SAME * (1 + pool.surcharge[e])
+        # Where the price is the surcharge, any number of these nodes is as good.
+        over[cell] -= nodes if at > near else (0.0 if at < -near else taken)
+    return paid, fits
+
+
+@njit(cache=True)
 def settle(
     pool: CoveringPool, alive: Ints, start: Floats, target: float, steps: int, length: float
 ) -> tuple[float, Floats, Ints, Floats, Ints]:
@@ -110,7 +150,7 @@ def settle(
     price, best, bound = start.copy(), start.copy(), -np.inf
     weight, least, cheapest = np.empty(n), np.empty(phases), np.full(phases, -1, dtype=np.int64)
     mean, seen = np.zeros((phases, cells)), 0.0
-    over, direction = np.zeros(cells), np.zeros(cells)
+    used, over, direction = np.zeros(cells), np.zeros(cells), np.zeros(cells)
     hair, vain = 1e-9 * abs(target), 0
     for step in range(steps):
         if step % BETWEEN == 0:
@@ -131,7 +171,7 @@ def settle(
             if value < least[p]:
                 least[p] = value
                 cheapest[p] = z
-        value = least.sum() - (price * pool.available).sum() - hair
+        value = least.sum() - _worth(pool, price) - hair
         if value >= target:
             return value, price, alive[:0], mean, cheapest
         kept = 0
@@ -151,18 +191,21 @@ def settle(
             length *= SHORTER
             vain = 0
             price[:] = best
-        over[:] = -pool.available
+        used[:] = 0.0
+        cost = 0.0
         mean *= 1 - NEW_CHOICE
         seen += NEW_CHOICE * (1 - seen)
         for p in range(phases):
             z = cheapest[p]
+            cost += pool.cost[z]
             for q in range(pool.cell.shape[1]):
                 c = pool.cell[z, q]
                 if c < 0:
                     break
-                over[c] += pool.amount[z, q]
+                used[c] += pool.amount[z, q]
                 mean[p, c] += NEW_CHOICE * pool.amount[z, q]
-        if over.max() <= 0 and -(price * over).sum() <= hair:
+        paid, fits = _missing(pool, price, used, over)
+        if fits and cost + paid - value <= 2 * hair:
             # What is cheapest fits, and costs the bound.
             break
         norm = 0.0

@@ -23,6 +23,9 @@ from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.solving import MilpMatrix, solve_matrix
 from coralopt.types import Floats, Ints
 
+#: Share of a step's time that a tree may take.
+TREE = 0.5
+
 Chooser = Callable[[SearchContext, Coverings, Floats, float], Choice]
 
 
@@ -114,30 +117,33 @@ def by_tree(search: SearchContext, coverings: Coverings, price: Floats, target: 
         target,
         0.25 * search.solve_options.rel_gap,
         search.limits.choice_nodes,
-        min(search.deadline, time.perf_counter() + search.share_of_left()),
+        min(search.deadline, time.perf_counter() + TREE * search.share_of_left()),
     )
-    return best_choice_among(coverings, available(search.small), price, limits)
+    return best_choice_among(coverings, available(search.small), price, limits, search.small.segments)
 
 
 def by_backend(search: SearchContext, coverings: Coverings, price: Floats, target: float) -> Choice:
     """The MILP back end chooses, whatever the target: it finds good choices sooner."""
-    from scipy.sparse import csc_array, vstack
+    from scipy.sparse import csc_array, hstack, vstack
 
-    there, use = available(search.small), coverings.rows()
-    count, cells = len(coverings), len(there)
+    there, use, pieces = available(search.small), coverings.rows(), search.small.segments
+    count, cells, dearer = len(coverings), len(there), len(pieces.cell)
+    # What is there at the lowest price; dearer nodes are columns.
+    np.subtract.at(there, pieces.cell, pieces.nodes)
+    extra = csc_array((-np.ones(dearer), (pieces.cell, np.arange(dearer))), shape=(cells, dearer))
     phases, rows = np.unique(coverings.phase, return_inverse=True)
     pick = csc_array((np.ones(count), (rows, np.arange(count))), shape=(len(phases), count))
     matrix = MilpMatrix(
-        c=coverings.cost,
+        c=np.concatenate([coverings.cost, pieces.surcharge]),
         offset=0.0,
-        a=vstack([csc_array(use.T), pick]).tocsc(),
+        a=hstack([vstack([csc_array(use.T), pick]), vstack([extra, csc_array((len(phases), dearer))])]).tocsc(),
         row_lower=np.concatenate([np.full(cells, -np.inf), np.ones(len(phases))]),
         row_upper=np.concatenate([there, np.ones(len(phases))]),
-        lower=np.zeros(count),
-        upper=np.ones(count),
-        integer=np.ones(count, dtype=np.bool_),
+        lower=np.zeros(count + dearer),
+        upper=np.concatenate([np.ones(count), pieces.nodes.astype(np.float64)]),
+        integer=np.arange(count + dearer) < count,
         maximize=False,
-        column_names=[f"covering[{k}]" for k in range(count)],
+        column_names=[f"covering[{k}]" for k in range(count)] + [f"extra[{k}]" for k in range(dearer)],
         row_names=[f"capacity[{k}]" for k in range(cells)] + [f"phase[{p}]" for p in phases],
     )
     options = replace(
@@ -148,7 +154,7 @@ def by_backend(search: SearchContext, coverings: Coverings, price: Floats, targe
     )
     result = solve_matrix(matrix, search.backend, options)
     search.heed(result.termination)
-    chosen = None if result.x is None else np.flatnonzero(result.x > 0.5)
+    chosen = None if result.x is None else np.flatnonzero(result.x[:count] > 0.5)
     return Choice(chosen, math.inf if result.bound is None else result.bound)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
+from coralopt.allocation.supply import left_over
 from coralopt.solving.tolerance import TOLERANCE
 from coralopt.types import Ints
 
@@ -45,5 +46,11 @@ def rest_of(problem: AllocationProblem, columns: Columns, counts: Ints) -> Alloc
         if room < -TOLERANCE * item.bound:
             return None
         sides.append(replace(item, bound=max(0.0, room)))
-    left_nodes = problem.availability - nodes
-    return replace(problem, demand=demand, availability=left_nodes, running=running, side_constraints=tuple(sides))
+    return replace(
+        problem,
+        demand=demand,
+        availability=problem.availability - nodes,
+        supply=left_over(problem, nodes),
+        running=running,
+        side_constraints=tuple(sides),
+    )

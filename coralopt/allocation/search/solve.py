@@ -187,7 +187,7 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
     """The steps after ``rounding``."""
     if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
-        # Coverings know nothing of supply classes and unmet demand.
+        # Coverings know nothing of unmet demand.
         if search.small.adds_up and not search.done():
             root, met, values = _raise_bound(search, root, known)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
@@ -224,14 +224,20 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
     listed = count < limits.most_instances
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_backend)
-    if count < limits.many_instances and not search.done():
-        # Where instances are few, what fractions settle is often all but optimal, or far from it.
-        _settle_most(search, values, min(1, limits.rests))
-    if count < limits.most_instances:
+    if listed:
         _anneal(search, root, met)
     if listed and search.open():
         # Now that the slack needed is known.
         choose_near_coverings(search, root, limits.most_coverings, by_tree)
+    if count < limits.many_instances and not search.done():
+        # Where instances are few, what fractions settle is often all but optimal, or far from it.
+        known = search.cost
+        _settle_most(search, values, min(1, limits.rests))
+        if search.cost < known and search.open():
+            choose_near_coverings(search, root, limits.most_coverings, by_tree)
+    if listed and search.open():
+        # Where the tree comes to no end, programmes do sometimes.
+        choose_near_coverings(search, root, limits.backend_coverings, by_backend)
     if listed and search.open():
         branch(search, root)
 
@@ -303,7 +309,7 @@ def _settle_most(search: SearchContext, values: Floats, rests: int) -> None:
         rest = rest_of(small, columns, counts)
         if rest is None or not counts.any() or search.done() or search.left() == 0:
             break
-        paid = float(columns.cost @ counts)
+        paid = columns.usd_h(small, counts)
         # Half of the gap is the rest's.
         share = min(0.05, 0.5 * search.solve_options.rel_gap * search.bound / max(search.bound - paid, 1e-9))
         limit = search.share_of_left() / (search.limits.rests - spare)
