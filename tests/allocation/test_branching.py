@@ -33,9 +33,7 @@ def test_tree_is_exact(problem: AllocationProblem, leaf: int) -> None:
     truth = best_by_enumeration(problem)
     if truth is None:
         return
-    limits = SearchLimits(
-        direct_columns=0, first_coverings=0, most_coverings=0, backend_coverings=0, leaf_coverings=leaf
-    )
+    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=leaf)
     result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-6
@@ -48,7 +46,7 @@ def test_the_loss_of_an_instance_is_no_cell_to_branch_on(problem: AllocationProb
     truth = best_operated_by_enumeration(problem)
     if truth is None:
         return
-    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, backend_coverings=0, leaf_coverings=2)
+    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=2)
     result = solve_allocation(problem, options=EXACT, search=AllocationSearchOptions(limits=limits))
     assert result.cost_usd_h == pytest.approx(float(truth), abs=1e-6)
     assert result.bound_usd_h <= float(truth) + 1e-6
@@ -87,9 +85,7 @@ def test_ctrl_c_in_a_leaf_ends_the_tree(seed: int, monkeypatch: pytest.MonkeyPat
         return -np.inf
 
     monkeypatch.setattr("coralopt.allocation.search.branching.best_choice", interrupted)
-    limits = SearchLimits(
-        direct_columns=0, first_coverings=0, most_coverings=0, backend_coverings=0, leaf_coverings=2, first_rise=0.5
-    )
+    limits = SearchLimits(direct_columns=0, first_coverings=0, most_coverings=0, leaf_coverings=2, first_rise=0.5)
     search = AllocationSearchOptions(limits=limits)
     result = solve_allocation(allocation_instance(seed), options=EXACT, search=search)
     assert len(leaves) == 1

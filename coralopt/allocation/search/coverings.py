@@ -23,9 +23,6 @@ from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.solving import MilpMatrix, solve_matrix
 from coralopt.types import Floats, Ints
 
-#: Share of a step's time that a tree may take.
-TREE = 0.5
-
 Chooser = Callable[[SearchContext, Coverings, Floats, float], Choice]
 
 
@@ -117,7 +114,7 @@ def by_tree(search: SearchContext, coverings: Coverings, price: Floats, target: 
         target,
         0.25 * search.solve_options.rel_gap,
         search.limits.choice_nodes,
-        min(search.deadline, time.perf_counter() + TREE * search.share_of_left()),
+        min(search.deadline, time.perf_counter() + search.share_of_left()),
     )
     return best_choice_among(coverings, available(search.small), price, limits, search.small.segments)
 

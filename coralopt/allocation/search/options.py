@@ -30,8 +30,7 @@ class SearchLimits:
         first_slack: First slack of the coverings, as a share of the bound.
         first_coverings: Most coverings that are chosen among at once, ahead of annealing.
         most_coverings: The same after it.
-        backend_coverings: The same where a back end tries once more.
-        covering_nodes: Branch-and-bound nodes of the back end that chooses.
+        covering_nodes: Branch-and-bound nodes of the back end that chooses ahead of annealing.
         choice_nodes: Nodes of the tree that chooses after it.
         tree_nodes: Nodes of the branching tree looked at for one target.
         leaf_coverings: The same in a node of the tree.
@@ -59,9 +58,8 @@ class SearchLimits:
     near_bound: float = 0.01
     near_columns: int = 60_000
     first_slack: float = 2e-4
-    first_coverings: int = 3_000
+    first_coverings: int = 12_000
     most_coverings: int = 40_000
-    backend_coverings: int = 12_000
     covering_nodes: int = 5_000
     choice_nodes: int = 500_000
     tree_nodes: int = 300

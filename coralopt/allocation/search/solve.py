@@ -224,20 +224,14 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
     listed = count < limits.most_instances
     if listed and search.open():
         choose_near_coverings(search, root, limits.first_coverings, by_backend)
-    if listed:
+    if count < limits.many_instances and not search.done():
+        # Where instances are few, what fractions settle is often all but optimal, or far from it.
+        _settle_most(search, values, min(1, limits.rests))
+    if count < limits.most_instances:
         _anneal(search, root, met)
     if listed and search.open():
         # Now that the slack needed is known.
         choose_near_coverings(search, root, limits.most_coverings, by_tree)
-    if count < limits.many_instances and not search.done():
-        # Where instances are few, what fractions settle is often all but optimal, or far from it.
-        known = search.cost
-        _settle_most(search, values, min(1, limits.rests))
-        if search.cost < known and search.open():
-            choose_near_coverings(search, root, limits.most_coverings, by_tree)
-    if listed and search.open():
-        # Where the tree comes to no end, programmes do sometimes.
-        choose_near_coverings(search, root, limits.backend_coverings, by_backend)
     if listed and search.open():
         branch(search, root)
 
