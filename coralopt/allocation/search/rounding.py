@@ -117,7 +117,8 @@ class _State:
                 return False
             value = self.useful(mine, p, duals)
             # Dearer by the capacity it takes from others: reduced cost plus what the served tokens are worth.
-            dear = (columns.cost[mine] + np.maximum(reduced[mine], 0.0)) / value
+            paid = columns.cost[mine] + np.maximum(reduced[mine], 0.0)
+            dear = np.divide(paid, value, out=np.full(len(value), np.inf), where=value > 0)
             shares = np.cumsum([share for share, _ in problem.tiers_of(p)])
             tier = int(np.searchsorted(shares[:-1], self.unmet[p] / demand[p], side="left"))
             if dear.min(initial=np.inf) >= unmet[p] * problem.tiers_of(p)[tier][1]:
