@@ -108,11 +108,3 @@ def test_a_phase_without_any_cover_ends_the_search_only_if_each_way_needs_it(
     in_vain |= {2}
     with pytest.raises(NoSolutionError, match="phase 0 in vain"):
         seek._look(prices, ways, may_refuse=False)
-
-
-def test_an_interval_is_from_what_no_plan_costs_less_than_to_the_cheapest(
-    seek: PromiseSearch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(seek, "_cheapest", lambda cuts: (costing(12.0), COLUMNS))
-    monkeypatch.setattr(seek, "_bound", lambda cost: cost - 2.0)
-    assert seek.interval() == (10.0, 12.0)
