@@ -26,6 +26,7 @@ def phases(draw: st.DrawFn) -> tuple[Groups, Floats]:
         target=0.99,
         templates=SimpleNamespace(throughput=np.full(templates, 100.0)),
         too_slow=lambda: np.zeros(templates, dtype=np.bool_),
+        rate=lambda tokens_s: 1e9,
     )
     groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.full(templates, 2))
     for t in range(templates):
@@ -90,7 +91,7 @@ def test_the_bound_is_the_cheapest_combination_that_does_not_miss(
             missing.add(chosen)
         elif fits:
             cheapest = min(cheapest, cost)
-    races, raced = SimpleNamespace(windows_of={"model": 0}, requests_of=lambda model: 1e9), list[tuple[Place, ...]]()
+    races, raced = SimpleNamespace(windows_of={"model": 0}), list[tuple[Place, ...]]()
 
     def surely_miss(model: str, groups: tuple[Place, ...]) -> bool:
         races.windows_of[model] += 1 if windows > 3 else 60

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
+from coralopt.planning.promise.certificate import WINDOW_S
 from coralopt.planning.promise.designs import Designs
 from coralopt.types import Floats, Ints
 
@@ -56,7 +57,8 @@ def least_together(designs: Designs, model: str, price: Sequence[Floats], ceilin
     for phases in ways:
         several, ceiling = _combinations(designs, phases, price, ceiling)
         combined += several
-    each = max(1.0, designs.races.requests_of(model))
+    all_groups = [designs.groups[p] for phases in ways for p in phases]
+    each = max(1.0, *(WINDOW_S * groups.games.rate(PARTS * groups.unit_tokens) for groups in all_groups))
     windows = designs.races.windows_of[model] + min(WINDOWS[1], max(WINDOWS[0], REQUESTS / each))
     bound = math.inf
     for cost, groups in sorted(combined):

@@ -144,15 +144,6 @@ class TogetherRaces:
             self.windows_of[instances[0].model] += self._outcomes[key].windows
         return self._outcomes[key]
 
-    def requests_of(self, model: str) -> float:
-        """Mean requests of a model in one window."""
-        return WINDOW_S * max(
-            phase.demand_tokens_s
-            / max(phase.mean_output_tokens if phase.phase == "decode" else phase.mean_input_tokens, 1)
-            for phase in self.scenario.model_phases
-            if phase.served == model
-        )
-
     def save(self) -> None:
         """Keep what is known for the next search."""
         keep(self._name, {key: (item.holds, dict(item.shares), item.windows) for key, item in self._outcomes.items()})
@@ -162,11 +153,8 @@ class TogetherRaces:
         if target is None:
             return Together(True, {})
         allowed = 1 - target
-        shares: dict[str, list[float]] = {}
         outcome = Together(False, {})
-        for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
-            for kind, share in window.items():
-                shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
+        for number, shares in self._so_far(instances, allowed):
             outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
             if any(number >= windows and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
                 return outcome
@@ -185,12 +173,8 @@ class TogetherRaces:
         """What holds unless it surely misses."""
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
         assert target is not None
-        allowed = 1 - target
-        shares: dict[str, list[float]] = {}
         outcome = Together(True, {})
-        for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
-            for kind, share in window.items():
-                shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
+        for number, shares in self._so_far(instances, 1 - target):
             outcome = Together(True, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
             if number < FEWEST_TO_MISS:
                 continue
@@ -199,6 +183,16 @@ class TogetherRaces:
             if number >= MOST_TO_MISS or outcome.least >= target:
                 break
         return outcome
+
+    def _so_far(
+        self, instances: Sequence[PlannedInstance], allowed: float
+    ) -> Iterator[tuple[int, Mapping[str, Sequence[float]]]]:
+        """Windows so far and, by kind, the share of each; shares far below what may miss count as just that."""
+        shares: dict[str, list[float]] = {}
+        for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
+            for kind, share in window.items():
+                shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
+            yield number, shares
 
     def _windows(self, instances: Sequence[PlannedInstance], most_missed: float) -> Iterator[dict[str, float]]:
         """Shares of one window after the other; those after which a race may not end are played side by side."""
