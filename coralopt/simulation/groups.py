@@ -21,7 +21,7 @@ from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint, Draughtsman
 from coralopt.simulation.state import DECODE, FINISHED, MIXED, NODE, PHASES, PREFILL, requests_of
 from coralopt.simulation.times import TimesOf, TimeTables
-from coralopt.types import Bools, Floats
+from coralopt.types import Bools, Floats, Ints
 from coralopt.workload import Trace
 
 #: Looks at a run that may end early.
@@ -195,14 +195,16 @@ class GroupPlayer:
     def _late(self, fleet: Fleet, slos: _Slos, now: float) -> int:
         """Requests that have missed one SLO at ``now``, or must; the larger number of both SLOs."""
         records, most = fleet.state.requests, 0
+        first_token: Floats = records["first_token"]
+        finish: Floats = records["finish"]
         first, last = slos.first, slos.last
         with np.errstate(invalid="ignore"):
             if first:
-                end = np.where(np.isnan(records["first_token"]), now, records["first_token"])
+                end = np.where(np.isnan(first_token), now, first_token)
                 most = int((1e3 * (end - records["arrival"]) > first.prefill_ms).sum())
             if last:
-                end = np.where(np.isnan(records["finish"]), now, records["finish"])
-                spent = 1e3 * (end - records["first_token"])
+                end = np.where(np.isnan(finish), now, finish)
+                spent = 1e3 * (end - first_token)
                 left_ms = (last.decode_ms - slos.step_ms) * np.maximum(records["output"] - 1, 1)
                 most = max(most, int((spent > left_ms).sum()))
         return most
@@ -214,17 +216,19 @@ class GroupPlayer:
 
     def _outcome(self, fleet: Fleet, slos: _Slos, requests: Trace, rows: Bools) -> GroupOutcome:
         records = fleet.state.requests
+        first_token: Floats = records["first_token"]
         first, last = slos.first, slos.last
         ttft_ms, tpot_ms = np.full((2, len(rows)), np.nan)
         met_ttft, met_tpot = np.ones((2, len(rows)), dtype=np.bool_)
         with np.errstate(invalid="ignore"):
             if first:
-                ttft_ms[rows] = 1e3 * (records["first_token"] - records["arrival"])
+                ttft_ms[rows] = 1e3 * (first_token - records["arrival"])
                 met_ttft = ttft_ms <= first.prefill_ms
             if last:
-                several = records["output"] > 1
-                tokens = np.where(several, records["output"] - 1, np.nan)
-                tpot_ms[rows] = 1e3 * (records["finish"] - records["first_token"]) / tokens + slos.step_ms
+                output: Ints = records["output"]
+                several = output > 1
+                tokens = np.where(several, output - 1, np.nan)
+                tpot_ms[rows] = 1e3 * (records["finish"] - first_token) / tokens + slos.step_ms
                 met_tpot[rows] = (records["status"] == FINISHED) & (~several | (tpot_ms[rows] <= last.decode_ms))
         nodes, end = fleet.state.nodes, max(requests.last_arrival_s, 1e-9)
         return GroupOutcome(ttft_ms, tpot_ms, met_ttft, met_tpot, float(nodes["busy_s"].max(initial=0.0)) / end)

@@ -154,19 +154,21 @@ def collect(fleet: Fleet, schedule: Schedule, samples: Samples) -> SimulationRes
     lengths = np.diff(np.append(epochs, window))
     owner, names, configurations = labels(fleet.blueprints)
     instances = _instance_columns(fleet, window)
-    rented = np.minimum(np.nan_to_num(instances["gone_s"], nan=window), window) - instances["started_s"]
-    rented = np.maximum(rented, 0.0)[owner] if len(owner) else np.zeros(0)
+    gone: Floats = np.minimum(np.nan_to_num(instances["gone_s"], nan=window), window)
+    lifetime: Floats = np.maximum(gone - instances["started_s"], 0.0)
+    rented = lifetime[owner] if len(owner) else np.zeros(0)
     busy = np.zeros((len(epochs), len(owner)))
     for e, column in enumerate(samples.busy):
         busy[e, : len(column)] = column
-    nodes = {
+    utilisation: Floats = np.divide(busy[-1], rented, out=np.zeros(len(owner)), where=rented > 0)
+    nodes: Table = {
         "instance": owner,
         "label": names,
         "configuration": configurations,
         **{name: state.nodes[name].copy() for name in ("stage", "busy_s", "batches", "prompt_tokens", "decode_tokens")},
         "kv_capacity_bytes": state.nodes["capacity"].copy(),
         "kv_peak_bytes": state.nodes["peak"].copy(),
-        "utilisation": np.divide(busy[-1], rented, out=np.zeros(len(owner)), where=rented > 0),
+        "utilisation": utilisation,
     }
     queues: Columns = {"time_s": samples.time_s}
     for pool in range(3 * len(fleet.models)):
@@ -194,26 +196,31 @@ def _request_columns(state: State, schedule: Schedule) -> Columns:
     from coralopt.simulation.idle import idle_times
 
     records = state.requests
-    first, finish, output = records["first_token"], records["finish"], records["output"]
-    ttft = 1e3 * (first - records["arrival"])
+    arrival: Floats = records["arrival"]
+    first: Floats = records["first_token"]
+    finish: Floats = records["finish"]
+    prefill_admitted: Floats = records["prefill_admitted"]
+    decode_start: Floats = records["decode_start"]
+    away: Floats = records["away"]
+    output: Ints = records["output"]
+    ttft = 1e3 * (first - arrival)
     tpot = np.full(len(records), np.nan)
     several = output > 1
     tpot[several] = 1e3 * (finish - first)[several] / (output[several] - 1)
     step = np.full(len(records), np.nan)
-    away = records["away"]
-    step[several] = 1e3 * (finish - records["decode_start"] - away)[several] / (output[several] - 1)
+    step[several] = 1e3 * (finish - decode_start - away)[several] / (output[several] - 1)
     model, host = records["model"].astype(np.int64), float(state.clock["host_request"][0])
-    prefill_slo, decode_slo = slos(records["arrival"], model, schedule)
+    prefill_slo, decode_slo = slos(arrival, model, schedule)
     # A mixed instance moves nothing.
-    transfer = 1e3 * (records["kv_arrived"] - records["decode_admitted"])
-    transfer[np.isnan(transfer) & np.isfinite(records["decode_start"])] = 0.0
+    transfer: Floats = 1e3 * (records["kv_arrived"] - records["decode_admitted"])
+    transfer[np.isnan(transfer) & np.isfinite(decode_start)] = 0.0
     idle_ttft, idle_tpot = idle_times(state)
-    finished = records["status"] == FINISHED
+    finished: Bools = records["status"] == FINISHED
     with np.errstate(invalid="ignore"):
         met_ttft = ttft <= prefill_slo
         met_tpot = finished & (~several | (tpot <= decode_slo))
     return {
-        "arrival_s": records["arrival"].copy(),
+        "arrival_s": arrival.copy(),
         "model": model.astype(np.int32),
         "input_tokens": records["input"].astype(np.int64),
         "output_tokens": output.astype(np.int64),
@@ -221,18 +228,18 @@ def _request_columns(state: State, schedule: Schedule) -> Columns:
         "status": records["status"].astype(np.int8),
         "ttft_ms": ttft,
         "tpot_ms": tpot,
-        "e2e_ms": 1e3 * (finish - records["arrival"]),
-        "prefill_wait_ms": 1e3 * (records["prefill_admitted"] - host - records["arrival"]),
-        "decode_wait_ms": 1e3 * (records["decode_start"] - first + away) - transfer,
+        "e2e_ms": 1e3 * (finish - arrival),
+        "prefill_wait_ms": 1e3 * (prefill_admitted - host - arrival),
+        "decode_wait_ms": 1e3 * (decode_start - first + away) - transfer,
         "transfer_ms": transfer,
-        "prefill_served_ms": 1e3 * (first - (records["prefill_admitted"] - host)),
+        "prefill_served_ms": 1e3 * (first - (prefill_admitted - host)),
         "step_ms": step,
         "idle_ttft_ms": idle_ttft,
         "idle_tpot_ms": idle_tpot,
         **{f"{phase}_instance": records[f"{phase}_instance"].copy() for phase in PHASES[:2]},
         "preemptions": records["preempted"].copy(),
         **{f"blocked_{phase}": records[f"blocked_{phase}"].copy() for phase in PHASES[:2]},
-        "epoch": (np.searchsorted(schedule.epochs_s, records["arrival"], side="right") - 1).astype(np.int32),
+        "epoch": (np.searchsorted(schedule.epochs_s, arrival, side="right") - 1).astype(np.int32),
         "met_ttft": met_ttft,
         "met_tpot": met_tpot,
     }
@@ -240,24 +247,28 @@ def _request_columns(state: State, schedule: Schedule) -> Columns:
 
 def _instance_columns(fleet: Fleet, window: float) -> Table:
     state, records = fleet.state, fleet.state.instances
-    gone = np.where(np.isnan(records["gone_at"]), window, np.minimum(records["gone_at"], window))
-    rented = np.maximum(gone - records["started_at"], 0.0)
+    gone_at: Floats = records["gone_at"]
+    started_at: Floats = records["started_at"]
+    inside: Ints = records["inside"]
+    gone = np.where(np.isnan(gone_at), window, np.minimum(gone_at, window))
+    rented = np.maximum(gone - started_at, 0.0)
     now = float(state.clock["now"][0])
-    area = records["area"] + records["inside"] * np.maximum(now - records["area_at"], 0.0)
-    life = np.maximum(now - records["started_at"], 1e-300)
+    since: Floats = np.maximum(now - records["area_at"], 0.0)
+    area: Floats = records["area"] + inside * since
+    life = np.maximum(now - started_at, 1e-300)
     return {
         "name": [blueprint.name for blueprint in fleet.blueprints],
         "model": [blueprint.model for blueprint in fleet.blueprints],
         "phase": [PHASES[blueprint.phase] for blueprint in fleet.blueprints],
         "region": [blueprint.region for blueprint in fleet.blueprints],
         "tokens_s": records["weight"].copy(),
-        "started_s": records["started_at"].copy(),
+        "started_s": started_at.copy(),
         "ready_s": records["ready_at"].copy(),
-        "gone_s": records["gone_at"].copy(),
+        "gone_s": gone_at.copy(),
         "draining": records["state"] == DRAINING,
         "serving": records["state"] == READY,
         "routed": records["routed"].copy(),
-        "inside": records["inside"].copy(),
+        "inside": inside.copy(),
         "mean_inside": area / life,
         "cost_usd": rented / 3600 * records["price_usd_h"],
     }
