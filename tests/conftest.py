@@ -91,9 +91,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What stays for the whole run, modules and tests, is not looked through again at every collection of garbage."""
+    """What stays for the whole run, modules and tests, is not looked through again at every collection of garbage.
+
+    Collections are rarer, too: compiling kernels and making models allocates millions of objects, few of them in cycles.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
