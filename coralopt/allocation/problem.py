@@ -326,7 +326,8 @@ class AllocationProblem(AttachedProblem[Allocation]):
         dearer = bool(self.supply) and any(row.is_rent or row.sense == "least" for row in self.side_constraints)
         spared = {p for row in self.side_constraints if row.one_lost for p in row.phases or ()}
         both = spared & set(np.flatnonzero(self.surviving.any(axis=1)).tolist())
-        return not dearer and self.unmet_price is None and all(known) and not (spared & routed or both)
+        unmet = set(np.flatnonzero(np.isfinite(self.unmet_prices())).tolist())
+        return not dearer and all(known) and not (spared & routed or both or unmet & (spared | routed))
 
     def rates(self, phases: Sequence[int]) -> Floats:
         """float64 (T,): tokens/s of a template in any of these model phases."""
@@ -346,8 +347,10 @@ class AllocationProblem(AttachedProblem[Allocation]):
         return pools_of(self.routes, self.demand, len(self.region_names))
 
     def leading_phases(self) -> Ints:
-        """int64 (g,): model phases with demand, of those that routes tie together only the first."""
+        """int64 (g,): model phases with demand, of those that routes or unmet demand tie together only the first."""
         tied = {p for model in self.routes for p in model.phases[1:]}
+        for group, _, _ in self.unmet_groups():
+            tied |= set([p for p in group if self.demand[p] > 0][1:])
         return np.array([p for p in np.flatnonzero(self.demand > 0).tolist() if p not in tied], dtype=np.int64)
 
     def needed_phases(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from operator_problems import operated_problems
 
 from coralopt.allocation import AllocationProblem, AllocationSearchOptions, SearchLimits
+from coralopt.allocation.bounds.unmet import shared_groups
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.search.annealing import Annealing
 from coralopt.allocation.search.annealing_kernel import Cooling, anneal
@@ -44,7 +45,12 @@ def annealing_of(problem: AllocationProblem) -> Annealing | None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    problem=st.one_of(allocation_problems(), operated_problems(), operated_problems(("supply", "quota", "spare"))),
+    problem=st.one_of(
+        allocation_problems(),
+        operated_problems(),
+        operated_problems(("supply", "quota", "spare")),
+        operated_problems(("shortfall", "cases", "replicas", "budget")),
+    ),
     seed=st.integers(0, 3),
 )
 def test_what_it_finds_is_allowed(problem: AllocationProblem, seed: int) -> None:
@@ -62,13 +68,21 @@ def test_what_it_finds_is_allowed(problem: AllocationProblem, seed: int) -> None
     template, region = columns.template[task.columns], columns.region[task.columns]
     every = np.zeros(len(columns), dtype=np.int64)
     every[task.columns] = counts
-    assert np.isclose(cost, columns.usd_h(small, every))
+    share = np.bincount(columns.phase[task.columns], small.throughput[template] * counts, len(small.demand))
+    missing = np.maximum(0.0, 1 - share / np.where(small.demand > 0, small.demand, np.nan))
+    groups = shared_groups(small, small.unmet_prices())
+    unmet = sum(float(group.cost(np.array([missing[list(group.phases)].max()]))[0]) for group in groups)
+    assert np.isclose(cost, columns.usd_h(small, every) + unmet)
     assert (counts <= columns.upper[task.columns]).all()
     served = np.bincount(columns.phase[task.columns], small.throughput[template] * counts, len(small.demand))
-    assert (served >= small.demand * (1 - 1e-9)).all()
+    priced = np.isfinite(small.unmet_prices())
+    assert (served >= np.where(priced, 0.0, small.demand * (1 - 1e-9))).all()
     used = np.zeros_like(small.availability)
     np.add.at(used, region, small.usage[template].astype(np.int64) * counts[:, None])
     assert (used <= small.availability).all()
+    check = small.check(columns.allocation(counts, task.columns))
+    assert check.feasible
+    assert np.isclose(float(check.objective), cost)
     for item in open_constraints(small):
         each = item.coefficients(small, template, region, columns.kept[task.columns])
         value = float(each @ counts) - (float(each[counts > 0].max()) if item.one_lost else 0.0)

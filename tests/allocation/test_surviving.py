@@ -93,15 +93,17 @@ def test_where_nothing_fits_prices_say_so_and_stay_small() -> None:
     assert parts.state.capacity_prices.max() < 1e5 * float(columns.cost.max())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
-    problem=operated_problems(("survive", "spare", "replicas", "budget", "region", "starts")),
+    problem=operated_problems(("survive", "spare", "replicas", "budget", "region", "starts"))
+    | operated_problems(("shortfall", "cases", "replicas", "budget", "supply")),
     seed=st.integers(0, 1000),
     gap=st.sampled_from((0.0, 0.05)),
 )
 def test_bounds_and_answers_are_those_of_enumeration(problem: AllocationProblem, seed: int, gap: float) -> None:
     """At any prices no bound, and no bound of a column of the best allocation, is above its cost; the search finds it."""
-    if len(problem.region_names) > 1 and not any(row.measure == "tokens_s" for row in problem.side_constraints):
+    asked = problem.unmet_price is not None or any(row.measure == "tokens_s" for row in problem.side_constraints)
+    if len(problem.region_names) > 1 and not asked:
         lost = SideConstraint("lost", "least", "tokens_s", 0.5, (0,), tuple(range(1, len(problem.region_names))))
         problem = replace(problem, side_constraints=(*problem.side_constraints, lost))
     truth = best_operated_by_enumeration(problem)

@@ -19,7 +19,8 @@ which only that phase pays.
 
 Side constraints that allow at most so much add up over instances, so they are rows like those of capacity: what a covering
 adds to them is part of what it uses. What must be there whichever instance or region is lost, and replicas, are inside the
-knapsacks: coverings are made so, and no row asks for it.
+knapsacks: coverings are made so, and no row asks for it. Phases that go unmet together share a covering, which may leave
+some of their demand unmet (module ``unmet``).
 """
 
 from __future__ import annotations
@@ -148,6 +149,7 @@ def best_prices(
     # Where nothing costs so much, nothing fits.
     dearest = float(np.nansum(problem.availability * problem.price)) * (1 + float(problem.penalties.max(initial=0.0)))
     dearest += sum(float((item.nodes * np.nan_to_num(item.price)).sum()) for item in problem.supply)
+    dearest += sum(price for _, price, _ in problem.unmet_groups())
     dearest += sum(max(route.usd_h for route in model.routes) for model in problem.routes)
     excess = 10.0 * max(float(best.capacity.max(initial=0.0)), float(columns.cost[chosen].max(initial=1.0)))
     while rounds < MOST_ROUNDS and (rounds == 0 or time.perf_counter() < deadline):

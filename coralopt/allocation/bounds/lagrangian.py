@@ -38,6 +38,7 @@ import numpy as np
 from coralopt.allocation.bounds.coverings import WeightedColumns
 from coralopt.allocation.bounds.routed import SPAN, routed_cover, staircases
 from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
+from coralopt.allocation.bounds.unmet import GroupCover, shared_groups
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.side_constraints import SidePrices, open_constraints
@@ -106,6 +107,8 @@ def lagrangian_bound(
         weight, unmet = np.maximum(weight + share * terms, 0.0), unmet - share * relief
         side = SidePrices(problem, share * outside.prices)
         constant = side.worth() - problem.segments.worth(prices, side.rent_factor())
+    groups = shared_groups(problem, np.maximum(unmet, 0.0))
+    grouped = {p for group in groups for p in group.phases}
     unmet = _by_worth(problem, columns, weight, np.maximum(unmet, 0.0))
     steps = np.zeros(len(columns), dtype=np.int64)
     routed = {p for model in problem.routes for p in model.phases}
@@ -128,6 +131,8 @@ def lagrangian_bound(
             rests.append(covers[-1])
             continue
         tiers = [(factor * unmet[p] * demand / grid, share) for share, factor in problem.tiers_of(p)]
+        if p in grouped:
+            tiers = [(np.inf, 1.0)]
         cover = _table(columns, mine, steps, weight, grid, tiers)
         raise_to_line(cover, min(_pro_rata(problem, columns, weight, p), tiers[0][0] * grid))
         rests.append(cover)
@@ -142,6 +147,10 @@ def lagrangian_bound(
             whole[p] = max(whole[p], survivors[p].least)
         if p in spared:
             rests[-1] = np.maximum(rests[-1], spared[p].beside[::-1])
+    together = [GroupCover.of(group, {p: covers[p] for p in group.phases}) for group in groups]
+    for group in groups:
+        # Of the whole demand they say nothing; together they weigh what follows.
+        whole[list(group.phases)] = 0.0
     tables = [
         {
             name: _table(columns, np.flatnonzero(np.isin(columns.pool, pools)), steps, weight, grid)
@@ -160,12 +169,16 @@ def lagrangian_bound(
         max(cover.least, float(spares[list(model.phases)].sum()))
         for model, cover in zip(problem.routes, joint, strict=True)
     ]
-    total += sum(least)
+    total += sum(least) + sum(cover.least for cover in together)
     column_bounds = np.full(len(columns), -np.inf)
     for p, (cover, rest) in enumerate(zip(covers, rests, strict=True)):
         mine = np.flatnonzero(columns.phase == p)
-        if np.isfinite(cover[grid]) and p not in routed:
+        if np.isfinite(cover[grid]) and p not in routed | grouped:
             column_bounds[mine] = total - whole[p] + weight[mine] + rest[grid - steps[mine]]
+    for group, shared in zip(groups, together, strict=True):
+        for p in group.phases if np.isfinite(total) else ():
+            mine = np.flatnonzero(columns.phase == p)
+            column_bounds[mine] = total - shared.least + weight[mine] + shared.beside(p, rests[p], steps[mine])
     for p, surviving in survivors.items():
         for r in range(len(problem.region_names)) if np.isfinite(total) else ():
             mine = np.flatnonzero((columns.phase == p) & (columns.region == r))

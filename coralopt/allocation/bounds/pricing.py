@@ -25,6 +25,7 @@ from coralopt.allocation.bounds.lagrangian import (
 )
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.bounds.surviving import SurvivingCover, surviving_cover
+from coralopt.allocation.bounds.unmet import GroupCover, UnmetGroup, shared_groups
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.routes import ModelRoutes, Pool, least_flow
@@ -80,6 +81,7 @@ class PricedCoverings:
         whole: float64 (P,), USD/h; what a covering of the whole demand weighs at least.
         surviving: Phase -> what serves it and survives the loss of a region.
         spared: Phase -> the same of an instance.
+        shared: What serves each group of phases that go unmet together.
     """
 
     bound: float
@@ -89,6 +91,7 @@ class PricedCoverings:
     whole: Floats
     surviving: Mapping[int, SurvivingCover]
     spared: Mapping[int, SparedCover]
+    shared: Sequence[GroupCover]
 
 
 class PricingProblem:
@@ -119,10 +122,13 @@ class PricingProblem:
             copies = [(int(k), int(columns.upper[chosen[k]])) for k in np.flatnonzero(mine & kept)]
             return _Items(self.grid, self.steps, np.flatnonzero(mine & ~kept), copies)
 
-        tied = {p for model in problem.routes for p in model.phases}
+        #: Those that go unmet together, at a price.
+        self.groups = shared_groups(problem, problem.unmet_prices())
+        tied = {p for model in problem.routes for p in model.phases} | {p for some in self.groups for p in some.phases}
         self.parts = [
             (p, items((self.phase == p) & usable)) for p in problem.leading_phases().tolist() if p not in tied
         ]
+        self.grouped = {p: items((self.phase == p) & usable) for group in self.groups for p in group.phases}
         #: Phase -> its columns by region, where it must survive the loss of one.
         self.regional = {
             p: [items((self.phase == p) & (self.region == r) & usable) for r in range(len(problem.region_names))]
@@ -189,9 +195,17 @@ class PricingProblem:
                     cheapest_one = int(items.all[np.argmin(weight[items.all])])
                     counts[cheapest_one] = counts.get(cheapest_one, 0) + missing
                 else:
-                    counts = items.counts_of(weight, filled, several)
+                    counts = items.counts_of(weight, filled, several, self.grid)
             total += float(whole[phase])
             cheapest.append(self._covering(phase, counts))
+        shared: list[GroupCover] = []
+        for group in self.groups:
+            joined, counts = self._shared(group, weight)
+            if not np.isfinite(joined.least):
+                return None
+            total += joined.least
+            shared.append(joined)
+            cheapest.append(self._covering(group.phases[0], counts, group=group))
         for model, pools in self.models:
             filled_by = {name: items.filled(weight) for name, items in pools.items()}
             tables = {name: filled.table for name, filled in filled_by.items()}
@@ -205,9 +219,31 @@ class PricingProblem:
                 taken |= filled_by[name].counts(amount) if amount else {}
             cheapest.append(self._covering(model.phases[0], taken, model))
         slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.available))
-        return PricedCoverings(total - slack, cheapest, weight, tuple(least), whole, surviving, spared)
+        return PricedCoverings(total - slack, cheapest, weight, tuple(least), whole, surviving, spared, shared)
 
-    def _covering(self, phase: int, counts: Mapping[int, int], model: ModelRoutes | None = None) -> Covering:
+    def _shared(self, group: UnmetGroup, weight: Floats) -> tuple[GroupCover, dict[int, int]]:
+        """What a group weighs at least, and copies of columns that serve it so."""
+        tables, parts = dict[int, Floats](), dict[int, tuple[_Filled, list[Floats]]]()
+        for p in group.phases:
+            items = self.grouped[p]
+            filled = items.filled(weight)
+            line = filled.table.copy()
+            raise_to_line(line, cheapest_share(weight[items.all], self.share[items.all]))
+            least = int(self.problem.replicas[p])
+            tables[p] = items.several(weight, line, least)[-1]
+            parts[p] = filled, items.several(weight, filled.table, least)
+        cover, counts = GroupCover.of(group, tables), dict[int, int]()
+        for p, (filled, several) in parts.items() if np.isfinite(cover.least) else ():
+            counts |= self.grouped[p].counts_of(weight, filled, several, cover.amount)
+        return cover, counts
+
+    def _covering(
+        self,
+        phase: int,
+        counts: Mapping[int, int],
+        model: ModelRoutes | None = None,
+        group: UnmetGroup | None = None,
+    ) -> Covering:
         use, adds, cost = np.zeros(self.shape), np.zeros(self.adds.shape[1]), 0.0
         for k, n in counts.items():
             use[self.region[k]] += n * self.usage[k]
@@ -226,6 +262,11 @@ class PricingProblem:
                 )
                 capacity[p, region] = Fraction(given) / Fraction(float(self.problem.demand[p]))
             cost += float(least_flow(model, capacity).usd_h)
+        if group is not None:
+            served = [
+                sum(n * float(self.share[k]) for k, n in counts.items() if self.phase[k] == p) for p in group.phases
+            ]
+            cost += float(group.cost(np.array([max(0.0, 1.0 - min(served))]))[0])
         return Covering(phase, members, cost, np.concatenate([use.ravel(), adds]))
 
     def column_bounds(self, answer: PricedCoverings) -> Floats:
@@ -246,6 +287,17 @@ class PricingProblem:
                 here = mine[self.region[mine] == r]
                 cover = answer.surviving[phase].with_one(r, self.steps[here], answer.weight[here])
                 bounds[here] = np.maximum(bounds[here], answer.bound - answer.whole[phase] + cover)
+        for joined in answer.shared:
+            for phase, table in joined.tables.items():
+                items, least = self.grouped[phase], int(self.problem.replicas[phase])
+                mine = np.flatnonzero((self.phase == phase) & self.usable)
+                # What stands beside one of so many replicas is one fewer.
+                rest = table
+                if least:
+                    line = items.filled(answer.weight).table
+                    rest = items.several(answer.weight, line, least - 1)[-1]
+                beside = joined.beside(phase, rest, self.steps[mine])
+                bounds[mine] = answer.bound - joined.least + answer.weight[mine] + beside
         return bounds - 1e-9 * abs(answer.bound)
 
 
@@ -287,9 +339,9 @@ class _Items:
             tables.append(one_more_item(self.steps[self.all], weight[self.all], tables[-1]))
         return tables
 
-    def counts_of(self, weight: Floats, filled: _Filled, several: Sequence[Floats]) -> dict[int, int]:
-        """Column -> copies that cover the grid at least weight, of the last of these tables."""
-        amount, every, counts = self.grid, self.all, dict[int, int]()
+    def counts_of(self, weight: Floats, filled: _Filled, several: Sequence[Floats], amount: int) -> dict[int, int]:
+        """Column -> copies that cover so many steps at least weight, of the last of these tables."""
+        every, counts = self.all, dict[int, int]()
         for table in reversed(several[:-1]):
             k = int(every[np.argmin(weight[every] + table[np.maximum(amount - self.steps[every], 0)])])
             counts[k] = counts.get(k, 0) + 1

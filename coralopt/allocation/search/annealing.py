@@ -3,7 +3,8 @@
 A move takes one to four instances away from one or two model phases and fills what they served with up to three others.
 Nodes above what the pool has, and side constraints above their bound, cost a price of their own that rises while they
 are and falls while they are not; so the search passes through allocations that do not fit to others that do. What an
-instance or a region may be lost from, and the least number of instances, hold at every move. It gives upper bounds only;
+instance or a region may be lost from, and the least number of instances, hold at every move. Where demand may go unmet,
+moves also change how much of it does. It gives upper bounds only;
 every allocation it offers is checked exactly. The best allocation of scarce pools is often one that no fractional one
 points at.
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coralopt.allocation.bounds.pricing import Covering
+from coralopt.allocation.bounds.unmet import shared_groups
 from coralopt.allocation.model.columns import joined
 from coralopt.allocation.search.context import Root, SearchContext
 from coralopt.allocation.side_constraints import open_constraints
@@ -76,7 +78,7 @@ class Annealing:
         them.
         """
         weight, light = root.lagrangian.weight, []
-        for p in np.flatnonzero(search.small.demand > 0).tolist():
+        for p in search.small.leading_phases().tolist():
             own = {covering.members: covering for covering in met if covering.phase == p}
             if not own:
                 return None
@@ -94,6 +96,9 @@ class Annealing:
         moves = min(MOVES * len(self.columns), MOST_MOVES)
         lightest = np.zeros(len(search.columns), dtype=np.int64)
         lightest[self.columns] = self.start()
+        if not lightest.any():
+            # All of it may go unmet.
+            lightest[self.columns] = 1
         unit = max(search.columns.usd_h(search.small, lightest), FREE) / int(lightest.sum())
         for turn in range(rounds):
             if search.done() or idle == IDLE or time.perf_counter() >= deadline:
@@ -169,7 +174,13 @@ class Annealing:
             return np.where(share > 0, share * whole, -np.inf)
 
         surviving = asked(small.surviving, demand[:, None])
-        return Needs(demand, small.replicas, asked(small.spared, demand), surviving)
+        groups = shared_groups(small, small.unmet_prices())
+        group, tiers = np.full(len(demand), -1, dtype=np.int64), max((len(some.tiers) for some in groups), default=0)
+        unmet = np.zeros((2, len(groups), tiers))
+        for g, some in enumerate(groups):
+            group[list(some.phases)] = g
+            unmet[:, g, : len(some.tiers)] = np.array(some.tiers).T
+        return Needs(demand, small.replicas, asked(small.spared, demand), surviving, group, unmet[0], unmet[1])
 
     def _placed(self, counts: Ints) -> tuple[Ints, Ints]:
         """int64 (P, s), items of every model phase in so many instances, then room for more; and int64 (P,), how many."""

@@ -20,6 +20,10 @@ EVERY, RISE, FALL, LEAST, SETTLED = 100, 1.06, 0.05, 0.3, 0.7
 STRONGEST = 1e4
 #: Chance that a move takes an item that would close a phase best for one that it does not see.
 OVERLOOKED = 0.04
+#: Chance that a move looks at two phases that go unmet together; and, added up, that it serves as much of them as before,
+#: all, what the others of them serve by then, or anything up to so much more or less than before.
+TOGETHER = 0.7
+AS_BEFORE, ALL, AS_LEFT, NEARBY = 0.4, 0.55, 0.75, 0.25
 
 
 class Items(NamedTuple):
@@ -54,12 +58,18 @@ class Needs(NamedTuple):
         instances: int64 (P,), at least so many.
         spared: float64 (P,), tokens/s whichever instance is lost.
         surviving: float64 (P, R), tokens/s without each region.
+        group: int64 (P,), with which others a phase goes unmet, -1 where it must be served.
+        unmet_usd_h: float64 (groups, tiers), USD/h of all of a group's demand at the prices of its tiers.
+        unmet_share: float64 (groups, tiers), how much of it may go unmet at these.
     """
 
     demand: Floats
     instances: Ints
     spared: Floats
     surviving: Floats
+    group: Ints
+    unmet_usd_h: Floats
+    unmet_share: Floats
 
 
 class Rows(NamedTuple):
@@ -140,10 +150,10 @@ def _use(items: Items, used: Floats, count: Ints, k: int, sign: int) -> None:
 
 
 @njit(cache=True)
-def _enough(needs: Needs, phase: int, given: Floats, largest: float, number: int) -> bool:
-    """Whether so many instances that give so much by region are enough, the largest of this size."""
+def _enough(needs: Needs, phase: int, demand: float, given: Floats, largest: float, number: int) -> bool:
+    """Whether so many instances that give so much by region are enough for a demand, the largest of this size."""
     total = given.sum()
-    if total < needs.demand[phase] or number < needs.instances[phase] or total - largest < needs.spared[phase]:
+    if total < demand or number < needs.instances[phase] or total - largest < needs.spared[phase]:
         return False
     lost = 0
     for region in range(len(given)):
@@ -156,20 +166,23 @@ def _fill(
     items: Items,
     rows: Rows,
     needs: Needs,
-    left_over: tuple[int, Floats, float, int],
+    left_over: tuple[int, float, Floats, float, int],
     state: tuple[Floats, Ints, Floats],
     added: Ints,
     rng: np.random.Generator,
 ) -> tuple[float, int]:
     """The best of some ways to complete what is left over of a phase; USD/h, and how many items stand in ``added``.
 
-    What is left over of it: the phase, tokens/s by region, of the largest instance, and how many instances.
+    What is left over of it: the phase, tokens/s to serve in all, tokens/s by region, of the largest instance, and how many
+    instances.
     """
-    phase, given, most, number_left = left_over
-    if _enough(needs, phase, given, most, number_left):
+    phase, demand, given, most, number_left = left_over
+    if _enough(needs, phase, demand, given, most, number_left):
         return 0.0, 0
     used, count, strength = state
     low, high = items.first[phase], items.first[phase + 1]
+    if low == high:
+        return np.inf, 0
     simple = needs.spared[phase] < 0 and needs.surviving[phase].max() < 0 and needs.instances[phase] <= 1
     now = np.empty_like(given)
     tried = np.empty(MOST_ADDED, dtype=np.int64)
@@ -193,13 +206,13 @@ def _fill(
             taken += 1
             now[items.region[k]] += items.served[k]
             largest = max(largest, items.served[k])
-            enough = _enough(needs, phase, now, largest, number_left + taken)
+            enough = _enough(needs, phase, demand, now, largest, number_left + taken)
             if value >= least:
                 dead = True
                 break
         random = taken
         if not enough and not dead:
-            left = needs.demand[phase] - now.sum()
+            left = demand - now.sum()
             closing, best = -1, least - value
             # The cheapest come first.
             for k in range(low, high):
@@ -209,7 +222,7 @@ def _fill(
                     continue
                 if not simple:
                     now[items.region[k]] += items.served[k]
-                    enough = _enough(needs, phase, now, max(largest, items.served[k]), number_left + taken + 1)
+                    enough = _enough(needs, phase, demand, now, max(largest, items.served[k]), number_left + taken + 1)
                     now[items.region[k]] -= items.served[k]
                     if not enough:
                         continue
@@ -228,6 +241,39 @@ def _fill(
             least, number = value, taken
             added[:taken] = tried[:taken]
     return least, number
+
+
+@njit(cache=True)
+def _unmet_usd_h(needs: Needs, group: int, share: Floats) -> float:
+    """What a group costs where each phase is served to these shares."""
+    unmet = 0.0
+    for p in range(len(share)):
+        if needs.group[p] == group:
+            # What a rounding leaves is met, as the exact check says.
+            unmet = max(unmet, 1.0 - share[p] * (1 + 1e-9))
+    total = 0.0
+    for tier in range(needs.unmet_share.shape[1]):
+        part = min(unmet, needs.unmet_share[group, tier])
+        total += part * needs.unmet_usd_h[group, tier]
+        unmet -= part
+    return total
+
+
+@njit(cache=True)
+def _level(needs: Needs, group: int, share: Floats, left: Floats, rng: np.random.Generator) -> float:
+    """Which share of a group's demand a move serves: ``share`` of the phases before it, ``left`` once it took some away."""
+    before, after = 1.0, 1.0
+    for p in range(len(share)):
+        if needs.group[p] == group:
+            before, after = min(before, share[p]), min(after, left[p])
+    draw = rng.random()
+    if draw < AS_BEFORE:
+        return before
+    if draw < ALL:
+        return 1.0
+    if draw < AS_LEFT:
+        return after
+    return max(0.0, min(1.0, before + NEARBY * (2.0 * rng.random() - 1.0)))
 
 
 @njit(cache=True)
@@ -264,11 +310,19 @@ def anneal(
             _use(items, used, count, k, 1)
             given[p, items.region[k]] += items.served[k]
             cost += items.cost[k]
+    served, would = np.ones(phases), np.ones(phases)
+    for p in range(phases):
+        if needs.group[p] >= 0:
+            served[p] = given[p].sum() / needs.demand[p]
+    unmet = np.zeros(len(needs.unmet_usd_h))
+    for group in range(len(unmet)):
+        unmet[group] = _unmet_usd_h(needs, group, served)
+        cost += unmet[group]
     least, best = np.inf, count.copy()
     picked = np.zeros(2, dtype=np.int64)
     removed, gone = np.zeros((2, MOST_REMOVED), dtype=np.int64), np.zeros(2, dtype=np.int64)
     added, come = np.zeros((2, MOST_ADDED), dtype=np.int64), np.zeros(2, dtype=np.int64)
-    strength = np.ones(len(rows.limit))
+    strength, level, paid_for = np.ones(len(rows.limit)), np.ones(2), np.zeros(2)
     for move in range(cooling.moves):
         progress = move / cooling.moves
         temperature = cooling.hot * (cooling.cold / cooling.hot) ** progress
@@ -276,6 +330,12 @@ def anneal(
             _press(rows, used, FALL * max(0.0, 1 - progress / SETTLED) ** 2, strength)
         picked[0], picked[1] = rng.integers(0, phases), rng.integers(0, phases)
         both = 1 if rng.random() < 0.4 or picked[0] == picked[1] else 2
+        if needs.group[picked[0]] >= 0 and rng.random() < TOGETHER:
+            for _ in range(2 * phases):
+                if picked[1] != picked[0] and needs.group[picked[1]] == needs.group[picked[0]]:
+                    both = 2
+                    break
+                picked[1] = (picked[1] + 1) % phases
         before = 0.0
         for a in range(both):
             p = picked[a]
@@ -291,6 +351,19 @@ def anneal(
                 # Taken back in reverse order, so that what it is above the limits now is what it added.
                 before += items.cost[k] + _excess(items, rows, used, k, strength)
         after, done = 0.0, 0
+        if len(unmet):
+            would[:] = served
+            for a in range(both):
+                p = picked[a]
+                for j in range(gone[a]):
+                    would[p] -= items.served[removed[a, j]] / needs.demand[p]
+            for a in range(both):
+                group = needs.group[picked[a]]
+                level[a] = 1.0
+                if a == 1 and group == needs.group[picked[0]]:
+                    level[1] = level[0]
+                elif group >= 0:
+                    level[a] = _level(needs, group, served, would, rng)
         for a in range(both):
             p = picked[a]
             left[:] = given[p]
@@ -300,7 +373,8 @@ def anneal(
             if needs.spared[p] > 0:
                 for j in range(stay):
                     largest = max(largest, items.served[chosen[p, j]])
-            value, come[a] = _fill(items, rows, needs, (p, left, largest, stay), (used, count, strength), added[a], rng)
+            asked = (p, needs.demand[p] * level[a], left, largest, stay)
+            value, come[a] = _fill(items, rows, needs, asked, (used, count, strength), added[a], rng)
             if value == np.inf or size[p] - gone[a] + come[a] > chosen.shape[1]:
                 after = np.inf
                 break
@@ -308,6 +382,18 @@ def anneal(
             done += 1
             for j in range(come[a]):
                 _use(items, used, count, added[a, j], 1)
+        if len(unmet) and after < np.inf:
+            for a in range(both):
+                for j in range(come[a]):
+                    would[picked[a]] += items.served[added[a, j]] / needs.demand[picked[a]]
+            for a in range(both):
+                group = needs.group[picked[a]]
+                paid_for[a] = unmet[group] if group >= 0 else 0.0
+                if group >= 0 and (a == 0 or group != needs.group[picked[0]]):
+                    paid_for[a] = _unmet_usd_h(needs, group, would)
+                    after += paid_for[a] - unmet[group]
+                elif a == 1:
+                    paid_for[1] = paid_for[0]
         if after <= before or rng.random() < np.exp((before - after) / temperature):
             for a in range(both):
                 p = picked[a]
@@ -320,6 +406,10 @@ def anneal(
                     given[p, items.region[added[a, j]]] += items.served[added[a, j]]
                     cost += items.cost[added[a, j]]
                 size[p] += come[a]
+                if needs.group[p] >= 0:
+                    served[p] = given[p].sum() / needs.demand[p]
+                    cost += paid_for[a] - unmet[needs.group[p]]
+                    unmet[needs.group[p]] = paid_for[a]
             if cost < least - 1e-9:
                 paid = _paid(rows, used)
                 if cost + paid < least - 1e-9:

@@ -187,7 +187,6 @@ def _pass(search: SearchContext, known: Floats | None = None, early: bool = Fals
 def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool) -> None:
     """The steps after ``rounding``."""
     if len(search.columns) > search.limits.direct_columns and not len(search.small.joint):
-        # Coverings know nothing of unmet demand.
         if search.small.adds_up and not search.done():
             root, met, values = _raise_bound(search, root, known)
             too_low = search.bound * (1 + search.solve_options.rel_gap) > search.target
@@ -211,9 +210,14 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         if small.plain:
             choose_among(search, met)
         return
-    if small.spared.any() or small.surviving.any() or small.replicas.any():
+    unmet = bool(small.unmet_groups())
+    if small.spared.any() or small.surviving.any() or small.replicas.any() or unmet:
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
         choose_among(search, met)
+    if unmet and not search.done():
+        _anneal(search, root, met)
+    if unmet:
+        return
     if small.surviving.any() or small.replicas.any():
         if (root.column_bounds <= search.worth_proving()).sum() > limits.most_columns:
             # Otherwise ``fixing`` ends it sooner.
