@@ -73,22 +73,24 @@ def narrow(
     free = tuple(model.scaled(0.0) for model in problem.routes)
     paid = replace(problem, side_constraints=others, penalty=0.0, start_penalty=None, routes=free)
     limit, step = budget.bound, PART * options.rel_gap
-    rents: dict[float, float] = {}
+    # By share: rent of an allocation, and what any allocation's is at least.
+    rents, least = dict[float, float](), dict[float, float]()
     for _ in range(MOST_ROUNDS):
         narrow_enough = bracket.served >= bracket.bound * (1 - max(options.rel_gap, CLOSEST))
         # A share as small as that is too little for a solver's numbers.
         if narrow_enough or bracket.bound <= SHORTFALL or time.perf_counter() >= deadline:
             break
         width = bracket.bound - bracket.served
-        share = _next_share(rents, limit, bracket, step * bracket.bound)
-        if share in rents:
+        share = _next_share(rents, least, limit, bracket, step * bracket.bound)
+        if share in least:
             break
         left = max(0.5, (deadline - time.perf_counter()) / 2)
         # Far from the budget a coarse proof says on which side a share is.
         goal = replace(options, rel_gap=max(step, min(0.01, width / bracket.bound / 8)), time_limit=left)
         scaled = paid.scaled(share * paid.demand, share)
         try:
-            result = solve_allocation(scaled, backend, goal, AllocationSearchOptions(explained=False))
+            search = AllocationSearchOptions(explained=False, enough=limit * (1 + TOLERANCE))
+            result = solve_allocation(scaled, backend, goal, search)
         except InfeasibleError:
             bracket.bound = share
             continue
@@ -96,22 +98,41 @@ def narrow(
             break
         if result.interrupted:
             break
-        rents[share] = result.cost_usd_h
+        least[share] = result.bound_usd_h
         bracket.served = max(bracket.served, keep(result.allocation))
         if result.bound_usd_h > limit * (1 + TOLERANCE):
+            # The search ended there, with whatever allocation it had.
             bracket.bound = share
+        else:
+            rents[share] = result.cost_usd_h
 
 
-def _next_share(rents: Mapping[float, float], limit: float, bracket: Bracket, step: float) -> float:
-    """Where the rent should be the budget, a step towards the wider side of it, well within the bracket."""
+def _next_share(
+    rents: Mapping[float, float], least: Mapping[float, float], limit: float, bracket: Bracket, step: float
+) -> float:
+    """What should narrow the bracket most, well within it.
+
+    A share a step below the one whose rent should be the budget, to be served; or a step above the one whose least rent
+    should be, to be ruled out. Where rents are not proven to the last, these are far apart.
+    """
+    served, ruled_out = _crossing(rents, limit), _crossing(least, limit)
+    width = bracket.bound - bracket.served
+    if served is None or ruled_out is None:
+        guess = bracket.served + 0.85 * width
+        guess += step if bracket.bound - guess > guess - bracket.served else -step
+    elif bracket.bound - (ruled_out + step) > served - step - bracket.served:
+        guess = ruled_out + step
+    else:
+        # Rents of coarse proofs are too high.
+        guess = max(served - step, bracket.served + 0.3 * width)
+    return min(max(guess, bracket.served + 0.1 * width), bracket.bound - 0.1 * width)
+
+
+def _crossing(rents: Mapping[float, float], limit: float) -> float | None:
+    """The share whose rent should be the limit, by those next to it; ``None`` where none is known."""
     below = max(((share, rent) for share, rent in rents.items() if rent <= limit), default=None)
     above = min(((share, rent) for share, rent in rents.items() if rent > limit), default=None)
-    width = bracket.bound - bracket.served
-    if below and above and above[1] > below[1]:
-        guess = below[0] + (above[0] - below[0]) * (limit - below[1]) / (above[1] - below[1])
-    elif known := below or above:
-        guess = known[0] * limit / max(known[1], 1e-9)
-    else:
-        guess = bracket.served + 0.85 * width
-    guess += step if bracket.bound - guess > guess - bracket.served else -step
-    return min(max(guess, bracket.served + 0.1 * width), bracket.bound - 0.1 * width)
+    if below and above and above[1] > below[1] and above[0] > below[0]:
+        return below[0] + (above[0] - below[0]) * (limit - below[1]) / (above[1] - below[1])
+    known = below or above
+    return None if known is None else known[0] * limit / max(known[1], 1e-9)

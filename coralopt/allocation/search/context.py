@@ -182,8 +182,9 @@ class SearchContext:
         return gap_reached(cost, bound, self.solve_options.rel_gap, self.solve_options.abs_gap)
 
     def done(self) -> bool:
-        """Whether the best allocation is proven to be good enough."""
-        return self.allocation is not None and self.good_enough(self.cost, self.proven)
+        """Whether the best allocation is proven to be good enough, or nothing to be as cheap as asked."""
+        known = self.allocation is not None
+        return known and (self.proven > self.options.enough or self.good_enough(self.cost, self.proven))
 
     def settled(self) -> bool:
         """Whether going on with what the reductions left cannot narrow the gap to the one asked for."""

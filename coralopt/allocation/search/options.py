@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from coralopt.allocation.problem import Allocation, AllocationProblem
@@ -101,6 +102,7 @@ class AllocationSearchOptions:
         state: ``state`` of the result of a similar problem over the same regions and configurations, the last
             epoch's, say. The answer is as exact as without, and quicker; one that does not help does no harm.
         start: An allocation to begin with, no worse than which the answer is; one that is not feasible does no harm.
+        enough: Bound to stop at, USD/h, for those who only ask whether anything costs so much or less.
         explained: Whether an :class:`InfeasibleError` says why, which takes time.
         limits: How much work each step may take.
     """
@@ -110,5 +112,6 @@ class AllocationSearchOptions:
     restrict: int | None = None
     state: AllocationState | None = None
     start: Allocation | None = None
+    enough: float = math.inf
     explained: bool = True
     limits: SearchLimits = SearchLimits()
