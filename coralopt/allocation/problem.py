@@ -304,10 +304,15 @@ class AllocationProblem(AttachedProblem[Allocation]):
         lost = row.lost_region(len(self.region_names))
         if row.is_replicas:
             p = (row.phases or (0,))[0]
-            return bool(self.demand[p] > 0) and not any(p in model.phases for model in self.routes)
+            routed = any(p in model.phases for model in self.routes)
+            return bool(self.demand[p] > 0) and not routed and not self.surviving[p].any()
         return row.one_lost or (
             lost is not None and bool(self.surviving[(row.phases or (0,))[0], lost] >= row.bound > 0)
         )
+
+    def counted(self, row: SideConstraint) -> bool:
+        """Whether it asks for replicas of a phase that may lose a region: those coverings do not count, so they pay."""
+        return row.is_replicas and bool(self.surviving[(row.phases or (0,))[0]].any())
 
     def unstarted(self) -> AllocationProblem:
         """Where money does not count it hardly matters what runs already: without it, but where it decides what fits."""
@@ -322,7 +327,7 @@ class AllocationProblem(AttachedProblem[Allocation]):
         least, is settled sooner by programmes over the columns.
         """
         routed = {p for model in self.routes for p in model.phases}
-        known = (row.sense == "most" or self.inside(row) for row in self.side_constraints)
+        known = (row.sense == "most" or self.inside(row) or self.counted(row) for row in self.side_constraints)
         dearer = bool(self.supply) and any(row.is_rent or row.sense == "least" for row in self.side_constraints)
         spared = {p for row in self.side_constraints if row.one_lost for p in row.phases or ()}
         both = spared & set(np.flatnonzero(self.surviving.any(axis=1)).tolist())

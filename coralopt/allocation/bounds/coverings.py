@@ -80,11 +80,16 @@ class Coverings(_Table):
 
 
 def side_adds(problem: AllocationProblem, columns: Columns, chosen: Ints) -> Floats:
-    """float64 (k, S): what an instance of each chosen column adds to every side constraint but those inside coverings."""
+    """float64 (k, S): what an instance of each chosen column adds to every side constraint but those inside coverings.
+
+    What is asked for at least is at most so much of less than nothing.
+    """
     template, region, kept = columns.template[chosen], columns.region[chosen], columns.kept[chosen]
     # Coverings that do without any one instance, or region, are made so; no row asks for that.
     parts = [
-        np.zeros(len(chosen)) if problem.inside(item) else item.coefficients(problem, template, region, kept)
+        np.zeros(len(chosen))
+        if problem.inside(item)
+        else item.sign * item.coefficients(problem, template, region, kept)
         for item in open_constraints(problem)
     ]
     return np.array(parts, dtype=np.float64).reshape(len(parts), len(chosen)).T
@@ -92,7 +97,7 @@ def side_adds(problem: AllocationProblem, columns: Columns, chosen: Ints) -> Flo
 
 def available(problem: AllocationProblem) -> Floats:
     """float64 (R * C + S,): nodes, then bounds of side constraints; 1 where coverings meet them."""
-    bounds = [1.0 if problem.inside(item) else item.limit(problem) for item in open_constraints(problem)]
+    bounds = [1.0 if problem.inside(item) else item.sign * item.limit(problem) for item in open_constraints(problem)]
     return np.concatenate([problem.availability.ravel().astype(np.float64), bounds])
 
 

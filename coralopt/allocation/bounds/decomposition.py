@@ -188,7 +188,7 @@ def best_prices(
             best.capacity[:cells].reshape(problem.price.shape),
             dict(zip(places, best.limits.tolist(), strict=True)),
             tuple(master.coverings),
-            best.capacity[cells:],
+            best.capacity[cells:] if highest is None else highest.side_prices,
         ),
         bound=bound,
         chosen=chosen,

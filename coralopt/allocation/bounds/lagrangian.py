@@ -100,7 +100,9 @@ def lagrangian_bound(
     if side_prices is not None and side_prices.any():
         # Replicas of one phase and what survives stay in its knapsack, whole.
         sides = open_constraints(problem)
-        inside = np.array([item.is_replicas or problem.inside(item) for item in sides], dtype=np.bool_)
+        inside = np.array(
+            [problem.inside(item) or (item.is_replicas and not problem.counted(item)) for item in sides], dtype=np.bool_
+        )
         outside = SidePrices(problem, np.where(inside, 0.0, np.maximum(side_prices, 0.0)))
         terms, relief = outside.terms(columns.template, columns.region, columns.kept), outside.unmet_worth()
         share = scaled_share(np.concatenate([weight, unmet]), np.concatenate([terms, -relief]))

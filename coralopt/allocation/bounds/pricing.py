@@ -29,6 +29,7 @@ from coralopt.allocation.bounds.unmet import GroupCover, UnmetGroup, shared_grou
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.allocation.routes import ModelRoutes, Pool, least_flow
+from coralopt.allocation.side_constraints import open_constraints
 from coralopt.types import Bools, Floats, Ints
 
 #: Least steps of the grid of the knapsacks here; the root's bound itself is made on a finer one.
@@ -77,6 +78,7 @@ class PricedCoverings:
         bound: Lagrangian bound over the columns, USD/h.
         coverings: That of least weight of every model phase, or of a model with routes.
         weight: float64 (k,), of the columns.
+        side_prices: float64 (S,), USD/h; those that instances earn are at most what they weigh.
         least: float64 (G + 1,) a phase, least weight that covers so many steps.
         whole: float64 (P,), USD/h; what a covering of the whole demand weighs at least.
         surviving: Phase -> what serves it and survives the loss of a region.
@@ -87,6 +89,7 @@ class PricedCoverings:
     bound: float
     coverings: list[Covering]
     weight: Floats
+    side_prices: Floats
     least: tuple[Floats, ...]
     whole: Floats
     surviving: Mapping[int, SurvivingCover]
@@ -111,6 +114,8 @@ class PricingProblem:
         self.share = problem.throughput[template] / np.maximum(problem.demand[self.phase], 1e-300)
         kept = columns.kept[chosen]
         self.adds, self.available = side_adds(problem, columns, chosen), available(problem)
+        #: Side constraints that ask for instances: each earns their price.
+        self.earned = np.array([problem.counted(item) for item in open_constraints(problem)], dtype=np.bool_)
         usable = np.ones(len(chosen), dtype=np.bool_)
         for limit in limits:
             r, c = divmod(limit.cell, configurations)
@@ -156,8 +161,13 @@ class PricingProblem:
         """
         prices = self.node_prices(multipliers)
         paid = prices.reshape(-1, *self.shape)[self.phase, self.region]
-        side_prices = multipliers.capacity[self.problem.price.size :]
-        weight = self.cost + (self.usage * paid).sum(axis=1) + self.adds @ side_prices
+        side_prices = multipliers.capacity[self.problem.price.size :].copy()
+        weight = self.cost + (self.usage * paid).sum(axis=1) + self.adds[:, ~self.earned] @ side_prices[~self.earned]
+        for row in np.flatnonzero(self.earned).tolist():
+            # No instance may come at less than nothing.
+            each = self.adds[:, row] < 0
+            side_prices[row] = min(side_prices[row], float(weight[each].min(initial=0.0 if not each.any() else np.inf)))
+            weight = weight + self.adds[:, row] * side_prices[row]
         cells = self.problem.price.size
         total = -float(side_prices @ self.available[cells:])
         total -= self.problem.segments.worth(multipliers.capacity[:cells].reshape(self.shape), np.ones(self.shape[0]))
@@ -188,10 +198,10 @@ class PricingProblem:
                 for part, amount in zip(filled_in, cover.amounts, strict=True):
                     counts |= part.counts(amount)
             missing = int(self.problem.replicas[phase]) - sum(counts.values())
-            if missing > 0:
+            if missing > 0 and phase not in self.regional:
                 several = items.several(weight, filled.table, int(self.problem.replicas[phase]))
                 whole[phase] = max(whole[phase], float(several[-1][self.grid]))
-                if share or phase in self.regional:
+                if share:
                     cheapest_one = int(items.all[np.argmin(weight[items.all])])
                     counts[cheapest_one] = counts.get(cheapest_one, 0) + missing
                 else:
@@ -218,8 +228,10 @@ class PricingProblem:
             for name, amount in {**joint.amounts, -1: joint.alone}.items():
                 taken |= filled_by[name].counts(amount) if amount else {}
             cheapest.append(self._covering(model.phases[0], taken, model))
-        slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ self.available))
-        return PricedCoverings(total - slack, cheapest, weight, tuple(least), whole, surviving, spared, shared)
+        slack = 1e-9 * (abs(total) + 2 * float(multipliers.capacity @ np.abs(self.available)))
+        return PricedCoverings(
+            total - slack, cheapest, weight, side_prices, tuple(least), whole, surviving, spared, shared
+        )
 
     def _shared(self, group: UnmetGroup, weight: Floats) -> tuple[GroupCover, dict[int, int]]:
         """What a group weighs at least, and copies of columns that serve it so."""
