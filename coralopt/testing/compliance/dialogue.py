@@ -83,7 +83,7 @@ def progress_is_monotone(backend: MatrixBackend) -> None:
     """Incumbents only improve, bounds only tighten, and both agree with the result."""
     programme = market_split()
     events: list[SolveProgress] = []
-    result = solve_matrix(programme, backend, SolveOptions(time_limit=1.0, rel_gap=0.0), on_progress=events.append)
+    result = solve_matrix(programme, backend, SolveOptions(time_limit=0.5, rel_gap=0.0), on_progress=events.append)
     objectives = [event.objective for event in events if event.objective is not None]
     bounds = [event.bound for event in events if event.bound is not None]
     assert objectives, "no incumbent was reported"
@@ -103,7 +103,7 @@ def progress_carries_incumbents(backend: MatrixBackend) -> None:
         if event.solution is not None and event.objective is not None:
             seen.append((event.objective, event.solution()))
 
-    solve_matrix(programme, backend, SolveOptions(time_limit=1.0, rel_gap=0.0), on_progress=look)
+    solve_matrix(programme, backend, SolveOptions(time_limit=0.5, rel_gap=0.0), on_progress=look)
     assert seen, "no incumbent came with its solution"
     for objective, x in seen:
         assert math.isclose(float(programme.c @ x), objective, rel_tol=1e-6, abs_tol=1e-5)
@@ -144,10 +144,10 @@ def log_on_demand(backend: MatrixBackend) -> None:
 
 @case(Capability.BOXED, Capability.INTERRUPT)
 def interrupt_keeps_the_incumbent(backend: MatrixBackend) -> None:
-    """Ctrl-C after a second is a limit: no exception, and the best solution so far."""
+    """Ctrl-C after half a second is a limit: no exception, and the best solution so far."""
     if threading.current_thread() is not threading.main_thread() or os.name == "nt":
         return
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     # Processes started in the background by a shell may ignore the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()

@@ -13,7 +13,7 @@ from coralopt.solving import Capability, Limit, MatrixBackend, Reason, SolveOpti
 from coralopt.testing.compliance.case import best_by_enumeration, case, knapsack, market_split, matrix
 
 #: Seconds after which a hard instance is stopped.
-SHORT = 1.0
+SHORT = 0.5
 
 
 @case(Capability.BOXED)
