@@ -35,7 +35,6 @@ from coralopt.workload.series.epochs import (
     read_prices,
     write_availability,
     write_demand,
-    write_prices,
 )
 from coralopt.workload.traces.classes import request_classes
 from coralopt.workload.traces.operations import (
@@ -116,6 +115,5 @@ __all__ = [
     "trace_digest",
     "write_availability",
     "write_demand",
-    "write_prices",
     "write_trace",
 ]

@@ -14,14 +14,13 @@ from coralopt.errors import WorkloadError
 from coralopt.workload import (
     EpochAvailability,
     EpochDemand,
-    EpochPrices,
     read_availability,
     read_demand,
     read_prices,
     write_availability,
     write_demand,
-    write_prices,
 )
+from coralopt.workload.series.epochs import PRICES
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
@@ -38,7 +37,8 @@ def test_tables_come_back(tmp_path: Path, suffix: str) -> None:
     assert np.array_equal(read_availability(tmp_path / f"a{suffix}").count, count)
     usd_h = random.random((3, 2, 2))
     usd_h[:, 1, 0] = np.nan
-    write_prices(EpochPrices(("r", "s"), ("1xL4", "4xL40S"), usd_h), tmp_path / f"p{suffix}")
+    named = [("r", "1xL4"), ("r", "4xL40S"), ("s", "4xL40S")]
+    PRICES.write(tmp_path / f"p{suffix}", named, np.delete(usd_h.reshape(3, 4), 2, axis=1))
     assert np.array_equal(read_prices(tmp_path / f"p{suffix}").usd_h, usd_h, equal_nan=True)
 
 

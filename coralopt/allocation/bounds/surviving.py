@@ -23,8 +23,6 @@ from coralopt.types import Floats, Ints
 
 #: Edges of a staircase.
 EDGES = 2_000
-#: Regions of which every loss can be looked at.
-MOST_REGIONS = 3
 
 
 @dataclass(frozen=True, eq=False)

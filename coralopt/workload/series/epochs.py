@@ -155,12 +155,10 @@ def write_demand(demand: EpochDemand, path: str | Path) -> None:
 
 def write_availability(availability: EpochAvailability, path: str | Path) -> None:
     """Write an availability table (CSV, CSV.gz or Parquet by the name), atomically; every pair is written."""
-    _write_grid(AVAILABILITY, path, availability.regions, availability.configurations, availability.count)
-
-
-def write_prices(prices: EpochPrices, path: str | Path) -> None:
-    """Write a price table (CSV, CSV.gz or Parquet by the name), atomically; pairs without a price are left out."""
-    _write_grid(PRICES, path, prices.regions, prices.configurations, prices.usd_h)
+    pairs = [
+        (region, configuration) for region in availability.regions for configuration in availability.configurations
+    ]
+    AVAILABILITY.write(path, pairs, availability.count.reshape(len(availability), -1))
 
 
 def _read_grid(table: SeriesTable, path: str | Path, absent: float) -> tuple[tuple[str, ...], tuple[str, ...], Floats]:
@@ -171,15 +169,6 @@ def _read_grid(table: SeriesTable, path: str | Path, absent: float) -> tuple[tup
     for position, (region, configuration) in enumerate(pairs):
         dense[:, regions.index(region), configurations.index(configuration)] = values[:, position]
     return regions, configurations, dense
-
-
-def _write_grid(
-    table: SeriesTable, path: str | Path, regions: tuple[str, ...], configurations: tuple[str, ...], grid: Floats | Ints
-) -> None:
-    pairs = [(region, configuration) for region in regions for configuration in configurations]
-    values = grid.reshape(len(grid), -1)
-    kept = np.flatnonzero(~np.isnan(values).any(axis=0))
-    table.write(path, [pairs[k] for k in kept], values[:, kept])
 
 
 def _check(what: str, values: Floats | Ints, shape: tuple[int, ...], nan: bool = False) -> None:
