@@ -29,19 +29,24 @@ def cheapest(scenario: ResolvedScenario, usage: np.ndarray) -> float:
     return best
 
 
-@pytest.mark.parametrize("mix", ["any", "mixed", "pure"])
+@pytest.mark.parametrize(
+    ("mix", "only"), [("any", None), ("mixed", None), ("pure", None), ("any", 0), ("any", 1), ("mixed", 1)]
+)
 def test_ranking_is_by_tokens_for_a_dollar(
-    tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary, mix: str
+    tiny_scenario: ResolvedScenario, tiny_library: TemplateLibrary, mix: str, only: int | None
 ) -> None:
     """Held against a plain loop over all templates."""
     phase = tiny_library.phases[0]
+    allowed = None if only is None else [tiny_scenario.gpu_types[only]]
     expected = []
     for row in range(len(phase)):
         gpus = {tiny_scenario.configurations[c].gpu.name for c in np.flatnonzero(phase.usage[row])}
         if (mix == "mixed" and len(gpus) < 2) or (mix == "pure" and len(gpus) > 1):
             continue
+        if allowed is not None and not gpus <= set(allowed):
+            continue
         expected.append(phase.throughput[row] / cheapest(tiny_scenario, phase.usage[row]))
-    ranked = rank_templates(tiny_library, tiny_scenario, phase.key, mix=mix, limit=7)  # type: ignore[arg-type]
+    ranked = rank_templates(tiny_library, tiny_scenario, phase.key, mix=mix, gpus=allowed, limit=7)  # type: ignore[arg-type]
     assert [item.tokens_s_per_usd_h for item in ranked] == pytest.approx(sorted(expected, reverse=True)[:7])
     for item in ranked:
         assert item.tokens_s == phase.throughput[item.row]
