@@ -454,7 +454,8 @@ def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, mon
     monkeypatch.setattr(TogetherRaces, "race", lambda self, instances: Together(True, {"decode": 1.0}, 1))
     cheap = plan_scenario(scenario, settings={"certify": False})
     monkeypatch.setattr(TogetherRaces, "race", race)
-    monkeypatch.setattr(designs, "WINDOWS", windows)
+    monkeypatch.setattr(designs, "FEWEST_WINDOWS", windows)
+    monkeypatch.setattr(designs, "REQUESTS", 0)
     plan = plan_scenario(scenario, settings={"certify": False})
     assert room(plan.instances) >= 1.5 * room(cheap.instances)
     assert plan.lower_bound_usd_h == cheap.lower_bound_usd_h <= cheap.cost_usd_h < plan.cost_usd_h

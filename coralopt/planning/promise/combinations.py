@@ -15,14 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
-from coralopt.planning.promise.certificate import WINDOW_S
 from coralopt.planning.promise.designs import Designs
 from coralopt.types import Floats, Ints
 
 #: Covers of one phase that are looked at, beginnings of covers that are kept for that, and combinations of one model.
 MOST_COVERS, MOST_BEGUN, MOST_COMBINED = 1_000, 50_000, 1_000
-#: Windows for the bound of one model: at least, at most, and requests of all of them beyond the least.
-WINDOWS, REQUESTS = (120, 600), 500_000
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,7 @@ def least_together(designs: Designs, model: str, price: Sequence[Floats], ceilin
     for phases in ways:
         several, ceiling = _combinations(designs, phases, price, ceiling)
         combined += several
-    all_groups = [designs.groups[p] for phases in ways for p in phases]
-    each = max(1.0, *(WINDOW_S * groups.games.rate(PARTS * groups.unit_tokens) for groups in all_groups))
-    windows = designs.races.windows_of[model] + min(WINDOWS[1], max(WINDOWS[0], REQUESTS / each))
+    windows = designs.races.windows_of[model] + designs.windows(model)
     bound = math.inf
     for cost, groups in sorted(combined):
         if cost >= ceiling * (1 - PRICE_TOLERANCE):

@@ -16,6 +16,7 @@ import numpy as np
 
 from coralopt.plan import PlannedInstance
 from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
+from coralopt.planning.promise.certificate import WINDOW_S
 from coralopt.planning.promise.cuttings import Cutting
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
@@ -28,9 +29,12 @@ MOST_COVERS, GAMES = 60, (12, 90)
 #: A design that is to hold whatever it costs gets more instances so often, twice as many more each time; and so many groups
 #: with more room are asked whether they hold all.
 RAISES, ROOMIER = 6, 5
-#: Windows that the search for cheaper designs may play, a model on average; games that count as one; how often what is left
-#: is shared out anew, and what is too little for another design.
-WINDOWS, GAMES_A_WINDOW, ROUNDS, TOO_FEW = 120, 4, 3, 4
+#: Windows that the search for cheaper designs of a model may play on average, and as many for its bound: at least, at most,
+#: and requests of all of them beyond the least. Windows of few requests cost little.
+FEWEST_WINDOWS, MOST_WINDOWS, REQUESTS = 120, 600, 500_000
+#: Games that count as one window; how often what is left of all windows is shared out anew, and what is too little for
+#: another design.
+GAMES_A_WINDOW, ROUNDS, TOO_FEW = 4, 3, 4
 #: Designs with different groups of the other phases, after which groups that failed in all of them are left out.
 FAILURES = {"prefill": 2, "decode": 4, "mixed": 1}
 
@@ -129,7 +133,7 @@ class Designs:
         """
         models, workers = self.some_of_each(), self.races.workers
         models = [model for model in models if min(map(self._cost, self._ways(model))) < math.inf]
-        total, open_ = WINDOWS * len(models) + sum(map(self._spent, models)), models
+        total, open_ = sum(self.windows(model) + self._spent(model) for model in models), models
         for _ in range(ROUNDS):
             gain = {model: self.ceiling(model) - min(map(self._bound, self._ways(model))) for model in open_}
             left = total - sum(map(self._spent, models))
@@ -163,7 +167,13 @@ class Designs:
     @property
     def used_up(self) -> bool:
         """Whether twice the windows for cheaper designs were asked for: enough where nodes are too few for those."""
-        return sum(map(self._spent, self.ways)) >= 2 * WINDOWS * len(self.ways)
+        return sum(map(self._spent, self.ways)) >= 2 * sum(map(self.windows, self.ways))
+
+    def windows(self, model: str) -> float:
+        """Windows that the search for cheaper designs of a model may play on average, and those for its bound."""
+        several = [self.groups[p] for p in set(itertools.chain(*self.ways[model]))]
+        each = max(1.0, *(WINDOW_S * groups.games.rate(PARTS * groups.unit_tokens) for groups in several))
+        return min(MOST_WINDOWS, max(FEWEST_WINDOWS, REQUESTS / each))
 
     def _ways(self, model: str) -> list[Way]:
         """Those of a model that asks for a share, in regions that may hold it; none of one of mean requests."""
@@ -202,9 +212,10 @@ class Designs:
         covers = [
             [(p, j) for j in self._covers(p, way.region, self._least(p, way.region), 1)[0][1]] for p in way.phases
         ]
+        groups: tuple[Place, ...] = ()
         for turn in range(RAISES + 1):
-            groups = tuple(itertools.chain(*covers))
-            if (self.usage(groups) > self.nodes[way.region]).any():
+            before, groups = groups, tuple(itertools.chain(*covers))
+            if groups == before or (self.usage(groups) > self.nodes[way.region]).any():
                 return False
             failed = self._hold(model, way, groups)
             if not failed:
