@@ -259,6 +259,8 @@ def tighten(
             # Where games do not tell of a share that would do, telling of larger ones changes nothing.
             decided = rest.known | (rest.held & (first <= rest.doubtful))
         else:
+            # A group beside which the rest alone is a cheap cover may be one in its place: all that it may hold is of use.
+            first = np.maximum(first, 1)
             decided = rest.held | (rest.least >= first)
         open_ = (with_group < ceiling) & ~decided
         if not open_.any():
@@ -275,7 +277,8 @@ def tighten(
             # Any cover makes one game of most others enough; a group with much room is likely one.
             open_ = roomy
         k = int(np.argmin(np.where(open_, with_group, np.inf)))
-        groups.find_out(j := int(rows[k]), _parts(groups, j, int(first[k]), math.isinf(high)))
+        at_most = math.isinf(high) or (allowance is not None and first[k] == 1)
+        groups.find_out(j := int(rows[k]), _parts(groups, j, int(first[k]), at_most))
         rows = rows[with_group <= max(ceiling, high * (1 + PRICE_TOLERANCE))]
 
 
@@ -295,14 +298,16 @@ def _likely(groups: Groups, rows: Ints, first: Ints) -> tuple[int, int] | None:
     return int(rows[k]), int(first[k])
 
 
-def _parts(groups: Groups, j: int, first: int, no_cover: bool) -> int:
-    """The share to play group j at: the smallest at which a cheap cover could use it, until that holds; then halves."""
+def _parts(groups: Groups, j: int, first: int, at_most: bool) -> int:
+    """The share to play group j at: the smallest at which a cheap cover could use it, until that holds; then halves.
+
+    Or else all that it may hold, then halves.
+    """
     least, most = int(groups.least[j]), int(groups.most[j])
     if groups.held[j]:
         return max(first, int(groups.doubtful[j]) + 1)
     most = min(most, int(groups.unclear[j]) - 1)
-    if no_cover:
-        # Nothing is known to do: all that the tables allow, then half of it, and so on.
+    if at_most:
         return most if least == 0 and most == groups.allowed[j] else (least + most + 1) // 2
     if first > least:
         return min(max(first, 1), most)
