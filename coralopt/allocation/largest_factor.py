@@ -50,7 +50,16 @@ from coralopt.allocation.search.part import TOLERANCE, eased_limits
 from coralopt.allocation.side_constraints import SidePrices
 from coralopt.allocation.within_budget import Bracket, budget_of, narrow
 from coralopt.errors import InfeasibleError, NoSolutionError, OptionError
-from coralopt.solving import Backend, Capability, SolveOptions, get_backend, heeded, require_backend, solve_matrix
+from coralopt.solving import (
+    Backend,
+    Capability,
+    Reason,
+    SolveOptions,
+    get_backend,
+    heeded,
+    require_backend,
+    solve_matrix,
+)
 from coralopt.types import Bools, Floats, Ints
 
 #: Steps of the grid of the covering knapsacks.
@@ -174,6 +183,9 @@ def largest_factor(
             matrix = assemble(eased, columns, chosen, unserved="common")
             result = heeded(solve_matrix(matrix, backend, goal))
             limit = math.inf if result.bound is None else 1.0 - result.bound
+            if result.termination.reason is Reason.INFEASIBLE:
+                # Not even a share of 0: limits and what is asked for at least contradict each other.
+                limit = 0.0
             if margin == 0.0:
                 over = limit
             if result.x is None:
@@ -215,6 +227,8 @@ def largest_factor(
         ranked = chosen[np.argsort(prices[chosen], kind="stable")[:wanted]]
         search(np.union1d(ranked, first), None if math.isfinite(deadline) else 10 * limits.first_nodes, 0.5)
         wanted *= 2
+    if best is None and bound <= SHORTFALL:
+        raise _nothing(problem, backend, options)
     if best is None:
         raise NoSolutionError(
             "no share of the demand was found to be servable within the limits; raise time_limit", None
