@@ -50,8 +50,8 @@ def test_bound_at_the_best_prices_is_below_the_optimum(problem: AllocationProble
     assert found.bound <= float(truth) * (1 + 1e-9) + 1e-9
     # The coarse grid loses a little to the fine one, never the other way round.
     assert found.bound <= bound + 1e-6 * abs(bound)
-    # A new instance forced in never lowers the bound, and of every phase some instance does not raise it: one of the covering
-    # behind the bound. (A kept one may lower it: the rest beside it is taken as if all running copies were left.)
+    # A new instance forced in never lowers the bound, and of every phase some instance does not raise it: one of the
+    # covering behind the bound. (A kept one may lower it: beside it all running copies count as left.)
     slack = 1e-6 * (1 + abs(found.bound))
     assert (found.column_bounds[~columns.kept] >= found.bound - slack).all()
     for phase in np.unique(columns.phase):
