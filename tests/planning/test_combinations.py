@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,6 @@ def phases(draw: st.DrawFn) -> tuple[Groups, Floats]:
         target=0.99,
         templates=SimpleNamespace(throughput=np.full(templates, 100.0)),
         too_slow=lambda: np.zeros(templates, dtype=np.bool_),
-        rate=lambda tokens_s: 1e9,
     )
     groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.full(templates, 2))
     for t in range(templates):
@@ -107,6 +107,7 @@ def test_the_bound_is_the_cheapest_combination_that_does_not_miss(
         races=races,
         usage=usage,
         surely_miss=surely_miss,
+        windows=lambda model: 120.0,
         hold=lambda model, groups: raced.append(groups),
     )
     bound = least_together(cast("Designs", designs), "model", price, ceiling)
@@ -119,3 +120,13 @@ def test_the_bound_is_the_cheapest_combination_that_does_not_miss(
             assert bound == cheapest
             # What may hold is raced.
             assert bool(raced) == (cheapest < ceiling)
+
+
+@pytest.mark.parametrize(
+    ("requests_s", "windows"), [(0.5, 600.0), (2.0, 500_000 / 1200), (6.0, 500_000 / 3600), (10.0, 120.0)]
+)
+def test_windows_of_few_requests_are_many(requests_s: float, windows: float) -> None:
+    """The searches for designs and for their bound play so many of 600 s; what they cost depends on their requests."""
+    games = SimpleNamespace(rate=lambda tokens_s: requests_s)
+    search = SimpleNamespace(ways={"model": ((0,),)}, groups=[SimpleNamespace(games=games, unit_tokens=1.0)])
+    assert Designs.windows(cast("Designs", search), "model") == pytest.approx(windows)

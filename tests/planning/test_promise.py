@@ -171,6 +171,18 @@ def test_games_that_are_used_up_leave_a_bound(case: tuple[Groups, Known, np.ndar
     assert math.isinf(high) == math.isinf(optimum)
 
 
+def test_a_group_in_place_of_the_cheapest_cover_is_asked_for_all() -> None:
+    """A design of 87 USD/h stood where one of 38 holds: beside a dearer group the cheapest cover alone was cheap enough."""
+    games = Known({(t, count): PARTS for t in range(2) for count in (1, 2)}, [float(PARTS), float(PARTS)])
+    groups = Groups.of(cast("PhaseGames", games), float(PARTS), np.array([2, 2]))
+    price = np.array([1.0, 5.0])[groups.template] * groups.count
+    tighten(groups, price, 0.0)
+    assert groups.least.tolist() == [PARTS, PARTS, 0, 0]
+    tighten(groups, price, 0.0, allowance=7.0)
+    assert groups.least.tolist() == [PARTS] * 4
+    assert groups.cheapest_covers(price, 8.0, 10) == [(1.0, (0,)), (2.0, (1,)), (5.0, (2,))]
+
+
 @settings(max_examples=150, deadline=None)
 @given(phases(), st.integers(0, 40))
 def test_the_cheapest_covers_are_those_of_trying_all(case: tuple[Groups, Known, np.ndarray], more: int) -> None:
