@@ -198,6 +198,10 @@ class SearchContext:
         """USD/h; no allocation below this would be too good to miss. A hair above cost (1 - gap), against rounding."""
         return self.cost * (1 - self.solve_options.rel_gap * (1 - 1e-12))
 
+    def few(self, root: Root) -> bool:
+        """Whether so few columns matter that ``fixing`` ends it sooner than a search for a better allocation."""
+        return int((root.column_bounds <= self.worth_proving()).sum()) <= self.limits.direct_columns
+
     def raise_bound(self, bound: float) -> None:
         """Keep the higher bound; one on the whole problem is at most the cost of the best allocation."""
         self.bound = max(self.bound, min(bound, self.cost))

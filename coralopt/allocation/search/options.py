@@ -23,7 +23,8 @@ class SearchLimits:
         near_margin: How far above the bound at known capacity prices the target lies, as a share of it.
         near_templates: New columns kept at known capacity prices, at most.
         most_near: Those kept at most where the least cost is known well enough for a wider look.
-        direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand.
+        direct_columns: So few columns go to the back end at once, without a search for a good allocation beforehand; also
+            where bounds leave no more.
         share: Share of the time left that a step may take when it does not prove anything.
         share_first: Share of that which neighbourhoods may take before the tree over node counts.
         near_bound: The decomposition begins with columns whose bound is within this share of the root bound.

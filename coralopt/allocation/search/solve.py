@@ -193,7 +193,7 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
             _choose(search, root, met, values)
-        if not search.done():
+        if not search.done() and not search.few(root):
             search_neighbourhoods(search, root.reduced_costs)
     elif len(search.columns) > search.limits.direct_columns and not search.done():
         if not search.small.joint.divided:
@@ -214,9 +214,9 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
     if small.spared.any() or small.surviving.any() or small.replicas.any() or unmet:
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
         choose_among(search, met)
-    if unmet and not search.done():
-        _anneal(search, root, met)
     if unmet:
+        if not search.few(root):
+            _anneal(search, root, met)
         return
     if small.surviving.any() or small.replicas.any():
         if (root.column_bounds <= search.worth_proving()).sum() > limits.most_columns:
