@@ -212,10 +212,9 @@ class Designs:
         covers = [
             [(p, j) for j in self._covers(p, way.region, self._least(p, way.region), 1)[0][1]] for p in way.phases
         ]
-        groups: tuple[Place, ...] = ()
         for turn in range(RAISES + 1):
-            before, groups = groups, tuple(itertools.chain(*covers))
-            if groups == before or (self.usage(groups) > self.nodes[way.region]).any():
+            groups = tuple(itertools.chain(*covers))
+            if (self.usage(groups) > self.nodes[way.region]).any():
                 return False
             failed = self._hold(model, way, groups)
             if not failed:
