@@ -373,8 +373,8 @@ def anneal(
             if needs.spared[p] > 0:
                 for j in range(stay):
                     largest = max(largest, items.served[chosen[p, j]])
-            asked = (p, needs.demand[p] * level[a], left, largest, stay)
-            value, come[a] = _fill(items, rows, needs, asked, (used, count, strength), added[a], rng)
+            left_over = (p, needs.demand[p] * level[a], left, largest, stay)
+            value, come[a] = _fill(items, rows, needs, left_over, (used, count, strength), added[a], rng)
             if value == np.inf or size[p] - gone[a] + come[a] > chosen.shape[1]:
                 after = np.inf
                 break

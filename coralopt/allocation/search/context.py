@@ -198,9 +198,9 @@ class SearchContext:
         """USD/h; no allocation below this would be too good to miss. A hair above cost (1 - gap), against rounding."""
         return self.cost * (1 - self.solve_options.rel_gap * (1 - 1e-12))
 
-    def few(self, root: Root) -> bool:
-        """Whether so few columns matter that ``fixing`` ends it sooner than a search for a better allocation."""
-        return int((root.column_bounds <= self.worth_proving()).sum()) <= self.limits.direct_columns
+    def columns_left(self, root: Root) -> int:
+        """Columns that an allocation worth finding may have; where they are few, ``fixing`` ends it soonest."""
+        return int((root.column_bounds <= self.worth_proving()).sum())
 
     def raise_bound(self, bound: float) -> None:
         """Keep the higher bound; one on the whole problem is at most the cost of the best allocation."""

@@ -193,7 +193,7 @@ def _prove(search: SearchContext, root: Root, known: Floats | None, early: bool)
             if not search.settled_prices and (search.settled() or (too_low and early)):
                 raise TooFarError
             _choose(search, root, met, values)
-        if not search.done() and not search.few(root):
+        if not search.done() and search.columns_left(root) > search.limits.direct_columns:
             search_neighbourhoods(search, root.reduced_costs)
     elif len(search.columns) > search.limits.direct_columns and not search.done():
         if not search.small.joint.divided:
@@ -215,11 +215,11 @@ def _choose(search: SearchContext, root: Root, met: list[Covering], values: Floa
         # Fractions say little of what an instance or a region may be lost from; whole coverings do.
         choose_among(search, met)
     if unmet:
-        if not search.few(root):
+        if search.columns_left(root) > limits.direct_columns:
             _anneal(search, root, met)
         return
     if small.surviving.any() or small.replicas.any():
-        if (root.column_bounds <= search.worth_proving()).sum() > limits.most_columns:
+        if search.columns_left(root) > limits.most_columns:
             # Otherwise ``fixing`` ends it sooner.
             _anneal(search, root, met)
         return
