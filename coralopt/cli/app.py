@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from coralopt._version import __version__
-from coralopt.cli import (
-    adapt,
-    bench,
-    catalog,
-    certify,
-    compare,
-    doctor,
-    follow,
-    launch,
-    library,
-    model,
-    new,
-    place,
-    plan,
-    profile,
-    reference,
-    report,
-    scenario,
-    show,
-    simulate,
-    solvers,
-    sweep,
-    templates,
-    throughput,
-    verify,
-    verify_solvers,
-    workload,
-)
+
+#: Commands in the order of the help screen: name -> (module of ``coralopt.cli``, function; ``app`` is a group of commands).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("new", "init"),
+    "plan": ("plan", "plan"),
+    "compare": ("compare", "compare"),
+    "sweep": ("sweep", "sweep"),
+    "adapt": ("adapt", "adapt"),
+    "follow": ("follow", "follow"),
+    "templates": ("templates", "templates"),
+    "place": ("place", "place"),
+    "certify": ("certify", "certify"),
+    "verify": ("verify", "verify"),
+    "show": ("show", "show"),
+    "report": ("report", "report"),
+    "simulate": ("simulate", "simulate"),
+    "route": ("launch", "route"),
+    "reference": ("reference", "reference"),
+    "profile": ("profile", "profile"),
+    "solvers": ("solvers", "solvers"),
+    "doctor": ("doctor", "doctor"),
+    "export": ("model", "export"),
+    "solve": ("model", "solve_file"),
+    "check": ("model", "check_file"),
+    "verify-solvers": ("verify_solvers", "verify_solvers"),
+    "launch": ("launch", "app"),
+    "scenario": ("scenario", "app"),
+    "catalog": ("catalog", "app"),
+    "library": ("library", "app"),
+    "bench": ("bench", "app"),
+    "workload": ("workload", "app"),
+    "throughput": ("throughput", "app"),
+}
 
 
-def make_app() -> typer.Typer:
-    """The application with all its commands."""
+def make_app(first: str | None = None) -> typer.Typer:
+    """The application with all its commands, or with one.
+
+    Args:
+        first: First word of the command line. If it is a command, no other is loaded: that takes a fifth of a second.
+    """
     app = typer.Typer(
         name="coralopt",
         no_args_is_help=True,
@@ -47,35 +57,13 @@ def make_app() -> typer.Typer:
         help="Which GPU nodes to rent and how to split every LLM across them, at provably minimal cost.",
     )
     app.callback()(_root)
-    app.command()(new.init)
-    app.command()(plan.plan)
-    app.command()(compare.compare)
-    app.command()(sweep.sweep)
-    app.command()(adapt.adapt)
-    app.command()(follow.follow)
-    app.command()(templates.templates)
-    app.command()(place.place)
-    app.command()(certify.certify)
-    app.command()(verify.verify)
-    app.command()(show.show)
-    app.command()(report.report)
-    app.command()(simulate.simulate)
-    app.command()(launch.route)
-    app.command()(reference.reference)
-    app.command()(profile.profile)
-    app.command()(solvers.solvers)
-    app.command()(doctor.doctor)
-    app.command()(model.export)
-    app.command("solve")(model.solve_file)
-    app.command("check")(model.check_file)
-    app.command("verify-solvers")(verify_solvers.verify_solvers)
-    app.add_typer(launch.app, name="launch")
-    app.add_typer(scenario.app, name="scenario")
-    app.add_typer(catalog.app, name="catalog")
-    app.add_typer(library.app, name="library")
-    app.add_typer(bench.app, name="bench")
-    app.add_typer(workload.app, name="workload")
-    app.add_typer(throughput.app, name="throughput")
+    for name in COMMANDS if first not in COMMANDS else (first,):
+        module, attribute = COMMANDS[name]
+        loaded = getattr(import_module(f"coralopt.cli.{module}"), attribute)
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=name)
+        else:
+            app.command(name)(loaded)
     return app
 
 

@@ -118,7 +118,6 @@ def present_plan(
     """
     from coralopt.plan.bill import bill_of
     from coralopt.plan.verify import verify_plan
-    from coralopt.report.pages.plan import PlanPage, plan_page
     from coralopt.report.tables import plan_view
 
     verification = verify_plan(plan)
@@ -130,6 +129,8 @@ def present_plan(
             plan.save(output.output)
             lines.append(written.format(output.output))
         if output.page is not None or output.open_page:
+            from coralopt.report.pages.plan import PlanPage, plan_page
+
             path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
             content = PlanPage(plan, one_gpu=one_gpu, expected=expected, broken=verification.sentences)
             lines.append(write_page(plan_page(content), path, output.open_page))

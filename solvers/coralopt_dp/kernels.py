@@ -111,13 +111,12 @@ def _sublattice(row: Array, links: Array, m: int) -> tuple[Array, int]:
         stride[i] = codes
         codes *= row[present[i]] + 1
     index = np.empty(codes, np.int32)
-    index[0] = -1
     index[codes - 1] = m
-    for t in range(codes - 2, 0, -1):
-        for i in range(kinds):
-            if (t // stride[i]) % (row[present[i]] + 1) < row[present[i]]:
-                index[t] = links[index[t + stride[i]], present[i]]
-                break
+    # Codes whose counts before i are whole end the list; one that lacks some of i is another one less one node of i.
+    for i in range(kinds - 1, -1, -1):
+        for t in range(codes - stride[i] - 1, (codes - stride[i - 1] if i > 0 else 0) - 1, -1):
+            index[t] = links[index[t + stride[i]], present[i]]
+    index[0] = -1
     return index, stride[0]
 
 
@@ -343,3 +342,15 @@ def close_pipelines(
             position = count - 1 - k if anchored else k - 1
             layers[m, position], rows[m, position] = j, a
             left, remaining, cell = b, remaining - j, r
+
+
+@_compiled
+def nodes_in_order(sets: Array, stage_sets: Array, configuration: Array, stage: Array) -> None:
+    """Configuration and stage of every node in pipeline order, both (M, N), of the node sets in each stage."""
+    for m in range(stage_sets.shape[0]):
+        node = 0
+        for s in range(stage_sets.shape[1]):
+            for c in range(sets.shape[1] if stage_sets[m, s] >= 0 else 0):
+                for _ in range(sets[stage_sets[m, s], c]):
+                    configuration[m, node], stage[m, node] = c, s
+                    node += 1

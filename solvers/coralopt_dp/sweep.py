@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from coralopt.errors import SolverError, WrongAnswerError
 from coralopt.placement.cells import Coupling, Links, with_cells
 from coralopt.placement.limits import NO_LIMITS, EngineLimits
-from coralopt.throughput import FIRST, LAST, MIDDLE, falls_in_layers, stage_role
+from coralopt.throughput import FIRST, LAST, MIDDLE, falls_in_layers
 from coralopt.types import Bools, Floats, Ints
 
 #: Called with (steps done, steps in all); a step is one node set tried with one stage count.
@@ -51,30 +52,20 @@ class SweepResult:
     @property
     def node_configuration(self) -> npt.NDArray[np.int8]:
         """int8 (M, N): configuration of each node in pipeline order, padded with -1 (needs C <= 127)."""
-        return self._per_node()[0]
+        return self._per_node[0]
 
     @property
     def node_stage(self) -> npt.NDArray[np.int8]:
         """int8 (M, N): stage (from 0) of each node of ``node_configuration``, padded with -1."""
-        return self._per_node()[1]
+        return self._per_node[1]
 
+    @cached_property
     def _per_node(self) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
-        count, width = self.stage_sets.shape
-        configuration = np.full((count, width), -1, dtype=np.int8)
-        stage_of = np.full((count, width), -1, dtype=np.int8)
-        filled = np.zeros(count, dtype=np.int64)
-        for stage in range(width):
-            nodes = self.node_sets[self.stage_sets[:, stage]].astype(np.int64)
-            nodes[self.stage_sets[:, stage] < 0] = 0
-            row, column = np.nonzero(nodes)
-            repeats = nodes[row, column]
-            row, column = np.repeat(row, repeats), np.repeat(column, repeats)
-            # Position of each node inside its own row: rows come out of nonzero in ascending order.
-            position = np.arange(len(row)) - np.searchsorted(row, row) + filled[row]
-            configuration[row, position] = column
-            stage_of[row, position] = stage
-            filled += nodes.sum(axis=1)
-        return configuration, stage_of
+        from coralopt_dp import kernels
+
+        configuration, stage = (np.full(self.stage_sets.shape, -1, dtype=np.int8) for _ in range(2))
+        kernels.nodes_in_order(self.node_sets, self.stage_sets, configuration, stage)
+        return configuration, stage
 
 
 def sweep(
@@ -278,43 +269,22 @@ class _Stages:
 
 def _verify(values: Floats, result: SweepResult, coupling: Coupling) -> None:
     """Recompute every throughput from its placement alone; the same float sums must come out."""
-    layers, cells = values.shape[4] - 1, values.shape[3]
-    for count in range(1, values.shape[0] + 1):
-        rows = np.flatnonzero(result.stages == count)
-        if not len(rows):
-            continue
-        lowest, units = np.full(len(rows), np.inf), np.zeros(len(rows), dtype=np.int64)
-        used = np.zeros((len(rows), values.shape[2]), dtype=np.int64)
-        for stage in range(count):
-            table = values[count - 1, stage_role(stage, count)]
-            held, nodes = result.stage_layers[rows, stage], result.node_sets[result.stage_sets[rows, stage]]
-            total, possible = np.zeros((len(rows), cells)), np.ones((len(rows), cells), dtype=bool)
-            for c in range(values.shape[2]):
-                one = table[c][:, held].T
-                total += nodes[:, c, None] * one
-                possible &= (nodes[:, c, None] == 0) | (one > 0)
-            total[~possible] = 0.0
-            used += nodes
-            if not isinstance(coupling, Links):
-                reaches = total >= result.throughput[rows, None]
-                cell = reaches.argmax(axis=1)
-                units += np.where(reaches.any(axis=1), cell, cells * count + 1)
-            elif stage < count - 1:
-                following = result.node_sets[result.stage_sets[rows, stage + 1]]
-                cell = np.where(following > 0, np.asarray(coupling.classes)[None, :], cells).min(axis=1)
-            else:
-                cell = np.full(len(rows), cells - 1)
-            lowest = np.minimum(lowest, total[np.arange(len(rows)), cell])
-        held = result.stage_layers[rows].sum(axis=1)
-        wrong = (lowest != result.throughput[rows]) | (held != layers) | (used != result.node_sets[rows]).any(axis=1)
-        if not isinstance(coupling, Links):
-            wrong |= units > coupling.total(count)
-        if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            raise WrongAnswerError(
-                f"the dynamic programme placed node set {result.node_sets[rows[at]].tolist()} with throughput "
-                f"{result.throughput[rows[at]]!r}, but its placement gives {lowest[at]!r} with {held[at]} of {layers} layers"
-            )
+    from coralopt_dp.recompute import Placed, recompute
+
+    layers, linked = values.shape[4] - 1, isinstance(coupling, Links)
+    classes = np.asarray(coupling.classes if isinstance(coupling, Links) else (0,) * values.shape[2], dtype=np.int64)
+    placed = Placed(result.node_sets, result.throughput, result.stages, result.stage_layers, result.stage_sets)
+    lowest, held, units, same = recompute(np.ascontiguousarray(values), placed, classes, linked)
+    wrong = (lowest != result.throughput) | (held != layers) | ~same
+    if not isinstance(coupling, Links):
+        wrong |= units > coupling.units * result.stages
+    rows = np.flatnonzero(wrong & (result.stages > 0))
+    if len(rows):
+        at = int(rows[0])
+        raise WrongAnswerError(
+            f"the dynamic programme placed node set {result.node_sets[at].tolist()} with throughput "
+            f"{result.throughput[at]!r}, but its placement gives {lowest[at]!r} with {held[at]} of {layers} layers"
+        )
 
 
 class Threads:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from coralopt.cli import main
+from coralopt.cli.app import COMMANDS, make_app
 
 #: A command line, run in this process unless ``process=True``.
 RunCli = Callable[..., Any]
@@ -34,6 +36,18 @@ def test_plan_verify_show(tmp_path: Path, run_cli: RunCli, tiny_library_file: Pa
     again = run_cli("plan", "tiny", "--library", str(tiny_library_file), "-o", "again.json", "--json")
     assert json.loads(again.stdout)["library_reused"] is True
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_alone_is_the_same_as_among_all(name: str) -> None:
+    """Only the command that is called is loaded; what it is and takes must not depend on that."""
+    alone, among = (typer.main.get_command(make_app(first)).commands for first in (name, None))  # type: ignore[attr-defined]
+    assert list(alone) == [name]
+    said = [
+        [(option.name, option.opts, option.default, getattr(option, "help", "")) for option in commands[name].params]
+        for commands in (alone, among)
+    ]
+    assert said[0] == said[1]
 
 
 def test_verify_exits_1_with_the_reason(run_cli: RunCli, tiny_plan_file: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from coralopt_dp import sweep
+from coralopt_dp.sweep import _verify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.errors import SolverError
-from coralopt.placement import Placement, PlacementProblem, Stage, max_flow_throughput, throughput_of
+from coralopt.errors import SolverError, WrongAnswerError
+from coralopt.placement import Budgets, Links, Placement, PlacementProblem, Stage, max_flow_throughput, throughput_of
+from coralopt.placement.cells import best_cells, with_cells
 from coralopt.testing.placement_strategies import best_by_enumeration, throughput_values
 from coralopt.throughput import falls_in_layers
 
@@ -139,6 +142,26 @@ def test_per_node_columns_say_the_same_as_the_stage_counts():
             if stage >= 0:
                 nodes[stage, configuration] += 1
         assert np.array_equal(nodes, result.stage_nodes[row])
+
+
+@pytest.mark.parametrize("coupling", [None, Budgets(2), Links((1, 0))])
+def test_wrong_answers_of_the_programme_are_refused(coupling):
+    """Its last step recomputes every placement from the tables alone and finds what is off."""
+    shape = (3, 3, 2, 9) if coupling is None else (3, 3, 2, 7 if isinstance(coupling, Budgets) else 2, 9)
+    values, sets = np.random.default_rng(7).uniform(1.0, 9.0, shape), family(2, 3)
+    if isinstance(coupling, Budgets):
+        values = np.maximum.accumulate(values, axis=3)
+    result = sweep(values, sets, coupling)
+    cells, rule = with_cells(values, coupling)
+    for row in range(len(sets)):
+        assert best_cells(values, placement_at(result, row), coupling)[0] == result.throughput[row]
+    whole = int(np.flatnonzero(result.stages == 3)[0]) if (result.stages == 3).any() else len(sets) - 1
+    for name, change in (("throughput", 1e-9), ("stage_layers", -1), ("stage_sets", -1)):
+        wrong = replace(result, **{name: getattr(result, name).copy()})
+        changed = getattr(wrong, name)
+        changed[(whole,) if changed.ndim == 1 else (whole, 0)] += change
+        with pytest.raises(WrongAnswerError, match=str(sets[whole].tolist()).replace("[", r"\[")):
+            _verify(cells, wrong, rule)
 
 
 def test_a_family_pruned_by_memory_is_swept_as_it_is():
