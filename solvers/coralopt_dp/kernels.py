@@ -1,7 +1,7 @@
 """Compiled kernels of the placement programme; plain arrays in, plain arrays out.
 
 Words used here. Node sets are the rows of ``sets``, ordered by their number of nodes; ``start[n]`` is the first row
-with more than n nodes. ``links[m, c]`` is the row of node set m without one node of configuration c (-1: there is
+with more than n nodes. ``links[c, m]`` is the row of node set m without one node of configuration c (-1: there is
 none). A *sublattice* is the list of all sub-multisets of one node set: code t counts them in mixed radix, with the
 first configuration present as the most significant digit, so that code t and code P - 1 - t are complements and the
 codes from ``top`` on are just those that contain the first configuration.
@@ -80,11 +80,11 @@ def _compare(left: Array, right: Array) -> int:
 
 @_parallel
 def removal_links(sets: Array, sizes: Array, start: Array, links: Array) -> None:
-    """Fill ``links`` (M, C) by binary search; -2 marks a node set that is missing from ``sets``."""
+    """Fill ``links`` (C, M) by binary search; -2 marks a node set that is missing from ``sets``."""
     for m in numba.prange(sets.shape[0]):
         wanted = sets[m].copy()
         for c in range(sets.shape[1]):
-            links[m, c] = -1
+            links[c, m] = -1
             if sets[m, c] == 0 or sizes[m] == 1:
                 continue
             wanted[c] -= 1
@@ -96,7 +96,7 @@ def removal_links(sets: Array, sizes: Array, start: Array, links: Array) -> None
                 else:
                     high = middle
             present = low < start[sizes[m] - 1] and _compare(sets[low], wanted) == 0
-            links[m, c] = low if present else -2
+            links[c, m] = low if present else -2
             wanted[c] += 1
 
 
@@ -114,8 +114,9 @@ def _sublattice(row: Array, links: Array, m: int) -> tuple[Array, int]:
     index[codes - 1] = m
     # Codes whose counts before i are whole end the list; one that lacks some of i is another one less one node of i.
     for i in range(kinds - 1, -1, -1):
+        without = links[present[i]]
         for t in range(codes - stride[i] - 1, (codes - stride[i - 1] if i > 0 else 0) - 1, -1):
-            index[t] = links[index[t + stride[i]], present[i]]
+            index[t] = without[index[t + stride[i]]]
     index[0] = -1
     return index, stride[0]
 
@@ -237,32 +238,42 @@ def _split(
             continue
         for i in range(cell if chain.linked else 1, cell + 1):
             r = family.classes[a] if chain.linked else cell - i
-            for j in range(1, total - count + 2):
+            least, end = 1, total - count + 2
+            if chain.falling:
+                # The fewest layers that leave the rest fast enough leave this stage fastest: no others need be tried.
+                while least < end:
+                    j = (least + end) // 2
+                    if chain.tables[b + rest_shift, r, total - j] >= value:
+                        end = j
+                    else:
+                        least = j + 1
+                end = min(least, total - count + 1) + 1
+            for j in range(least, end):
                 if stage[a, i, j] >= value and chain.tables[b + rest_shift, r, total - j] >= value:
                     return a, j, b, r
     return -1, 0, -1, 0
 
 
 @_inlined
-def _cross(stage: Array, others: Array, high: int, falling: bool, value: float) -> tuple[float, int]:
-    """Best min(stage[j], others[L - j]) over j in 1..``high`` if it beats ``value``, and its j (0: none)."""
+def _cross(stage: Array, others: Array, least: int, most: int, falling: bool, value: float) -> tuple[float, int]:
+    """Best min(stage[j], others[L - j]) over j in ``least``..``most`` if it beats ``value``, and its j (0: none)."""
     total = stage.shape[0] - 1
     kept = 0
     if falling:
-        low = 1
-        end = high + 1
+        low = least
+        end = most + 1
         while low < end:
             j = (low + end) // 2
             if stage[j] <= others[total - j]:
                 end = j
             else:
                 low = j + 1
-        if low <= high and stage[low] > value:
+        if low <= most and stage[low] > value:
             value, kept = stage[low], low
-        if low > 1 and others[total - low + 1] > value:
+        if low > least and others[total - low + 1] > value:
             value, kept = others[total - low + 1], low - 1
     else:
-        for j in range(1, high + 1):
+        for j in range(least, most + 1):
             reached = min(stage[j], others[total - j])
             if reached > value:
                 value, kept = reached, j
@@ -284,49 +295,69 @@ def one_stage(wanted: Array, stage: Array, answer: Answer) -> None:
 
 
 @_parallel
+def layers_above(rows: Array, grid: Array, last: int, out: Array) -> None:
+    """``out[q, r]`` = most layers up to ``last`` at which row r of ``rows`` (R, L + 1) is above ``grid[q]``, rising."""
+    block = 64
+    for b in numba.prange((rows.shape[0] + block - 1) // block):
+        first, end = b * block, min(rows.shape[0], (b + 1) * block)
+        held = np.full(block, last, np.int64)
+        for q in range(grid.shape[0]):
+            for r in range(first, end):
+                j = held[r - first]
+                while j > 0 and rows[r, j] <= grid[q]:
+                    j -= 1
+                held[r - first] = j
+                out[q, r] = j
+
+
+@_parallel
 def close_pipelines(
     family: NodeSets,
     wanted: Array,
     count: int,
     stage_tables: tuple[Array, Array, Array],
     chain: Chain,
-    peaks: tuple[Array, Array],
+    reach: tuple[Array, Array, Array],
     anchored: bool,
     answer: Answer,
 ) -> None:
     """Put a last stage behind chains of ``count`` - 1 stages for the node sets ``wanted``; keep what beats the answer.
 
-    ``stage_tables``: of the stage that made the longest chains, of the middle ones and of the last. ``peaks``: largest
-    entries of the last stage's rows and of the longest chains' rows, by cell. ``anchored``: the longest chains were made
-    by a stage put in front of middle ones; otherwise every chain grew at its end.
+    ``stage_tables``: of the stage that made the longest chains, of the middle ones and of the last. ``reach``: a grid of
+    throughputs from 0 on, and :func:`layers_above` it for the rows of the last stage and of the longest chains, by cell: a
+    split whose two parts do not hold all layers together, each above the grid, cannot be better either. ``anchored``: the
+    longest chains were made by a stage put in front of middle ones; otherwise every chain grew at its end.
     """
     sets, sizes, links, classes = family
     tables, shift, linked, falling = chain
     longest, middle, last = stage_tables
-    last_peak, chain_peak = peaks
+    grid, last_reach, chain_reach = reach
     best, stages, layers, rows = answer
     cells, total = last.shape[1], last.shape[2] - 1
-    high = total - count + 1
     lowest = cells - 1 if linked else 1
     rest_shift = shift[count - 1]
     last_rows, chain_rows = last.reshape(-1, total + 1), tables.reshape(-1, total + 1)
-    peak_shift = chain_rows.shape[0] - chain_peak.shape[0]
+    # The longest chains lie at the end of the tables; sets of fewer nodes have none.
+    before = chain_rows.shape[0] - chain_reach.shape[1]
     for w in numba.prange(wanted.shape[0]):
         m = wanted[w]
         value, kept_a, kept_b, kept_j, kept_r = best[m], -1, -1, 0, 0
+        q = np.searchsorted(grid, value, side="right") - 1
         index, _ = _sublattice(sets[m], links, m)
         codes = index.shape[0]
         for t in range(1, codes - 1):
             a, b = index[t], index[codes - 1 - t]
-            if sizes[b] < count - 1:
+            if (b + rest_shift) * cells < before:
                 continue
             for i in range(lowest, cells):
                 r = 0 if cells == 1 else classes[a] if linked else cells - 1 - i
                 one, other = a * cells + i, (b + rest_shift) * cells + r
-                if last_peak[one] > value and chain_peak[other - peak_shift] > value:
-                    reached, j = _cross(last_rows[one], chain_rows[other], high, falling, value)
+                most, least = last_reach[q, one], total - chain_reach[q, other - before]
+                if most >= least:
+                    reached, j = _cross(last_rows[one], chain_rows[other], least, most, falling, value)
                     if j > 0:
                         value, kept_a, kept_b, kept_j, kept_r = reached, a, b, j, r
+                        q = np.searchsorted(grid, value, side="right") - 1
         if kept_a < 0:
             continue
         # The tables hold values only: walk down again and take the first split that reaches the optimum.

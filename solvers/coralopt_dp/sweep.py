@@ -22,6 +22,8 @@ from coralopt.types import Bools, Floats, Ints
 
 #: Called with (steps done, steps in all); a step is one node set tried with one stage count.
 Progress = Callable[[int, int], None]
+#: Throughputs at which it is known how many layers a stage or chain holds: how many, and the least over the largest.
+GRID, GRID_SPAN = 64, 1e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +140,7 @@ class Family:
         sets: int8 (M, C), sorted by the number of nodes, then lexicographically.
         sizes: int64 (M,), number of nodes.
         start: int64 (N + 1,): ``start[n]`` is the first row with more than n nodes.
-        links: int32 (M, C), row of the node set without one node of a configuration; -1 where there is none.
+        links: int32 (C, M), row of the node set without one node of a configuration; -1 where there is none.
     """
 
     sets: npt.NDArray[np.int8]
@@ -155,12 +157,11 @@ class Family:
         start = np.searchsorted(sizes, np.arange(int(sizes.max(initial=0)) + 1), side="right")
         if len(sets) > 1 and (sets[1:] == sets[:-1]).all(axis=1).any():
             raise SolverError("node_sets holds a row twice; pass each node set once")
-        links = np.empty(sets.shape, dtype=np.int32)
+        links = np.empty(sets.shape[::-1], dtype=np.int32)
         with Threads(workers):
             kernels.removal_links(sets, sizes, start, links)
-        missing = np.argwhere(links == -2)
-        if len(missing):
-            row, column = missing[0]
+        if (links == -2).any():
+            row, column = np.argwhere(links.T == -2)[0]
             raise SolverError(
                 f"node_sets holds {tuple(int(n) for n in sets[row])} but not the same without one node of "
                 f"configuration {column}; pass a family closed under taking nodes away"
@@ -247,12 +248,15 @@ class Family:
                 stage, equal = (longest, False) if k == count - 1 else (middle, anchored)
                 kernels.extend_chain(family, stage, chain, k, *ends, layers - count + k, equal)
         base = int(self.start[spans[count - 1][0] - 1] + shift[count - 1])
-        peaks = (
-            tables[LAST][..., 1:].max(axis=2).ravel(),
-            chain.tables[base:, :, 1:layers].max(axis=2, initial=0.0).ravel(),
-        )
+        last = tables[LAST].reshape(-1, layers + 1)
+        longest_chains = chain.tables[base:].reshape(-1, layers + 1)
+        top = min(last.max(initial=0.0), longest_chains[:, :layers].max(initial=0.0))
+        grid = np.concatenate([[0.0], top * np.geomspace(GRID_SPAN, 1.0, GRID)])
+        reach = [np.empty((len(grid), len(rows)), dtype=np.int16) for rows in (last, longest_chains)]
+        kernels.layers_above(last, grid, layers - count + 1, reach[0])
+        kernels.layers_above(longest_chains, grid, layers - 1, reach[1])
         of_stages = longest, middle, tables[LAST]
-        kernels.close_pipelines(family, wanted, count, of_stages, chain, peaks, anchored, answer)
+        kernels.close_pipelines(family, wanted, count, of_stages, chain, (grid, *reach), anchored, answer)
 
 
 class _Stages:
