@@ -144,8 +144,10 @@ def task_context(scenario: ResolvedScenario, tables: Sequence[ThroughputTables],
 
 def _joined(key: str, results: Sequence[TaskResult]) -> PhaseTemplates:
     """One model phase out of the results of its tasks, which are in the order of its node sets."""
-
-    columns = {name: np.concatenate([getattr(result, name) for result in results]) for name in COLUMNS}
+    if len(results) == 1:
+        columns = {name: getattr(results[0], name) for name in COLUMNS}
+    else:
+        columns = {name: np.concatenate([getattr(result, name) for result in results]) for name in COLUMNS}
     return PhaseTemplates(key=key, examined=sum(result.examined for result in results), **columns)
 
 

@@ -280,17 +280,15 @@ def _cross(stage: Array, others: Array, least: int, most: int, falling: bool, va
     return value, kept
 
 
-@_parallel
-def one_stage(wanted: Array, stage: Array, answer: Answer) -> None:
-    """Take one stage of all layers for the node sets ``wanted`` where that beats the answer; ``stage`` is (M, L + 1)."""
+@_compiled
+def one_stage(wanted: Array, stage: Array, total: int, answer: Answer) -> None:
+    """Take one stage of all ``total`` layers, (M,) tokens/s, for the node sets ``wanted`` where that beats the answer."""
     best, stages, layers, rows = answer
-    last = stage.shape[1] - 1
-    for i in numba.prange(wanted.shape[0]):
-        m = wanted[i]
-        if stage[m, last] > best[m]:
-            best[m] = stage[m, last]
+    for m in wanted:
+        if stage[m] > best[m]:
+            best[m] = stage[m]
             stages[m] = 1
-            layers[m, 0] = last
+            layers[m, 0] = total
             rows[m, 0] = m
 
 

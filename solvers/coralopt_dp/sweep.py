@@ -207,18 +207,21 @@ class Family:
         # Every other stage needs a node, so a stage holds at most this many.
         rows = int(self.start[largest - count + 1])
         answer = kernels.Answer(result.throughput, result.stages, result.stage_layers, result.stage_sets)
+        if count == 1:
+            # A stage of all layers alone; tables of every number of layers for all node sets would be the largest of all.
+            values = values[..., -1:]
         tables: dict[int, Floats] = {}
         for role in stages.roles:
             same = next((known for known in tables if (values[known] == values[role]).all()), None)
             if same is not None:
                 tables[role] = tables[same]
                 continue
-            tables[role] = np.empty((rows, cells, layers + 1))
+            tables[role] = np.empty((rows, cells, values.shape[3]))
             kernels.stage_tables(np.ascontiguousarray(values[role]), self.sets, rows, tables[role])
             if allowed is not None:
                 tables[role][~allowed[:rows]] = 0.0
         if count == 1:
-            kernels.one_stage(wanted, np.ascontiguousarray(tables[FIRST][:, -1]), answer)
+            kernels.one_stage(wanted, np.ascontiguousarray(tables[FIRST][:, -1, 0]), layers, answer)
             return
         linked = isinstance(stages.coupling, Links)
         classes = np.zeros(len(self.sets), dtype=np.int64)
