@@ -281,9 +281,13 @@ def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLib
     start = 0
     for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(types), use_threads=False):
         for name, kept in columns.items():
-            column = batch.column(name)
-            values = column if kept.ndim == 1 else column.flatten()
-            kept[start : start + len(batch)] = np.asarray(values).reshape(len(batch), *kept.shape[1:])
+            column, end = batch.column(name), start + len(batch)
+            if kept.ndim == 1:
+                kept[start:end] = np.asarray(column)
+            else:
+                # As ``flatten`` has it, which first loads all functions of pyarrow.
+                values = np.asarray(column.values).reshape(-1, kept.shape[1])
+                kept[start:end] = values[column.offset : column.offset + len(batch)]
         start += len(batch)
     phases, start = [], 0
     for entry in json.loads(metadata["coralopt.phases"]):

@@ -308,6 +308,19 @@ def layers_above(rows: Array, grid: Array, last: int, out: Array) -> None:
                 out[q, r] = j
 
 
+@_compiled
+def _last_below(grid: Array, value: float) -> int:
+    """Last point of the rising grid that is not above ``value``; numpy's search would take two seconds to compile."""
+    low, end = 0, grid.shape[0]
+    while low + 1 < end:
+        middle = (low + end) // 2
+        if grid[middle] <= value:
+            low = middle
+        else:
+            end = middle
+    return low
+
+
 @_parallel
 def close_pipelines(
     family: NodeSets,
@@ -340,7 +353,7 @@ def close_pipelines(
     for w in numba.prange(wanted.shape[0]):
         m = wanted[w]
         value, kept_a, kept_b, kept_j, kept_r = best[m], -1, -1, 0, 0
-        q = np.searchsorted(grid, value, side="right") - 1
+        q = _last_below(grid, value)
         index, _ = _sublattice(sets[m], links, m)
         codes = index.shape[0]
         for t in range(1, codes - 1):
@@ -355,13 +368,14 @@ def close_pipelines(
                     reached, j = _cross(last_rows[one], chain_rows[other], least, most, falling, value)
                     if j > 0:
                         value, kept_a, kept_b, kept_j, kept_r = reached, a, b, j, r
-                        q = np.searchsorted(grid, value, side="right") - 1
+                        q = _last_below(grid, value)
         if kept_a < 0:
             continue
         # The tables hold values only: walk down again and take the first split that reaches the optimum.
         best[m], stages[m] = value, count
         layers[m, count - 1], rows[m, count - 1] = kept_j, kept_a
-        left, remaining, cell = kept_b, total - kept_j, kept_r
+        # As whole numbers of one type: _split would be compiled for the constants -1 and 0 as well.
+        left, remaining, cell = np.int64(kept_b), total - kept_j, np.int64(kept_r)
         own, made = NodeSets(sets, sizes, links, classes), Chain(tables, shift, linked, falling)
         for k in range(count - 1, 0, -1):
             a, j, b, r = left, remaining, -1, 0
