@@ -375,7 +375,9 @@ def close_pipelines(
         best[m], stages[m] = value, count
         layers[m, count - 1], rows[m, count - 1] = kept_j, kept_a
         # As whole numbers of one type: _split would be compiled for the constants -1 and 0 as well.
-        left, remaining, cell = np.int64(kept_b), total - kept_j, np.int64(kept_r)
+        left: Any = np.int64(kept_b)
+        cell: Any = np.int64(kept_r)
+        remaining = total - kept_j
         own, made = NodeSets(sets, sizes, links, classes), Chain(tables, shift, linked, falling)
         for k in range(count - 1, 0, -1):
             a, j, b, r = left, remaining, -1, 0

@@ -255,11 +255,12 @@ class Family:
         longest_chains = chain.tables[base:].reshape(-1, layers + 1)
         top = min(last.max(initial=0.0), longest_chains[:, :layers].max(initial=0.0))
         grid = np.concatenate([[0.0], top * np.geomspace(GRID_SPAN, 1.0, GRID)])
-        reach = [np.empty((len(grid), len(rows)), dtype=np.int16) for rows in (last, longest_chains)]
-        kernels.layers_above(last, grid, layers - count + 1, reach[0])
-        kernels.layers_above(longest_chains, grid, layers - 1, reach[1])
+        last_reach, chain_reach = (np.empty((len(grid), len(rows)), dtype=np.int16) for rows in (last, longest_chains))
+        kernels.layers_above(last, grid, layers - count + 1, last_reach)
+        kernels.layers_above(longest_chains, grid, layers - 1, chain_reach)
+        reach = grid, last_reach, chain_reach
         of_stages = longest, middle, tables[LAST]
-        kernels.close_pipelines(family, wanted, count, of_stages, chain, (grid, *reach), anchored, answer)
+        kernels.close_pipelines(family, wanted, count, of_stages, chain, reach, anchored, answer)
 
 
 class _Stages:
