@@ -16,6 +16,10 @@ from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups,
 from coralopt.planning.promise.combinations import covers_in_order, least_together
 from coralopt.planning.promise.designs import Designs
 from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.together import TogetherRaces
+from coralopt.planning.promise.workers import Workers
+from coralopt.scenario import load_scenario, scenario_from_mapping
+from coralopt.simulation.groups import GroupPlayer
 from coralopt.types import Floats, Ints
 
 
@@ -122,11 +126,21 @@ def test_the_bound_is_the_cheapest_combination_that_does_not_miss(
             assert bool(raced) == (cheapest < ceiling)
 
 
-@pytest.mark.parametrize(
-    ("requests_s", "windows"), [(0.5, 600.0), (2.0, 500_000 / 1200), (6.0, 500_000 / 3600), (10.0, 120.0)]
-)
+@pytest.mark.parametrize(("requests_s", "windows"), [(0.5, 750_000 / 800), (2.0, 750_000 / 1700), (10.0, 120.0)])
 def test_windows_of_few_requests_are_many(requests_s: float, windows: float) -> None:
     """The searches for designs and for their bound play so many of 600 s; what they cost depends on their requests."""
-    games = SimpleNamespace(rate=lambda tokens_s: requests_s)
-    search = SimpleNamespace(ways={"model": ((0,),)}, groups=[SimpleNamespace(games=games, unit_tokens=1.0)])
-    assert Designs.windows(cast("Designs", search), "model") == pytest.approx(windows)
+    races = SimpleNamespace(requests=lambda model: 600 * requests_s)
+    search = Designs(None, (), (), races, None)  # type: ignore[arg-type]
+    assert search.windows("model") == pytest.approx(windows)
+
+
+@pytest.mark.parametrize(("requests_s", "windows"), [(0.5, 640), (3.3, 320), (5.0, 320), (6.0, 160), (50.0, 160)])
+def test_certificates_of_few_requests_have_more_windows(requests_s: float, windows: int) -> None:
+    """A million requests or fewer, in one of the numbers of windows after which a certificate looks."""
+    tiny = load_scenario("tiny").document
+    demand = {"requests_s": requests_s, "input_tokens": 100, "output_tokens": 100}
+    model = {"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}, "demand": demand}
+    scenario = scenario_from_mapping({**tiny, "models": {"gpt-oss-20b": model}})
+    races = TogetherRaces(scenario, GroupPlayer(scenario), [], Workers(), remember=False)
+    assert races.requests("gpt-oss-20b") == pytest.approx(600 * requests_s)
+    assert races.certified_by("gpt-oss-20b") == windows

@@ -175,16 +175,20 @@ class Groups:
         """Groups of which nothing at all is left to find out."""
         return np.asarray(self.held & (self.most <= np.maximum(self.least, self.doubtful)))
 
-    def cheapest_covers(self, price: Floats, ceiling: float, most: int) -> list[tuple[float, tuple[int, ...]]]:
+    def cheapest_covers(
+        self, price: Floats, ceiling: float, most: int, room: float = 1.0
+    ) -> list[tuple[float, tuple[int, ...]]]:
         """(price, groups) of covers at ``least`` below a price, cheapest first; at most so many, none with a needless group.
 
         Args:
             price: float64 (J,), USD/h.
             ceiling: USD/h.
             most: Covers.
+            room: They hold so many times the demand.
         """
-        rest_price = self.covers(self.least, price)
-        useful = np.flatnonzero((self.least > 0) & (price + rest_price[PARTS - self.least] < ceiling))
+        least = np.floor(self.least / room).astype(np.int64)
+        rest_price = self.covers(least, price)
+        useful = np.flatnonzero((least > 0) & (price + rest_price[PARTS - least] < ceiling))
         covers: list[tuple[float, tuple[int, ...]]] = []
         # (price with the cheapest rest, price, parts to go, groups: positions in ``useful`` that do not fall)
         queue: list[tuple[float, float, int, tuple[int, ...]]] = [(float(rest_price[PARTS]), 0.0, PARTS, ())]
@@ -194,7 +198,7 @@ class Groups:
                 covers.append((cost, tuple(int(useful[k]) for k in chosen)))
                 continue
             items = useful[chosen[-1] if chosen else 0 :]
-            left = np.maximum(rest - self.least[items], 0)
+            left = np.maximum(rest - least[items], 0)
             whole = cost + price[items] + rest_price[left]
             for k in np.flatnonzero(whole < ceiling).tolist():
                 j = int(items[k])

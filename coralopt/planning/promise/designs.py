@@ -16,7 +16,6 @@ import numpy as np
 
 from coralopt.plan import PlannedInstance
 from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
-from coralopt.planning.promise.certificate import WINDOW_S
 from coralopt.planning.promise.cuttings import Cutting
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
@@ -26,12 +25,14 @@ from coralopt.types import Floats, Ints
 MOST_TIMES = 2.0
 #: Covers of one phase looked at at once, and games about the groups of one phase ahead of that, at most.
 MOST_COVERS, GAMES = 60, (12, 90)
+#: Where none of those is left, covers that hold so many times the demand.
+ROOMS = (1.25, 1.5, 2.0, 3.0)
 #: A design that is to hold whatever it costs gets more instances so often, twice as many more each time; and so many groups
 #: with more room are asked whether they hold all.
 RAISES, ROOMIER = 6, 5
-#: Windows that the search for cheaper designs of a model may play on average, and as many for its bound: at least, at most,
-#: and requests of all of them beyond the least. Windows of few requests cost little.
-FEWEST_WINDOWS, MOST_WINDOWS, REQUESTS = 120, 600, 500_000
+#: Windows that the search for cheaper designs of a model may play on average, and as many for its bound: at least, or more
+#: while all of them have so many requests, of which each window counts as some more than it has.
+FEWEST_WINDOWS, REQUESTS, A_WINDOW = 120, 750_000, 500
 #: Games that count as one window; how often what is left of all windows is shared out anew, and what is too little for
 #: another design.
 GAMES_A_WINDOW, ROUNDS, TOO_FEW = 4, 3, 4
@@ -125,28 +126,32 @@ class Designs:
                     beside[p] = rest + sum(costs[q] for q in way if q != p)
         return sum(cheapest.values()), beside
 
-    def search(self) -> None:
-        """Find for each model that asks for a share the cheapest design that holds, if there is any.
+    def search(self, models: Sequence[str] | None = None) -> None:
+        """Find for each model that asks for a share, or of some, the cheapest design that holds, if there is any.
 
         Each gets some design that holds first. Then windows are shared out by what each model's could still cost less, until
         the cheapest of every model is known or the windows are used up.
         """
-        models, workers = self.some_of_each(), self.races.workers
+        models, workers = self.some_of_each(models), self.races.workers
         models = [model for model in models if min(map(self._cost, self._ways(model))) < math.inf]
-        total, open_ = sum(self.windows(model) + self._spent(model) for model in models), models
+        # A window of many requests takes longer than one of few.
+        requests = {model: self._requests(model) for model in self.raced}
+        total = sum(self.windows(model) * each for model, each in requests.items())
+        total += sum(self._spent(model) * requests[model] for model in models)
+        open_ = models
         for _ in range(ROUNDS):
             gain = {model: self.ceiling(model) - min(map(self._bound, self._ways(model))) for model in open_}
-            left = total - sum(map(self._spent, models))
-            share = {model: left * gain[model] / (sum(gain.values()) or 1.0) for model in open_}
+            left = total - sum(self._spent(model) * requests[model] for model in models)
+            share = {model: left / requests[model] * gain[model] / (sum(gain.values()) or 1.0) for model in open_}
             open_ = [model for model in open_ if share[model] >= TOO_FEW]
 
             wanted = [(model, self._spent(model) + share[model]) for model in open_]
             ended = workers.map(lambda one: self._cheaper(*one), wanted)
             open_ = [model for model, known in zip(open_, ended, strict=True) if not known]
 
-    def some_of_each(self) -> list[str]:
+    def some_of_each(self, models: Sequence[str] | None = None) -> list[str]:
         """Find some design of each model that asks for a share, and name these models: nothing is asked of the others."""
-        models = [model for model in self.ways if self._ways(model)]
+        models = [model for model in (self.ways if models is None else models) if self._ways(model)]
         self.races.workers.map(self._first, models)
         return models
 
@@ -171,9 +176,7 @@ class Designs:
 
     def windows(self, model: str) -> float:
         """Windows that the search for cheaper designs of a model may play on average, and those for its bound."""
-        several = [self.groups[p] for p in set(itertools.chain(*self.ways[model]))]
-        each = max(1.0, *(WINDOW_S * groups.games.rate(PARTS * groups.unit_tokens) for groups in several))
-        return min(MOST_WINDOWS, max(FEWEST_WINDOWS, REQUESTS / each))
+        return max(FEWEST_WINDOWS, REQUESTS / self._requests(model))
 
     def _ways(self, model: str) -> list[Way]:
         """Those of a model that asks for a share, in regions that may hold it; none of one of mean requests."""
@@ -190,6 +193,10 @@ class Designs:
         best = self.best(model)
         return MOST_TIMES * min(map(self._cost, self._ways(model))) if best is None else best.price
 
+    def _requests(self, model: str) -> float:
+        """What a window of a model costs, in requests."""
+        return A_WINDOW + self.races.requests(model)
+
     def _spent(self, model: str) -> float:
         """Windows that were asked for the model's sake, games counted in."""
         phases = itertools.chain(*self.ways[model])
@@ -200,18 +207,26 @@ class Designs:
         ways = self._ways(model)
         if all(math.isinf(self._cost(way)) for way in ways):
             # Every phase has groups that hold it, but in different regions.
-            for way in sorted(ways, key=self._bound):
-                for p in way.phases:
-                    tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, games=GAMES[0])
+            self.tighten(model, GAMES[0])
         for way in sorted(ways, key=self._cost):
             if math.isfinite(self._cost(way)) and self._first_of(model, way):
                 return
+
+    def tighten(self, model: str, games: float = GAMES[1]) -> None:
+        """Find out what decides the cheapest covers of a model's phases in each region, in so many games each."""
+        for way in sorted(self._ways(model), key=self._bound):
+            for p in way.phases:
+                tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, games=games)
 
     def _first_of(self, model: str, way: Way) -> bool:
         """The same in one way; whether there was one."""
         covers = [
             [(p, j) for j in self._covers(p, way.region, self._least(p, way.region), 1)[0][1]] for p in way.phases
         ]
+        if (self.usage(tuple(itertools.chain(*covers))) > self.nodes[way.region]).any():
+            # The phases want the same nodes.
+            beside = self._combinations(way, MOST_TIMES * self._cost(way), GAMES[1])
+            covers = [list(cover) for cover in min(beside)[1]] if beside else covers
         for turn in range(RAISES + 1):
             groups = tuple(itertools.chain(*covers))
             if (self.usage(groups) > self.nodes[way.region]).any():
@@ -255,9 +270,11 @@ class Designs:
         while True:
             ceiling = self.ceiling(model) * (1 - PRICE_TOLERANCE)
             open_: list[Combination] = []
-            for way, games in itertools.product(sorted(ways, key=self._cost), GAMES):
+            ways.sort(key=self._cost)
+            looks = itertools.product((1.0,), ways, GAMES), itertools.product(ROOMS, ways, GAMES[:1])
+            for room, way, games in itertools.chain(*looks):
                 left = (most_windows - self._spent(model)) * GAMES_A_WINDOW / len(way.phases)
-                for price, covers in self._combinations(way, ceiling, min(games, left)):
+                for price, covers in self._combinations(way, ceiling, min(games, left), room):
                     groups = tuple(itertools.chain(*covers))
                     tired = any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers)
                     if not tired and self.instances(groups, {}) not in self._raced:
@@ -312,9 +329,11 @@ class Designs:
         groups = self.groups[p]
         return float(groups.covers(groups.least if held else groups.most, self._price(p, region))[PARTS])
 
-    def _covers(self, p: int, region: int, most_usd_h: float, count: int) -> list[tuple[float, tuple[int, ...]]]:
+    def _covers(
+        self, p: int, region: int, most_usd_h: float, count: int, room: float = 1.0
+    ) -> list[tuple[float, tuple[int, ...]]]:
         """Covers of a phase for at most some price, cheapest first."""
-        return self.groups[p].cheapest_covers(self._price(p, region), most_usd_h * (1 + PRICE_TOLERANCE), count)
+        return self.groups[p].cheapest_covers(self._price(p, region), most_usd_h * (1 + PRICE_TOLERANCE), count, room)
 
     def usage(self, groups: Sequence[Place]) -> Ints:
         """int64 (C,): nodes of groups together."""
@@ -341,17 +360,17 @@ class Designs:
         return tuple(instance.model_copy(update={"count": count}) for instance, count in counts.items())
 
     def _combinations(
-        self, way: Way, most_usd_h: float, games: float
+        self, way: Way, most_usd_h: float, games: float, room: float = 1.0
     ) -> list[tuple[float, tuple[tuple[Place, ...], ...]]]:
         """Price and groups of each phase of a way that cover it, where there is room for all of them, for at most a price.
 
-        Of each phase groups are played by themselves first, in so many games at most.
+        Of each phase groups are played by themselves first, in so many games at most; covers hold so many times the demand.
         """
-        spare, room = most_usd_h - self._cost(way), self.nodes[way.region]
+        spare, nodes = most_usd_h - self._cost(way), self.nodes[way.region]
 
         def covers_of(p: int) -> list[tuple[float, tuple[Place, ...], Ints]]:
             tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, spare, games)
-            covers = self._covers(p, way.region, self._least(p, way.region) + spare, MOST_COVERS)
+            covers = self._covers(p, way.region, self._least(p, way.region) + spare, MOST_COVERS, room)
             places = [(cost, tuple((p, j) for j in cover)) for cost, cover in covers]
             return [(cost, cover, self.usage(cover)) for cost, cover in places]
 
@@ -360,7 +379,7 @@ class Designs:
         priced: list[tuple[float, tuple[tuple[Place, ...], ...]]] = []
         for chosen in itertools.product(*self.races.workers.map(covers_of, way.phases)):
             cost = sum(own for own, _, _ in chosen)
-            if cost <= most_usd_h and (sum(usage for _, _, usage in chosen) <= room).all():
+            if cost <= most_usd_h and (sum(usage for _, _, usage in chosen) <= nodes).all():
                 priced.append((cost, tuple(cover for _, cover, _ in chosen)))
         return priced
 

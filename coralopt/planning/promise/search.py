@@ -36,6 +36,7 @@ from coralopt.planning.promise.combinations import least_together
 from coralopt.planning.promise.cuttings import Cutting
 from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.request import PlanRequest
@@ -163,9 +164,13 @@ class PromiseSearch:
         if self._deadline < math.inf:
             self.workers.go_on(self._deadline - time.monotonic())
         self.designs.search()
+        find_of_one_gpu(self.designs)
         self.bound = max(self.bound, self._bound_together())
         self.chosen = self.designs.in_order
         of_designs = self._without(frozenset()) if self.chosen else None
+        if of_designs is None and find_side_by_side(self.designs):
+            self.chosen = self.designs.in_order
+            of_designs = self._without(frozenset())
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], (served, columns)

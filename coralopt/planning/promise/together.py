@@ -24,20 +24,20 @@ from coralopt.simulation.groups import GroupPlayer
 #: First seed of the windows in which the instances of a model are played together.
 TOGETHER_SEED = 1_500_007
 #: Windows after which a plan may be refused where it surely misses, and may pass or be refused where that is unlikely to be
-#: confirmed; and those after which it is decided. A few windows do not tell how rare bad ones are.
-FEWEST_WINDOWS, ENOUGH, MOST_WINDOWS = 3, 12, 80
+#: confirmed. A few windows do not tell how rare bad ones are.
+FEWEST_WINDOWS, ENOUGH = 3, 12
 #: Windows of one race played side by side: some may be played for nothing.
 AT_ONCE = 2
-#: A plan is to be confirmed by a certificate of so many windows. It passes sooner where that is so many standard errors of
-#: the mean from doubt, and fails where that is unlikely, or not so by the last window: of many plans raced the cheapest that
-#: passes is taken, which is the one that had luck.
-CERTIFIED_BY, SURE, UNLIKELY = 160, 2.0, 0.5
+#: A plan is to be confirmed by a certificate of so many windows, or of the most that have at most so many requests. It
+#: passes sooner where that is so many standard errors of the mean from doubt, and fails where that is unlikely, or not so
+#: after this share of the windows: of many plans raced the cheapest that passes is taken, which is the one that had luck.
+CERTIFIED_BY, CERTIFIED_REQUESTS, SURE, UNLIKELY, DECIDED = 160, 1_000_000, 2.0, 0.5, 1 / 2
 #: It passes before so many windows only where it misses fewer than this share of what is allowed: bad windows are rare, and
 #: a dozen good ones say little of them.
 LATE, EARLY = 40, 0.4
 #: Windows after which it is sure that an SLO is missed, where the mean is so many standard errors below the share asked for;
-#: windows after which that is given up.
-FEWEST_TO_MISS, SURE_TO_MISS, MOST_TO_MISS = 5, 2.5, 40
+#: share of the certificate's windows after which that is given up.
+FEWEST_TO_MISS, SURE_TO_MISS, GIVEN_UP = 5, 2.5, 1 / 4
 #: Mean shares that so many times the misses allowed leave, and worse ones, are refused after so many windows.
 HOPELESS = ((1, 5.0), (2, 3.0))
 
@@ -101,14 +101,13 @@ class TogetherRaces:
                 TOGETHER_SEED,
                 FEWEST_WINDOWS,
                 ENOUGH,
-                MOST_WINDOWS,
-                CERTIFIED_BY,
+                (CERTIFIED_BY, CERTIFIED_REQUESTS, DECIDED),
                 SURE,
                 UNLIKELY,
                 LATE,
                 EARLY,
                 HOPELESS,
-                (FEWEST_TO_MISS, SURE_TO_MISS, MOST_TO_MISS),
+                (FEWEST_TO_MISS, SURE_TO_MISS, GIVEN_UP),
                 CONFIDENCE,
             ),
         )
@@ -117,6 +116,16 @@ class TogetherRaces:
         self._outcomes = recalled(self._name, Together.read) if remember else {}
         self._asked: set[str] = set()
         self.windows_of: Counter[str] = Counter()
+
+    def requests(self, model: str) -> float:
+        """Requests of a model in one window."""
+        rates = (
+            phase.demand_tokens_s
+            / max(phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens, 1.0)
+            for phase in self.scenario.model_phases
+            if phase.served == model
+        )
+        return WINDOW_S * max(rates)
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
@@ -153,14 +162,14 @@ class TogetherRaces:
         if target is None:
             return Together(True, {})
         allowed = 1 - target
-        outcome = Together(False, {})
-        for number, shares in self._so_far(instances, allowed):
+        outcome, certified_by = Together(False, {}), self.certified_by(instances[0].model)
+        for number, shares in self._so_far(instances, allowed, round(DECIDED * certified_by)):
             outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
             if any(number >= windows and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
                 return outcome
             if number < FEWEST_WINDOWS:
                 continue
-            limits = [(self._limit(values), _standard_error(values)) for values in shares.values()]
+            limits = [(self._limit(values, certified_by), _standard_error(values)) for values in shares.values()]
             enough = LATE if outcome.least < 1 - EARLY * allowed else ENOUGH
             if number >= enough and all(low - SURE * error >= target for low, error in limits):
                 return replace(outcome, holds=True)
@@ -173,41 +182,48 @@ class TogetherRaces:
         """What holds unless it surely misses."""
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
         assert target is not None
-        outcome = Together(True, {})
-        for number, shares in self._so_far(instances, 1 - target):
+        outcome, most = Together(True, {}), round(GIVEN_UP * self.certified_by(instances[0].model))
+        for number, shares in self._so_far(instances, 1 - target, most):
             outcome = Together(True, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
             if number < FEWEST_TO_MISS:
                 continue
             if any(float(np.mean(v)) + SURE_TO_MISS * _standard_error(v) < target for v in shares.values()):
                 return replace(outcome, holds=False)
-            if number >= MOST_TO_MISS or outcome.least >= target:
+            if outcome.least >= target:
                 break
         return outcome
 
     def _so_far(
-        self, instances: Sequence[PlannedInstance], allowed: float
+        self, instances: Sequence[PlannedInstance], allowed: float, most: int
     ) -> Iterator[tuple[int, Mapping[str, Sequence[float]]]]:
         """Windows so far and, by kind, the share of each; shares far below what may miss count as just that."""
         shares: dict[str, list[float]] = {}
-        for number, window in enumerate(self._windows(instances, 5 * allowed), 1):
+        for number, window in enumerate(self._windows(instances, 5 * allowed, most), 1):
             for kind, share in window.items():
                 shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
             yield number, shares
 
-    def _windows(self, instances: Sequence[PlannedInstance], most_missed: float) -> Iterator[dict[str, float]]:
+    def _windows(
+        self, instances: Sequence[PlannedInstance], most_missed: float, most: int
+    ) -> Iterator[dict[str, float]]:
         """Shares of one window after the other; those after which a race may not end are played side by side."""
-        ends = (0, 1, 2, FEWEST_WINDOWS, *range(FEWEST_WINDOWS + AT_ONCE, MOST_WINDOWS + 1, AT_ONCE), MOST_WINDOWS)
+        ends = (0, 1, 2, FEWEST_WINDOWS, *range(FEWEST_WINDOWS + AT_ONCE, most, AT_ONCE), most)
         for start, end in itertools.pairwise(ends):
-            self.workers.tell(f"windows of {instances[0].model}", start, MOST_WINDOWS)
+            self.workers.tell(f"windows of {instances[0].model}", start, most)
             yield from self.workers.map(
                 lambda number: self.windows.shares(instances, self.windows.window(number), most_missed),
                 range(start, end),
             )
 
-    def _limit(self, values: Sequence[float]) -> float:
-        """Where a certificate of :data:`CERTIFIED_BY` windows like these would place its lower limit."""
-        reach = quantile(CERTIFIED_BY - 1, CONFIDENCE, len(self.scenario.model_phases) * len(CERTIFICATE_LOOKS))
-        return float(np.mean(values) - reach * np.std(values, ddof=1) / math.sqrt(CERTIFIED_BY))
+    def certified_by(self, model: str) -> int:
+        """Windows of the certificate that is to confirm a plan of a model: one of its looks."""
+        few = (look for look in CERTIFICATE_LOOKS if look * self.requests(model) <= CERTIFIED_REQUESTS)
+        return max([CERTIFIED_BY, *few])
+
+    def _limit(self, values: Sequence[float], windows: int) -> float:
+        """Where a certificate of so many windows like these would place its lower limit."""
+        reach = quantile(windows - 1, CONFIDENCE, len(self.scenario.model_phases) * len(CERTIFICATE_LOOKS))
+        return float(np.mean(values) - reach * np.std(values, ddof=1) / math.sqrt(windows))
 
 
 def _standard_error(values: Sequence[float]) -> float:
