@@ -47,6 +47,8 @@ from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats, Ints
 
+#: Games that all phases together may take at least: those of one model may need more than its phases' part.
+FEWEST_GAMES = 2_000
 #: Games a phase after which a search with a ceiling looks whether anything below it is left.
 GAMES_AT_ONCE = 16
 #: Games without any cover after which it is looked whether a single request in an idle pool meets the SLO.
@@ -121,7 +123,7 @@ class PromiseSearch:
         self.bound = 0.0
         self.cut_short, self.unconfirmed = "", tuple[str, ...]()
         # Left for the cheapest covers of phases.
-        self.games: float = MOST_GAMES * len(self.groups)
+        self.games: float = max(FEWEST_GAMES, MOST_GAMES * len(self.groups))
         # Left for groups that the pool has room for.
         self.games_for_room: float = FURTHER * len(self.groups)
 
@@ -310,6 +312,9 @@ class PromiseSearch:
         for several in ways:
             if all(in_vain & set(way) for way in several):
                 raise self._in_vain(min(in_vain & set(several[0])))
+        if unseen:
+            # What holds them was seen late; cheaper groups may, too.
+            self._tighten({p: prices[p] for p in unseen if p not in in_vain})
 
     def _in_vain(self, p: int) -> NoSolutionError:
         """What to say where instances may hold a model phase, and games did not come upon any that do in this pool."""
