@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,8 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coralopt.plan import PlannedInstance
+from coralopt.plan.verify import verify_plan
+from coralopt.planning.coral import plan_scenario
 from coralopt.planning.promise import restricted
 from coralopt.planning.promise.designs import Designs
+from coralopt.planning.promise.together import Together, TogetherRaces
+from coralopt.scenario import load_scenario, scenario_from_mapping
 
 #: Nodes of each configuration that the designs of one model take, cheapest first.
 Usages = list[tuple[int, int]]
@@ -56,3 +62,39 @@ def test_designs_beside_each_other(models: dict[str, Usages], rows: Usages) -> N
     orders = [all_have_room(models, nodes, order) for order in itertools.permutations(models)]
     assert found <= any(orders)
     assert len(models) > 2 or found == any(orders)
+
+
+def test_models_that_hold_on_nodes_of_one_kind_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cheapest covers of phases are of several kinds, all of which fail; each model alone would take both 2xL40S, which
+    only one of them can have."""
+
+    def race(self: TogetherRaces, instances: tuple[PlannedInstance, ...]) -> Together:
+        self.windows_of[instances[0].model] += 1
+        holds = len({name for item in instances for name in item.nodes()}) == 1
+        return Together(holds, {"prefill": 1.0 if holds else 0.98, "decode": 1.0 if holds else 0.9}, 1)
+
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(TogetherRaces, "race", race)
+    monkeypatch.setattr(TogetherRaces, "surely_misses", lambda self, instances: False)
+    document = load_scenario("tiny").document
+    models = {
+        name: {**model, "slo": {**model["slo"], "attainment": 0.99}} for name, model in document["models"].items()
+    }
+    supply = {"1xL40S": 1, "2xL40S": 2, "1xL4": 2, "4xL4": 3}
+    plan = plan_scenario(
+        scenario_from_mapping(
+            {
+                **document,
+                "models": models,
+                "pool": {"regions": {"us-east-2": {"configurations": supply}}},
+                "pruning": {"max_nodes": 1, "memory_ratio": 12},
+            }
+        ),
+        settings={"certify": False},
+    )
+    assert plan.unconfirmed == ()
+    assert {item.model: set(item.nodes()) for item in plan.instances} == {
+        "gpt-oss-20b": {"4xL4"},
+        "phi4-14b": {"2xL40S"},
+    }
+    assert verify_plan(plan).ok

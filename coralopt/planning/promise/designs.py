@@ -262,27 +262,38 @@ class Designs:
         """Look for cheaper designs that hold; whether all were looked at before so many windows were asked for.
 
         Looked at is what is cheapest with one cover of the best design, once for each cover; then what costs about half of
-        what is between the least and the best, and after a failure what costs more.
+        what is between the least and the best, and after a failure what costs more. Covers that fail with several others
+        come again once nothing else is left.
         """
         ways, kept = self._ways(model), set[tuple[tuple[Place, ...], int]]()
         least, farther = min(map(self._cost, ways)), HALFWAY
         failures: dict[tuple[Place, ...], int] = {}
+        patience = 1
         while True:
             ceiling = self.ceiling(model) * (1 - PRICE_TOLERANCE)
             open_: list[Combination] = []
+            left_out = False
             ways.sort(key=self._cost)
             looks = itertools.product((1.0,), ways, GAMES), itertools.product(ROOMS, ways, GAMES[:1])
             for room, way, games in itertools.chain(*looks):
                 left = (most_windows - self._spent(model)) * GAMES_A_WINDOW / len(way.phases)
                 for price, covers in self._combinations(way, ceiling, min(games, left), room):
                     groups = tuple(itertools.chain(*covers))
-                    tired = any(failures.get(cover, 0) >= FAILURES[self._kind(cover)] for cover in covers)
-                    if not tired and self.instances(groups, {}) not in self._raced:
+                    if self.instances(groups, {}) in self._raced:
+                        continue
+                    if any(failures.get(cover, 0) >= patience * FAILURES[self._kind(cover)] for cover in covers):
+                        left_out = True
+                    else:
                         open_.append((price, groups, covers))
                 if open_ or self._spent(model) >= most_windows:
                     break
-            if not open_ or self._spent(model) >= most_windows:
-                return not open_
+            if self._spent(model) >= most_windows:
+                return not open_ and not left_out
+            if not open_:
+                if not left_out:
+                    return True
+                patience *= 2
+                continue
             self.races.workers.tell(f"designs of {model}", int(self._spent(model)), int(most_windows))
             aim = least + farther * (ceiling - least)
             near = self._near_best(model, open_, kept)
