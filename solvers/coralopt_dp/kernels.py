@@ -292,13 +292,12 @@ def one_stage(wanted: Array, stage: Array, total: int, answer: Answer) -> None:
             rows[m, 0] = m
 
 
-@_parallel
+@_compiled
 def layers_above(rows: Array, grid: Array, last: int, out: Array) -> None:
     """``out[q, r]`` = most layers up to ``last`` at which row r of ``rows`` (R, L + 1) is above ``grid[q]``, rising."""
     block = 64
-    for b in numba.prange((rows.shape[0] + block - 1) // block):
-        first, end = b * block, min(rows.shape[0], (b + 1) * block)
-        held = np.full(block, last, np.int64)
+    for first in range(0, rows.shape[0], block):
+        end, held = min(rows.shape[0], first + block), np.full(block, last, np.int64)
         for q in range(grid.shape[0]):
             for r in range(first, end):
                 j = held[r - first]
