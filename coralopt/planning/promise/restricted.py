@@ -8,6 +8,7 @@ round.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -60,11 +61,12 @@ def _cheapest_within(designs: Designs, left: Ints, model: str) -> tuple[int, Int
     """Region and nodes, int64 (C,), of the cheapest design of a model that is known or found in nodes that are left,
     int64 (R, C)."""
     known = [item for item in designs.known if (designs.usage(item.groups) <= left).all(axis=1).any()]
-    price = []
-    for groups, own in zip(designs.groups, designs.price, strict=True):
+    price = list(designs.price)
+    for p in set(itertools.chain(*designs.ways[model])):
+        groups = designs.groups[p]
         usage = groups.games.templates.usage[groups.template].astype(np.int64) * groups.count[:, None]
         fits = np.stack([(usage <= nodes).all(axis=1) for nodes in left], axis=1)
-        price.append(np.where(fits, own, np.inf))
+        price[p] = np.where(fits, price[p], np.inf)
     within = replace(designs, nodes=left, price=price, known=list(known), nearest={})
     try:
         within.tighten(model)

@@ -119,13 +119,7 @@ class TogetherRaces:
 
     def requests(self, model: str) -> float:
         """Requests of a model in one window."""
-        rates = (
-            phase.demand_tokens_s
-            / max(phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens, 1.0)
-            for phase in self.scenario.model_phases
-            if phase.served == model
-        )
-        return WINDOW_S * max(rates)
+        return WINDOW_S * max(phase.requests_s for phase in self.scenario.model_phases if phase.served == model)
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
