@@ -80,6 +80,7 @@ def test_deaths_are_independent(tmp_path: Path, vllm: Path, launched: list[Launc
     until(lambda: len(set(run.pids()) - set(before)) == 2)
     answer = ask(run.url)
     assert answer[2] == 503, answer
+    assert run_cli("launch", "status", "run").returncode == 1, "who starts does not serve yet"
     (tmp_path / "slow").unlink()
     until(lambda: ask(run.url)[2] == 200)
     until(lambda: run_cli("launch", "status", "run").returncode == 0)

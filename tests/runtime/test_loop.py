@@ -273,10 +273,13 @@ def test_the_dead_are_started_again(tmp_path: Path, vllm: Path, launched: list[L
     until(lambda: len(run.pids()) == 3 and not set(victim) & set(run.pids()))
     until(lambda: [item["healthy"] for item in backends(run.url)] == [True, True])
     assert len(set(before) & set(run.pids())) == 1
-    with urllib.request.urlopen(admin(f"{run.url}/router/plan"), timeout=10) as answer:
-        told = json.load(answer)
-    until(lambda: set(told["running"].values()) == {1})
-    assert told["given_up"] == {}
+
+    def followed() -> Any:
+        with urllib.request.urlopen(admin(f"{run.url}/router/plan"), timeout=10) as answer:
+            return json.load(answer)
+
+    until(lambda: set(followed()["running"].values()) == {1})
+    assert followed()["given_up"] == {}
     code, said = run.interrupt()
     assert (code, "died: ended by signal SIGKILL" in said) == (0, True)
 

@@ -158,13 +158,13 @@ class Controller:
         return self._running(), dict(self._given_up)
 
     def _running(self) -> dict[str, int]:
-        """Instance name -> serving instances of which every pipeline is alive."""
+        """Instance name -> instances of which every pipeline lives and gets requests; not those that still start."""
         if self.plan is None or self._starts is None:
             return {}
         definitions, launch = self._starts.definitions, self._starts.launch
-        living = [p for p in self.cluster.running.values() if p.alive]
-        alive = {name for p in living if definitions.get(name := plain_name(p.name)) == p.definition}
-        pipelines = Counter(pipeline.instance for pipeline in launch.pipelines if pipeline.name in alive)
+        serving = [p for p in self.cluster.running.values() if p.alive and routed(p, self.router)]
+        names = {name for p in serving if definitions.get(name := plain_name(p.name)) == p.definition}
+        pipelines = Counter(pipeline.instance for pipeline in launch.pipelines if pipeline.name in names)
         each = {verdict.instance: len(verdict.pipelines) for verdict in launch.verdicts}
         return {item.name: pipelines[item.name] // max(1, each[item.name]) for item in self.plan.instances}
 
