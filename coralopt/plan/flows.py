@@ -18,12 +18,7 @@ MEAN_ROOM = 1e-6
 def cache_gb_s(prefill: ModelPhase) -> float:
     """1e9 bytes/s of KV cache that all requests of a model make and send."""
     sent = prefill.model.kv_bytes(prefill.mean_input_tokens) * (1.0 - prefill.prefix_hit)
-    return sent * requests_s(prefill) / 1e9
-
-
-def requests_s(phase: ModelPhase) -> float:
-    """Requests/s behind the demand of a prefill phase."""
-    return phase.demand_tokens_s / phase.mean_input_tokens
+    return sent * prefill.requests_s / 1e9
 
 
 def is_routed(scenario: ResolvedScenario) -> bool:
@@ -103,7 +98,7 @@ def planned_flows(scenario: ResolvedScenario, model: ModelRoutes, flow: Flow, fa
                     model=prefill.model.name,
                     prefill_region=scenario.regions[r],
                     decode_region=scenario.regions[s],
-                    requests_s=float(share) * factor * requests_s(prefill),
+                    requests_s=float(share) * factor * prefill.requests_s,
                     gb_s=float(share) * factor * cache_gb_s(prefill),
                     usd_h=float(share * Fraction(route.usd_h)) * factor,
                 )

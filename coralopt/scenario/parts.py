@@ -179,6 +179,11 @@ class ModelPhase:
         return self.demand_tokens_s * (1.0 + self.throughput_headroom)
 
     @property
+    def request_tokens(self) -> float:
+        """Tokens of a mean request that this phase counts in its demand; 1 at least, since a simulated request has one."""
+        return max(self.mean_input_tokens if self.phase == "prefill" else self.mean_output_tokens, 1.0)
+
+    @property
     def requests_s(self) -> float:
         """Requests/s behind the demand."""
         return self.demand_tokens_s / (self.mean_input_tokens if self.phase == "prefill" else self.mean_output_tokens)

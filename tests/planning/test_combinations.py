@@ -144,3 +144,14 @@ def test_certificates_of_few_requests_have_more_windows(requests_s: float, windo
     races = TogetherRaces(scenario, GroupPlayer(scenario), [], Workers(), remember=False)
     assert races.requests("gpt-oss-20b") == pytest.approx(600 * requests_s)
     assert races.certified_by("gpt-oss-20b") == windows
+
+
+def test_a_simulated_request_has_a_token_at_least() -> None:
+    """Where answers have half a token on average, windows have as many requests as tokens."""
+    tiny = load_scenario("tiny").document
+    demand = {"requests_s": 8.0, "input_tokens": 100, "output_tokens": 0.5}
+    model = {"slo": {"ttft_ms": 900, "tpot_ms": 30, "attainment": 0.99}, "demand": demand}
+    scenario = scenario_from_mapping({**tiny, "mode": "mixed", "models": {"gpt-oss-20b": model}})
+    assert {phase.phase for phase in scenario.model_phases} == {"mixed"}
+    races = TogetherRaces(scenario, GroupPlayer(scenario), [], Workers(), remember=False)
+    assert races.requests("gpt-oss-20b") == pytest.approx(600 * 4.0)

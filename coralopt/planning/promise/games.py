@@ -130,8 +130,7 @@ class PhaseGames:
 
     def rate(self, tokens_s: float) -> float:
         """Requests/s of so many tokens/s of the phase."""
-        phase = self.phase
-        return tokens_s / max(phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens, 1.0)
+        return tokens_s / self.phase.request_tokens
 
     def too_slow(self) -> Bools:
         """bool (T,): templates on which, though idle, a larger share of prompts than may miss takes longer than the SLO.

@@ -119,7 +119,8 @@ class TogetherRaces:
 
     def requests(self, model: str) -> float:
         """Requests of a model in one window."""
-        return WINDOW_S * max(phase.requests_s for phase in self.scenario.model_phases if phase.served == model)
+        own = [phase for phase in self.scenario.model_phases if phase.served == model]
+        return WINDOW_S * max(phase.demand_tokens_s / phase.request_tokens for phase in own)
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""

@@ -68,10 +68,7 @@ def model_loads(
     sizes: dict[str, float] = {}
     for name in models:
         phases = {item.phase: item for item in scenario.model_phases if item.served == name}
-        wanted = {
-            phase: item.demand_tokens_s / (item.mean_input_tokens if phase == "prefill" else item.mean_output_tokens)
-            for phase, item in phases.items()
-        }
+        wanted = {phase: item.requests_s for phase, item in phases.items()}
         rate = max(wanted.values(), default=0.0)
         if rate <= 0:
             continue

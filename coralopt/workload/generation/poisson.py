@@ -82,8 +82,7 @@ def _first_phases(scenario: ResolvedScenario) -> dict[str, ModelPhase]:
 
 
 def _requests_s(phase: ModelPhase, rate: float | None) -> float:
-    tokens = phase.mean_input_tokens if phase.phase == "prefill" else phase.mean_output_tokens
-    return phase.demand_tokens_s / max(tokens, 1.0) if rate is None else rate
+    return phase.demand_tokens_s / phase.request_tokens if rate is None else rate
 
 
 def _distributions(phase: ModelPhase, length_cv: float | None) -> tuple[LengthDistribution, LengthDistribution]:
