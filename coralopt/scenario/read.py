@@ -109,6 +109,9 @@ _IN_WORDS = {
     "but found another document": "a second document begins here; keep one, without '---'",
 }
 
+#: What libyaml says where its scanner, which is ahead of its events, gives up at a depth that none of our files has.
+_TOO_DEEP_TO_SCAN = "exceeded maximum nesting depth"
+
 
 def _syntax(mistakes: MistakeList, language: str, problem: str, line: int, column: int) -> None:
     mistakes.add((), f"invalid {language} syntax in line {line}, column {column}: {problem}", line=line)
@@ -142,6 +145,8 @@ def _compose(text: str, mistakes: MistakeList) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "unreadable"
+        if problem == _TOO_DEEP_TO_SCAN:
+            raise RecursionError from error
         problem = _IN_WORDS.get(problem, problem)
         _syntax(mistakes, "YAML", problem, mark.line + 1 if mark else 1, mark.column + 1 if mark else 1)
     except yaml.reader.ReaderError as error:
