@@ -34,9 +34,10 @@ from coralopt.planning import (
     prove_bound,
 )
 from coralopt.planning.coral import allocation_problem
-from coralopt.planning.promise import designs, search
+from coralopt.planning.promise import cover_search, designs, search
 from coralopt.planning.promise.capacities import PARTS, Groups, tighten
 from coralopt.planning.promise.columns import GroupColumns, least_price
+from coralopt.planning.promise.cover_search import CoverSearch
 from coralopt.planning.promise.cuttings import even_pipeline
 from coralopt.planning.promise.games import PhaseGames, judge
 from coralopt.planning.promise.together import Together, TogetherRaces
@@ -429,10 +430,9 @@ def test_a_model_for_mean_requests_is_not_raced(plan: Plan) -> None:
 def test_games_that_are_left_go_where_covers_may_still_get_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three phases of 100 games each and 50 to begin with, which two use up: of the other 190 those get 3 : 1, as what they
     may still save. The third needed only 10. Within 1 % of the cost nothing is worth a game."""
-    seek = object.__new__(search.PromiseSearch)
-    seek.gap, seek.ceiling, seek.games, seek.workers = 0.01, math.inf, 300.0, Workers()
     played = [SimpleNamespace(games=SimpleNamespace(played=0)) for _ in range(3)]
-    seek.groups = cast("list[Groups]", played)
+    covers = CoverSearch(cast("list[Groups]", played), [], 0.01, Workers())
+    covers.games = 300.0
     rounds: list[dict[int, float]] = [{}, {}]
 
     def look(p: int, prices: np.ndarray, games: float, in_vain: float) -> tuple[float, float]:
@@ -441,14 +441,13 @@ def test_games_that_are_left_go_where_covers_may_still_get_cheaper(monkeypatch: 
         played[p].games.played += math.ceil(games) if p < 2 else 10
         return [(7.0, 10.0), (9.0, 10.0), (2.0, 10.0)][p] if first else (9.95, 10.0)
 
-    monkeypatch.setattr(search, "MOST_GAMES", 100)
-    monkeypatch.setattr(seek, "least", lambda: 0.0)
-    monkeypatch.setattr(seek, "_search", look)
-    results = seek._tighten({p: np.zeros(1) for p in range(3)})
+    monkeypatch.setattr(cover_search, "MOST_GAMES", 100)
+    monkeypatch.setattr(covers, "tighten_one", look)
+    results = covers.tighten({p: np.zeros(1) for p in range(3)})
     assert rounds == [{0: 50.0, 1: 50.0, 2: 50.0}, {0: 142.5, 1: 47.5}]
     assert results == {0: (9.95, 10.0), 1: (9.95, 10.0), 2: (2.0, 10.0)}
     # Whole games were played.
-    assert seek.games == 190.0 - 143.0 - 48.0
+    assert covers.games == 190.0 - 143.0 - 48.0
 
 
 @pytest.mark.parametrize("windows", [0, 40])
@@ -481,7 +480,7 @@ def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, mon
 def test_games_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With next to no games for the bound there is a certified plan all the same, with a lower bound."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
-    monkeypatch.setattr(search, "MOST_GAMES", 1)
+    monkeypatch.setattr(cover_search, "MOST_GAMES", 1)
     hurried = plan_scenario(small())
     assert hurried.lower_bound_usd_h <= plan.lower_bound_usd_h <= plan.cost_usd_h * (1 + 1e-9)
     assert hurried.cost_usd_h >= plan.lower_bound_usd_h
@@ -803,7 +802,7 @@ def test_where_groups_fail_in_vain_it_is_looked_whether_any_can(
     at any rate and count, which took ten minutes for one model on 64 nodes of one GPU type."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
     monkeypatch.setattr(PhaseGames, "too_slow", lambda self: np.zeros(len(self.templates), dtype=np.bool_))
-    monkeypatch.setattr(search, "IN_VAIN", 5)
+    monkeypatch.setattr(cover_search, "IN_VAIN", 5)
     raced: list[int] = []
     race = PhaseGames._race
     monkeypatch.setattr(PhaseGames, "_race", lambda self, *group: raced.append(1) or race(self, *group))
@@ -819,7 +818,7 @@ def test_a_search_in_vain_ends(further: int, tmp_path: Path, monkeypatch: pytest
     """Idle instances meet the SLO, and whatever is played fails: after so many games, or when all groups were played, the
     search says so."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
-    monkeypatch.setattr(search, "IN_VAIN", 5)
+    monkeypatch.setattr(cover_search, "IN_VAIN", 5)
     monkeypatch.setattr(search, "FURTHER", further)
     monkeypatch.setattr(PhaseGames, "_race", lambda self, *group: ("fails", 0.05, 1))
     monkeypatch.setattr(PhaseGames, "best_share", lambda self, workers: (0.995, "1xL4", 0))
@@ -1030,11 +1029,10 @@ def test_covers_are_closed_in_the_region_where_a_plan_has_them(tmp_path: Path, m
     library, _, warm = request.templates()
     tables = warm.tables_of(request.scenario)
     seek = search.PromiseSearch(request, library, tables, allocation_problem(request.scenario, library, None, tables))
-    served, columns = seek._cheapest(frozenset())
-    seek._tighten_there(served, columns)
-    allocation = served.result.allocation
-    for row, region in zip(allocation.template.tolist(), allocation.region.tolist(), strict=True):
-        for p, _ in columns.groups[row]:
+    plan = seek._cheapest(frozenset())
+    seek._tighten_there(plan)
+    for own, region in zip(plan.chosen, plan.served.result.allocation.region.tolist(), strict=True):
+        for p, _ in own:
             bound, cost = (
                 groups.covers(capacity, seek.designs.price[p][:, region])[PARTS]
                 for groups in [seek.groups[p]]

@@ -13,19 +13,24 @@ from coralopt.allocation import Served
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning.promise import search
 from coralopt.planning.promise.columns import GroupColumns
+from coralopt.planning.promise.cover_search import CoverSearch
+from coralopt.planning.promise.group_plan import GroupPlan
+from coralopt.planning.promise.refusals import Refusals
 from coralopt.planning.promise.search import PromiseSearch
+from coralopt.planning.promise.workers import Workers
 
-COLUMNS = cast("GroupColumns", "columns")
 
-
-def costing(usd_h: float) -> Served:
-    return cast("Served", SimpleNamespace(result=SimpleNamespace(cost_usd_h=usd_h)))
+def costing(usd_h: float) -> GroupPlan:
+    served = cast("Served", SimpleNamespace(result=SimpleNamespace(cost_usd_h=usd_h)))
+    return GroupPlan(served, cast("GroupColumns", "columns"))
 
 
 @pytest.fixture
 def seek() -> PromiseSearch:
     """A search whose steps a test replaces."""
     made = object.__new__(PromiseSearch)
+    in_vain = SimpleNamespace(in_vain=lambda p: NoSolutionError(f"phase {p} in vain", None))
+    made.refusals = cast("Refusals", in_vain)
     made.designs = cast("Any", SimpleNamespace(used_up=False))
     made.unconfirmed = ()
     return made
@@ -50,10 +55,9 @@ def test_the_next_plan_is_the_cheapest_without_a_group(
     fails = {10.0: ([one, two], 0.5, ("a",)), 11.0: ([three], 0.7, ("c",))}
     fails[13.0] = ([], 1.0, ()) if third_holds else ([(0, 4)], least, ("x",))
     plans = {frozenset({one}): 12.0, frozenset({two}): 11.0, frozenset({two, three}): 13.0}
-    monkeypatch.setattr(seek, "_failing", lambda served, _: fails[served.result.cost_usd_h])
-    monkeypatch.setattr(seek, "_without", lambda cuts: (costing(plans[cuts]), COLUMNS) if cuts in plans else None)
-    served, columns = seek._holding(costing(10.0), COLUMNS)
-    assert (served.result.cost_usd_h, columns, seek.unconfirmed) == (found, COLUMNS, unconfirmed)
+    monkeypatch.setattr(seek, "_failing", lambda plan: fails[plan.cost_usd_h])
+    monkeypatch.setattr(seek, "_without", lambda cuts: costing(plans[cuts]) if cuts in plans else None)
+    assert (seek._holding(costing(10.0)).cost_usd_h, seek.unconfirmed) == (found, unconfirmed)
 
 
 def test_a_search_for_room_ends_when_its_games_are_used_up(
@@ -62,6 +66,7 @@ def test_a_search_for_room_ends_when_its_games_are_used_up(
     """100 games are left; each look at what the best of all would take plays 60, most of them of the second phase."""
     games = [SimpleNamespace(games=SimpleNamespace(played=7)) for _ in range(2)]
     seek.groups, seek.games_for_room = cast("Any", games), 100.0
+    seek.covers = CoverSearch(seek.groups, [], 0.0, Workers())
     seek.base, seek.library = cast("Any", None), cast("Any", None)
     looks = []
 
@@ -80,11 +85,10 @@ def test_a_search_for_room_ends_when_its_games_are_used_up(
         ("_ways", lambda designs: []),
         ("_look", lambda *_, **__: None),
         ("_cheapest_by_ways", cheapest),
-        ("_solve", lambda best: None),
-        ("_find_out", find_out),
-        ("_in_vain", lambda p: NoSolutionError(f"phase {p} in vain", None)),
+        ("_solve", lambda best: SimpleNamespace(places=[])),
     ):
         monkeypatch.setattr(seek, name, step)
+    monkeypatch.setattr(seek.covers, "settle", find_out)
     with pytest.raises(NoSolutionError, match="phase 1 in vain"):
         seek._cheapest(frozenset())
     assert (len(looks), seek.games_for_room) == (2, -20.0)
@@ -100,8 +104,7 @@ def test_a_phase_without_any_cover_ends_the_search_only_if_each_way_needs_it(
         return [(1.0, np.inf if p in in_vain else 2.0) for p in phases]
 
     seek.workers = cast("Any", SimpleNamespace(map=each))
-    monkeypatch.setattr(seek, "_tighten", lambda prices: dict.fromkeys(prices, (1.0, np.inf)))
-    monkeypatch.setattr(seek, "_in_vain", lambda p: NoSolutionError(f"phase {p} in vain", None))
+    seek.covers = cast("CoverSearch", SimpleNamespace(tighten=lambda prices: dict.fromkeys(prices, (1.0, np.inf))))
     prices, ways = [np.ones(1)] * 3, [((0,), (1, 2))]
     in_vain |= {0}
     seek._look(prices, ways, may_refuse=False)

@@ -19,54 +19,43 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.allocation import (
-    Allocation,
     AllocationProblem,
     AllocationSearchOptions,
     Served,
     fewest_gpus,
-    request_flows,
     solve_or_serve_less,
 )
-from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioError
+from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.placement import Placement
-from coralopt.plan import PlannedInstance
-from coralopt.planning.promise.capacities import MOST_GAMES, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
+from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
 from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.combinations import least_together
-from coralopt.planning.promise.cuttings import Cutting
+from coralopt.planning.promise.cover_search import FREE_GPU, CoverSearch
 from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.games import PhaseGames
+from coralopt.planning.promise.group_plan import GroupPlan, SingleTemplates
+from coralopt.planning.promise.refusals import Refusals
 from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.stages import StageTables
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer
 from coralopt.templates import TemplateLibrary
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats, Ints
 
-#: Games that all phases together may take at least: those of one model may need more than its phases' part.
-FEWEST_GAMES = 2_000
 #: Games a phase after which a search with a ceiling looks whether anything below it is left.
 GAMES_AT_ONCE = 16
-#: Games without any cover after which it is looked whether a single request in an idle pool meets the SLO.
-IN_VAIN = 40
 #: Further games a phase in search of any cover, and as many in search of groups that the pool has room for.
 FURTHER = 100
 #: Part of the time limit after which models without a design get one before the search for cheaper groups goes on.
 FOR_GROUPS = 0.5
-#: Requests that tell about what is possible at best where there is no time for more.
-FEW = 500
-#: Templates of most throughput whose idle instances are looked at then.
-MOST_IDLE = 50
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
 MOST_BOUNDS, WORTH, MOST_COLUMNS = 5, 1e-3, 20_000
-#: What tells groups that cost nothing apart while they are looked at, USD/h a GPU.
-FREE_GPU = 1e-6
 
 
 class PromiseSearch:
@@ -115,15 +104,18 @@ class PromiseSearch:
         limit = request.solve_options.time_limit
         self._deadline = math.inf if limit is None else time.monotonic() + limit
         self.workers = Workers(request.progress, None if limit is None else limit * FOR_GROUPS)
+        self.refusals = Refusals(scenario, self.groups, base.demand, self.workers)
+        self.singles = SingleTemplates(scenario, library, self.groups, base)
         self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
         # Of designs that cost nothing, those of few GPUs are looked at first, too.
-        apart = [np.where(price == 0, FREE_GPU * self._gpus(p)[:, None], price) for p, price in enumerate(prices)]
+        gpus = [self._gpus(p) for p in range(len(self.groups))]
+        apart = [np.where(price == 0, FREE_GPU * own[:, None], price) for own, price in zip(gpus, prices, strict=True)]
         self.designs = Designs(scenario, self.groups, apart, self.races, base.availability)
+        at_once = math.inf if math.isinf(ceiling) else GAMES_AT_ONCE
+        self.covers = CoverSearch(self.groups, gpus, self.gap, self.workers, at_once, self._check_ceiling)
         self.chosen: list[Design] = []
         self.bound = 0.0
         self.cut_short, self.unconfirmed = "", tuple[str, ...]()
-        # Left for the cheapest covers of phases.
-        self.games: float = max(FEWEST_GAMES, MOST_GAMES * len(self.groups))
         # Left for groups that the pool has room for.
         self.games_for_room: float = FURTHER * len(self.groups)
 
@@ -147,7 +139,7 @@ class PromiseSearch:
                 return plan
             if isinstance(error, KeyboardInterrupt):
                 raise
-            raise self._too_soon() from None
+            raise self.refusals.too_soon(Workers(self.request.progress)) from None
         finally:
             # What was found out is kept, whatever ends the search.
             if self.remember:
@@ -157,12 +149,12 @@ class PromiseSearch:
 
     def _run(self) -> tuple[Served, Mapping[int, Placement]]:
         try:
-            served, columns = self._of_groups()
+            of_groups = self._of_groups()
         except OutOfTimeError:
             # Better some design of each model than cheaper groups, which may serve few requests together.
             self.workers.go_on(self._deadline - time.monotonic())
             self.designs.some_of_each()
-            served, columns = self._of_groups()
+            of_groups = self._of_groups()
         if self._deadline < math.inf:
             self.workers.go_on(self._deadline - time.monotonic())
         self.designs.search()
@@ -175,8 +167,8 @@ class PromiseSearch:
             of_designs = self._without(frozenset())
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
-            self.chosen, of_designs = [], (served, columns)
-        return self._finished(*self._holding(*of_designs))
+            self.chosen, of_designs = [], of_groups
+        return self._served(self._holding(of_designs))
 
     def _bound_together(self) -> float:
         """What no plan costs less than where groups of a model surely miss together, USD/h; less where time is over."""
@@ -192,11 +184,14 @@ class PromiseSearch:
         floor, _ = self.designs.least(costs, least)
         return floor
 
-    def _of_groups(self) -> tuple[Served, GroupColumns]:
-        """The cheapest plan of groups that hold by themselves, and the bound."""
-        served, columns = self._cheapest(frozenset())
-        self.bound = self._bound(served.result.cost_usd_h)
-        return served, columns
+    def _of_groups(self) -> GroupPlan:
+        """The cheapest plan of groups that hold by themselves; finds the bound, too."""
+        plan = self._cheapest(frozenset())
+        self.bound = self._bound(plan.cost_usd_h)
+        return plan
+
+    def _served(self, plan: GroupPlan) -> tuple[Served, Mapping[int, Placement]]:
+        return self.singles.served(plan, self.bound)
 
     def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
         """The cheapest plan of the designs known so far; of other models those that missed least, or, where nothing was
@@ -208,39 +203,18 @@ class PromiseSearch:
         for designs in ([*known, *nearest], known, []):
             self.chosen = designs
             with contextlib.suppress(InfeasibleError, NoSolutionError):
-                served, columns = self._cheapest_by_ways(*self._open(frozenset()))
-                confirmed = self._confirmed(served, columns)
-                self.unconfirmed = tuple(sorted(self.designs.raced - confirmed))
-                return self._finished(served, columns)
+                plan = self._cheapest_by_ways(*self._open(frozenset()))
+                self.unconfirmed = tuple(sorted(self.designs.raced - self._confirmed(plan)))
+                return self._served(plan)
         return None
 
-    def _confirmed(self, served: Served, columns: GroupColumns) -> set[str]:
+    def _confirmed(self, plan: GroupPlan) -> set[str]:
         """Models whose groups in a plan are just those of a design that was seen to hold."""
         of_model: dict[str, set[Place]] = {}
-        for row in served.result.allocation.template.tolist():
-            for place in columns.groups[row]:
-                of_model.setdefault(self.scenario.model_phases[place[0]].served, set()).add(place)
+        for place in plan.places:
+            of_model.setdefault(self.scenario.model_phases[place[0]].served, set()).add(place)
         known = {(design.model, frozenset(design.groups)) for design in self.designs.known}
         return {model for model, places in of_model.items() if (model, frozenset(places)) in known}
-
-    def _too_soon(self) -> NoSolutionError:
-        """What to say where time was over before any plan was known: what is possible for the phases that nothing holds."""
-        workers, lines = Workers(self.request.progress), list[str]()
-        for phase, groups in zip(self.scenario.model_phases, self.groups, strict=True):
-            games = groups.games
-            if games.target is None or not groups.unit_tokens or groups.least.any():
-                continue
-            share, nodes, _ = games.best_share(workers, FEW)
-            lines.append(
-                f"  - {phase.key}: after {games.played} simulations no instances are known that meet {_said(phase)} for "
-                f"{games.target:.2%} of any part of its requests; though idle, {nodes} meets it for {share:.1%}"
-            )
-        first = (
-            "time was over before a plan was known that serves the share of requests asked for within SLO; give it more "
-            "time: what was found out is kept, and the search goes on from there"
-        )
-        without = lines or ["  - every phase has instances that hold it, but the pool has no room for all of these"]
-        return NoSolutionError("\n".join([first, *without]), None)
 
     def least(self) -> float:
         """What no plan of the family costs less than, by what is known so far, USD/h."""
@@ -248,30 +222,31 @@ class PromiseSearch:
         floor, _ = self.designs.least([float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs])
         return max(self.bound, floor)
 
-    def _holding(self, served: Served, columns: GroupColumns) -> tuple[Served, GroupColumns]:
+    def _holding(self, plan: GroupPlan) -> GroupPlan:
         """The first plan whose models hold together, or that which came nearest: from each to the cheapest without one of
         the groups of a model that does not."""
         cuts: frozenset[Place] = frozenset()
-        nearest: tuple[float, Served, GroupColumns] | None = None
+        nearest: tuple[float, GroupPlan] | None = None
         for _ in range(MOST_PLANS):
-            failing, least, models = self._failing(served, columns)
+            failing, least, models = self._failing(plan)
             if nearest is None or not failing or least > nearest[0]:
-                nearest, self.unconfirmed = (least, served, columns), models
-            others = [(cuts | {cut}, *plan) for cut in failing if (plan := self._without(cuts | {cut})) is not None]
+                nearest, self.unconfirmed = (least, plan), models
+            without = [(cuts | {cut}, self._without(cuts | {cut})) for cut in failing]
+            others = [(other_cuts, other) for other_cuts, other in without if other is not None]
             if not others or self.designs.used_up:
                 break
-            cuts, served, columns = min(others, key=lambda other: other[1].result.cost_usd_h)
+            cuts, plan = min(others, key=lambda other: other[1].cost_usd_h)
         assert nearest is not None
-        return nearest[1:]
+        return nearest[1]
 
-    def _without(self, cuts: frozenset[Place]) -> tuple[Served, GroupColumns] | None:
+    def _without(self, cuts: frozenset[Place]) -> GroupPlan | None:
         """The cheapest plan without these groups, ``None`` where there is none."""
         try:
             return self._cheapest(cuts)
         except (InfeasibleError, NoSolutionError):
             return None
 
-    def _cheapest(self, cuts: frozenset[Place]) -> tuple[Served, GroupColumns]:
+    def _cheapest(self, cuts: frozenset[Place]) -> GroupPlan:
         """The cheapest plan at what groups were seen to hold, without those that were cut."""
         prices, designs = self._open(cuts)
         ways = self._ways(designs)
@@ -284,13 +259,13 @@ class PromiseSearch:
                 best = GroupColumns.of(
                     self.base, self.library, self.groups, "most", [price < math.inf for price in prices]
                 )
-                before = [groups.games.played for groups in self.groups]
-                if not self._find_out(self._solve(best), best):
+                before = self.covers.played
+                if not self.covers.settle(self._solve(best).places):
                     raise
-                played = [groups.games.played - games for groups, games in zip(self.groups, before, strict=True)]
-                self.games_for_room -= sum(played)
+                played = self.covers.played - before
+                self.games_for_room -= int(played.sum())
                 if self.games_for_room < 0:
-                    raise self._in_vain(int(np.argmax(played))) from None
+                    raise self.refusals.in_vain(int(np.argmax(played))) from None
 
     def _look(self, prices: Sequence[Floats], ways: Sequence[tuple[tuple[int, ...], ...]], may_refuse: bool) -> None:
         """Find out what decides the cheapest covers of these ways to serve models.
@@ -299,77 +274,24 @@ class PromiseSearch:
             ScenarioError: Not even idle instances meet an SLO for the share of requests asked for.
             NoSolutionError: They do, but no group was seen to.
         """
-        known = self._tighten({p: prices[p] for p in itertools.chain(*itertools.chain(*ways))})
+        known = self.covers.tighten({p: prices[p] for p in itertools.chain(*itertools.chain(*ways))})
         for several in ways if may_refuse else ():
             # Nothing holds, or nothing was seen to hold for long: maybe nothing can.
             for end in (0, 1) if len(several) == 1 else (0,):
                 hopeless = [[p for p in way if math.isinf(known[p][end])] for way in several]
                 if all(hopeless):
-                    self._refuse(hopeless[0][0])
+                    self.refusals.check_slo(hopeless[0][0])
         unseen = [p for p, (low, high) in known.items() if low < high == math.inf]
-        covers = self.workers.map(lambda p: self._search(p, prices[p], FURTHER, FURTHER), unseen)
+        covers = self.workers.map(lambda p: self.covers.tighten_one(p, prices[p], FURTHER, FURTHER), unseen)
         in_vain = {p for p, (_, high) in zip(unseen, covers, strict=True) if math.isinf(high)}
         for several in ways:
             if all(in_vain & set(way) for way in several):
-                raise self._in_vain(min(in_vain & set(several[0])))
+                raise self.refusals.in_vain(min(in_vain & set(several[0])))
         if unseen:
             # What holds them was seen late; cheaper groups may, too.
-            self._tighten({p: prices[p] for p in unseen if p not in in_vain})
+            self.covers.tighten({p: prices[p] for p in unseen if p not in in_vain})
 
-    def _in_vain(self, p: int) -> NoSolutionError:
-        """What to say where instances may hold a model phase, and games did not come upon any that do in this pool."""
-        phase, games = self.scenario.model_phases[p], self.groups[p].games
-        share, nodes, _ = games.best_share(self.workers)
-        rate, sent, better = games.rate(self.base.demand[p]), "", "quicker or more nodes"
-        if phase.phase == "prefill":
-            best, sender = games.best_share_sent(self.workers)
-            sent = f", and with KV caches in time for tpot_ms: {phase.decode_ms:g}, {sender} for {best:.2%}"
-            better += ", or nodes with quicker links"
-        return NoSolutionError(
-            f"{phase.key}: no instances that the pool has room for were seen to meet {_said(phase)} for "
-            f"{games.target or 0:.2%} of {rate:g} requests/s in {games.played} simulations; though idle, {nodes} meets "
-            f"it for {share:.2%}{sent}. Ask for a smaller share or a longer time, or add {better}",
-            None,
-        )
-
-    def _tighten(self, prices: Mapping[int, Floats]) -> dict[int, tuple[float, float]]:
-        """Bound and cost of each phase's cheapest cover, USD/h.
-
-        All searches together may take :data:`MOST_GAMES` games a phase on average. Each phase gets half of that first; then
-        they are shared out by what each cover could still cost less, until all are known or the games are used up.
-        """
-        results = dict.fromkeys(prices, (0.0, math.inf))
-        at_once = math.inf if math.isinf(self.ceiling) else GAMES_AT_ONCE
-        share = dict.fromkeys(results, min(MOST_GAMES / 2, self.games / max(1, len(prices)), at_once))
-        while share:
-            before = {p: self.groups[p].games.played for p in share}
-
-            def search(p: int, games: Mapping[int, float] = share) -> tuple[float, float]:
-                return self._search(p, prices[p], games[p], IN_VAIN)
-
-            results |= zip(share, self.workers.map(search, share), strict=True)
-            if self.ceiling <= self.least() < math.inf:
-                raise NoSolutionError(f"no plan costs less than {self.ceiling:,.4f} USD/h", None)
-            played = {p: self.groups[p].games.played - before[p] for p in share}
-            self.games -= sum(played.values())
-            gain = {p: results[p][1] - results[p][0] for p in share if played[p] >= share[p]}
-            gain = {p: usd_h for p, usd_h in gain.items() if self.gap * results[p][1] < usd_h < math.inf}
-            left = {p: self.games * gain[p] / sum(gain.values()) for p in gain}
-            share = {p: min(games, at_once) for p, games in left.items() if games >= 1}
-        return results
-
-    def _search(self, p: int, prices: Floats, games: float, in_vain: float = math.inf) -> tuple[float, float]:
-        """Bound and cost of one phase's cheapest cover, USD/h; of groups that cost nothing, those of few GPUs come first."""
-        price = np.where(prices == 0, FREE_GPU * self._gpus(p), prices)
-        return tighten(self.groups[p], price, self.gap, self.workers.tell, games=games, in_vain=in_vain)
-
-    def _gpus(self, p: int) -> Ints:
-        """int64 (J,): GPUs of each group of model phase ``p``."""
-        groups, each = self.groups[p], np.array([host.count for host in self.scenario.configurations])
-        usage = self.base.usage[self.library.offsets[p] :][: len(self.library.phases[p])].astype(np.int64)
-        return np.asarray((usage @ each)[groups.template] * groups.count)
-
-    def _cheapest_by_ways(self, prices: Sequence[Floats], designs: Sequence[Design]) -> tuple[Served, GroupColumns]:
+    def _cheapest_by_ways(self, prices: Sequence[Floats], designs: Sequence[Design]) -> GroupPlan:
         """The cheapest plan at what groups were seen to hold, every model served in one way, or by one of its designs.
 
         Raises:
@@ -386,11 +308,11 @@ class PromiseSearch:
                 for way in ways
             )
             combined = heapq.nsmallest(MOST_PLANS, longer)
-        best: tuple[Served, GroupColumns] | None = None
+        best: GroupPlan | None = None
         failure: InfeasibleError | NoSolutionError | None = None
         for cost, phases in combined:
             # Without scarce nodes the first is the best; its reasons are given where nothing can be met.
-            if (best is not None and cost >= best[0].result.cost_usd_h) or (failure is not None and math.isinf(cost)):
+            if (best is not None and cost >= best.cost_usd_h) or (failure is not None and math.isinf(cost)):
                 break
             enough = cost * (1 + self.gap + PRICE_TOLERANCE)
             # Mostly there is room for groups of which each phase has its cheapest cover.
@@ -409,52 +331,22 @@ class PromiseSearch:
                     [design.groups for design in designs],
                 )
                 try:
-                    served = self._solve(columns)
+                    plan = self._solve(columns)
                 except (InfeasibleError, NoSolutionError) as error:
                     if math.isinf(dearer):
                         failure = failure or error
                     continue
-                if best is None or served.result.cost_usd_h < best[0].result.cost_usd_h:
-                    best = served, columns
-                if served.result.cost_usd_h <= enough:
+                if best is None or plan.cost_usd_h < best.cost_usd_h:
+                    best = plan
+                if plan.cost_usd_h <= enough:
                     break
         if best is None:
             assert failure is not None
             raise failure
-        served, columns = best
         gpus = np.array([host.count for host in self.scenario.configurations])
         options = self.request.solve_options
-        result = fewest_gpus(columns.problem, served.result, gpus, self.request.backend, options)
-        return replace(served, result=result), columns
-
-    def _refuse(self, p: int) -> None:
-        """No group of this model phase holds anything: is it the SLO?
-
-        Raises:
-            ScenarioError: On no node so many requests meet it; says how many do at best.
-            NoSolutionError: On some they do, but games refused every group.
-        """
-        phase, groups = self.scenario.model_phases[p], self.groups[p]
-        games = groups.games
-        share, nodes, template = games.best_share(self.workers)
-        if games.target is None or share >= games.target:
-            # There are too few nodes, which the allocation says better, or too few groups were played: those without a
-            # chance are left out, and a large one of the quickest instances likely holds if any does.
-            open_ = np.setdiff1d(groups.template[groups.most > 0], groups.template[groups.least > 0])
-            open_ = open_[np.argsort(-games.templates.throughput[open_], kind="stable")][:MOST_IDLE]
-            groups.most[np.isin(groups.template, games.hopeless(open_.tolist(), self.workers))] = 0
-            for j in np.flatnonzero(groups.template == template)[-1:].tolist():
-                groups.settle(j)
-            if len(groups.most) and not groups.most.any():
-                raise self._in_vain(p)
-            return
-        mistake = Mistake(
-            place=f"models.{self.scenario.model_keys[phase.model.name]}.slo.attainment",
-            problem=f"no node of the pool meets {_said(phase)} for {games.target:.2%} of the requests; "
-            f"at most {share:.2%} meet it, alone on {nodes}",
-            hint=f"ask for less than that, for a larger {' or '.join(_limits(phase))}, or add quicker nodes",
-        )
-        raise ScenarioError(self.scenario.name, [mistake])
+        result = fewest_gpus(best.columns.problem, best.served.result, gpus, self.request.backend, options)
+        return replace(best, served=replace(best.served, result=result))
 
     def _bound(self, cost: float) -> float:
         """A lower bound on every plan of the family, USD/h; groups that decide it are played."""
@@ -478,66 +370,43 @@ class PromiseSearch:
                 self.base, self.library, self.groups, "most", [prices <= ceiling for prices in with_group]
             )
             try:
-                served = self._solve(columns)
+                plan = self._solve(columns)
             except (InfeasibleError, NoSolutionError):
                 # Nothing cheaper than the plan there is, or than what was left out.
                 return max(bound_usd_h, ceiling)
-            before, bound_usd_h = bound_usd_h, max(bound_usd_h, min(ceiling, served.result.bound_usd_h))
+            before, bound_usd_h = bound_usd_h, max(bound_usd_h, min(ceiling, plan.served.result.bound_usd_h))
             if bound_usd_h >= cost * (1 - self.gap) or bound_usd_h < before * (1 + WORTH):
                 break
-            if not self._tighten_there(served, columns) and not self._find_out(served, columns):
+            if not self._tighten_there(plan) and not self.covers.settle(plan.places):
                 break
         return bound_usd_h
 
-    def _tighten_there(self, served: Served, columns: GroupColumns) -> bool:
-        """Find out what decides the covers of phases in the regions where a plan has them; whether anything was played.
+    def _tighten_there(self, plan: GroupPlan) -> bool:
+        """Close covers in the regions where a plan has them; whether anything was played."""
+        regions = plan.served.result.allocation.region.tolist()
+        where = {p: region for own, region in zip(plan.chosen, regions, strict=True) for p, _ in own}
+        return self.covers.tighten_there({p: self.designs.price[p][:, region] for p, region in where.items()})
 
-        What is cheapest anywhere may have no room for other phases of its model beside it.
-        """
-        allocation = served.result.allocation
-        where = {
-            p: region
-            for row, region in zip(allocation.template.tolist(), allocation.region.tolist(), strict=True)
-            for p, _ in columns.groups[row]
-        }
-        before = sum(groups.games.played for groups in self.groups)
-        games = min(MOST_GAMES / 2, self.games / max(1, len(where)))
+    def _check_ceiling(self) -> None:
+        if self.ceiling <= self.least() < math.inf:
+            raise NoSolutionError(f"no plan costs less than {self.ceiling:,.4f} USD/h", None)
 
-        def search(p: int) -> None:
-            self._search(p, self.designs.price[p][:, where[p]], games, 0)
+    def _gpus(self, p: int) -> Ints:
+        """int64 (J,): GPUs of each group of model phase ``p``."""
+        groups, each = self.groups[p], np.array([host.count for host in self.scenario.configurations])
+        usage = self.base.usage[self.library.offsets[p] :][: len(self.library.phases[p])].astype(np.int64)
+        return np.asarray((usage @ each)[groups.template] * groups.count)
 
-        self.workers.map(search, where)
-        played = sum(groups.games.played for groups in self.groups) - before
-        self.games -= played
-        return played > 0
-
-    def _find_out(self, served: Served, columns: GroupColumns) -> bool:
-        """Play the groups of a plan that nothing is known of at the share they take; whether there was any."""
-        unknown: dict[int, list[int]] = {}
-        for row in served.result.allocation.template.tolist():
-            for p, j in columns.groups[row]:
-                if not self.groups[p].known[j]:
-                    unknown.setdefault(p, []).append(j)
-
-        def settle(p: int) -> None:
-            groups = self.groups[p]
-            for j in unknown[p]:
-                self.workers.tell(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
-                groups.settle(j)
-
-        self.workers.map(settle, unknown)
-        return bool(unknown)
-
-    def _failing(self, served: Served, columns: GroupColumns) -> tuple[list[Place], float, tuple[str, ...]]:
+    def _failing(self, plan: GroupPlan) -> tuple[list[Place], float, tuple[str, ...]]:
         """Groups of which one must go, since the instances of a model do not hold together; least share that met; and all
         models of which that is so."""
-        chosen = [columns.groups[row] for row in served.result.allocation.template.tolist()]
+        chosen = plan.chosen
         of_model: dict[str, list[int]] = {}
         for k, own in enumerate(chosen):
             of_model.setdefault(self.scenario.model_phases[own[0][0]].model.name, []).append(k)
 
         def race(rows: Sequence[int]) -> Together:
-            return self.races.race(tuple(instance for k in rows for _, instance in self._instances(served, columns, k)))
+            return self.races.race(tuple(instance for k in rows for _, instance in self.singles.instances(plan, k)))
 
         outcomes = self.workers.map(race, of_model.values())
         failing = {
@@ -546,68 +415,12 @@ class PromiseSearch:
         cuts = [place for k in next(iter(failing.values()), ()) for place in chosen[k]]
         return cuts, min((outcome.least for outcome in outcomes), default=1.0), tuple(sorted(failing))
 
-    def _instances(self, served: Served, columns: GroupColumns, k: int) -> list[tuple[int, PlannedInstance]]:
-        """Row in the library and instances of the k-th column of an allocation, in their region."""
-        allocation = served.result.allocation
-        row, region, times = (int(values[k]) for values in (allocation.template, allocation.region, allocation.count))
-        own_groups = set(columns.groups[row])
-        parts = next((design.parts for design in self.chosen if own_groups <= set(design.groups)), {})
-        placed: list[tuple[int, PlannedInstance]] = []
-        for p, j in columns.groups[row]:
-            own = Cutting(int(self.groups[p].template[j]), int(self.groups[p].count[j]))
-            for part in parts.get((p, j), (own,)):
-                where = {"region": self.scenario.regions[region], "count": times * part.count}
-                instance = self.groups[p].games.instances.of(part.template, part.placement).model_copy(update=where)
-                placed.append((self.library.offsets[p] + part.template, instance))
-        return placed
-
-    def _finished(self, served: Served, columns: GroupColumns) -> tuple[Served, Mapping[int, Placement]]:
-        """The same plan over single templates, and how the nodes of some are cut."""
-        chosen = {place for row in served.result.allocation.template.tolist() for place in columns.groups[row]}
-        placements = {
-            self.library.offsets[p] + part.template: part.placement
-            for design in self.chosen
-            if chosen >= set(design.groups)
-            for (p, _), parts in design.parts.items()
-            for part in parts
-            if part.placement is not None
-        }
-        return self._as_templates(served, columns), placements
-
-    def _as_templates(self, served: Served, columns: GroupColumns) -> Served:
-        """The same plan as an allocation of single templates, checked against the problem over these."""
-        allocation, counts = served.result.allocation, dict[tuple[int, int], int]()
-        for k, region in enumerate(allocation.region.tolist()):
-            for row, instance in self._instances(served, columns, k):
-                counts[row, region] = counts.get((row, region), 0) + instance.count
-        single = Allocation.of(counts)
-        # Requests go where the groups hold them; single templates have room for more at their mean throughput.
-        items = [(t, r, n) for (t, r), n in allocation.to_mapping().items()]
-        flows = request_flows(served.problem, items)
-        served_phases = [p for row in allocation.template.tolist() for p, _ in columns.groups[row]]
-        phases = np.isin(np.arange(len(self.groups)), served_phases)
-        demand = np.where(phases, np.minimum(self.base.demand, served.problem.demand), 0.0)
-        problem = replace(self.base, demand=demand, routes=())
-        cost = float(problem.check(single).objective) + float(sum(flow.usd_h for flow in flows))
-        bound = min(self.bound, cost)
-        result = replace(
-            served.result,
-            allocation=single,
-            cost_usd_h=cost,
-            bound_usd_h=bound,
-            gap=(cost - bound) / cost if cost else 0.0,
-            state=None,
+    def _solve(self, columns: GroupColumns) -> GroupPlan:
+        options = self.request.solve_options
+        served = solve_or_serve_less(
+            columns.problem, "explain", self.request.backend, options, AllocationSearchOptions()
         )
-        return replace(served, result=result, problem=problem, flows=tuple(flows))
-
-    def _solve(self, columns: GroupColumns) -> Served:
-        return solve_or_serve_less(
-            columns.problem,
-            "explain",
-            self.request.backend,
-            self.request.solve_options,
-            AllocationSearchOptions(),
-        )
+        return GroupPlan(served, columns, self.chosen)
 
     def _open(self, cuts: frozenset[Place]) -> tuple[list[Floats], list[Design]]:
         """Prices of groups that may stand by themselves, infinite for others and for those that were cut; designs.
@@ -631,17 +444,6 @@ class PromiseSearch:
         """Ways of the models that have none of these designs."""
         designed = {design.model for design in designs}
         return [ways for model, ways in self.designs.ways.items() if model not in designed]
-
-
-def _limits(phase: ModelPhase) -> dict[str, float]:
-    """What the scenario calls the SLOs of a phase -> ms."""
-    slo_ms = {"ttft_ms": phase.prefill_ms, "tpot_ms": phase.decode_ms}
-    names = {"prefill": ("ttft_ms",), "decode": ("tpot_ms",), "mixed": tuple(slo_ms)}[phase.phase]
-    return {name: slo_ms[name] for name in names}
-
-
-def _said(phase: ModelPhase) -> str:
-    return " and ".join(f"{name}: {ms:g}" for name, ms in _limits(phase).items())
 
 
 def _smallest(values: Floats, count: int) -> float:
