@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-#: Numbers of windows after which it is looked whether more are needed.
-LOOKS = (20, 40, 80, 160, 320, 640)
+#: Numbers of windows after which it is looked whether more are needed; further ones for models of few requests, whose
+#: windows say little each.
+LOOKS, FURTHER_LOOKS = (20, 40, 80, 160, 320, 640), (1280, 2560)
 
 
 class _Part(BaseModel):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
+from coralopt.planning.promise.certificate import looks_of
 from coralopt.planning.promise.combinations import covers_in_order, least_together
 from coralopt.planning.promise.designs import Designs
 from coralopt.planning.promise.games import PhaseGames
@@ -134,7 +135,9 @@ def test_windows_of_few_requests_are_many(requests_s: float, windows: float) -> 
     assert search.windows("model") == pytest.approx(windows)
 
 
-@pytest.mark.parametrize(("requests_s", "windows"), [(0.5, 640), (3.3, 320), (5.0, 320), (6.0, 160), (50.0, 160)])
+@pytest.mark.parametrize(
+    ("requests_s", "windows"), [(0.5, 2560), (1.0, 1280), (2.0, 640), (3.3, 320), (6.0, 160), (50.0, 160)]
+)
 def test_certificates_of_few_requests_have_more_windows(requests_s: float, windows: int) -> None:
     """A million requests or fewer, in one of the numbers of windows after which a certificate looks."""
     tiny = load_scenario("tiny").document
@@ -144,6 +147,7 @@ def test_certificates_of_few_requests_have_more_windows(requests_s: float, windo
     races = TogetherRaces(scenario, GroupPlayer(scenario), [], Workers(), remember=False)
     assert races.requests("gpt-oss-20b") == pytest.approx(600 * requests_s)
     assert races.certified_by("gpt-oss-20b") == windows
+    assert looks_of(scenario)[-1] == max(640, windows)
 
 
 def test_a_simulated_request_has_a_token_at_least() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from coralopt.errors import OptionError
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
-from coralopt.plan.certificate import LOOKS
+from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS
 from coralopt.plan.document import share_of
 from coralopt.plan.verify.certified import certified
 from coralopt.planning.promise.workers import Workers
@@ -27,6 +27,8 @@ FIRST_SEED = 2_000_003
 #: Seconds of arrivals of one replication.
 WINDOW_S = 600.0
 CONFIDENCE = 0.95
+#: Requests of a model in all windows up to which there are further looks.
+FEW_REQUESTS = 1_000_000
 #: Seed and seconds of arrivals of the one window that says what to expect of a plan without a certificate.
 GLANCE_SEED, GLANCE_S = 1_900_009, 120.0
 
@@ -100,12 +102,30 @@ class Replications:
             self._windows.clear()
 
 
+def requests_in_window(scenario: ResolvedScenario, model: str) -> float:
+    """Requests of a model in one window."""
+    own = [phase for phase in scenario.model_phases if model in (phase.model.name, phase.served)]
+    return WINDOW_S * max((phase.demand_tokens_s / phase.request_tokens for phase in own), default=0.0)
+
+
+def looks_of(scenario: ResolvedScenario) -> tuple[int, ...]:
+    """Windows after which a certificate looks whether more are needed: further ones where some model has few requests."""
+    phases = (phase for phase in scenario.model_phases if phase.attainment is not None and phase.demand_tokens_s > 0)
+    last = max((last_look(scenario, phase.served) for phase in phases), default=LOOKS[-1])
+    return LOOKS + tuple(look for look in FURTHER_LOOKS if look <= last)
+
+
+def last_look(scenario: ResolvedScenario, model: str) -> int:
+    """Windows that a model is played in at most."""
+    requests = requests_in_window(scenario, model)
+    return max([LOOKS[-1], *(look for look in FURTHER_LOOKS if look * requests <= FEW_REQUESTS)])
+
+
 def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None = None) -> Certificate:
     """Play windows of fresh requests against a plan until every SLO is confirmed or one is refuted.
 
-    Models whose SLOs are all told of need no further windows. Looks are taken after so many windows as
-    :data:`coralopt.plan.certificate.LOOKS` says; looks and SLOs share the error, so that all that is confirmed is so at
-    :data:`CONFIDENCE` together.
+    Models whose SLOs are all told of need no further windows. Looks are taken after so many windows as :func:`looks_of`
+    says; looks and SLOs share the error, so that all that is confirmed is so at :data:`CONFIDENCE` together.
 
     Args:
         plan: The plan; models planned for mean requests are played and judged against nothing.
@@ -123,17 +143,20 @@ def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None 
     windows, workers = Replications(plan.resolved, first_seed), Workers(progress)
     shares: Shares = {}
     phases: tuple[CertifiedPhase, ...] = ()
-    models = _models(plan)
-    for looks in itertools.pairwise((0, *LOOKS)):
-        wanted = [(number, model) for number in range(*looks) for model in models]
+    models, looks = _models(plan), looks_of(plan.resolved)
+    last = {model: last_look(plan.resolved, model) for model in models}
+    for before, look in itertools.pairwise((0, *looks)):
+        wanted = [(number, model) for number in range(before, look) for model in models]
         windows.add(plan, wanted, shares, workers, "windows of fresh requests")
         windows.forget()
-        phases = certified(plan, shares, CONFIDENCE, LOOKS)
-        models = tuple(dict.fromkeys(phase.model for phase in phases if phase.verdict == "open"))
+        phases = certified(plan, shares, CONFIDENCE, looks)
+        models = tuple(
+            dict.fromkeys(phase.model for phase in phases if phase.verdict == "open" and last[phase.model] > look)
+        )
         if not models or any(phase.verdict == "refuted" for phase in phases):
             break
     return Certificate(
-        first_seed=first_seed, window_s=windows.window_s, confidence=CONFIDENCE, looks=LOOKS, phases=phases
+        first_seed=first_seed, window_s=windows.window_s, confidence=CONFIDENCE, looks=looks, phases=phases
     )
 
 

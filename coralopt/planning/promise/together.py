@@ -13,9 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coralopt.plan import PlannedInstance
-from coralopt.plan.certificate import LOOKS as CERTIFICATE_LOOKS
-from coralopt.plan.certificate import quantile
-from coralopt.planning.promise.certificate import CONFIDENCE, WINDOW_S, Replications
+from coralopt.plan.certificate import LOOKS, quantile
+from coralopt.planning.promise.certificate import (
+    CONFIDENCE,
+    FEW_REQUESTS,
+    WINDOW_S,
+    Replications,
+    looks_of,
+    requests_in_window,
+)
 from coralopt.planning.promise.memory import keep, recalled
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
@@ -23,15 +29,18 @@ from coralopt.simulation.groups import GroupPlayer
 
 #: First seed of the windows in which the instances of a model are played together.
 TOGETHER_SEED = 1_500_007
+#: Windows of fewer requests count as one only together: a handful of misses among a few hundred says little.
+REQUESTS_TO_TELL = 1_000
 #: Windows after which a plan may be refused where it surely misses, and may pass or be refused where that is unlikely to be
 #: confirmed. A few windows do not tell how rare bad ones are.
 FEWEST_WINDOWS, ENOUGH = 3, 12
 #: Windows of one race played side by side: some may be played for nothing.
 AT_ONCE = 2
-#: A plan is to be confirmed by a certificate of so many windows, or of the most that have at most so many requests. It
-#: passes sooner where that is so many standard errors of the mean from doubt, and fails where that is unlikely, or not so
-#: after this share of the windows: of many plans raced the cheapest that passes is taken, which is the one that had luck.
-CERTIFIED_BY, CERTIFIED_REQUESTS, SURE, UNLIKELY, DECIDED = 160, 1_000_000, 2.0, 0.5, 1 / 2
+#: A plan is to be confirmed by a certificate of so many windows, or of the most that have few requests. It passes sooner
+#: where that is so many standard errors of the mean from doubt, and fails where that is unlikely, or not so after this share
+#: of the windows without further ones: of many plans raced the cheapest that passes is taken, which is the one that had
+#: luck.
+CERTIFIED_BY, SURE, UNLIKELY, DECIDED = 160, 2.0, 0.5, 1 / 2
 #: It passes before so many windows only where it misses fewer than this share of what is allowed: bad windows are rare, and
 #: a dozen good ones say little of them.
 LATE, EARLY = 40, 0.4
@@ -91,6 +100,7 @@ class TogetherRaces:
         remember: bool = True,
     ) -> None:
         self.scenario, self.workers = scenario, workers
+        self._looks = looks_of(scenario)
         self.windows = Replications(scenario, TOGETHER_SEED, player=player)
         facts = (
             tuple(digests),
@@ -99,9 +109,9 @@ class TogetherRaces:
             (
                 WINDOW_S,
                 TOGETHER_SEED,
-                FEWEST_WINDOWS,
+                (FEWEST_WINDOWS, REQUESTS_TO_TELL),
                 ENOUGH,
-                (CERTIFIED_BY, CERTIFIED_REQUESTS, DECIDED),
+                (CERTIFIED_BY, FEW_REQUESTS, DECIDED, self._looks),
                 SURE,
                 UNLIKELY,
                 LATE,
@@ -119,8 +129,7 @@ class TogetherRaces:
 
     def requests(self, model: str) -> float:
         """Requests of a model in one window."""
-        own = [phase for phase in self.scenario.model_phases if phase.served == model]
-        return WINDOW_S * max(phase.demand_tokens_s / phase.request_tokens for phase in own)
+        return requests_in_window(self.scenario, model)
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
@@ -156,19 +165,19 @@ class TogetherRaces:
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
         if target is None:
             return Together(True, {})
-        allowed = 1 - target
+        allowed, each = 1 - target, self._windows_to_tell(instances[0].model)
         outcome, certified_by = Together(False, {}), self.certified_by(instances[0].model)
-        for number, shares in self._so_far(instances, allowed, round(DECIDED * certified_by)):
+        for number, shares in self._so_far(instances, allowed, min(round(DECIDED * certified_by), LOOKS[-1])):
             outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
-            if any(number >= windows and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
+            if any(number >= windows * each and outcome.least < 1 - times * allowed for windows, times in HOPELESS):
                 return outcome
-            if number < FEWEST_WINDOWS:
+            if number < FEWEST_WINDOWS * each:
                 continue
             limits = [(self._limit(values, certified_by), _standard_error(values)) for values in shares.values()]
             enough = LATE if outcome.least < 1 - EARLY * allowed else ENOUGH
-            if number >= enough and all(low - SURE * error >= target for low, error in limits):
+            if number >= enough * each and all(low - SURE * error >= target for low, error in limits):
                 return replace(outcome, holds=True)
-            unlikely = number >= ENOUGH and any(low + UNLIKELY * error < target for low, error in limits)
+            unlikely = number >= ENOUGH * each and any(low + UNLIKELY * error < target for low, error in limits)
             if unlikely or any(float(np.mean(v)) + SURE * _standard_error(v) < target for v in shares.values()):
                 return outcome
         return outcome
@@ -177,10 +186,12 @@ class TogetherRaces:
         """What holds unless it surely misses."""
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
         assert target is not None
-        outcome, most = Together(True, {}), round(GIVEN_UP * self.certified_by(instances[0].model))
+        model = instances[0].model
+        outcome, most = Together(True, {}), min(round(GIVEN_UP * self.certified_by(model)), CERTIFIED_BY)
+        fewest = FEWEST_TO_MISS * self._windows_to_tell(model)
         for number, shares in self._so_far(instances, 1 - target, most):
             outcome = Together(True, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
-            if number < FEWEST_TO_MISS:
+            if number < fewest:
                 continue
             if any(float(np.mean(v)) + SURE_TO_MISS * _standard_error(v) < target for v in shares.values()):
                 return replace(outcome, holds=False)
@@ -193,9 +204,10 @@ class TogetherRaces:
     ) -> Iterator[tuple[int, Mapping[str, Sequence[float]]]]:
         """Windows so far and, by kind, the share of each; shares far below what may miss count as just that."""
         shares: dict[str, list[float]] = {}
-        for number, window in enumerate(self._windows(instances, 5 * allowed, most), 1):
+        misses = allowed * self._windows_to_tell(instances[0].model)
+        for number, window in enumerate(self._windows(instances, 5 * misses, most), 1):
             for kind, share in window.items():
-                shares.setdefault(kind, []).append(max(share, 1 - 6 * allowed))
+                shares.setdefault(kind, []).append(max(share, 1 - 6 * misses))
             yield number, shares
 
     def _windows(
@@ -212,12 +224,16 @@ class TogetherRaces:
 
     def certified_by(self, model: str) -> int:
         """Windows of the certificate that is to confirm a plan of a model: one of its looks."""
-        few = (look for look in CERTIFICATE_LOOKS if look * self.requests(model) <= CERTIFIED_REQUESTS)
+        few = (look for look in self._looks if look * self.requests(model) <= FEW_REQUESTS)
         return max([CERTIFIED_BY, *few])
+
+    def _windows_to_tell(self, model: str) -> int:
+        """Windows of a model that count as one."""
+        return max(1, math.ceil(REQUESTS_TO_TELL / max(self.requests(model), 1.0)))
 
     def _limit(self, values: Sequence[float], windows: int) -> float:
         """Where a certificate of so many windows like these would place its lower limit."""
-        reach = quantile(windows - 1, CONFIDENCE, len(self.scenario.model_phases) * len(CERTIFICATE_LOOKS))
+        reach = quantile(windows - 1, CONFIDENCE, len(self.scenario.model_phases) * len(self._looks))
         return float(np.mean(values) - reach * np.std(values, ddof=1) / math.sqrt(windows))
 
 
