@@ -184,6 +184,11 @@ class ModelPhase:
         return max(self.mean_input_tokens if self.phase == "prefill" else self.mean_output_tokens, 1.0)
 
     @property
+    def simulated_requests_s(self) -> float:
+        """Requests/s whose tokens make the demand where each has one at least."""
+        return self.demand_tokens_s / self.request_tokens
+
+    @property
     def requests_s(self) -> float:
         """Requests/s behind the demand."""
         return self.demand_tokens_s / (self.mean_input_tokens if self.phase == "prefill" else self.mean_output_tokens)

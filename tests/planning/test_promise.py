@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -397,6 +397,14 @@ def test_columns_of_groups_by_hand(kind: Literal["most", "least"]) -> None:
     assert [item.name for item in problem.side_constraints] == (["nodes"] if kind == "most" else ["lost", "nodes"])
 
 
+def races_of(plan: Plan, share: Callable[[int], float], monkeypatch: pytest.MonkeyPatch) -> TogetherRaces:
+    """Races in whose windows, by number, this share of the first tokens is in time."""
+    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
+    monkeypatch.setattr(races.windows, "window", lambda number: number)
+    monkeypatch.setattr(races.windows, "shares", lambda instances, number, most: {"prefill": share(number)})
+    return races
+
+
 @pytest.mark.parametrize(
     ("good", "then", "windows", "holds"),
     # Few misses pass after a dozen windows; half of what is allowed only if the other windows are alike.
@@ -407,15 +415,9 @@ def test_a_dozen_good_windows_are_enough_only_where_few_miss(
 ) -> None:
     """Windows differ by 0.1 %, and from the 14th on may be worse."""
     monkeypatch.setattr(together, "REQUESTS_TO_TELL", 1)
-    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
     rng = np.random.default_rng(1)
     noise = rng.normal(0.0, 1e-3, 60)
-    monkeypatch.setattr(races.windows, "window", lambda number: number)
-    monkeypatch.setattr(
-        races.windows,
-        "shares",
-        lambda instances, number, most: {"prefill": (good if number < 13 else then) + noise[number]},
-    )
+    races = races_of(plan, lambda number: (good if number < 13 else then) + noise[number], monkeypatch)
     outcome = races.race(plan.instances)
     assert outcome.holds == holds
     assert outcome.windows == (windows or outcome.windows)
@@ -428,14 +430,8 @@ def test_windows_of_few_requests_count_as_one_together(
     """A dozen windows with 98.7 % and then 99.4 % of 600 requests each: five count as one, so that sixty tell. A design that
     meets 99.2 % of 0.34 requests/s was dropped after twelve, and a plan cost a third more."""
     monkeypatch.setattr(together, "REQUESTS_TO_TELL", requests_to_tell)
-    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
     noise = np.random.default_rng(1).normal(0.0, 7e-3, 400)
-    monkeypatch.setattr(races.windows, "window", lambda number: number)
-    monkeypatch.setattr(
-        races.windows,
-        "shares",
-        lambda instances, number, most: {"prefill": (0.987 if number < 12 else 0.994) + noise[number]},
-    )
+    races = races_of(plan, lambda number: (0.987 if number < 12 else 0.994) + noise[number], monkeypatch)
     assert races.race(plan.instances).holds == holds
 
 
@@ -940,17 +936,13 @@ def test_a_bad_window_among_the_first_is_no_reason_to_refuse(
 ) -> None:
     """One window of thirty misses six times what is allowed, the fourth first: 99.7 % are met on the mean. One that misses
     twenty times that is refused on sight."""
-    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
     noise = np.random.default_rng(1).normal(0.0, 5e-4, 90)
-    monkeypatch.setattr(races.windows, "window", lambda number: number)
-    monkeypatch.setattr(
-        races.windows,
-        "shares",
-        lambda instances, number, most: {
-            "prefill": (bad if number == (0 if bad < 0.9 else 3) or (number > 3 and number % 30 == 3) else 0.999)
-            + noise[number]
-        },
-    )
+
+    def share(number: int) -> float:
+        is_bad = number == (0 if bad < 0.9 else 3) or (number > 3 and number % 30 == 3)
+        return (bad if is_bad else 0.999) + noise[number]
+
+    races = races_of(plan, share, monkeypatch)
     assert races.race(plan.instances).holds == holds
 
 
@@ -1006,11 +998,7 @@ def test_what_surely_misses(
     share: float, misses: bool, windows: int, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows differ by 0.05 %, up and down in turn; the answer is remembered beside that of the race."""
-    races = TogetherRaces(plan.resolved, GroupPlayer(plan.resolved), [], Workers(), remember=False)
-    monkeypatch.setattr(races.windows, "window", lambda number: number)
-    monkeypatch.setattr(
-        races.windows, "shares", lambda instances, number, most: {"prefill": share + (5e-4 if number % 2 else -5e-4)}
-    )
+    races = races_of(plan, lambda number: share + (5e-4 if number % 2 else -5e-4), monkeypatch)
     assert races.surely_misses(plan.instances) == misses
     assert races.windows_of[plan.instances[0].model] == windows
     assert races.surely_misses(plan.instances) == misses

@@ -105,7 +105,7 @@ class Replications:
 def requests_in_window(scenario: ResolvedScenario, model: str) -> float:
     """Requests of a model in one window."""
     own = [phase for phase in scenario.model_phases if model in (phase.model.name, phase.served)]
-    return WINDOW_S * max((phase.demand_tokens_s / phase.request_tokens for phase in own), default=0.0)
+    return WINDOW_S * max((phase.simulated_requests_s for phase in own), default=0.0)
 
 
 def looks_of(scenario: ResolvedScenario) -> tuple[int, ...]:
@@ -115,10 +115,11 @@ def looks_of(scenario: ResolvedScenario) -> tuple[int, ...]:
     return LOOKS + tuple(look for look in FURTHER_LOOKS if look <= last)
 
 
-def last_look(scenario: ResolvedScenario, model: str) -> int:
-    """Windows that a model is played in at most."""
+def last_look(scenario: ResolvedScenario, model: str, fewest: int = LOOKS[-1]) -> int:
+    """Windows of the last look that has few requests of a model, or so many where that is more; those that a certificate
+    plays the model in at most."""
     requests = requests_in_window(scenario, model)
-    return max([LOOKS[-1], *(look for look in FURTHER_LOOKS if look * requests <= FEW_REQUESTS)])
+    return max([fewest, *(look for look in LOOKS + FURTHER_LOOKS if look * requests <= FEW_REQUESTS)])
 
 
 def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None = None) -> Certificate:

@@ -111,11 +111,11 @@ class CoverSearch:
             if not self.groups[p].known[j]:
                 unknown.setdefault(p, []).append(j)
 
-        def settle(p: int) -> None:
+        def find_out(p: int) -> None:
             groups = self.groups[p]
             for j in unknown[p]:
                 self.workers.tell(f"capacities of {groups.games.phase.key}", groups.games.played, 0)
                 groups.settle(j)
 
-        self.workers.map(settle, unknown)
+        self.workers.map(find_out, unknown)
         return bool(unknown)

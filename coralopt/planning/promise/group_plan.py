@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -38,12 +39,12 @@ class GroupPlan:
         """What the plan costs, USD/h."""
         return self.served.result.cost_usd_h
 
-    @property
+    @cached_property
     def chosen(self) -> list[tuple[Place, ...]]:
         """The groups of each column that the allocation has."""
         return [self.columns.groups[column] for column in self.served.result.allocation.template.tolist()]
 
-    @property
+    @cached_property
     def places(self) -> list[Place]:
         """All of these groups."""
         return list(itertools.chain(*self.chosen))

@@ -15,7 +15,7 @@ from coralopt.types import Floats
 
 #: Requests that tell about what is possible at best where there is no time for more.
 FEW = 500
-#: Templates of most throughput whose idle instances are looked at then.
+#: Templates of most throughput whose idle instances are looked at where no group holds.
 MOST_IDLE = 50
 
 

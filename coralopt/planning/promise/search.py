@@ -168,7 +168,7 @@ class PromiseSearch:
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], of_groups
-        return self._served(self._holding(of_designs))
+        return self.singles.served(self._holding(of_designs), self.bound)
 
     def _bound_together(self) -> float:
         """What no plan costs less than where groups of a model surely miss together, USD/h; less where time is over."""
@@ -190,9 +190,6 @@ class PromiseSearch:
         self.bound = self._bound(plan.cost_usd_h)
         return plan
 
-    def _served(self, plan: GroupPlan) -> tuple[Served, Mapping[int, Placement]]:
-        return self.singles.served(plan, self.bound)
-
     def _known_by_now(self) -> tuple[Served, Mapping[int, Placement]] | None:
         """The cheapest plan of the designs known so far; of other models those that missed least, or, where nothing was
         played together yet, groups that hold by themselves."""
@@ -205,7 +202,7 @@ class PromiseSearch:
             with contextlib.suppress(InfeasibleError, NoSolutionError):
                 plan = self._cheapest_by_ways(*self._open(frozenset()))
                 self.unconfirmed = tuple(sorted(self.designs.raced - self._confirmed(plan)))
-                return self._served(plan)
+                return self.singles.served(plan, self.bound)
         return None
 
     def _confirmed(self, plan: GroupPlan) -> set[str]:

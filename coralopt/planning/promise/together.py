@@ -19,6 +19,7 @@ from coralopt.planning.promise.certificate import (
     FEW_REQUESTS,
     WINDOW_S,
     Replications,
+    last_look,
     looks_of,
     requests_in_window,
 )
@@ -224,8 +225,7 @@ class TogetherRaces:
 
     def certified_by(self, model: str) -> int:
         """Windows of the certificate that is to confirm a plan of a model: one of its looks."""
-        few = (look for look in self._looks if look * self.requests(model) <= FEW_REQUESTS)
-        return max([CERTIFIED_BY, *few])
+        return last_look(self.scenario, model, CERTIFIED_BY)
 
     def _windows_to_tell(self, model: str) -> int:
         """Windows of a model that count as one."""

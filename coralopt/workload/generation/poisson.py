@@ -82,7 +82,7 @@ def _first_phases(scenario: ResolvedScenario) -> dict[str, ModelPhase]:
 
 
 def _requests_s(phase: ModelPhase, rate: float | None) -> float:
-    return phase.demand_tokens_s / phase.request_tokens if rate is None else rate
+    return phase.simulated_requests_s if rate is None else rate
 
 
 def _distributions(phase: ModelPhase, length_cv: float | None) -> tuple[LengthDistribution, LengthDistribution]:
