@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from coralopt.catalog import models, node_configurations
-from coralopt.scenario.parts import SERVING_PRESETS
+from coralopt.scenario.facts.serving import SERVING_PRESETS
 from coralopt.throughput.layer_times import mixed_ms
 from coralopt.throughput.nodes import prompt_passes
 from coralopt.throughput.silicon import SiliconSource

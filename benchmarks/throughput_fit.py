@@ -23,7 +23,7 @@ import numpy as np
 from coralopt.catalog import models, node_configurations
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
-from coralopt.scenario.parts import SERVING_PRESETS
+from coralopt.scenario.facts.serving import SERVING_PRESETS
 from coralopt.throughput.build import measured_times
 from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.throughput.roofline import Efficiency, Link, efficiency_of, head_ms, layer_ms

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from benchmarks.fidelity.rows import Row
 from benchmarks.host_time import closed_loops
 from coralopt import Plan, plan_scenario, scenario_from_mapping
-from coralopt.scenario.parts import SERVING_PRESETS
+from coralopt.scenario.facts.serving import SERVING_PRESETS
 from coralopt.simulation import simulate
 from coralopt.simulation.fidelity import Deviation, deviation
 from coralopt.simulation.times import FunctionTimes

@@ -38,7 +38,8 @@ from coralopt.planning import EpochInputs, PlanRequest, epoch_inputs, epoch_scen
 from coralopt.planning.compare import Contestant, Row, compare
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.rolling.adapt import planned_instances
-from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.scenario.facts.facts import RunningInstances
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import SimulationConfig, simulate
 from coralopt.workload import (
     EpochAvailability,

@@ -13,7 +13,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from coralopt.errors import Mistake, ScenarioError
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.pool_serving import PoolLinks, PoolServing, RequestKind
-from coralopt.scenario.document import Lengths
+from coralopt.scenario.file.requests import Lengths
 from coralopt.scenario.lengths import LengthDistribution, LengthPair
 from coralopt.scenario.read import parse_text, read_file
 from coralopt.types import Floats

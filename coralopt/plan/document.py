@@ -17,8 +17,8 @@ from coralopt.errors import PlanError
 from coralopt.plan.certificate import Certificate
 from coralopt.plan.files import write_text
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
-from coralopt.scenario.document import NAME_FORM, Name, Word
-from coralopt.scenario.parts import SharingWay
+from coralopt.scenario.facts.facts import SharingWay
+from coralopt.scenario.file.fields import NAME_FORM, Name, Word
 from coralopt.solving.status import relative_gap
 
 #: Bumped whenever a field changes its meaning.

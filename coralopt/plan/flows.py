@@ -9,7 +9,8 @@ from typing import Literal
 
 from coralopt.allocation.routes import Flow, ModelRoutes, Pool, Route, RouteMean, least_flow
 from coralopt.plan.document import Plan, PlannedFlow, PlannedMode, PlannedOption, share_of
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario, ways_of
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario, ways_of
 
 #: A mean binds where it is reached with less than this to spare.
 MEAN_ROOM = 1e-6

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 
 #: A failing phase gets at least this much more throughput than the plan that failed gave it.
 LEAST_STEP, MOST_STEP = 0.1, 1.0

@@ -22,7 +22,8 @@ from coralopt.allocation import (
     taken,
 )
 from coralopt.plan import PlannedCase, PlannedNodeClass, PlannedOption
-from coralopt.scenario.resolved import RentLimits, ResolvedScenario
+from coralopt.scenario.facts.operations import RentLimits
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving.tolerance import TOLERANCE
 from coralopt.templates import TemplateLibrary
 from coralopt.types import Floats

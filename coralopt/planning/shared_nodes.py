@@ -12,8 +12,9 @@ import numpy as np
 from coralopt.catalog.mig import MEMORY, SIZES, profiles, sliced
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.plan import PlannedInstance, PlannedNode, PlannedShare, PlannedStage
-from coralopt.scenario.parts import SharingWay
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.facts import SharingWay
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import Patterns
 from coralopt.templates.patterns import WAYS
 from coralopt.throughput import throughput_source

@@ -7,7 +7,8 @@ from typing import Any
 
 from coralopt.placement import Budgets, Links, Placement, best_cells
 from coralopt.plan import PlannedNode, PlannedStage
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import placement_tables
 from coralopt.throughput import ThroughputTables, build_tables, only_executable, stage_role, throughput_source
 

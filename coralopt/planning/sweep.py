@@ -26,7 +26,7 @@ from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.request import PlanRequest
 from coralopt.replacing import replacing
 from coralopt.scenario import ResolvedScenario, scenario_from_mapping
-from coralopt.scenario.document import SLO_ALIASES
+from coralopt.scenario.file.requests import SLO_ALIASES
 from coralopt.scenario.mistakes import suggest
 from coralopt.templates.executors import ProcessPool
 

@@ -11,7 +11,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coralopt.allocation import AllocationState
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import (
     PhaseTemplates,
     TemplateLibrary,

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from coralopt.plan import Plan
 from coralopt.runtime.launch import EngineVerdict, Phase, Pipeline
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 
 
 @dataclass(frozen=True)

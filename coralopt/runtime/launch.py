@@ -9,7 +9,7 @@ from typing import Literal
 
 from coralopt.errors import LaunchError
 from coralopt.routing import Routing
-from coralopt.scenario.parts import RequestClass
+from coralopt.scenario.facts.phases import RequestClass
 from coralopt.types import JsonObject
 
 Phase = Literal["prefill", "decode", "mixed"]

@@ -28,7 +28,8 @@ from coralopt.planning import (
     planned_instances,
 )
 from coralopt.planning.rolling.forecast import foretold
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Floats
 from coralopt.workload import EpochDemand, read_demand, write_demand
 

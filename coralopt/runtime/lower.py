@@ -15,7 +15,7 @@ from coralopt.plan.flows import variant_shares
 from coralopt.runtime.engine import Engine, NodeJob
 from coralopt.runtime.launch import Launch, NodeLaunch, Pipeline, PipelineLaunch
 from coralopt.runtime.naming import dns_label
-from coralopt.scenario.resolved import ModelPhase, RequestClass
+from coralopt.scenario.facts.phases import ModelPhase, RequestClass
 
 #: Port by use, where every process has a machine of its own: HTTP API, rendezvous of a pipeline, KV caches.
 BASE_PORTS = {"http": 8000, "rendezvous": 29500, "kv": 5600}

@@ -13,7 +13,7 @@ from coralopt.plan import Plan
 from coralopt.runtime.engine import Command, NodeJob
 from coralopt.runtime.launch import EngineVerdict
 from coralopt.runtime.vllm_rules import CONNECTORS, Rules, judge
-from coralopt.scenario.parts import LEAST_STEP_TOKENS
+from coralopt.scenario.facts.serving import LEAST_STEP_TOKENS
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput.engines import graph_sizes, own_graphs
 from coralopt.throughput.nodes import MEMORY_SHARE

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from coralopt import catalog
 from coralopt.catalog.shapes import ModelShape
 from coralopt.catalog.types import GIB, Adapters, LatentAttention, ModelArchitecture, Speculative, WeightFormat
-from coralopt.scenario.document import Checkpoint, InlineModel, Model, Speculation, VariantEntry
+from coralopt.scenario.facts.phases import Variant
+from coralopt.scenario.file.models import Checkpoint, InlineModel, Model, Speculation, VariantEntry
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
-from coralopt.scenario.parts import Variant
 
 
 def find_model(key: str, given: str | None, mistakes: MistakeList, place: Path = ()) -> ModelArchitecture | None:

@@ -11,7 +11,9 @@ from pydantic import AliasChoices, BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from coralopt.scenario.document import NAME_FORM, SLO_ALIASES, Document
+from coralopt.scenario.file.document import Document
+from coralopt.scenario.file.fields import NAME_FORM
+from coralopt.scenario.file.requests import SLO_ALIASES
 from coralopt.scenario.mistakes import MOST_MISTAKES, MistakeList, Path, suggest
 
 _NAME_FORM = "letters, digits, '.', '_', '-' and '/', beginning with a letter or digit"

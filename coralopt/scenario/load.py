@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from coralopt.scenario.checkpoints import include_checkpoints
-from coralopt.scenario.document import Document
 from coralopt.scenario.explain import existing, explain, plain_path
+from coralopt.scenario.file.document import Document
 from coralopt.scenario.lengths_of_traces import include_traces
 from coralopt.scenario.measured import include_measurements
 from coralopt.scenario.mistakes import MistakeList, Path, suggest

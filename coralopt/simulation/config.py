@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from coralopt.errors import CoraloptError
 from coralopt.routing import ROUTINGS
-from coralopt.scenario.parts import Serving
+from coralopt.scenario.facts.serving import Serving
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.state import ADMISSIONS, ORDERS
 
@@ -29,7 +29,7 @@ class SimulationConfig:
         warm_start: The first plan's instances serve at time 0; otherwise they start like any other.
         overlap: Instances a new plan drops drain only when all new ones of their model phase serve; otherwise at once.
         samples: Moments, evenly spaced over the trace, at which queue lengths are recorded.
-        routing, order, admission: Instead of what the scenario says (:class:`coralopt.scenario.parts.Serving`).
+        routing, order, admission: Instead of what the scenario says (:class:`coralopt.scenario.facts.serving.Serving`).
     """
 
     seed: int = 0

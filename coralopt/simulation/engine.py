@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
-from coralopt.scenario.parts import Serving
+from coralopt.scenario.facts.serving import Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Schedule, common_models, lay_out

@@ -11,7 +11,7 @@ import numpy as np
 from coralopt.plan.document import share_of
 from coralopt.plan.flows import is_routed
 from coralopt.routing import ROUTINGS
-from coralopt.scenario.parts import Serving
+from coralopt.scenario.facts.serving import Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.layout import Blueprint, Layout
 from coralopt.simulation.state import (

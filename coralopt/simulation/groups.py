@@ -15,7 +15,8 @@ import numpy as np
 
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import PlannedInstance
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.fleet import Fleet, empty_state
 from coralopt.simulation.layout import Blueprint, Draughtsman

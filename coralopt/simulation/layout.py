@@ -12,8 +12,9 @@ from coralopt.catalog.mig import sliced
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
-from coralopt.scenario.parts import LEAST_STEP_TOKENS, Serving
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.facts.serving import LEAST_STEP_TOKENS, Serving
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
 from coralopt.simulation.times import TimesOf, TimeTables

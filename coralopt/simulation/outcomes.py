@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.plan.document import share_of
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.simulation.causes import (
     CAUSES,
     bursts,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from coralopt.catalog.types import NodeConfiguration
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.throughput import LayerTimes, throughput_source
 from coralopt.throughput.nodes import cache_bytes

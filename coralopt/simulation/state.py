@@ -23,7 +23,8 @@ WAITING, FINISHED, REJECTED = 0, 1, 2
 #: Why a request had to wait before a phase let it in.
 NOT_BLOCKED, NO_MEMORY, BATCH_FULL, NO_INSTANCE, NO_TURN = 0, 1, 2, 3, 4
 #: How a request's instance is chosen, which waiting prompt an instance takes first, and what KV memory it must find:
-#: positions of the words in :class:`coralopt.scenario.parts.Serving`, of routing in :data:`coralopt.routing.ROUTINGS`.
+#: positions of the words in :class:`coralopt.scenario.facts.serving.Serving`, of routing in
+#: :data:`coralopt.routing.ROUTINGS`.
 ROUND_ROBIN, LEAST_WORK, POWER_OF_TWO = 0, 1, 2
 ORDERS = ("fifo", "hopeless-last", "shortest-first")
 FIFO, HOPELESS_LAST, SHORTEST_FIRST = 0, 1, 2

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from coralopt.errors import CacheWarning, LibraryError
 from coralopt.placement import engine_limits
 from coralopt.replacing import cache_folder, replacing
-from coralopt.scenario.resolved import PlacementRules, ResolvedScenario
+from coralopt.scenario.facts.facts import PlacementRules
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import require_backend
 from coralopt.templates.estimate import announce
 from coralopt.templates.library import (

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import GIB
-from coralopt.scenario.resolved import ModelPhase, PlacementRules, ResolvedScenario
+from coralopt.scenario.facts.facts import PlacementRules
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates.estimate import has_more_node_sets
 from coralopt.templates.instance_prices import PricedPipeline
 from coralopt.templates.library import COLUMNS, PhaseTemplates

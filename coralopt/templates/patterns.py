@@ -31,8 +31,10 @@ import numpy as np
 from coralopt.catalog.mig import divisions, profiles, sliced
 from coralopt.catalog.types import NodeConfiguration
 from coralopt.errors import CoraloptError, Mistake, ScenarioError
-from coralopt.scenario.parts import ModelRules, RentLimits, SharingWay
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.facts import SharingWay
+from coralopt.scenario.facts.operations import ModelRules, RentLimits
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput import FIRST, LayerTimeSource, ThroughputTables, throughput_source
 from coralopt.throughput.steps import StepTable, node_steps
 from coralopt.throughput.swapping import swap_steps

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.catalog.types import NO_BF16, ModelArchitecture, NodeConfiguration
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.throughput.tables import ThroughputTables
 from coralopt.types import Bools
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
-from coralopt.scenario.resolved import MeasuredNodeTimes, MeasuredTimesGrid
+from coralopt.scenario.facts.measured import MeasuredNodeTimes, MeasuredTimesGrid
 from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coralopt.catalog.types import GIB, ModelArchitecture, NodeConfiguration
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.throughput.layer_times import LayerTimes, mixed_ms
 from coralopt.throughput.occupancy import Occupancy, occupancy_of, transfer_tokens
 from coralopt.throughput.roofline import pair_ms

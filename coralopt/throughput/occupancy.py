@@ -16,8 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.lengths import LengthPair
-from coralopt.scenario.resolved import ModelPhase
 from coralopt.types import Floats
 
 #: Quantiles of either length that the share of transfers in time is computed from.

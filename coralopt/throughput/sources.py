@@ -8,8 +8,9 @@ import numpy as np
 
 from coralopt.catalog.types import ModelArchitecture, NodeConfiguration
 from coralopt.errors import CoraloptError
-from coralopt.scenario.parts import SERVING_PRESETS
-from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase, Serving
+from coralopt.scenario.facts.measured import MeasuredSourceChoice
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.facts.serving import SERVING_PRESETS, Serving
 from coralopt.throughput.layer_times import LayerTimes, LayerTimeSource
 from coralopt.throughput.measured import MeasuredSource
 from coralopt.throughput.nodes import node_throughput

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coralopt.catalog.types import GIB, NodeConfiguration
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.throughput.layer_times import LayerTimes
 from coralopt.throughput.nodes import MEMORY_SHARE, batch_grid, cache_bytes, most_at_once, step_work
 from coralopt.types import Bools, Floats, Ints

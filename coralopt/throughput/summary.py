@@ -9,7 +9,8 @@ from math import ceil, log10
 import numpy as np
 
 from coralopt.catalog.types import NodeConfiguration
-from coralopt.scenario.resolved import MeasuredSourceChoice, ModelPhase
+from coralopt.scenario.facts.measured import MeasuredSourceChoice
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.throughput.layer_times import LayerTimes
 from coralopt.throughput.nodes import node_throughput
 from coralopt.throughput.sources import throughput_source

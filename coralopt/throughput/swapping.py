@@ -23,9 +23,9 @@ from functools import lru_cache
 import numpy as np
 
 from coralopt.catalog.types import GIB, NodeConfiguration
+from coralopt.scenario.facts.facts import Sharing
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.lengths import LengthDistribution, LengthSpread
-from coralopt.scenario.parts import Sharing
-from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput.layer_times import LayerTimes, mixed_ms
 from coralopt.throughput.nodes import batch_grid, cache_bytes
 from coralopt.throughput.steps import NodeSteps, long_tokens

@@ -15,7 +15,7 @@ from coralopt.catalog.types import GIB, Adapters
 from coralopt.errors import ScenarioError
 from coralopt.runtime import VllmEngine, lower
 from coralopt.runtime.router.config import RouterConfig, router_document
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.simulation import simulate
 from coralopt.throughput import throughput_source
 from coralopt.throughput.nodes import MEMORY_SHARE, node_throughput

@@ -22,7 +22,7 @@ from coralopt import load_scenario, plan_scenario, scenario_from_mapping, verify
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
 from coralopt.planning import PlanRequest, VerifiedSettings, plan_verified, play_again
-from coralopt.scenario.document import Document
+from coralopt.scenario.file.document import Document
 from coralopt.workload import Traffic
 
 #: Longest that refusing an edit may take, s of this thread's processor time: some 40 times what it takes, so that only

@@ -17,7 +17,7 @@ from coralopt.plan.verify.money import _kept, _penalty
 from coralopt.plan.verify.rent import rent
 from coralopt.plan.verify.routes import _figures
 from coralopt.plan.verify.simulated import simulated
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 
 
 def inspected(**parts: Any) -> Inspected:

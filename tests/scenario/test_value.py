@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coralopt.catalog.types import RegionLink
 from coralopt.errors import ScenarioError
 from coralopt.scenario import ResolvedScenario, RunningInstances, load_scenario, scenario_from_mapping
-from coralopt.scenario.parts import KvTransfer, RegionLink
+from coralopt.scenario.facts.facts import KvTransfer
 
 #: Every form that supply may have, a region and nodes of one's own, prices by class, limits and rules.
 BASE: dict[str, Any] = {

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 from simulation_cases import SimulationCase
 
-from coralopt.scenario.parts import PAPER_SERVING
+from coralopt.scenario.facts.serving import PAPER_SERVING
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.layout import Blueprint
 from coralopt.simulation.state import DECODE, MIXED, NODE, PHASES

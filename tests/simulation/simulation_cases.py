@@ -20,7 +20,7 @@ from slow_reference import (
 )
 
 from coralopt.routing import ROUTINGS
-from coralopt.scenario.parts import PAPER_SERVING, Serving
+from coralopt.scenario.facts.serving import PAPER_SERVING, Serving
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.events import run
 from coralopt.simulation.fleet import Fleet, empty_state

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coralopt.routing import choose, smooth_weighted_round_robin, work_of
-from coralopt.scenario.parts import Serving
+from coralopt.scenario.facts.serving import Serving
 from coralopt.simulation.config import SimulationConfig
 
 MASK = 2**64 - 1

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from coralopt import CoraloptError, Plan, plan_scenario, scenario_from_mapping
-from coralopt.scenario.parts import PAPER_SERVING
+from coralopt.scenario.facts.serving import PAPER_SERVING
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import FunctionTimes, SimulationConfig, SimulationResult, simulate
 from coralopt.simulation.events import run

@@ -15,7 +15,7 @@ from coralopt.catalog.mig import SIZES, fits_together, sliced
 from coralopt.catalog.types import GIB
 from coralopt.errors import ScenarioError
 from coralopt.scenario import load_scenario
-from coralopt.scenario.parts import Sharing
+from coralopt.scenario.facts.facts import Sharing
 from coralopt.templates import scenario_tables, shared_patterns
 from coralopt.templates.patterns import Company, SharedNode, SlicedNode
 from coralopt.throughput import throughput_source

@@ -17,8 +17,8 @@ from coralopt.catalog.types import ModelArchitecture
 from coralopt.errors import CoraloptError, ScenarioError
 from coralopt.profiling import save_measurements
 from coralopt.scenario import load_scenario, scenario_from_mapping
+from coralopt.scenario.facts.measured import MeasuredSourceChoice
 from coralopt.scenario.measured import built_folder, measurements_document
-from coralopt.scenario.resolved import MeasuredSourceChoice
 from coralopt.throughput import build, build_tables, throughput_source
 from coralopt.throughput.aiconfigurator_rows import _made_config
 

@@ -14,9 +14,9 @@ import pytest
 
 from coralopt.catalog import gpus, models, node_configurations
 from coralopt.catalog.types import GIB, Gpu, NodeConfiguration, Speculative
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.facts.serving import SERVING_PRESETS
 from coralopt.scenario.lengths import LengthSpread
-from coralopt.scenario.parts import SERVING_PRESETS
-from coralopt.scenario.resolved import ModelPhase
 from coralopt.throughput import FIRST, LAST, MIDDLE
 from coralopt.throughput.grid import GridTimes, TimeGrid
 from coralopt.throughput.layer_times import mixed_ms

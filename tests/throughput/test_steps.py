@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from coralopt.catalog import models, node_configurations
-from coralopt.scenario.parts import SERVING_PRESETS, MeasuredNodeTimes, MeasuredTimesGrid
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.measured import MeasuredNodeTimes, MeasuredTimesGrid
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.facts.serving import SERVING_PRESETS
 from coralopt.throughput import FIRST, build_tables, only_executable, throughput_source
 from coralopt.throughput.layer_times import SlowerTimes
 from coralopt.throughput.measured import MeasuredSource

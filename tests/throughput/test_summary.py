@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from coralopt.catalog.types import GIB, Gpu, ModelArchitecture, NodeConfiguration
-from coralopt.scenario.parts import SERVING_PRESETS
-from coralopt.scenario.resolved import ModelPhase, Serving
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.facts.serving import SERVING_PRESETS, Serving
 from coralopt.throughput import (
     FIRST,
     LAST,

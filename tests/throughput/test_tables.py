@@ -13,9 +13,9 @@ from scipy.special import ndtri
 from coralopt.catalog import models, node_configurations
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.facts.serving import SERVING_PRESETS, Serving
 from coralopt.scenario.lengths import LengthSpread
-from coralopt.scenario.parts import SERVING_PRESETS
-from coralopt.scenario.resolved import ModelPhase, Serving
 from coralopt.throughput import FIRST, LAST, MIDDLE, build_tables, explain_infeasible, stage_role, throughput_source
 from coralopt.throughput.nodes import HOP_MS, MEMORY_SHARE, batch_grid, cache_bytes
 from coralopt.throughput.roofline import RooflineSource, efficiency_of, layer_ms

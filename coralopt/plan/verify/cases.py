@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from coralopt.plan.verify.demands import rule_of, served_share
 from coralopt.plan.verify.inspected import Inspected, differs
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from coralopt.plan.document import PlannedInstance
 from coralopt.plan.verify.inspected import Inspected, differs
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE
 from coralopt.throughput import stage_role

@@ -9,7 +9,8 @@ from functools import partial
 from coralopt.plan.document import PlannedDemand, PlannedInstance, share_of
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.routes import share_under_way
-from coralopt.scenario.resolved import ModelPhase, ModelRules
+from coralopt.scenario.facts.operations import ModelRules
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from coralopt.placement import Budgets, Coupling, Links, PlacementProblem, engine_limits
 from coralopt.plan.document import Plan, PlannedInstance
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving.tolerance import close
 from coralopt.throughput import (
     LayerTimeSource,

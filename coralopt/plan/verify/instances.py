@@ -12,7 +12,7 @@ from coralopt.placement import Placement, Stage, best_placement, engine_limits
 from coralopt.plan.document import PlannedInstance, PlannedStage
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.rent import list_price, used_nodes
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving import Backend, get_backend
 from coralopt.solving.problem import Violation, ViolationKind
 from coralopt.solving.tolerance import TOLERANCE

@@ -11,7 +11,7 @@ from coralopt.plan.verify.cases import expected_usd_h, unmet_usd_h
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.rent import rent
 from coralopt.plan.verify.routes import egress_usd_h
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE
 

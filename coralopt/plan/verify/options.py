@@ -16,7 +16,8 @@ from coralopt.plan.document import PlannedInstance, PlannedOption
 from coralopt.plan.verify.demands import instances_of
 from coralopt.plan.verify.inspected import Inspected, Known, differs
 from coralopt.plan.verify.rent import list_price, pieces, rent, taken, used_nodes
-from coralopt.scenario.resolved import ModelPhase, ModelRules, RentLimits, Variant
+from coralopt.scenario.facts.operations import ModelRules, RentLimits
+from coralopt.scenario.facts.phases import ModelPhase, Variant
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE, above
 

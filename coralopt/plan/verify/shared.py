@@ -11,7 +11,7 @@ from coralopt.catalog.mig import MEMORY, SIZES, fits_together, profiles, sliced
 from coralopt.catalog.types import GIB, NodeConfiguration
 from coralopt.plan.document import PlannedInstance, PlannedShare
 from coralopt.plan.verify.inspected import Inspected, differs
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE
 from coralopt.throughput.steps import NodeSteps, StepTable, node_steps, present_share, shared_bytes

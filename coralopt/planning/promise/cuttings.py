@@ -10,7 +10,8 @@ import numpy as np
 from coralopt.placement import Placement, Stage
 from coralopt.plan import PlannedInstance
 from coralopt.planning.stages import StageTables, instance_name, planned_stages
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.templates import PhaseTemplates
 from coralopt.throughput import ThroughputTables, stage_role
 

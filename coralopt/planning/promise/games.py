@@ -19,7 +19,8 @@ from coralopt.planning.promise.cuttings import MOST_NUMBERS, WIDTHS, Cutting, Ph
 from coralopt.planning.promise.memory import keep, recalled
 from coralopt.planning.promise.workers import Workers
 from coralopt.planning.stages import StageTables
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.groups import GroupPlayer, QuickestDecoding
 from coralopt.simulation.possible import possible_requests, quickest_steps_ms
 from coralopt.templates import PhaseTemplates

@@ -10,7 +10,8 @@ import numpy as np
 from coralopt.errors import Mistake, NoSolutionError, ScenarioError
 from coralopt.planning.promise.capacities import Groups
 from coralopt.planning.promise.workers import Workers
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Floats
 
 #: Requests that tell about what is possible at best where there is no time for more.

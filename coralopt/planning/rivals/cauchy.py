@@ -12,7 +12,7 @@ from coralopt.errors import InfeasibleError, Mistake, NoSolutionError, ScenarioE
 from coralopt.planning.request import PlanOutcome, PlanRequest, count_setting, setting
 from coralopt.planning.rivals.combos import ComboProblem
 from coralopt.planning.rivals.strategies import HomogeneousPlanner, Strategies, StrategyChoice
-from coralopt.scenario.resolved import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving import Reason, Solution, solve
 from coralopt.types import Floats, Ints
 

@@ -19,7 +19,8 @@ from coralopt.planning.request import PlanOutcome, PlanRequest, StepClock, count
 from coralopt.planning.rivals.hexgen import hexgen_search
 from coralopt.planning.rivals.strategies import refuse_cells
 from coralopt.planning.stages import instance_name, planned_stages
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import relative_gap
 from coralopt.templates import library_digest
 from coralopt.throughput import ThroughputTables

@@ -22,8 +22,9 @@ from coralopt.plan import Plan
 from coralopt.planning.coral import allocation_problem
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.request import Planner, PlanOutcome, PlanRequest, StepClock, setting
-from coralopt.scenario.parts import Sharing
-from coralopt.scenario.resolved import Operations, ResolvedScenario
+from coralopt.scenario.facts.facts import Sharing
+from coralopt.scenario.facts.operations import Operations
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import Backend, backend_version, get_backend, relative_gap
 from coralopt.templates import TemplateLibrary, build_library, gpu_types_used, library_digest, scenario_node_sets
 from coralopt.throughput import ThroughputTables

@@ -31,7 +31,8 @@ from coralopt.planning.request import PlanRequest
 from coralopt.planning.rolling.epochs import EpochInputs, epoch_scenario
 from coralopt.planning.rolling.forecast import Forecast, foretold
 from coralopt.planning.stages import instance_name
-from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.scenario.facts.facts import RunningInstances
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving import get_backend
 from coralopt.types import Floats
 

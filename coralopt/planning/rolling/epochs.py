@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from coralopt.errors import WorkloadError
-from coralopt.scenario.resolved import ResolvedScenario, RunningInstances
+from coralopt.scenario.facts.facts import RunningInstances
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Floats, Ints
 from coralopt.workload import EpochAvailability, EpochDemand, EpochPrices
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from coralopt.errors import ScenarioError
 from coralopt.plan import Plan
 from coralopt.plan.reasons import reasons
-from coralopt.scenario.parts import ModelPhase
+from coralopt.scenario.facts.phases import ModelPhase
 
 #: Seconds of answers that latencies are told of, and the most answers of a model that are kept for that.
 WINDOW_S, MOST_ANSWERS = 600.0, 5000

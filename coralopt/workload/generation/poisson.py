@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from coralopt.errors import WorkloadError
+from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.lengths import LengthDistribution, LengthSpread
-from coralopt.scenario.resolved import ModelPhase, ResolvedScenario
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.types import Floats
 from coralopt.workload.files.checks import random_of
 from coralopt.workload.traces.trace import Trace

@@ -11,13 +11,14 @@ from coralopt import catalog
 from coralopt.catalog.mig import profiles
 from coralopt.catalog.types import NodeConfiguration, RegionLink
 from coralopt.scenario.architectures import find_model
-from coralopt.scenario.document import Document
+from coralopt.scenario.facts.facts import Facts, KvTransfer, PlacementRules, RunningInstances, Sharing
+from coralopt.scenario.facts.phases import PHASES_OF
+from coralopt.scenario.file.document import Document
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
-from coralopt.scenario.parts import PHASES_OF, Facts, KvTransfer, PlacementRules, RunningInstances, Sharing
-from coralopt.scenario.resolve_engine import check_measured, serving_of, throughput_of
-from coralopt.scenario.resolve_models import FOR_A_SHARE, mode_of, model_phases, name_of
-from coralopt.scenario.resolve_operations import Rentable, operations_of
-from coralopt.scenario.resolve_pool import SupplyOffer, configuration_hint, keys_of, node_configurations, supply_of
+from coralopt.scenario.resolve.engine import check_measured, serving_of, throughput_of
+from coralopt.scenario.resolve.models import FOR_A_SHARE, mode_of, model_phases, name_of
+from coralopt.scenario.resolve.operations import Rentable, operations_of
+from coralopt.scenario.resolve.pool import SupplyOffer, configuration_hint, keys_of, node_configurations, supply_of
 
 
 def look_up(

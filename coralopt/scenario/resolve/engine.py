@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from coralopt.scenario.document import Document, MeasuredTimes
+from coralopt.scenario.facts.measured import MeasuredNodeTimes, MeasuredSourceChoice, MeasuredTimesGrid
+from coralopt.scenario.facts.serving import SERVING_PRESETS, Serving
+from coralopt.scenario.file.document import Document
+from coralopt.scenario.file.serving import MeasuredTimes
 from coralopt.scenario.mistakes import MistakeList
-from coralopt.scenario.parts import (
-    SERVING_PRESETS,
-    MeasuredNodeTimes,
-    MeasuredSourceChoice,
-    MeasuredTimesGrid,
-    Serving,
-)
 
 
 def serving_of(document: Document) -> Serving:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from coralopt import catalog
 from coralopt.catalog.mig import slice_of
 from coralopt.catalog.types import Gpu, NodeConfiguration, Vendor
-from coralopt.scenario.document import CustomGpu, Document, PoolEntry, Region
+from coralopt.scenario.file.document import Document
+from coralopt.scenario.file.pool import CustomGpu, PoolEntry, Region
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
 
 _COUNTED = re.compile(r"([0-9]+)x(.+)")

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from coralopt import catalog
 from coralopt.catalog.types import ModelArchitecture
 from coralopt.scenario.architectures import architecture_of, variants_of, with_adapters
-from coralopt.scenario.document import Demand, DemandClass, Document, Headroom, Model
+from coralopt.scenario.facts.phases import PHASES_OF, Mode, ModelPhase, Phase, RequestClass, Variant
+from coralopt.scenario.file.document import Document, Headroom
+from coralopt.scenario.file.models import Model
+from coralopt.scenario.file.requests import Demand, DemandClass
 from coralopt.scenario.lengths import USUAL_SPREAD, LengthDistribution, LengthPair, LengthSpread
 from coralopt.scenario.mistakes import MistakeList, suggest
-from coralopt.scenario.parts import PHASES_OF, Mode, ModelPhase, Phase, RequestClass, Variant
-from coralopt.scenario.resolve_engine import serving_of
+from coralopt.scenario.resolve.engine import serving_of
 
 #: How a share of the requests is planned for where only mean requests can be: headroom, learnt from simulations.
 FOR_A_SHARE = "give slo.attainment: mean, and ask `coralopt plan --simulate --attainment` for the share"

@@ -7,19 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from coralopt.catalog.types import NodeConfiguration
-from coralopt.scenario.document import Document, Limits
+from coralopt.scenario.facts.operations import DemandScenario, ModelRules, NodeClass, Operations, RentLimits, StartCost
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.file.document import Document
+from coralopt.scenario.file.models import Limits
 from coralopt.scenario.mistakes import MistakeList, Path, suggest
-from coralopt.scenario.parts import (
-    DemandScenario,
-    ModelPhase,
-    ModelRules,
-    NodeClass,
-    Operations,
-    RentLimits,
-    StartCost,
-)
-from coralopt.scenario.resolve_models import FOR_A_SHARE, mode_of, name_of
-from coralopt.scenario.resolve_pool import SupplyOffer
+from coralopt.scenario.resolve.models import FOR_A_SHARE, mode_of, name_of
+from coralopt.scenario.resolve.pool import SupplyOffer
 
 
 @dataclass(frozen=True)

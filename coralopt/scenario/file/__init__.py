@@ -1,0 +1,1 @@
+"""The shape of a scenario file: its sections as pydantic models, checked without looking any name up."""

@@ -1,0 +1,1 @@
+"""Every name of a valid scenario document replaced by facts."""
