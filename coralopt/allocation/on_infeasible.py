@@ -86,7 +86,7 @@ def solve_or_serve_less(
             return options
         return replace(options, time_limit=max(1.0, options.time_limit - (time.perf_counter() - started)))
 
-    strict = replace(problem, unmet_price=None)
+    strict = problem if prices is None else replace(problem, unmet_price=None)
     explained = on_infeasible == "explain"
     try:
         return Served(solve_allocation(strict, solver, options, replace(search, explained=explained)), strict)

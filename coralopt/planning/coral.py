@@ -99,7 +99,9 @@ class CoralPlanner:
             if len(problem.joint) and request.on_infeasible == "scale":
                 what = "shared nodes; leave sharing" if len(patterns) else "classes of requests; leave these"
                 raise OptionError(f"on_infeasible is 'scale', which does not know {what} out of the scenario")
-            problem = replace(problem, unmet_price=unmet_prices(scenario))
+            unmet = unmet_prices(scenario)
+            if unmet is not None:
+                problem = replace(problem, unmet_price=unmet)
             try:
                 if asks_for_shares(scenario):
                     promise = PromiseSearch(
@@ -221,16 +223,21 @@ def allocation_problem(
     """
     patterns = Patterns.none() if patterns is None else patterns
     rows = len(library) + len(patterns)
-    throughput, joint = np.concatenate([library.throughput, patterns.tokens_s[:, 0]]), _joint(patterns, len(library))
+    usage, throughput, phase, joint = library.usage, library.throughput, library.phase, _joint(patterns, len(library))
+    if len(patterns):
+        # Only then: a large library is many megabytes.
+        usage = np.concatenate([usage, np.eye(len(library.configurations), dtype=np.int16)[patterns.configuration]])
+        throughput = np.concatenate([throughput, patterns.tokens_s[:, 0]])
+        phase = np.concatenate([phase, patterns.phase[:, 0].astype(np.int32)])
     if scenario.models_in_classes:
         throughput, joint = _divided(scenario, library, scenario_tables(scenario) if tables is None else tables)
     running = np.zeros((rows, len(scenario.regions)), dtype=np.int64) if scenario.running else None
     mistakes = []
     for index, entry in enumerate(scenario.running):
         phase_index = [phase.key for phase in scenario.model_phases].index(entry.key)
-        usage = [int(entry.nodes.get(name, 0)) for name in library.configurations]
+        nodes = [int(entry.nodes.get(name, 0)) for name in library.configurations]
         unknown = sorted(set(entry.nodes) - set(library.configurations))
-        row = None if unknown else library.phases[phase_index].find(usage)
+        row = None if unknown else library.phases[phase_index].find(nodes)
         if row is None:
             mistakes.append(
                 Mistake(
@@ -246,11 +253,9 @@ def allocation_problem(
     if mistakes:
         raise ScenarioError(scenario.name, mistakes)
     return AllocationProblem(
-        usage=np.concatenate(
-            [library.usage, np.eye(len(library.configurations), dtype=np.int16)[patterns.configuration]]
-        ),
+        usage=usage,
         throughput=throughput,
-        phase=np.concatenate([library.phase, patterns.phase[:, 0].astype(np.int32)]),
+        phase=phase,
         availability=scenario.availability,
         price=scenario.price_usd_h,
         running=running,

@@ -19,7 +19,7 @@ from coralopt.allocation import (
     solve_allocation,
 )
 from coralopt.allocation.bounds.decomposition import MasterState, best_prices
-from coralopt.allocation.bounds.lagrangian import covering_table, lagrangian_bound, least_spared
+from coralopt.allocation.bounds.lagrangian import lagrangian_bound, least_spared, least_weights
 from coralopt.allocation.bounds.surviving import surviving_cover
 from coralopt.allocation.model.columns import Columns
 from coralopt.allocation.reductions import reduce_problem
@@ -35,7 +35,7 @@ def test_least_weight_is_that_of_all_amounts(seed: int, regions: int, edges: int
     rng, grid = np.random.default_rng(seed), 12
     sizes = [rng.integers(1, grid + 1, int(rng.integers(0, 4))) for _ in range(regions)]
     weights = [rng.uniform(0.0, 9.0, len(some)) for some in sizes]
-    tables = [covering_table(some, own, grid)[0] for some, own in zip(sizes, weights, strict=True)]
+    tables = [least_weights(some, own, grid) for some, own in zip(sizes, weights, strict=True)]
     needed = rng.integers(0, grid + 1, regions)
 
     def least(amounts: np.ndarray, own: list[np.ndarray]) -> float:

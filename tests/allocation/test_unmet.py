@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coralopt.allocation.bounds.lagrangian import covering_table
+from coralopt.allocation.bounds.lagrangian import least_weights
 from coralopt.allocation.bounds.unmet import GroupCover, UnmetGroup
 
 
@@ -44,7 +44,7 @@ def test_least_weight_is_that_of_all_counts(seed: int, phases: int, tiers: int) 
         )
 
     steps = [np.ceil(some).astype(np.int64) for some in sizes]
-    tables = {p: covering_table(steps[p], weights[p], grid)[0] for p in range(phases)}
+    tables = {p: least_weights(steps[p], weights[p], grid) for p in range(phases)}
     cover = GroupCover.of(group, tables)
     assert cover.least <= least() + 1e-9
     for p in range(phases):

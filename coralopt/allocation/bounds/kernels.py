@@ -129,60 +129,64 @@ def undominated_rows(use: npt.NDArray[np.int16], cost: Floats) -> Bools:
 
 
 @njit(cache=True)
-def node_lists(usage: npt.NDArray[np.int16], width: int) -> npt.NDArray[np.int16]:
-    """int16 (T, width): the configuration of every node of a template, sorted, padded with -1."""
-    nodes = np.full((usage.shape[0], width), -1, dtype=np.int16)
-    for t in range(usage.shape[0]):
-        k = 0
-        for c in range(usage.shape[1]):
-            for _ in range(usage[t, c]):
-                nodes[t, k] = c
-                k += 1
-    return nodes
+def instance_weights(
+    usage: npt.NDArray[np.int16], serves: Bools, availability: Ints, price: Floats, weight: Floats
+) -> None:
+    """``weight[t, r]``: weight of an instance of template t in region r; in place.
+
+    Infinite where the region cannot host it once, or where it serves nothing. ``price[r, c]`` holds weights, inf where
+    there is no price.
+    """
+    regions, configurations = price.shape
+    for t in range(len(serves)):
+        for r in range(regions):
+            weight[t, r] = 0.0 if serves[t] else np.inf
+        if not serves[t]:
+            continue
+        for c in range(configurations):
+            count = usage[t, c]
+            if count:
+                for r in range(regions):
+                    weight[t, r] += count * price[r, c] if count <= availability[r, c] else np.inf
 
 
 @njit(cache=True)
 def sweep_best(
-    nodes: npt.NDArray[np.int16],
+    weight: Floats,
     throughput: Floats,
     phase: npt.NDArray[np.int32],
     demand: Floats,
     pool: Ints,
-    availability: Ints,
-    price: Floats,
     best: Floats,
 ) -> None:
     """``best[q, s]``: least weight of a new instance of pool q that covers s grid steps of its phase's demand; in place.
 
     ``best[q, 0]``: least weight of the whole demand, were instances to be had in fractions.
-    ``pool[p, r]`` is the pool of an instance of phase p in region r. ``nodes`` lists the configuration of every node,
-    sorted, padded with -1; ``price[r, c]`` holds weights, inf where there is no price. Pairs that a region cannot host
-    once, or that serve nothing, are left out.
+    ``pool[p, r]`` is the pool of an instance of phase p in region r; ``weight`` is that of :func:`instance_weights`.
     """
-    regions = price.shape[0]
+    regions = weight.shape[1]
     grid = best.shape[1] - 1
     for t in range(len(throughput)):
         p = phase[t]
-        if demand[p] <= 0 or throughput[t] <= 0:
-            continue
-        size = _steps(throughput[t], demand[p], grid)
+        size = 0
         for r in range(regions):
-            weight = _weight(nodes, t, r, availability, price)
-            if weight < best[pool[p, r], size]:
-                best[pool[p, r], size] = weight
-            if weight * demand[p] < best[pool[p, r], 0] * throughput[t]:
-                best[pool[p, r], 0] = weight * demand[p] / throughput[t]
+            if weight[t, r] == np.inf:
+                continue
+            if not size:
+                size = _steps(throughput[t], demand[p], grid)
+            if weight[t, r] < best[pool[p, r], size]:
+                best[pool[p, r], size] = weight[t, r]
+            if weight[t, r] * demand[p] < best[pool[p, r], 0] * throughput[t]:
+                best[pool[p, r], 0] = weight[t, r] * demand[p] / throughput[t]
 
 
 @njit(cache=True)
 def sweep_forced(
-    nodes: npt.NDArray[np.int16],
+    weight: Floats,
     throughput: Floats,
     phase: npt.NDArray[np.int32],
     demand: Floats,
     pool: Ints,
-    availability: Ints,
-    price: Floats,
     rests: Floats,
     limit: Floats,
     template: Ints,
@@ -195,16 +199,18 @@ def sweep_forced(
 
     Fills ``template``, ``region`` and ``over`` as far as they reach; the count goes on.
     """
-    regions = price.shape[0]
+    regions = weight.shape[1]
     grid = rests.shape[1] - 1
+    # Most are too dear whatever they leave.
+    most = np.array([limit[q] - rests[q].min() for q in range(len(limit))])
     count = 0
     for t in range(len(throughput)):
         p = phase[t]
-        if demand[p] <= 0 or throughput[t] <= 0:
-            continue
-        left = grid - _steps(throughput[t], demand[p], grid)
         for r in range(regions):
-            value = _weight(nodes, t, r, availability, price) + rests[pool[p, r], left]
+            if not weight[t, r] <= most[pool[p, r]]:
+                continue
+            left = grid - _steps(throughput[t], demand[p], grid)
+            value = weight[t, r] + rests[pool[p, r], left]
             if value <= limit[pool[p, r]]:
                 if count < len(template):
                     template[count] = t
@@ -219,24 +225,6 @@ def _steps(throughput: float, demand: float, grid: int) -> int:
     # The hair of slack keeps rounding up on the safe side of floating-point division.
     size = int(np.ceil(min(throughput / demand, 1.0) * grid * (1 + 1e-12)))
     return max(1, min(size, grid))
-
-
-@njit(inline="always")
-def _weight(nodes: npt.NDArray[np.int16], t: int, r: int, availability: Ints, price: Floats) -> float:
-    """Weight of one instance; inf where the region cannot host it."""
-    weight = 0.0
-    last = -1
-    run = 0
-    for k in range(nodes.shape[1]):
-        c = nodes[t, k]
-        if c < 0:
-            break
-        run = run + 1 if c == last else 1
-        last = c
-        if run > availability[r, c]:
-            return np.inf
-        weight += price[r, c]
-    return weight
 
 
 @njit(cache=True)

@@ -235,7 +235,7 @@ def _table(
     # The last price is for all the rest.
     if np.isfinite(tiers[-1][0]):
         sizes, weights = np.append(sizes, 1), np.append(weights, tiers[-1][0])
-    table, _ = covering_table(sizes, weights, grid)
+    table = least_weights(sizes, weights, grid)
     for price, share in tiers[:-1]:
         allow_copies(table, 1, price, int(np.ceil(share * grid)))
     for k in kept.tolist():
@@ -322,10 +322,22 @@ def raise_to_line(table: Floats, whole: float) -> None:
         np.maximum(table, np.arange(len(table)) * (whole * (1 - 1e-12) / (len(table) - 1)), out=table)
 
 
+def least_weights(steps: Ints, weight: Floats, grid: int) -> Floats:
+    """float64 (grid + 1,): least weight of items whose steps sum to at least each amount."""
+    return _cover(steps, weight, grid)[0]
+
+
 def covering_table(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints]:
-    """Least weight of items whose steps sum to at least each amount, 0 to ``grid``, and the item taken last for it."""
+    """The same, and int64 (grid + 1,): the item taken last for each amount, -1 where there is none."""
+    table, choice, front = _cover(steps, weight, grid)
+    return table, np.append(front, -1)[choice]
+
+
+def _cover(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints, Ints]:
+    """Least weights, what was taken last as a position among the items that matter, and these items."""
     table, choice = np.full(grid + 1, np.inf), np.full(grid + 1, -1, dtype=np.int64)
     table[0] = 0.0
+    front = np.zeros(0, dtype=np.int64)
     if len(steps):
         # Imported here: compiled code is dear to load and most commands never need it.
         from coralopt.allocation.bounds.kernels import cheapest_by_size, cover
@@ -333,8 +345,7 @@ def covering_table(steps: Ints, weight: Floats, grid: int) -> tuple[Floats, Ints
         # Only items that no larger one undercuts matter.
         front = cheapest_by_size(steps, weight, grid)
         cover(steps[front], weight[front], table, choice)
-        choice = np.where(choice < 0, -1, front[choice])
-    return table, choice
+    return table, choice, front
 
 
 def allow_copies(cover: Floats, steps: int, weight: float, copies: int) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.allocation.bounds.lagrangian import allow_copies, covering_table, grid_for, grid_steps, raise_to_line
+from coralopt.allocation.bounds.lagrangian import allow_copies, grid_for, grid_steps, least_weights, raise_to_line
 from coralopt.allocation.bounds.routed import routed_cover, staircases
 from coralopt.allocation.problem import AllocationProblem
 from coralopt.types import Bools, Floats
@@ -52,7 +52,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         margin: Dimensionless, how far above the bound the target should be.
         most: Largest number of new columns to keep; the target is lowered where more are below it.
     """
-    from coralopt.allocation.bounds.kernels import node_lists, sweep_best, sweep_forced
+    from coralopt.allocation.bounds.kernels import instance_weights, sweep_best, sweep_forced
 
     prices = np.maximum(capacity_prices, 0.0)
     templates, regions, _, phases = problem.shape
@@ -63,10 +63,12 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         float(problem.penalties.min(initial=problem.penalty)) if problem.start_penalty is not None else problem.penalty
     )
     weights = known + penalty * np.nan_to_num(problem.price) + prices
-    nodes = node_lists(problem.usage, int(problem.usage.sum(axis=1).max(initial=1)))
+    weight = np.empty((templates, regions))
+    serves = (problem.throughput > 0) & (problem.demand > 0)[problem.phase]
+    instance_weights(problem.usage, serves, problem.availability, weights, weight)
     pools = problem.pools
     pool = pools.of(np.arange(phases)[:, None], np.arange(regions)[None, :])
-    library = nodes, problem.throughput, problem.phase, problem.demand, pool, problem.availability, weights
+    library = weight, problem.throughput, problem.phase, problem.demand, pool
     grid = min(grid_for(problem, GRID), MOST_GRID)
     best = np.full((len(pools), grid + 1), np.inf)
     sweep_best(*library, best)
@@ -79,7 +81,7 @@ def near_templates(problem: AllocationProblem, capacity_prices: Floats, margin: 
         least = best[list(some)].min(axis=0)
         pro_rata, least[0], least[1] = min(least[0], unmet_step * grid), np.inf, min(least[1], unmet_step)
         sizes = np.flatnonzero(np.isfinite(least))
-        table, _ = covering_table(sizes, least[sizes], grid)
+        table = least_weights(sizes, least[sizes], grid)
         for t in np.flatnonzero(runs & (problem.throughput > 0)).tolist():
             inside = np.isin(pool[problem.phase[t]], some)
             use = problem.usage[t].astype(np.int64)
