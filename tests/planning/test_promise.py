@@ -484,6 +484,7 @@ def test_designs_get_instances_until_they_hold(windows: int, tmp_path: Path, mon
     monkeypatch.setattr(TogetherRaces, "race", lambda self, instances: Together(True, {"decode": 1.0}, 1))
     cheap = plan_scenario(scenario, settings={"certify": False})
     monkeypatch.setattr(TogetherRaces, "race", race)
+    monkeypatch.setattr(TogetherRaces, "settled", race)
     monkeypatch.setattr(designs, "FEWEST_WINDOWS", windows)
     monkeypatch.setattr(designs, "REQUESTS", 0)
     plan = plan_scenario(scenario, settings={"certify": False})
@@ -1004,6 +1005,43 @@ def test_what_surely_misses(
     assert races.surely_misses(plan.instances) == misses
     assert races.windows_of[plan.instances[0].model] == windows
     assert races.race(plan.instances).holds == (share > 0.99)
+
+
+@pytest.mark.parametrize(
+    ("share", "holds", "misses", "windows"),
+    # Sure soon; what shorter races leave open; and what even all windows of a certificate would not tell.
+    [
+        (0.992, True, False, (40, 120)),
+        (0.9904, True, False, (41, 640)),
+        (0.9897, False, True, (160, 640)),
+        (0.98998, False, False, (160, 640)),
+        (0.90, False, True, (3, 10)),
+    ],
+)
+def test_what_short_races_leave_open_is_settled(
+    share: float, holds: bool, misses: bool, windows: tuple[int, int], plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows differ by 0.2 %; what holds then does so in races from then on, and is not asked again."""
+    noise = np.random.default_rng(4).normal(0.0, 2e-3, 640)
+    noise -= np.array([noise[: k + 1].mean() for k in range(640)])[-1]
+    races = races_of(plan, lambda number: share + noise[number], monkeypatch)
+    outcome = races.settled(plan.instances)
+    assert (outcome.holds, outcome.misses) == (holds, misses)
+    assert windows[0] <= outcome.windows <= windows[1]
+    if holds:
+        assert races.race(plan.instances) == outcome
+    played = races.windows_of[plan.instances[0].model]
+    assert races.settled(plan.instances) == outcome
+    assert races.windows_of[plan.instances[0].model] == played
+
+
+@pytest.mark.parametrize("share", [0.985, 0.9885, 0.9915, 0.995])
+def test_settling_is_seldom_wrong(share: float, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of 5,000 independent requests; a wrong verdict would take five standard errors of luck."""
+    for seed in range(25):
+        draws = np.random.default_rng(seed).binomial(5_000, share, 640) / 5_000
+        outcome = races_of(plan, draws.__getitem__, monkeypatch).settled(plan.instances)
+        assert (outcome.holds, outcome.misses) == (share > 0.99, share < 0.99)
 
 
 def test_groups_that_the_pool_has_no_room_for_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

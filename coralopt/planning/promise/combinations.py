@@ -37,7 +37,9 @@ class Covers:
     below: float
 
 
-def least_together(designs: Designs, model: str, price: Sequence[Floats], ceiling: float) -> float:
+def least_together(
+    designs: Designs, model: str, price: Sequence[Floats], ceiling: float, windows: float, settle: bool = False
+) -> float:
     """What no plan of the family serves a model for less than, USD/h; what does not surely miss is raced as a design.
 
     Args:
@@ -45,6 +47,8 @@ def least_together(designs: Designs, model: str, price: Sequence[Floats], ceilin
         model: Asks for a share of its requests.
         price: float64 (J,) by model phase, what its groups cost at least wherever they stand, USD/h.
         ceiling: Larger bounds are of no use, USD/h.
+        windows: That may be played for the model.
+        settle: Whether what neither surely misses nor was seen to hold is raced on, as long as a certificate may take.
     """
     ways = designs.ways[model]
     least = [sum(_least(designs.groups[p], price[p]) for p in phases) for phases in ways]
@@ -54,7 +58,7 @@ def least_together(designs: Designs, model: str, price: Sequence[Floats], ceilin
     for phases in ways:
         several, ceiling = _combinations(designs, phases, price, ceiling)
         combined += several
-    windows = designs.races.windows_of[model] + designs.windows(model)
+    windows += designs.races.windows_of[model]
     bound = math.inf
     for cost, groups in sorted(combined):
         if cost >= ceiling * (1 - PRICE_TOLERANCE):
@@ -63,8 +67,15 @@ def least_together(designs: Designs, model: str, price: Sequence[Floats], ceilin
             return min(bound, cost)
         if designs.surely_miss(model, groups):
             continue
+        holds = designs.hold(model, groups)
+        # Once something cheaper may hold, only what can be the cheapest design is of use.
+        if settle and not holds and (bound == math.inf or designs.price_of(groups).min() < designs.ceiling(model)):
+            outcome = designs.settle(model, groups)
+            if outcome.misses:
+                continue
+            holds = outcome.holds
         bound = min(bound, cost)
-        if designs.hold(model, groups):
+        if holds:
             break
     return min(bound, ceiling)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +33,8 @@ RAISES, ROOMIER = 6, 5
 #: Windows that the search for cheaper designs of a model may play on average, and as many for its bound: at least, or more
 #: while all of them have so many requests, of which each window counts as some more than it has.
 FEWEST_WINDOWS, REQUESTS, A_WINDOW = 120, 750_000, 500
+#: What settling may take for a model where the gap is open, in the same requests.
+REQUESTS_TO_SETTLE = 3_000_000
 #: Games that count as one window; how often what is left of all windows is shared out anew, and what is too little for
 #: another design.
 GAMES_A_WINDOW, ROUNDS, TOO_FEW = 4, 3, 4
@@ -177,6 +179,10 @@ class Designs:
     def windows(self, model: str) -> float:
         """Windows that the search for cheaper designs of a model may play on average, and those for its bound."""
         return max(FEWEST_WINDOWS, REQUESTS / self._requests(model))
+
+    def windows_to_settle(self, model: str) -> float:
+        """Windows that may settle what a model costs at least."""
+        return REQUESTS_TO_SETTLE / self._requests(model)
 
     def _ways(self, model: str) -> list[Way]:
         """Those of a model that asks for a share, in regions that may hold it; none of one of mean requests."""
@@ -409,12 +415,29 @@ class Designs:
 
     def hold(self, model: str, groups: tuple[Place, ...]) -> bool:
         """Whether groups hold together where they are cheapest, perhaps cut; then they are a design that is known."""
-        phases, usage = tuple(dict.fromkeys(p for p, _ in groups)), self.usage(groups)
-        price = sum(self.price[p][j] for p, j in groups)
-        room = np.isfinite(price) & (usage <= self.nodes).all(axis=1)
-        if not room.any():
+        phases, price = tuple(dict.fromkeys(p for p, _ in groups)), self.price_of(groups)
+        if np.isinf(price).all():
             return False
-        return not self._hold(model, Way(phases, int(np.argmin(np.where(room, price, np.inf)))), groups)
+        return not self._hold(model, Way(phases, int(np.argmin(price))), groups)
+
+    def settle(self, model: str, groups: tuple[Place, ...]) -> Together:
+        """A race of groups for as long as a certificate takes, cut in every way until one holds; then they are a design that
+        is known, if some region has room for them. They miss where they surely do in every way."""
+        misses = True
+        for parts in itertools.chain([{}], self._cuts(groups)):
+            outcome = self.races.settled(self.instances(groups, parts))
+            if outcome.holds:
+                price = float(self.price_of(groups).min())
+                if price < math.inf:
+                    self.known.append(Design(model, groups, parts, price))
+                return outcome
+            misses &= outcome.misses
+        return replace(outcome, misses=misses)
+
+    def price_of(self, groups: Sequence[Place]) -> Floats:
+        """float64 (R,): USD/h of groups in each region, infinite where there is no room for them."""
+        price = np.sum([self.price[p][j] for p, j in groups], axis=0)
+        return np.where((self.usage(groups) <= self.nodes).all(axis=1), price, np.inf)
 
     def surely_miss(self, model: str, groups: tuple[Place, ...]) -> bool:
         """Whether groups surely miss an SLO of their model together, however they are cut."""

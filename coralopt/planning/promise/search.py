@@ -52,6 +52,8 @@ GAMES_AT_ONCE = 16
 FURTHER = 100
 #: Part of the time limit after which models without a design get one before the search for cheaper groups goes on.
 FOR_GROUPS = 0.5
+#: Gap of the designs of all models above which what their races left open is settled.
+OPEN = 0.01
 #: Plans whose models are played together, at most.
 MOST_PLANS = 60
 #: Allocations at what groups hold at most, at most; the rise of the bound that is worth another; columns of one.
@@ -162,26 +164,42 @@ class PromiseSearch:
         self.bound = max(self.bound, self._bound_together())
         self.chosen = self.designs.in_order
         of_designs = self._without(frozenset()) if self.chosen else None
-        if of_designs is None and find_side_by_side(self.designs):
+        if of_designs is None or of_designs.cost_usd_h > self._alone() * (1 + self.gap + PRICE_TOLERANCE):
+            # The cheapest designs want the same nodes.
+            find_side_by_side(self.designs)
             self.chosen = self.designs.in_order
-            of_designs = self._without(frozenset())
+            of_designs = self._without(frozenset()) if self.chosen else None
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], of_groups
         return self.singles.served(self._holding(of_designs), self.bound)
 
+    def _alone(self) -> float:
+        """Sum of what the cheapest design known of each model costs, or the cheapest groups of each phase, USD/h."""
+        pairs = zip(self.groups, self.price, strict=True)
+        best = {model: self.designs.ceiling(model) for model in self.designs.raced}
+        total, _ = self.designs.least(
+            [float(groups.covers(groups.least, price)[PARTS]) for groups, price in pairs], best
+        )
+        return total
+
     def _bound_together(self) -> float:
         """What no plan costs less than where groups of a model surely miss together, USD/h; less where time is over."""
-        pairs = zip(self.groups, self.price, strict=True)
+        pairs, designs = zip(self.groups, self.price, strict=True), self.designs
         costs = [float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs]
         least = dict[str, float]()
 
-        def find_out(model: str) -> None:
-            least[model] = least_together(self.designs, model, self.price, self.designs.ceiling(model))
+        def find_out(model: str, windows: float, settle: bool = False) -> None:
+            least[model] = least_together(designs, model, self.price, designs.ceiling(model), windows, settle)
 
+        models = sorted(designs.raced)
         with contextlib.suppress(OutOfTimeError):
-            self.workers.map(find_out, sorted(self.designs.raced))
-        floor, _ = self.designs.least(costs, least)
+            self.workers.map(lambda model: find_out(model, designs.windows(model)), models)
+            total = sum(map(designs.ceiling, models))
+            if sum(least.values()) < total * (1 - OPEN):
+                models = [model for model in models if least[model] < designs.ceiling(model) * (1 - PRICE_TOLERANCE)]
+                self.workers.map(lambda model: find_out(model, designs.windows_to_settle(model), settle=True), models)
+        floor, _ = designs.least(costs, least)
         return floor
 
     def _of_groups(self) -> GroupPlan:

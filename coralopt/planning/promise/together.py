@@ -48,6 +48,10 @@ LATE, EARLY = 40, 0.4
 #: Windows after which it is sure that an SLO is missed, where the mean is so many standard errors below the share asked for;
 #: share of the certificate's windows after which that is given up.
 FEWEST_TO_MISS, SURE_TO_MISS, GIVEN_UP = 5, 2.5, 1 / 4
+#: A race that is to settle what shorter ones left open goes on to the certificate's last look; standard errors below the
+#: share asked for after which it is sure that an SLO is missed, more since so many means are looked at; share of the windows
+#: after which it ends where the others would hardly tell.
+SETTLED_TO_MISS, HARDLY = 3.0, 1 / 4
 #: Mean shares that so many times the misses allowed leave, and worse ones, are refused after so many windows.
 HOPELESS = ((1, 5.0), (2, 3.0))
 
@@ -60,11 +64,13 @@ class Together:
         holds: Whether every SLO is met by the share asked for.
         shares: Kind (``"prefill"``, ``"decode"``) -> mean share of requests that met it.
         windows: Windows that it took.
+        misses: Whether some SLO is surely missed; that it does not hold says less.
     """
 
     holds: bool
     shares: Mapping[str, float]
     windows: int = 0
+    misses: bool = False
 
     @property
     def least(self) -> float:
@@ -72,10 +78,10 @@ class Together:
         return min(self.shares.values(), default=1.0)
 
     @staticmethod
-    def read(entry: tuple[bool, Mapping[str, float], int]) -> Together:
+    def read(entry: tuple[bool, Mapping[str, float], int, bool]) -> Together:
         """An outcome as it was kept."""
-        holds, shares, windows = entry
-        return Together(bool(holds), {kind: float(share) for kind, share in shares.items()}, int(windows))
+        holds, shares, windows, misses = entry
+        return Together(bool(holds), {kind: float(share) for kind, share in shares.items()}, int(windows), bool(misses))
 
 
 class TogetherRaces:
@@ -119,6 +125,7 @@ class TogetherRaces:
                 EARLY,
                 HOPELESS,
                 (FEWEST_TO_MISS, SURE_TO_MISS, GIVEN_UP),
+                (SETTLED_TO_MISS, HARDLY),
                 CONFIDENCE,
             ),
         )
@@ -126,6 +133,7 @@ class TogetherRaces:
         self._name = f"together-{digest[:16]}"
         self._outcomes = recalled(self._name, Together.read) if remember else {}
         self._asked: set[str] = set()
+        self._held: dict[str, Together] = {}
         self.windows_of: Counter[str] = Counter()
 
     def requests(self, model: str) -> float:
@@ -134,11 +142,22 @@ class TogetherRaces:
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
-        return self._known("", instances, self._raced)
+        outcome = self._known("", instances, self._raced)
+        return self._held.get(self._key(instances), outcome)
 
     def surely_misses(self, instances: tuple[PlannedInstance, ...]) -> bool:
-        """Whether the instances of one model surely miss one of its SLOs: that a race does not hold says less."""
-        return not self._known("misses", instances, self._refuted).holds
+        """Whether the instances of one model surely miss one of its SLOs."""
+        return self._known("misses", instances, self._refuted).misses
+
+    def settled(self, instances: tuple[PlannedInstance, ...]) -> Together:
+        """A race that goes on where :meth:`race` and :meth:`surely_misses` gave up, as long as a certificate may.
+
+        What it sees to hold does so from then on.
+        """
+        outcome = self._known("settled", instances, self._settled)
+        if outcome.holds:
+            self._held[self._key(instances)] = outcome
+        return outcome
 
     def _known(
         self,
@@ -146,21 +165,30 @@ class TogetherRaces:
         instances: tuple[PlannedInstance, ...],
         find_out: Callable[[tuple[PlannedInstance, ...]], Together],
     ) -> Together:
-        if len({item.region for item in instances}) == 1:
-            # Which region they share makes no difference.
-            instances = tuple(item.model_copy(update={"region": self.scenario.regions[0]}) for item in instances)
-        facts = [item.model_dump(mode="json", exclude={"name", "kept", "price_usd_h"}) for item in instances]
-        key = question + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        key = question + self._key(instances)
         if key not in self._outcomes:
-            self._outcomes[key] = find_out(instances)
+            self._outcomes[key] = find_out(self._in_one_place(instances))
         if key not in self._asked:
             self._asked.add(key)
             self.windows_of[instances[0].model] += self._outcomes[key].windows
         return self._outcomes[key]
 
+    def _in_one_place(self, instances: tuple[PlannedInstance, ...]) -> tuple[PlannedInstance, ...]:
+        """Which region instances share makes no difference."""
+        if len({item.region for item in instances}) > 1:
+            return instances
+        return tuple(item.model_copy(update={"region": self.scenario.regions[0]}) for item in instances)
+
+    def _key(self, instances: tuple[PlannedInstance, ...]) -> str:
+        """Instances by what decides their races."""
+        exclude = {"name", "kept", "price_usd_h"}
+        facts = [item.model_dump(mode="json", exclude=exclude) for item in self._in_one_place(instances)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
     def save(self) -> None:
         """Keep what is known for the next search."""
-        keep(self._name, {key: (item.holds, dict(item.shares), item.windows) for key, item in self._outcomes.items()})
+        outcomes = self._outcomes.items()
+        keep(self._name, {key: (one.holds, dict(one.shares), one.windows, one.misses) for key, one in outcomes})
 
     def _raced(self, instances: tuple[PlannedInstance, ...]) -> Together:
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
@@ -184,19 +212,52 @@ class TogetherRaces:
         return outcome
 
     def _refuted(self, instances: tuple[PlannedInstance, ...]) -> Together:
-        """What holds unless it surely misses."""
+        """Whether it surely misses."""
         target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
         assert target is not None
         model = instances[0].model
-        outcome, most = Together(True, {}), min(round(GIVEN_UP * self.certified_by(model)), CERTIFIED_BY)
+        outcome, most = Together(False, {}), min(round(GIVEN_UP * self.certified_by(model)), CERTIFIED_BY)
         fewest = FEWEST_TO_MISS * self._windows_to_tell(model)
         for number, shares in self._so_far(instances, 1 - target, most):
-            outcome = Together(True, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
+            outcome = Together(False, {kind: float(np.mean(values)) for kind, values in shares.items()}, number)
             if number < fewest:
                 continue
             if any(float(np.mean(v)) + SURE_TO_MISS * _standard_error(v) < target for v in shares.values()):
-                return replace(outcome, holds=False)
+                return replace(outcome, misses=True)
             if outcome.least >= target:
+                break
+        return outcome
+
+    def _settled(self, instances: tuple[PlannedInstance, ...]) -> Together:
+        """Until it holds or surely misses, or what is left of the windows would hardly tell."""
+        model = instances[0].model
+        target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
+        assert target is not None
+        outcome, each, last = Together(False, {}), self._windows_to_tell(model), last_look(self.scenario, model)
+        for number, shares in self._so_far(instances, 1 - target, last):
+            means = {kind: float(np.mean(values)) for kind, values in shares.items()}
+            outcome = Together(False, means, number)
+            if number < FEWEST_TO_MISS * each:
+                continue
+            errors = {kind: _standard_error(values) for kind, values in shares.items()}
+            if any(means[kind] + SETTLED_TO_MISS * error < target for kind, error in errors.items()):
+                return replace(outcome, misses=True)
+            passes = {kind: self._limit(values, last) - SURE * errors[kind] for kind, values in shares.items()}
+            if number >= LATE * each and min(passes.values()) >= target:
+                return replace(outcome, holds=True)
+            if number < HARDLY * last:
+                continue
+            # With the errors that all windows would leave: what it takes to hold, and to miss.
+            final = {kind: error * math.sqrt(number / last) for kind, error in errors.items()}
+            holding = all(
+                self._limit(shares[kind], last) + SURE * (error - final[kind]) >= target
+                for kind, error in errors.items()
+            )
+            missing = any(
+                means[kind] + SETTLED_TO_MISS * final[kind] - SURE * (error - final[kind]) < target
+                for kind, error in errors.items()
+            )
+            if not holding and not missing:
                 break
         return outcome
 
