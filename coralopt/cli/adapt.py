@@ -45,7 +45,7 @@ def adapt(
     request = solver.request(resolved, library.library, limits.on_infeasible)
     runs = EpochPlanning(request, forecast, files).runs(cases)
     done = list(zip(cases, map(list, runs), strict=True))
-    with progress_bar(quiet=files.json_output) as progress:
+    with progress_bar("plans", quiet=files.json_output) as progress:
         perfect = _perfect(replace(request, progress=progress), cases)
     present_runs(resolved, epochs, files, done, perfect)
 
@@ -77,7 +77,7 @@ class EpochPlanning:
         hook, quiet = forecast_named(self.forecast.forecast), self.files.json_output
         for remark in () if quiet else dict.fromkeys(remark for case in cases for remark in case.remarks):
             say(f"note: {remark}")
-        with progress_bar(quiet=quiet) as progress:
+        with progress_bar("templates", quiet=quiet) as progress:
             request = replace(self.request, progress=progress).warmed()
         for case in cases:
             settings = RollingSettings(

@@ -31,7 +31,7 @@ def certify(
     from coralopt.report.promise import certificate_table
 
     document = Plan.load(plan)
-    with progress_bar(quiet=json_output) as progress:
+    with progress_bar("certificate", quiet=json_output) as progress:
         mark = certificate_of(document, FIRST_SEED if seed is None else seed, progress)
     if all(phase.verdict == "not asked" for phase in mark.phases):
         lines = ["the scenario asks for mean requests only: there is no share to certify"]

@@ -129,7 +129,7 @@ PLAIN_S = 60.0
 
 
 @contextmanager
-def progress_bar(title: str = "templates", *, quiet: bool = False, estimate_s: float = 30.0) -> Iterator[Progress]:
+def progress_bar(title: str, *, quiet: bool = False, estimate_s: float = 30.0) -> Iterator[Progress]:
     """A progress bar with an estimate of what is left, on standard error; yields the callback that moves it.
 
     Args:

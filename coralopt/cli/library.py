@@ -306,7 +306,7 @@ def check(
     from coralopt.templates import BuildMethod, check_library
 
     loaded, resolved = _open(library, scenario)
-    with progress_bar(quiet=json_output) as progress:
+    with progress_bar("templates", quiet=json_output) as progress:
         result = check_library(
             loaded,
             resolved,

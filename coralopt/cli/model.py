@@ -55,7 +55,7 @@ def export(
     from coralopt.templates import obtain_library, scenario_tables, shared_patterns
 
     resolved = load_scenario(scenario)
-    with progress_bar(quiet=json_output) as progress:
+    with progress_bar("templates", quiet=json_output) as progress:
         templates, _ = obtain_library(resolved, library, progress=progress)
     problem = allocation_problem(resolved, templates, shared_patterns(resolved, scenario_tables(resolved)))
     if reductions:

@@ -136,7 +136,7 @@ def _plan_by(
     from coralopt.report.epochs import perfect_line
 
     planner, expected, alternative, one_gpu, perfect, code = get_planner(options.planner), None, None, None, None, OK
-    with progress_bar(quiet=output.json_output) as progress:
+    with progress_bar("plan", quiet=output.json_output) as progress:
         outcome = planner.plan(replace(request, progress=progress))
         plan, seconds = outcome.plan, dict(outcome.steps)
         if options.play:
@@ -182,7 +182,7 @@ def _plan_verified(request: PlanRequest, simulation: SimulateOptions, traffic: T
     from coralopt.planning import USUAL_SHARE, VerifiedSettings, plan_verified
     from coralopt.report.verified import rounds_table
 
-    with progress_bar(quiet=output.json_output) as progress:
+    with progress_bar("plan", quiet=output.json_output) as progress:
         outcome = plan_verified(
             replace(request, progress=progress),
             traffic,

@@ -60,5 +60,5 @@ def show(
 def _one_gpu(plan: Plan, quiet: bool) -> OneGpuRent | None:
     from coralopt.planning import PlanOutcome, PlanRequest, cheapest_of_one_gpu
 
-    with progress_bar(quiet=quiet) as progress:
+    with progress_bar("one GPU type", quiet=quiet) as progress:
         return cheapest_of_one_gpu(PlanRequest(plan.resolved, progress=progress), PlanOutcome(plan, {}))

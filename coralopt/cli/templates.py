@@ -67,7 +67,7 @@ def templates(
         options = parse_options(build.assignments)
         method = BuildMethod(build.solver or "dp", build.formulation, options, build.sample, build.seed)
     started = time.perf_counter()
-    with progress_bar(quiet=json_output) as progress:
+    with progress_bar("templates", quiet=json_output) as progress:
         library, reused = obtain_library(
             resolved,
             output,

@@ -38,7 +38,7 @@ def verify(
     if prove and not violations:
         from coralopt.planning import certify_again, prove_bound
 
-        with progress_bar(quiet=json_output) as progress:
+        with progress_bar("proof", quiet=json_output) as progress:
             violations.extend(prove_bound(document, progress=progress))
             violations.extend(certify_again(document, progress))
         checks.append(("lower bound and library", 2))

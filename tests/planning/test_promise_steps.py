@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.planning.promise import search
 from coralopt.planning.promise.columns import GroupColumns
 from coralopt.planning.promise.cover_search import CoverSearch
+from coralopt.planning.promise.cuttings import Cutting
+from coralopt.planning.promise.designs import Design
 from coralopt.planning.promise.group_plan import GroupPlan
 from coralopt.planning.promise.refusals import Refusals
 from coralopt.planning.promise.search import PromiseSearch
@@ -34,6 +37,15 @@ def seek() -> PromiseSearch:
     made.designs = cast("Any", SimpleNamespace(used_up=False))
     made.unconfirmed = ()
     return made
+
+
+def test_a_column_is_cut_as_its_own_design_is() -> None:
+    """A dearer design that has its groups and more cuts none of them; a group by itself is cut as in a design."""
+    prefill, decode, more = (0, 1), (1, 2), (1, 3)
+    cut = {prefill: (Cutting(5, 2), Cutting(7, 1))}
+    designs = [Design("a", (prefill, decode, more), {}, 5.0), Design("a", (prefill, decode), cut, 4.0)]
+    for own, parts in (((prefill, decode), cut), ((prefill, decode, more), {}), ((prefill,), cut), (((2, 1),), {})):
+        assert replace(costing(4.0), designs=designs).parts_of(own) == parts
 
 
 @pytest.mark.parametrize(

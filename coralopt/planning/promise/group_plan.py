@@ -49,6 +49,12 @@ class GroupPlan:
         """All of these groups."""
         return list(itertools.chain(*self.chosen))
 
+    def parts_of(self, own: Sequence[Place]) -> Mapping[Place, tuple[Cutting, ...]]:
+        """How the design of a column cuts its nodes: the one that has just these groups, or, where groups of designs stand
+        by themselves, one that has them."""
+        having = [design for design in self.designs if set(own) <= set(design.groups)]
+        return min(having, key=lambda design: len(set(design.groups))).parts if having else {}
+
 
 @dataclass(frozen=True, eq=False)
 class SingleTemplates:
@@ -70,7 +76,7 @@ class SingleTemplates:
         """Row in the library and instances of the k-th column of an allocation, in their region."""
         allocation, own_groups = plan.served.result.allocation, plan.chosen[k]
         region, times = int(allocation.region[k]), int(allocation.count[k])
-        parts = next((design.parts for design in plan.designs if set(own_groups) <= set(design.groups)), {})
+        parts = plan.parts_of(own_groups)
         placed: list[tuple[int, PlannedInstance]] = []
         for p, j in own_groups:
             group = self.groups[p]
@@ -83,12 +89,11 @@ class SingleTemplates:
 
     def placements(self, plan: GroupPlan) -> dict[int, Placement]:
         """Row in the library -> how the nodes are cut, where not as the library says."""
-        chosen = set(plan.places)
         return {
             self.library.offsets[p] + part.template: part.placement
-            for design in plan.designs
-            if chosen >= set(design.groups)
-            for (p, _), parts in design.parts.items()
+            for own in plan.chosen
+            for (p, j), parts in plan.parts_of(own).items()
+            if (p, j) in own
             for part in parts
             if part.placement is not None
         }
