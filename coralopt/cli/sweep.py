@@ -52,8 +52,9 @@ def sweep(
 ) -> None:
     """What if: plan SCENARIO at every point of a grid, each warm from the one before."""
     from coralopt.errors import OptionError
-    from coralopt.planning.sweep import Sweep, Variation
+    from coralopt.planning.sweep import Sweep
     from coralopt.planning.sweep import sweep as run
+    from coralopt.planning.variation import Variation
     from coralopt.report.drawing import standalone
     from coralopt.report.pages.sweep import sweep_page
     from coralopt.report.sweep import sweep_curves, sweep_table

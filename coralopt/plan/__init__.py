@@ -2,8 +2,8 @@
 
 from coralopt.plan.certificate import Certificate, CertifiedPhase
 from coralopt.plan.difference import InstanceChange, PlanDifference, difference
-from coralopt.plan.document import (
-    Plan,
+from coralopt.plan.document import Plan, plan_schema
+from coralopt.plan.parts import (
     PlannedCase,
     PlannedClass,
     PlannedDemand,
@@ -15,7 +15,6 @@ from coralopt.plan.document import (
     PlannedStage,
     Simulated,
     SimulatedPhase,
-    plan_schema,
 )
 
 __all__ = [

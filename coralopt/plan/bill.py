@@ -12,8 +12,9 @@ import numpy as np
 
 from coralopt import catalog
 from coralopt.catalog.types import unsupported
-from coralopt.plan.document import Plan, PlannedInstance, PlannedNodeClass
+from coralopt.plan.document import Plan
 from coralopt.plan.flows import flows_of
+from coralopt.plan.parts import PlannedInstance, PlannedNodeClass
 from coralopt.scenario import ResolvedScenario
 
 #: Hours of the month that clouds quote prices for.

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from coralopt.plan.parts import PlanPart
 
 #: Numbers of windows after which it is looked whether more are needed; further ones for models of few requests, whose
 #: windows say little each.
 LOOKS, FURTHER_LOOKS = (20, 40, 80, 160, 320, 640), (1280, 2560)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CertifiedPhase(_Part):
+class CertifiedPhase(PlanPart):
     """One SLO of one model over all windows."""
 
     model: str
@@ -37,7 +35,7 @@ class CertifiedPhase(_Part):
         return float(np.mean(self.shares))
 
 
-class Certificate(_Part):
+class Certificate(PlanPart):
     """Windows of requests with seeds that no search used, and what came of them; enough to play them again."""
 
     first_seed: int = Field(description="Seed of the first window; each following one is one higher.")

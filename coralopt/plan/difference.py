@@ -6,18 +6,15 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from coralopt.errors import PlanError
-from coralopt.plan.document import Plan, PlannedInstance
+from coralopt.plan.document import Plan
 from coralopt.plan.files import write_text
+from coralopt.plan.parts import PlannedInstance, PlanPart
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class InstanceChange(_Part):
+class InstanceChange(PlanPart):
     """One serving template in one region, before and after."""
 
     name: str = Field(description="The instance name, equal in both plans.")
@@ -50,7 +47,7 @@ class InstanceChange(_Part):
         )
 
 
-class PlanDifference(_Part):
+class PlanDifference(PlanPart):
     """From one plan to another. Templates that do not change are listed too."""
 
     format: Literal["coralopt-difference"] = "coralopt-difference"

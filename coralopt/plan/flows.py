@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Literal
 
 from coralopt.allocation.routes import Flow, ModelRoutes, Pool, Route, RouteMean, least_flow
-from coralopt.plan.document import Plan, PlannedFlow, PlannedMode, PlannedOption, share_of
+from coralopt.plan.document import Plan
+from coralopt.plan.parts import PlannedFlow, PlannedMode, PlannedOption, share_of
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
 

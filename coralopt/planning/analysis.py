@@ -16,7 +16,7 @@ from coralopt.errors import CoraloptError, InfeasibleError, NoSolutionError, Opt
 from coralopt.plan import Plan, PlannedInstance
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.request import PlanRequest
-from coralopt.planning.sweep import varied
+from coralopt.planning.variation import varied
 from coralopt.templates.library import COLUMNS, TemplateLibrary
 from coralopt.templates.on_demand import is_on_demand
 from coralopt.types import Progress

@@ -14,8 +14,9 @@ from coralopt._version import __version__
 from coralopt.allocation import AllocationProblem, Served, price_of_unmet, request_flows, time_shares, unmet_demand
 from coralopt.placement import Placement
 from coralopt.plan import Plan, PlannedCase, PlannedClass, PlannedDemand, PlannedInstance
-from coralopt.plan.document import headline_gap, share_of
+from coralopt.plan.document import headline_gap
 from coralopt.plan.flows import allowed_routes, planned_flows, planned_means, planned_modes
+from coralopt.plan.parts import share_of
 from coralopt.planning.operators import planned_cases, planned_classes, planned_options
 from coralopt.planning.shared_nodes import shared_instances
 from coralopt.planning.stages import StageTables, instance_name, planned_stages

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan, PlannedInstance
-from coralopt.plan.document import share_of
+from coralopt.plan.parts import share_of
 from coralopt.routing import smooth_weighted_round_robin
 
 Phase = Literal["prefill", "decode", "mixed"]

@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from markupsafe import Markup, escape
 
-from coralopt.plan.document import PlannedInstance
+from coralopt.plan.parts import PlannedInstance
 
 #: Units from left to right.
 WIDTH = 360

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coralopt.plan.document import SimulatedPhase
+from coralopt.plan.parts import SimulatedPhase
 from coralopt.report.table import Column, facts_table, make_table, numbers
 from coralopt.simulation import PhaseOutcome, SimulationResult
 from coralopt.simulation.causes import BURST_S, CAUSES

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 from rich.table import Table
 
-from coralopt.planning.sweep import Sweep, SweepPoint, Variation, pareto
+from coralopt.planning.sweep import Sweep, SweepPoint, pareto
+from coralopt.planning.variation import Variation
 from coralopt.report.drawing import COLOURS, Line, Scale, lines
 from coralopt.report.table import Column, make_table, numbers
 

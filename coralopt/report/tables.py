@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from coralopt.plan.bill import OneGpuRent, bill_of
-from coralopt.plan.document import Plan, PlannedInstance, PlannedStage
+from coralopt.plan.document import Plan
 from coralopt.plan.flows import flows_of
+from coralopt.plan.parts import PlannedInstance, PlannedStage
 from coralopt.report.bill import bill_view
 from coralopt.report.promise import certificate_table, expected_fact, unconfirmed_words
 from coralopt.report.table import Column, facts_table, make_table, numbers

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coralopt.plan.document import share_of
 from coralopt.plan.flows import is_routed
+from coralopt.plan.parts import share_of
 from coralopt.routing import ROUTINGS
 from coralopt.scenario.facts.serving import Serving
 from coralopt.simulation.config import SimulationConfig

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coralopt.errors import CoraloptError
-from coralopt.plan.document import PlannedInstance
+from coralopt.plan.parts import PlannedInstance
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.config import SimulationConfig

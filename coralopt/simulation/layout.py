@@ -11,7 +11,8 @@ import numpy as np
 from coralopt.catalog.mig import sliced
 from coralopt.catalog.types import GIB
 from coralopt.errors import CoraloptError
-from coralopt.plan.document import Plan, PlannedInstance, PlannedNode
+from coralopt.plan.document import Plan
+from coralopt.plan.parts import PlannedInstance, PlannedNode
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.facts.serving import LEAST_STEP_TOKENS, Serving
 from coralopt.scenario.resolved import ResolvedScenario

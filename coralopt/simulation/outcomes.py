@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coralopt.plan.document import share_of
+from coralopt.plan.parts import share_of
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.simulation.causes import (
     CAUSES,

@@ -41,7 +41,8 @@ from coralopt.solving.registry import (
 )
 from coralopt.solving.session import MatrixSession
 from coralopt.solving.solution import MatrixResult, Solution
-from coralopt.solving.solve import heeded, solve, solve_compiled, solve_matrix
+from coralopt.solving.solve import solve, solve_compiled
+from coralopt.solving.solve_matrix import heeded, solve_matrix
 from coralopt.solving.status import Limit, Proof, Reason, Termination, gap_reached, relative_gap
 
 __all__ = [

@@ -20,7 +20,7 @@ from coralopt.solving.backend import Backend, Capability, ConflictBackend, Membe
 from coralopt.solving.matrix import MilpMatrix
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend
-from coralopt.solving.solve import solve_matrix
+from coralopt.solving.solve_matrix import solve_matrix
 from coralopt.solving.status import Reason
 from coralopt.types import Floats
 

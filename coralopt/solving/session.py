@@ -15,7 +15,7 @@ from coralopt.solving.matrix import MilpMatrix, with_rows
 from coralopt.solving.options import SolveOptions
 from coralopt.solving.registry import require_backend
 from coralopt.solving.solution import MatrixResult
-from coralopt.solving.solve import solve_matrix
+from coralopt.solving.solve_matrix import solve_matrix
 from coralopt.types import Floats
 
 #: What may change of a matrix: figures, one for every row or column, and the sense.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coralopt.plan import Plan
-from coralopt.plan.document import PlannedFlow, PlannedShare
+from coralopt.plan.parts import PlannedFlow, PlannedShare
 from coralopt.plan.verify.cases import unmet_usd_h
 from coralopt.plan.verify.inspected import Inspected
 from coralopt.plan.verify.money import _kept, _penalty

@@ -18,7 +18,8 @@ from coralopt.errors import CoraloptError, OptionError, PlanError, ScenarioError
 from coralopt.plan import Plan
 from coralopt.planning import PlanRequest
 from coralopt.planning.analysis import analyse_plan
-from coralopt.planning.sweep import CoralPlanner, Sweep, SweepPoint, Variation, grid, pareto, sweep, varied
+from coralopt.planning.sweep import CoralPlanner, Sweep, SweepPoint, pareto, sweep
+from coralopt.planning.variation import Variation, grid, varied
 from coralopt.scenario import ResolvedScenario
 
 RunCli = Callable[..., Any]

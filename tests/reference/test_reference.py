@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from coralopt.cli.app import make_app
 from coralopt.errors import LaunchError
 from coralopt.plan import Plan
-from coralopt.plan.document import PlannedMode, share_of
+from coralopt.plan.parts import PlannedMode, share_of
 from coralopt.reference import Assignment, ReferenceOptions, assign, run_reference
 
 #: An interpreter with torch and transformers: that of the tests, or the one that is named.

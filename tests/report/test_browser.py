@@ -19,10 +19,11 @@ from typer.testing import CliRunner
 
 from coralopt import Plan
 from coralopt.cli.app import make_app
-from coralopt.plan.document import PlannedFlow, PlannedMode, PlannedShare
+from coralopt.plan.parts import PlannedFlow, PlannedMode, PlannedShare
 from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Contestant, compare
-from coralopt.planning.sweep import Variation, sweep
+from coralopt.planning.sweep import sweep
+from coralopt.planning.variation import Variation
 from coralopt.report.pages.comparison import comparison_page
 from coralopt.report.pages.page import render_page
 from coralopt.report.pages.plan import PlanPage, plan_page

@@ -17,7 +17,8 @@ from coralopt.display import Shown, Tabular
 from coralopt.errors import CoraloptError
 from coralopt.planning import PlanRequest
 from coralopt.planning.compare import Comparison, Contestant, compare
-from coralopt.planning.sweep import Variation, sweep
+from coralopt.planning.sweep import sweep
+from coralopt.planning.variation import Variation
 from coralopt.scenario import ResolvedScenario
 from coralopt.simulation import simulate
 from coralopt.solving.solution import Solution

@@ -20,7 +20,7 @@ from page_reader import read
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate, CertifiedPhase
-from coralopt.plan.document import PlannedFlow, PlannedMode, Simulated, SimulatedPhase
+from coralopt.plan.parts import PlannedFlow, PlannedMode, Simulated, SimulatedPhase
 from coralopt.plan.verify import verify_plan
 from coralopt.report.drawing import Band, bands
 from coralopt.report.pages.files import ResultFiles, read_results

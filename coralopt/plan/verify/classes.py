@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from coralopt.plan.document import PlannedInstance
+from coralopt.plan.parts import PlannedInstance
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from coralopt.plan.document import PlannedDemand, PlannedInstance, share_of
+from coralopt.plan.parts import PlannedDemand, PlannedInstance, share_of
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.routes import share_under_way
 from coralopt.scenario.facts.operations import ModelRules

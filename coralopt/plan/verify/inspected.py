@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from coralopt.placement import Budgets, Coupling, Links, PlacementProblem, engine_limits
-from coralopt.plan.document import Plan, PlannedInstance
+from coralopt.plan.document import Plan
+from coralopt.plan.parts import PlannedInstance
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.solving.tolerance import close

@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from coralopt.catalog.types import GIB
 from coralopt.placement import Placement, Stage, best_placement, engine_limits
-from coralopt.plan.document import PlannedInstance, PlannedStage
+from coralopt.plan.parts import PlannedInstance, PlannedStage
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.rent import list_price, used_nodes
 from coralopt.scenario.facts.phases import ModelPhase

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from coralopt.plan.document import PlannedInstance, headline_gap
+from coralopt.plan.document import headline_gap
+from coralopt.plan.parts import PlannedInstance
 from coralopt.plan.verify.cases import expected_usd_h, unmet_usd_h
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.plan.verify.rent import rent

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Literal
 
-from coralopt.plan.document import PlannedInstance, PlannedOption
+from coralopt.plan.parts import PlannedInstance, PlannedOption
 from coralopt.plan.verify.demands import instances_of
 from coralopt.plan.verify.inspected import Inspected, Known, differs
 from coralopt.plan.verify.rent import list_price, pieces, rent, taken, used_nodes

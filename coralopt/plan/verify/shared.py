@@ -9,7 +9,7 @@ import numpy as np
 
 from coralopt.catalog.mig import MEMORY, SIZES, fits_together, profiles, sliced
 from coralopt.catalog.types import GIB, NodeConfiguration
-from coralopt.plan.document import PlannedInstance, PlannedShare
+from coralopt.plan.parts import PlannedInstance, PlannedShare
 from coralopt.plan.verify.inspected import Inspected, differs
 from coralopt.scenario.facts.phases import ModelPhase
 from coralopt.solving.problem import Violation

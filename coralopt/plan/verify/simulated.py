@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from coralopt.plan.document import Simulated
+from coralopt.plan.parts import Simulated
 from coralopt.plan.verify.inspected import Inspected
 from coralopt.solving.problem import Violation
 from coralopt.solving.tolerance import TOLERANCE

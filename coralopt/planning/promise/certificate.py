@@ -12,7 +12,7 @@ import numpy as np
 from coralopt.errors import OptionError
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
 from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS
-from coralopt.plan.document import share_of
+from coralopt.plan.parts import share_of
 from coralopt.plan.verify.certified import certified
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario

@@ -24,8 +24,8 @@ import numpy as np
 from coralopt.allocation import AllocationState
 from coralopt.errors import InfeasibleError, OptionError, PlanError
 from coralopt.plan import InstanceChange, Plan, PlanDifference, difference
-from coralopt.plan.document import share_of
 from coralopt.plan.files import write_text
+from coralopt.plan.parts import share_of
 from coralopt.planning.coral import CoralPlanner
 from coralopt.planning.request import PlanRequest
 from coralopt.planning.rolling.epochs import EpochInputs, epoch_scenario

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from coralopt.plan.bill import Bill, OneGpuRent, bill_of
-from coralopt.plan.document import Plan, PlannedInstance, PlannedShare, PlannedStage
+from coralopt.plan.document import Plan
 from coralopt.plan.flows import flows_of
+from coralopt.plan.parts import PlannedInstance, PlannedShare, PlannedStage
 from coralopt.planning.analysis import PlanAnalysis
 from coralopt.report.bill import ATTRIBUTION, bill_table, model_table
 from coralopt.report.drawing import Band, BarPart, BarRow, Line, Scale, bands, bars, colour_numbers, lines, pipeline

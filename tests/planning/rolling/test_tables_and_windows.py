@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coralopt.plan import Plan
-from coralopt.plan.document import PlannedShare
+from coralopt.plan.parts import PlannedShare
 from coralopt.planning import epoch_inputs, windows_of
 from coralopt.planning.rolling.adapt import _first, planned_instances
 from coralopt.planning.rolling.epochs import EpochInputs
