@@ -28,8 +28,6 @@ def _sized(value: float) -> float:
 #: Figures and counts of a plan: numbers, not texts that look like some, and none that no plan can have. Their limits are
 #: not ``ge`` and ``le``: of two such limits of one field the wider one would win.
 Figure = Annotated[float, Field(strict=True, allow_inf_nan=False), AfterValidator(_sized)]
-
-
 Count = Annotated[int, Field(strict=True), AfterValidator(_sized)]
 
 

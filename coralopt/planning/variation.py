@@ -22,12 +22,9 @@ from coralopt.scenario.mistakes import suggest
 
 #: Heads of paths that are factors.
 FACTORS = ("price", "demand", "slo")
-
-
 #: Most points of a grid.
 MOST_POINTS = 20_000
-
-
+#: Path of a change -> its value.
 Values = Mapping[str, float]
 
 
