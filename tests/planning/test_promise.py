@@ -514,6 +514,24 @@ def test_a_certificate_of_few_requests_looks_further(
     assert verify_plan(plan.with_certificate(mark)).ok
 
 
+def test_windows_of_many_requests_are_not_all_kept(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones and some of the latest are; the others are made again, and are the same."""
+    whole = Replications(plan.resolved, 7, window_s=60.0)
+    traces = [whole.window(number) for number in range(40)]
+    monkeypatch.setattr(certificate, "MOST_KEPT", len(traces[0]) + len(traces[1]))
+    some = Replications(plan.resolved, 7, window_s=60.0)
+    for number in (*range(40), *range(40)):
+        trace = some.window(number)
+        assert np.array_equal(trace.arrival_s, traces[number].arrival_s)
+        assert np.array_equal(trace.input_tokens, traces[number].input_tokens)
+    assert some.window(0) is some.window(0)
+    assert len(some._windows) == 2
+    assert len(some._latest) == certificate.LATEST
+    some.forget()
+    assert not some._windows
+    assert not some._latest
+
+
 def test_games_are_shared_out(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With next to no games for the bound there is a certified plan all the same, with a lower bound."""
     monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))

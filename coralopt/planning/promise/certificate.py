@@ -27,6 +27,8 @@ FIRST_SEED = 2_000_003
 #: Seconds of arrivals of one replication.
 WINDOW_S = 600.0
 CONFIDENCE = 0.95
+#: Requests of windows that are kept to be played again; of windows beyond these only so many of the latest.
+MOST_KEPT, LATEST = 5_000_000, 16
 #: Requests of a model in all windows up to which there are further looks.
 FEW_REQUESTS = 1_000_000
 #: Seed and seconds of arrivals of the one window that says what to expect of a plan without a certificate.
@@ -56,6 +58,8 @@ class Replications:
         self.scenario, self.first_seed, self.window_s = scenario, first_seed, window_s
         self.player = player or GroupPlayer(scenario)
         self._windows: dict[int, Trace] = {}
+        self._latest: dict[int, Trace] = {}
+        self._kept = 0
         self._making = threading.Lock()
 
     def shares(
@@ -91,15 +95,25 @@ class Replications:
     def window(self, number: int) -> Trace:
         """The requests of one window."""
         with self._making:
-            if number not in self._windows:
-                seed = self.first_seed + number
-                self._windows[number] = poisson_for_scenario(self.scenario, None, self.window_s, seed)
-            return self._windows[number]
+            trace = self._windows.get(number, self._latest.get(number))
+            if trace is None:
+                trace = poisson_for_scenario(self.scenario, None, self.window_s, self.first_seed + number)
+                if self._kept + len(trace) <= MOST_KEPT:
+                    self._windows[number] = trace
+                    self._kept += len(trace)
+                else:
+                    # Many windows of a model with few requests may hold a great many of the others.
+                    self._latest[number] = trace
+                    if len(self._latest) > LATEST:
+                        del self._latest[next(iter(self._latest))]
+            return trace
 
     def forget(self) -> None:
         """Drop the requests of all windows so far."""
         with self._making:
             self._windows.clear()
+            self._latest.clear()
+            self._kept = 0
 
 
 def requests_in_window(scenario: ResolvedScenario, model: str) -> float:
