@@ -514,6 +514,31 @@ def test_a_certificate_of_few_requests_looks_further(
     assert verify_plan(plan.with_certificate(mark)).ok
 
 
+@pytest.mark.parametrize("mode", ["disaggregated", "mixed"])
+def test_instances_of_a_group_are_replicas(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three replicas are three instances of each phase, not three groups or whole designs."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    demand = {"requests_s": 0.5, "input_tokens": 500, "output_tokens": 50}
+    one, three = (
+        plan_scenario(small(mode=mode, model={"min_replicas": replicas, "demand": demand}), settings={"certify": False})
+        for replicas in (1, 3)
+    )
+    of_phase = [sum(item.count for item in three.instances if item.phase == row.phase) for row in three.instances]
+    assert of_phase == [3] * len(of_phase)
+    assert one.cost_usd_h < three.cost_usd_h < 3 * one.cost_usd_h
+    assert three.gap == pytest.approx(0.0, abs=1e-6)
+    assert verify_plan(three).ok
+
+
+def test_groups_of_fewer_instances_than_replicas_stay_where_there_are_no_others() -> None:
+    """Then the side constraint says what is missing."""
+    capacity = {(0, 1): 40, (0, 2): 80, (0, 3): 100, (1, 1): 60, (1, 2): 100}
+    games = Known(capacity, [40.0, 60.0])
+    for replicas, counts in ((2, {2, 3}), (3, {3}), (7, {1, 2, 3})):
+        groups = Groups.of(cast("PhaseGames", games), 100.0, np.array([3, 2]), replicas)
+        assert set(groups.count.tolist()) == counts
+
+
 def test_windows_of_many_requests_are_not_all_kept(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones and some of the latest are; the others are made again, and are the same."""
     whole = Replications(plan.resolved, 7, window_s=60.0)

@@ -64,13 +64,14 @@ class Groups:
     tried: Ints
 
     @staticmethod
-    def of(games: PhaseGames, demand_tokens_s: float, most_instances: Ints) -> Groups:
+    def of(games: PhaseGames, demand_tokens_s: float, most_instances: Ints, replicas: int = 0) -> Groups:
         """All groups of a phase, with what its throughput tables allow; of a phase for mean requests they hold just that.
 
         Args:
             games: The phase.
             demand_tokens_s: Tokens/s that it must serve.
             most_instances: int64 (T,), instances of each template that the pool has room for.
+            replicas: Least instances of each group, so that every cover has as many; any where no group has.
         """
         unit = _with_free_bits(demand_tokens_s / PARTS)
         if unit == 0:
@@ -78,11 +79,14 @@ class Groups:
             return Groups(games, unit, *[none] * 8)
         each = np.where(games.too_slow(), 0.0, games.templates.throughput) / unit
         wanted = np.ceil(np.divide(MOST_SPARE * PARTS, each, out=np.zeros_like(each), where=each > 0))
-        counts = np.where(each > 0, np.minimum(wanted.astype(np.int64) + MORE, most_instances), 0)
+        wanted = np.maximum(wanted.astype(np.int64) + MORE, replicas)
+        counts = np.where(each > 0, np.minimum(wanted, most_instances), 0)
         template = np.repeat(np.arange(len(each)), counts)
         count = np.arange(len(template)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
         most = np.minimum(PARTS, np.floor(count * each[template])).astype(np.int64)
         some = most > 0
+        if (some & (count >= replicas)).any():
+            some &= count >= replicas
         template, count, most = template[some], count[some], most[some]
         least = np.zeros_like(most) if games.target is not None else most
         unclear, doubtful = np.full_like(most, PARTS + 1), np.zeros_like(most)

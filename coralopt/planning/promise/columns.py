@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from coralopt.allocation import AllocationProblem, Joint
+from coralopt.allocation import AllocationProblem, Joint, SideConstraint
 from coralopt.planning.promise.capacities import PARTS, Groups, Place
 from coralopt.templates import TemplateLibrary
 from coralopt.types import Bools, Floats, Ints
@@ -81,10 +81,22 @@ class GroupColumns:
             demand=demand,
             running=None if base.running is None else np.minimum.reduceat(base.running[row] // count[:, None], first),
             joint=joint,
-            # The loss of one instance takes a whole group here: too much for a bound.
-            side_constraints=tuple(item for item in base.side_constraints if kind == "least" or not item.one_lost),
+            side_constraints=tuple(
+                item
+                for item in base.side_constraints
+                # The loss of one instance takes a whole group here: too much for a bound.
+                if not _has_replicas(groups, item) and (kind == "least" or not item.one_lost)
+            ),
         )
         return GroupColumns(tuple(places), problem)
+
+
+def _has_replicas(groups: Sequence[Groups], item: SideConstraint) -> bool:
+    """Whether a constraint asks for replicas that every group of its phase has by itself; as a column it is one or more."""
+    if not item.is_replicas or item.phases is None:
+        return False
+    count = groups[item.phases[0]].count
+    return len(count) > 0 and bool((count >= item.bound).all())
 
 
 def least_price(

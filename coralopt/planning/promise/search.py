@@ -97,7 +97,8 @@ class PromiseSearch:
         prices: list[Floats] = []
         for p, phase in enumerate(scenario.model_phases):
             games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
-            groups = Groups.of(games, base.demand[p], room.max(axis=1)[library.offsets[p] :][: len(library.phases[p])])
+            fits = room.max(axis=1)[library.offsets[p] :][: len(library.phases[p])]
+            groups = Groups.of(games, base.demand[p], fits, int(base.replicas[p]))
             self.groups.append(groups)
             prices.append(least_price(base, library, p, groups, room))
         # Wherever it is cheapest.
