@@ -292,11 +292,12 @@ def one_stage(wanted: Array, stage: Array, total: int, answer: Answer) -> None:
             rows[m, 0] = m
 
 
-@_compiled
+@_parallel
 def layers_above(rows: Array, grid: Array, last: int, out: Array) -> None:
     """``out[q, r]`` = most layers up to ``last`` at which row r of ``rows`` (R, L + 1) is above ``grid[q]``, rising."""
     block = 64
-    for first in range(0, rows.shape[0], block):
+    for k in numba.prange((rows.shape[0] + block - 1) // block):
+        first = k * block
         end, held = min(rows.shape[0], first + block), np.full(block, last, np.int64)
         for q in range(grid.shape[0]):
             for r in range(first, end):
