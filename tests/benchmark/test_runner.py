@@ -190,7 +190,8 @@ def test_hanging_and_hungry_solvers_are_killed(tmp_path: Path) -> None:
     assert "inside the solver since" in rows["sleeper"]["message"]
     assert rows["glutton"]["outcome"] in (Outcome.MEMORY.value, Outcome.HUNG.value)
     if rows["glutton"]["outcome"] == Outcome.MEMORY.value:
-        assert rows["glutton"]["memory_mib"] > 512
+        # The row's figure is rounded.
+        assert rows["glutton"]["memory_mib"] >= 512
 
 
 @pytest.mark.usefixtures("plugins")
