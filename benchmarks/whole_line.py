@@ -110,19 +110,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
                             file.unlink()
                         figures[k].append(run(checkout, cache, scenario))
                 wall, cpu, gib = (median(column) for column in zip(*figures[0], strict=True))
-                line = f"| {scenario + ', ' + case:24} | {wall:6.2f} | {cpu:5.2f} | {gib:.2f} |"
-                if len(checkouts) > 1:
-                    before = median(row[1] for row in figures[1])
-                    line += f" {before:12.2f} | {cpu / before:5.2f} |"
-                print(line, flush=True)
+                before = [median(row[1] for row in rows) for rows in figures[1:]]
+                print(line(f"{scenario}, {case}", wall, cpu, f"{gib:.2f}", before), flush=True)
             epochs = [next_epoch(checkout, cache, scenario) for checkout, cache in zip(checkouts, caches, strict=True)]
             wall, cpu, costs = epochs[0]
-            line = f"| {scenario + ', next epoch':24} | {wall:6.2f} | {cpu:5.2f} |      |"
-            if len(checkouts) > 1:
-                if epochs[1][2] != costs:
-                    raise SystemExit(f"plans of {scenario} cost {costs} here, {epochs[1][2]} in {settings.before}")
-                line += f" {epochs[1][1]:12.2f} | {cpu / epochs[1][1]:5.2f} |"
-            print(line, flush=True)
+            for _, _, others in epochs[1:]:
+                if others != costs:
+                    raise SystemExit(f"plans of {scenario} cost {costs} here, {others} in {settings.before}")
+            print(line(f"{scenario}, next epoch", wall, cpu, "    ", [row[1] for row in epochs[1:]]), flush=True)
+
+
+def line(name: str, wall: float, cpu: float, gib: str, before: Sequence[float]) -> str:
+    """A row of the table; with CPU seconds of another checkout these and the ratio."""
+    row = f"| {name:24} | {wall:6.2f} | {cpu:5.2f} | {gib} |"
+    return row + "".join(f" {other:12.2f} | {cpu / other:5.2f} |" for other in before)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ MOST_AGAIN = 3
 
 
 def played_phases(result: SimulationResult, attainment: Mapping[str, float]) -> tuple[SimulatedPhase, ...]:
+    """What a simulation says of every model phase that had requests and is among those of ``attainment``."""
     return tuple(
         SimulatedPhase(
             model=row.model,

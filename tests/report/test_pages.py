@@ -20,8 +20,9 @@ from page_reader import read
 from coralopt.errors import PlanError
 from coralopt.plan import Plan
 from coralopt.plan.certificate import Certificate, CertifiedPhase
-from coralopt.plan.parts import PlannedFlow, PlannedMode, Simulated, SimulatedPhase
+from coralopt.plan.parts import PlannedFlow, PlannedMode, Simulated
 from coralopt.plan.verify import verify_plan
+from coralopt.planning.played import played_phases
 from coralopt.report.drawing import Band, bands
 from coralopt.report.pages.files import ResultFiles, read_results
 from coralopt.report.pages.fleet import draw_fleet
@@ -359,19 +360,7 @@ def test_lists_that_contradict_their_plans_are_said(run_cli: RunCli, tiny_plan: 
 def test_a_plan_corrected_by_simulation_has_intervals(tiny_plan: Plan) -> None:
     """Of its own requests, not of all together; verification holds their sum and each share against the counts."""
     result = simulate(tiny_plan, Traffic(duration_s=60.0).requests(tiny_plan.resolved))
-    phases = tuple(
-        SimulatedPhase(
-            model=row.model,
-            phase=row.phase,  # type: ignore[arg-type]
-            kind=row.kind,  # type: ignore[arg-type]
-            requests=row.requests,
-            attainment=row.attainment,
-            attainment_feasible=None,
-            p99_ms=None,
-            causes=row.causes,
-        )
-        for row in result.outcomes
-    )
+    phases = played_phases(result, {row.key: row.attainment for row in result.outcomes})
     mark = Simulated(
         kind="poisson",
         trace=None,

@@ -169,26 +169,25 @@ class PromiseSearch:
             # The cheapest designs want the same nodes.
             find_side_by_side(self.designs)
             self.chosen = self.designs.in_order
-            of_designs = self._without(frozenset()) if self.chosen else None
+            of_designs = (self._without(frozenset()) if self.chosen else None) or of_designs
         if of_designs is None:
             # There are too few nodes for the cheapest designs of all models at once.
             self.chosen, of_designs = [], of_groups
         return self.singles.served(self._holding(of_designs), self.bound)
 
+    def _costs(self, held: bool) -> list[float]:
+        """Price of the cheapest groups of each phase that were seen to hold it, or that may, USD/h."""
+        pairs = zip(self.groups, self.price, strict=True)
+        return [float(groups.covers(groups.least if held else groups.most, price)[PARTS]) for groups, price in pairs]
+
     def _alone(self) -> float:
         """Sum of what the cheapest design known of each model costs, or the cheapest groups of each phase, USD/h."""
-        pairs = zip(self.groups, self.price, strict=True)
         best = {model: self.designs.ceiling(model) for model in self.designs.raced}
-        total, _ = self.designs.least(
-            [float(groups.covers(groups.least, price)[PARTS]) for groups, price in pairs], best
-        )
-        return total
+        return self.designs.least(self._costs(held=True), best)[0]
 
     def _bound_together(self) -> float:
         """What no plan costs less than where groups of a model surely miss together, USD/h; less where time is over."""
-        pairs, designs = zip(self.groups, self.price, strict=True), self.designs
-        costs = [float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs]
-        least = dict[str, float]()
+        designs, costs, least = self.designs, self._costs(held=False), dict[str, float]()
 
         def find_out(model: str, windows: float, settle: bool = False) -> None:
             least[model] = least_together(designs, model, self.price, designs.ceiling(model), windows, settle)
@@ -234,9 +233,7 @@ class PromiseSearch:
 
     def least(self) -> float:
         """What no plan of the family costs less than, by what is known so far, USD/h."""
-        pairs = zip(self.groups, self.price, strict=True)
-        floor, _ = self.designs.least([float(groups.covers(groups.most, price)[PARTS]) for groups, price in pairs])
-        return max(self.bound, floor)
+        return max(self.bound, self.designs.least(self._costs(held=False))[0])
 
     def _holding(self, plan: GroupPlan) -> GroupPlan:
         """The first plan whose models hold together, or that which came nearest: from each to the cheapest without one of
@@ -372,7 +369,7 @@ class PromiseSearch:
             least = [groups.covers(groups.most, price) for groups, price in pairs]
             floor, others = self.designs.least([float(bound[PARTS]) for bound in least])
             bound_usd_h = min(cost, max(floor, bound_usd_h))
-            held, _ = self.designs.least([float(groups.covers(groups.least, price)[PARTS]) for groups, price in pairs])
+            held, _ = self.designs.least(self._costs(held=True))
             if bound_usd_h >= cost * (1 - self.gap) or cost <= held * (1 + self.gap + PRICE_TOLERANCE):
                 # Phases do not want each other's nodes, so an allocation would say the same.
                 return bound_usd_h

@@ -133,7 +133,6 @@ class TogetherRaces:
         self._name = f"together-{digest[:16]}"
         self._outcomes = recalled(self._name, Together.read) if remember else {}
         self._asked: set[str] = set()
-        self._held: dict[str, Together] = {}
         self.windows_of: Counter[str] = Counter()
 
     def requests(self, model: str) -> float:
@@ -142,30 +141,29 @@ class TogetherRaces:
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
-        outcome = self._known("", instances, self._raced)
-        return self._held.get(self._key(instances), outcome)
+        key = self._key(instances)
+        settled = f"settled{key}"
+        if settled in self._asked and self._outcomes[settled].holds:
+            return self._outcomes[settled]
+        return self._known(key, instances, self._raced)
 
     def surely_misses(self, instances: tuple[PlannedInstance, ...]) -> bool:
         """Whether the instances of one model surely miss one of its SLOs."""
-        return self._known("misses", instances, self._refuted).misses
+        return self._known(f"misses{self._key(instances)}", instances, self._refuted).misses
 
     def settled(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """A race that goes on where :meth:`race` and :meth:`surely_misses` gave up, as long as a certificate may.
 
         What it sees to hold does so from then on.
         """
-        outcome = self._known("settled", instances, self._settled)
-        if outcome.holds:
-            self._held[self._key(instances)] = outcome
-        return outcome
+        return self._known(f"settled{self._key(instances)}", instances, self._settled)
 
     def _known(
         self,
-        question: str,
+        key: str,
         instances: tuple[PlannedInstance, ...],
         find_out: Callable[[tuple[PlannedInstance, ...]], Together],
     ) -> Together:
-        key = question + self._key(instances)
         if key not in self._outcomes:
             self._outcomes[key] = find_out(self._in_one_place(instances))
         if key not in self._asked:
@@ -191,7 +189,7 @@ class TogetherRaces:
         keep(self._name, {key: (one.holds, dict(one.shares), one.windows, one.misses) for key, one in outcomes})
 
     def _raced(self, instances: tuple[PlannedInstance, ...]) -> Together:
-        target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
+        target = self._target(instances)
         if target is None:
             return Together(True, {})
         allowed, each = 1 - target, self._windows_to_tell(instances[0].model)
@@ -213,7 +211,7 @@ class TogetherRaces:
 
     def _refuted(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether it surely misses."""
-        target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
+        target = self._target(instances)
         assert target is not None
         model = instances[0].model
         outcome, most = Together(False, {}), min(round(GIVEN_UP * self.certified_by(model)), CERTIFIED_BY)
@@ -231,7 +229,7 @@ class TogetherRaces:
     def _settled(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Until it holds or surely misses, or what is left of the windows would hardly tell."""
         model = instances[0].model
-        target = next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
+        target = self._target(instances)
         assert target is not None
         outcome, each, last = Together(False, {}), self._windows_to_tell(model), last_look(self.scenario, model)
         for number, shares in self._so_far(instances, 1 - target, last):
@@ -287,6 +285,10 @@ class TogetherRaces:
     def certified_by(self, model: str) -> int:
         """Windows of the certificate that is to confirm a plan of a model: one of its looks."""
         return last_look(self.scenario, model, CERTIFIED_BY)
+
+    def _target(self, instances: Sequence[PlannedInstance]) -> float | None:
+        """Share of requests that is asked for; ``None`` where mean requests are planned for."""
+        return next(phase.attainment for phase in self.scenario.model_phases if phase.key == instances[0].key)
 
     def _windows_to_tell(self, model: str) -> int:
         """Windows of a model that count as one."""

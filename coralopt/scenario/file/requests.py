@@ -112,6 +112,22 @@ class Lengths(Section):
         return self
 
 
+#: Lengths of requests: as means with their spread, by a data set, or by quantiles.
+MeanInput = Annotated[Tokens | None, Field(description="mean prompt length, in tokens")]
+MeanOutput = Annotated[Tokens | None, Field(description="mean answer length, in tokens")]
+DataSet = Annotated[
+    Literal["azure-code", "azure-conv", "burstgpt"] | None,
+    Field(description="published trace whose mean lengths are used"),
+]
+InputSpread = Annotated[
+    Variation | None, Field(description="coefficient of variation of prompt lengths (lognormal); default: 1")
+]
+OutputSpread = Annotated[
+    Variation | None, Field(description="coefficient of variation of answer lengths (lognormal); default: 1")
+]
+LengthsGiven = Annotated[Lengths | None, Field(description="input and output: quantiles, in tokens")]
+
+
 class DemandClass(Section):
     """Some of the requests, told apart by their lengths: the first class that holds a request has it."""
 
@@ -120,18 +136,12 @@ class DemandClass(Section):
     most_output: Tokens | None = Field(
         default=None, description="longest answer that is asked for (max_tokens), in tokens; default: any"
     )
-    input_tokens: Tokens | None = Field(default=None, description="mean prompt length, in tokens")
-    output_tokens: Tokens | None = Field(default=None, description="mean answer length, in tokens")
-    dataset: Literal["azure-code", "azure-conv", "burstgpt"] | None = Field(
-        default=None, description="published trace whose mean lengths are used"
-    )
-    input_cv: Variation | None = Field(
-        default=None, description="coefficient of variation of prompt lengths (lognormal); default: 1"
-    )
-    output_cv: Variation | None = Field(
-        default=None, description="coefficient of variation of answer lengths (lognormal); default: 1"
-    )
-    lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
+    input_tokens: MeanInput = None
+    output_tokens: MeanOutput = None
+    dataset: DataSet = None
+    input_cv: InputSpread = None
+    output_cv: OutputSpread = None
+    lengths: LengthsGiven = None
 
     @model_validator(mode="after")
     def _one_length(self) -> DemandClass:
@@ -146,18 +156,12 @@ class Demand(Section):
     prefill_tokens_s: Rate | None = Field(default=None, description="input tokens to process, in tokens/s")
     decode_tokens_s: Rate | None = Field(default=None, description="output tokens to generate, in tokens/s")
     mixed_tokens_s: Rate | None = Field(default=None, description="output tokens of mixed instances, in tokens/s")
-    input_tokens: Tokens | None = Field(default=None, description="mean prompt length, in tokens")
-    output_tokens: Tokens | None = Field(default=None, description="mean answer length, in tokens")
-    dataset: Literal["azure-code", "azure-conv", "burstgpt"] | None = Field(
-        default=None, description="published trace whose mean lengths are used"
-    )
-    input_cv: Variation | None = Field(
-        default=None, description="coefficient of variation of prompt lengths (lognormal); default: 1"
-    )
-    output_cv: Variation | None = Field(
-        default=None, description="coefficient of variation of answer lengths (lognormal); default: 1"
-    )
-    lengths: Lengths | None = Field(default=None, description="input and output: quantiles, in tokens")
+    input_tokens: MeanInput = None
+    output_tokens: MeanOutput = None
+    dataset: DataSet = None
+    input_cv: InputSpread = None
+    output_cv: OutputSpread = None
+    lengths: LengthsGiven = None
     prefix_hit: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="share of the prompt tokens whose KV cache is there already, 0 to below 1"
     )
