@@ -79,11 +79,11 @@ def max_flow(ends: Ints, capacity: Floats, count: int) -> tuple[float, Floats]:
         if u < 0:
             level -= 1
             continue
-        level, done = _discharge(arcs, excess, height, current, u, np.iinfo(np.int64).max)
+        level, done = _discharge(arcs, excess, height, current, u, 2 * count)
         work += done
         if work >= most_work:
             level, work = _relabel_all(arcs, height, source, count), 0
-    return excess[sink], np.maximum(arcs.flow[where], 0.0)
+    return excess[sink], np.minimum(np.maximum(arcs.flow[where], 0.0), capacity)
 
 
 @numba.njit(cache=True)
@@ -180,7 +180,8 @@ def _discharge(arcs: _Arcs, excess: Floats, height: Ints, current: Ints, u: int,
         if current[u] == arcs.start[u + 1]:
             current[u] = arcs.start[u]
             work += arcs.start[u + 1] - arcs.start[u]
-            level = np.iinfo(np.int64).max
+            # Heights are below twice the nodes: where sums are rounded, no arc takes what is left, and nobody comes back.
+            level = 2 * len(height)
             for b in range(arcs.start[u], arcs.start[u + 1]):
                 if arcs.flow[b] < arcs.capacity[b] and height[arcs.target[b]] + 1 < level:
                     level = height[arcs.target[b]] + 1
