@@ -5,8 +5,9 @@
     python benchmarks/on_demand.py --grow models 6 12 24 --grow regions 2 4 8 --plot growth.svg      # growth curves
     python benchmarks/on_demand.py --demand 10 --available 4                   # scarce supply
 
-Models come from the catalog, configurations are its GPUs 1, 2, 4 or 8 to a node, prices differ between regions by up to
-30 % and nodes are scarce in part, all by seed. Times are CPU seconds, which other work on the machine changes less.
+Models come from the catalog, as often as they are needed, with other lengths each time; configurations are its GPUs, 1 to
+16 to a node, prices differ between regions by up to 30 % and nodes are scarce in part, all by seed. Times are CPU
+seconds, which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -49,19 +50,21 @@ USD_H = {
 def pool_scenario(settings: argparse.Namespace) -> ResolvedScenario:
     """A scenario of this many models, regions and configurations."""
     draw = np.random.default_rng(settings.seed)
-    hosts = [(name, count) for count in (1, 2, 4, 8, 3, 6, 16) for name in gpus()][: settings.configurations]
-    chosen = [name for name, model in models().items() if model.weight_bytes < 160e9][: settings.models]
-    demands: dict[str, Any] = {
-        name: {
-            "slo": {"ttft_ms": 3000, "tpot_ms": 150, "attainment": "mean"},
+    hosts = [(name, count) for count in (1, 2, 4, 8, 3, 6, 16, 12) for name in gpus()][: settings.configurations]
+    small = [name for name, model in models().items() if model.weight_bytes < 160e9]
+    demands: dict[str, Any] = {}
+    for number in range(settings.models):
+        # Where the catalog has too few models, each is served again with longer prompts and answers.
+        turn, name = number // len(small), small[number % len(small)]
+        demands[f"{name}-{turn + 1}" if turn else name] = {
+            "model": name,
+            "slo": {"ttft_ms": 3000 + 1500 * turn, "tpot_ms": 150, "attainment": "mean"},
             "demand": {
                 "requests_s": settings.demand * float(draw.integers(1, 12)),
-                "input_tokens": 1000,
-                "output_tokens": 250,
+                "input_tokens": 1000 + 300 * turn,
+                "output_tokens": 250 + 25 * turn,
             },
         }
-        for name in chosen
-    }
     regions: dict[str, Any] = {}
     for r in range(settings.regions):
         factor = float(draw.uniform(1.0, 1.3))
