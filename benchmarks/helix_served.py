@@ -3,7 +3,7 @@
     python benchmarks/helix_served.py --pools helix-24 helix-42
     python benchmarks/helix_served.py --pools helix-24 --helix CHECKOUT --python HELIX_PYTHON --seeds 0 1 2
 
-The first command plays coralopt's layouts with coralopt. With CHECKOUT, a copy of Helix's artifact
+The first command simulates coralopt's layouts with coralopt. With CHECKOUT, a copy of Helix's artifact
 (Thesys-lab/Helix-ASPLOS25), and an interpreter that has its packages (networkx, gurobipy, matplotlib), the same layouts run
 in Helix's simulator too, beside the layout that its artifact ships: minutes a seed and layout.
 """
@@ -25,8 +25,8 @@ from coralopt.placement.served import (
     ServedSearch,
     estimate_served,
     place_served,
-    play_served,
     pool_network,
+    simulate_pool,
     write_helix_files,
 )
 
@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--seed", type=int, default=0, help="of the search")
     arguments = parser.parse_args()
-    print(f"{'pool':<10}{'layout':<22}{'flow':>8}{'formula':>9}{'played':>9}{'Helix':>8}{'sd':>6}  by seed", flush=True)
+    print(
+        f"{'pool':<10}{'layout':<22}{'flow':>8}{'formula':>9}{'simulated':>9}{'Helix':>8}{'sd':>6}  by seed", flush=True
+    )
     for name in arguments.pools:
         pool = load_pool(name)
         best = place_served(pool, ServedSearch(seed=arguments.seed))
@@ -53,7 +55,10 @@ def main() -> None:
                 write_helix_files(pool, network, Path(folder))
                 simulated = _simulated(arguments, pool, Path(folder))
             _row(pool, label, network, simulated)
-        print(f"{name:<10}{best.formulas} layouts by formula, {best.plays} played, {best.seconds:.0f} s", flush=True)
+        print(
+            f"{name:<10}{best.formulas} layouts by formula, {best.simulations} simulated, {best.seconds:.0f} s",
+            flush=True,
+        )
         if arguments.helix is not None:
             with tempfile.TemporaryDirectory() as folder:
                 _shipped(arguments.helix, name, Path(folder))
@@ -95,7 +100,7 @@ def _row(pool: PlacementPool, label: str, network: PoolNetwork | None, simulated
     own = ("", "", "")
     if network is not None:
         formula = estimate_served(pool, network).decode_tokens_s
-        own = (f"{network.throughput:,.0f}", f"{formula:.1f}", f"{play_served(pool, network, (1, 2, 3)).mean:.1f}")
+        own = (f"{network.throughput:,.0f}", f"{formula:.1f}", f"{simulate_pool(pool, network, (1, 2, 3)).mean:.1f}")
     mean = f"{statistics.mean(simulated):.1f}" if simulated else ""
     spread = f"{statistics.stdev(simulated):.1f}" if len(simulated) > 1 else ""
     each = " ".join(f"{rate:.1f}" for rate in simulated)

@@ -38,7 +38,7 @@ class ServedOptions(OptionGroup):
 
     objective: str | None = option(
         None,
-        "served: decode tokens/s when requests never end, found by search and played; flow: tokens/s of the maximum "
+        "served: decode tokens/s when requests never end, found by search and simulated; flow: tokens/s of the maximum "
         "flow, proven. Default: served where the pool says how its nodes serve.",
     )
     pipelines: int = option(2, "Most pipelines that share the pool.", least=1)
@@ -185,11 +185,13 @@ def _served(pool: PlacementPool, stages: StageOptions, served: ServedOptions, se
         solver=stages.solver,
         time_limit=stages.time_limit,
     )
-    moves, plays = search.most_estimates, search.most_plays
-    say(f"searching: {moves:,} moves by formula, at most {plays:,} layouts played; Ctrl-C keeps the best so far")
+    moves, simulations = search.most_estimates, search.most_simulations
+    say(
+        f"searching: {moves:,} moves by formula, at most {simulations:,} layouts simulated; Ctrl-C keeps the best so far"
+    )
     with progress_bar("layouts", quiet=quiet) as progress:
         best = place_served(pool, search, on_progress=progress)
-    spread = max(best.played.decode_tokens_s) - min(best.played.decode_tokens_s)
+    spread = max(best.simulated.decode_tokens_s) - min(best.simulated.decode_tokens_s)
     placements = [stages_text(placement, pool.configurations) for placement in best.pipelines]
     counts = [len(placement.stages) for placement in best.pipelines]
     used = sum(sum(placement.node_set) for placement in best.pipelines)
@@ -197,17 +199,17 @@ def _served(pool: PlacementPool, stages: StageOptions, served: ServedOptions, se
         **_head(pool),
         "planner": "coral",
         "objective": "served",
-        "decode_tokens_s": best.played.mean,
-        "by_seed": list(best.played.decode_tokens_s),
+        "decode_tokens_s": best.simulated.mean,
+        "by_seed": list(best.simulated.decode_tokens_s),
         "largest_flow_decode_tokens_s": best.first,
         "estimate_tokens_s": best.estimate.decode_tokens_s,
-        "token_ms": best.played.token_ms,
-        "requests": best.played.requests,
+        "token_ms": best.simulated.token_ms,
+        "requests": best.simulated.requests,
         "flow_tokens_s": best.network.throughput,
         "stages": counts,
         "idle_nodes": sum(pool.counts) - used,
         "formulas": best.formulas,
-        "plays": best.plays,
+        "simulations": best.simulations,
         "interrupted": best.interrupted,
         "seconds": best.seconds,
         "seed": seed,
@@ -223,20 +225,20 @@ def _served(pool: PlacementPool, stages: StageOptions, served: ServedOptions, se
         Column("seconds", "{:.1f}"),
     )
     row = (
-        best.played.mean,
+        best.simulated.mean,
         spread,
         best.estimate.decode_tokens_s,
         best.first,
         best.network.throughput,
-        best.played.token_ms,
-        best.played.requests,
+        best.simulated.token_ms,
+        best.simulated.requests,
         " + ".join(map(str, counts)),
         sum(pool.counts) - used,
         best.seconds,
     )
     lines = [*placements]
     lines.append(
-        f"{best.formulas:,} layouts by formula, {best.plays:,} played; nothing is proven about others; "
+        f"{best.formulas:,} layouts by formula, {best.simulations:,} simulated; nothing is proven about others; "
         "--objective flow proves the largest flow"
     )
     if best.interrupted:

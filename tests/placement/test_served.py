@@ -1,4 +1,4 @@
-"""What a pool serves: the played pool against a slow one, the formula by hand, the search against all layouts."""
+"""What a pool serves: the simulated pool against a slow one, the formula by hand, the search against all layouts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from coralopt.placement.served import (
     estimate_served,
     helix_files,
     place_served,
-    play_served,
     pool_network,
+    simulate_pool,
 )
 from coralopt.placement.served.max_flow import max_flow
 from coralopt.scenario.lengths import LengthDistribution, LengthPair, LengthSpread
@@ -274,9 +274,9 @@ def test_the_played_pool_is_the_slow_one(seed: int) -> None:
         return
     network = pool_network(pool, layout)
     slow = SlowPool(pool, network, seed=3, end=10.0).run()
-    played = play_served(pool, network, (3,), warm_up_s=4.0, window_s=6.0)
+    simulated = simulate_pool(pool, network, (3,), warm_up_s=4.0, window_s=6.0)
     expected = sum(when >= 4.0 for when in slow) / 6.0
-    assert played.mean == pytest.approx(expected)
+    assert simulated.mean == pytest.approx(expected)
 
 
 # --------------------------------------------------------------------------- the formula
@@ -471,7 +471,7 @@ def test_formula_knows_idle_nodes() -> None:
     alone = pool_network(pool, (Placement((Stage(1, (1,)), Stage(3, (1,)))),))
     assert sorted(network.flow > 0) == [False, True, True]
     assert estimate_served(pool, network).decode_tokens_s == pytest.approx(estimate_served(pool, alone).decode_tokens_s)
-    assert play_served(pool, network).mean == pytest.approx(play_served(pool, alone).mean)
+    assert simulate_pool(pool, network).mean == pytest.approx(simulate_pool(pool, alone).mean)
     assert helix_files(pool, network)["solution.ini"].count("compute_node_") == 2
 
 
@@ -490,23 +490,23 @@ def test_long_prompts_with_long_answers_leave_room_for_fewer() -> None:
     assert answers.mean() == pytest.approx(pool.serving.mean_output, rel=0.01)
     assert pool.serving.resident_input == pytest.approx((prompts * answers).sum() / answers.sum(), rel=0.01)
     assert estimate_served(pool, network).requests < estimate_served(apart, network).requests
-    assert play_served(pool, network).requests < play_served(apart, network).requests
+    assert simulate_pool(pool, network).requests < simulate_pool(apart, network).requests
 
 
 def test_formula_ranks_published_pools() -> None:
-    """Over placements of most flow by stages, the formula ranks as the play does; the flow ranks them the other way."""
+    """Over placements of most flow by stages, the formula ranks as the simulation does, the flow the other way."""
     pool = load_pool("helix-24")
     layouts = [place_pool(pool, max_stages=stages).placement for stages in (11, 12, 14, 16, 24)]
     networks = [pool_network(pool, (layout,)) for layout in layouts]
-    played = [play_served(pool, network, (1,), window_s=120.0).mean for network in networks]
+    simulated = [simulate_pool(pool, network, (1,), window_s=120.0).mean for network in networks]
     formula = [estimate_served(pool, network).decode_tokens_s for network in networks]
     flows = [network.throughput for network in networks]
 
     def ranks(values: list[float]) -> list[int]:
         return np.argsort(np.argsort(values)).tolist()
 
-    assert np.corrcoef(ranks(played), ranks(formula))[0, 1] >= 0.8
-    assert np.corrcoef(ranks(played), ranks(flows))[0, 1] < 0
+    assert np.corrcoef(ranks(simulated), ranks(formula))[0, 1] >= 0.8
+    assert np.corrcoef(ranks(simulated), ranks(flows))[0, 1] < 0
 
 
 # --------------------------------------------------------------------------- the search
@@ -536,10 +536,10 @@ def test_search_finds_the_best_of_all_layouts(seed: int) -> None:
     options = replace(SHORT, most_pipelines=1, moves=300, rounds=15, starts=4, elite=6, repeats=2)
     best = place_served(pool, options)
     values = {
-        layout: play_served(pool, pool_network(pool, layout), options.seeds, window_s=options.window_s).mean
+        layout: simulate_pool(pool, pool_network(pool, layout), options.seeds, window_s=options.window_s).mean
         for layout in every_layout(pool)
     }
-    won = play_served(pool, best.network, options.seeds, window_s=options.window_s).mean
+    won = simulate_pool(pool, best.network, options.seeds, window_s=options.window_s).mean
     assert won >= max(values.values()) * (1 - 1e-9)
 
 
@@ -548,7 +548,7 @@ def test_search_serves_more_than_the_largest_flow() -> None:
     best = place_served(pool, replace(SHORT, stages=14))
     again = place_served(pool, replace(SHORT, stages=14))
     assert best.pipelines == again.pipelines
-    assert best.played.mean > best.first
+    assert best.simulated.mean > best.first
     for placement in best.pipelines:
         assert pool.check(placement).feasible
         assert len(placement.stages) == 14
@@ -566,7 +566,7 @@ def test_search_keeps_the_best_when_it_is_stopped() -> None:
 
     best = place_served(pool, SHORT, on_progress=stop)
     assert best.interrupted
-    assert best.played.mean > 0
+    assert best.simulated.mean > 0
     with pytest.raises(SolverError, match="does not say how its nodes serve"):
         place_served(replace(pool, serving=None))
 

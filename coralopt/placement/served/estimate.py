@@ -30,7 +30,7 @@ import numpy as np
 
 from coralopt.placement.pool import PlacementPool
 from coralopt.placement.served.network import PoolNetwork
-from coralopt.placement.served.play import FILLED
+from coralopt.placement.served.simulation import FILLED
 from coralopt.types import Floats, Ints
 
 #: How much of what admission fills of a KV cache is in use on average.

@@ -1,4 +1,4 @@
-"""Pipelines on a pool that serve most decode tokens/s: starts of most flow, local search by formula, finalists played."""
+"""Pipelines on a pool that serve most decode tokens/s: starts of most flow, local search by formula, finalists simulated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from coralopt.placement.problem_parts import Placement, Stage
 from coralopt.placement.served.estimate import ServedEstimate, estimate_served
 from coralopt.placement.served.moves import Pipelines, moved
 from coralopt.placement.served.network import PoolNetwork, pool_network
-from coralopt.placement.served.play import Played, play_served
+from coralopt.placement.served.simulation import PoolSimulation, simulate_pool
 from coralopt.solving import Backend
 from coralopt.types import Progress
 
 #: Standard deviation of the formula's error about a change of a layout, as a share.
 FORMULA_ERROR = 0.03
-#: Share of the changes of a played layout that are one move; of the others the same share is two, and so on.
+#: Share of the changes of a simulated layout that are one move; of the others the same share is two, and so on.
 ONE_MOVE = 0.7
 
 
@@ -39,15 +39,15 @@ class ServedSearch:
         most_pipelines: Most pipelines that share the pool.
         starts: Starts that are searched around by formula, the best by formula first.
         moves: Moves tried around each start.
-        finalists: Layouts around each start that are played, the best by formula.
-        rounds: Times that changes of the best played layouts are played.
+        finalists: Layouts around each start that are simulated, the best by formula.
+        rounds: Times that changes of the best simulated layouts are simulated.
         proposals: Changes a round that the formula ranks.
-        children: Those of them that are played.
-        elite: Best played layouts, of which changes are made.
-        repeats: Plays, each with other lengths, before a layout counts among them.
-        seeds: Seeds of lengths while searching, the best are played with all; the result is played with others.
-        window_s: Seconds of a play. A pool takes minutes until long answers are as many as they will be, and layouts rank
-            otherwise before.
+        children: Those of them that are simulated.
+        elite: Best simulated layouts, of which changes are made.
+        repeats: Simulations, each with other lengths, before a layout counts among them.
+        seeds: Seeds of lengths while searching, the best are simulated with all; the result is simulated with others.
+        window_s: Seconds of a simulation. A pool takes minutes until long answers are as many as they will be, and layouts
+            rank otherwise before.
         seed: Of the moves.
         solver: MILP back end of the starts.
         time_limit: Seconds in all; the best so far is returned then.
@@ -76,8 +76,8 @@ class ServedSearch:
         return self.starts * self.moves + self.rounds * self.proposals
 
     @property
-    def most_plays(self) -> int:
-        """Layouts played at most."""
+    def most_simulations(self) -> int:
+        """Layouts simulated at most."""
         return self.starts * self.finalists + self.rounds * self.children
 
 
@@ -89,10 +89,10 @@ class ServedSolution:
         pipelines: They share the requests.
         network: Their nodes, links and maximum flow.
         estimate: What the formula says.
-        played: What they serve when played, with seeds that the search did not see.
-        first: Played decode tokens/s of the placement of most flow, the same seeds.
+        simulated: What they serve when simulated, with seeds that the search did not see.
+        first: Simulated decode tokens/s of the placement of most flow, the same seeds.
         formulas: Layouts estimated.
-        plays: Layouts played.
+        simulations: Layouts simulated.
         interrupted: Whether Ctrl-C ended the search.
         seconds: Wall time.
     """
@@ -100,10 +100,10 @@ class ServedSolution:
     pipelines: Pipelines
     network: PoolNetwork
     estimate: ServedEstimate
-    played: Played
+    simulated: PoolSimulation
     first: float
     formulas: int
-    plays: int
+    simulations: int
     interrupted: bool
     seconds: float = field(compare=False)
 
@@ -120,8 +120,8 @@ def place_served(
     Args:
         pool: A pool with step times and KV caches.
         search: How to search.
-        seeds: Seeds with which the result is played.
-        on_progress: Told about layouts that were estimated or played, and how many there will be.
+        seeds: Seeds with which the result is simulated.
+        on_progress: Told about layouts that were estimated or simulated, and how many there will be.
 
     Ctrl-C ends the search with the best layout so far, once one was estimated.
 
@@ -144,7 +144,7 @@ class _Search:
         self.tried = 0
         self.generator = np.random.default_rng(options.seed)
         self.estimates: dict[Pipelines, float] = {}
-        self.plays: dict[Pipelines, list[float]] = {}
+        self.simulations: dict[Pipelines, list[float]] = {}
         most = min(pool.max_stages, options.max_stages or pool.max_stages)
         self.limits = (1, most) if options.stages is None else (options.stages, options.stages)
 
@@ -158,9 +158,9 @@ class _Search:
         self.tried += 1
         if self.told is not None:
             options, best = self.options, self._best_so_far()
-            rate = self.mean(best) if self.plays else self.estimate(best)
-            what = f"best {rate:,.1f} decode tokens/s, {'played' if self.plays else 'by formula'}"
-            total = options.most_estimates + options.most_plays
+            rate = self.mean(best) if self.simulations else self.estimate(best)
+            what = f"best {rate:,.1f} decode tokens/s, {'simulated' if self.simulations else 'by formula'}"
+            total = options.most_estimates + options.most_simulations
             self.told(what, min(self.tried, total), total)
 
     def run(self, seeds: tuple[int, ...]) -> ServedSolution:
@@ -179,10 +179,10 @@ class _Search:
             pipelines=winner,
             network=network,
             estimate=estimate_served(self.pool, network),
-            played=play_served(self.pool, network, seeds, window_s=window),
-            first=play_served(self.pool, pool_network(self.pool, flow), seeds, window_s=window).mean,
+            simulated=simulate_pool(self.pool, network, seeds, window_s=window),
+            first=simulate_pool(self.pool, pool_network(self.pool, flow), seeds, window_s=window).mean,
             formulas=len(self.estimates),
-            plays=len(self.plays),
+            simulations=len(self.simulations),
             interrupted=interrupted,
             seconds=time.perf_counter() - self.started,
         )
@@ -194,31 +194,31 @@ class _Search:
             before = len(self.estimates)
             self._climb(start)
             finalists += self._finalists([start, *list(self.estimates)[before:]])
-        self._play(list(dict.fromkeys(finalists)), 1)
+        self._simulate(list(dict.fromkeys(finalists)), 1)
         for done in range(options.rounds):
             # At first every number of stages is followed, later what serves most.
             elite = self._elite(1 + int(options.elite * (done / options.rounds) ** 2))
             if self.over:
                 break
-            self._play(self._proposed(elite), 1)
+            self._simulate(self._proposed(elite), 1)
         best, count = self._elite(options.elite), options.repeats
         while count < len(options.seeds) and not self.over:
             count = min(2 * count, len(options.seeds))
-            self._play(best, count)
+            self._simulate(best, count)
             best.sort(key=lambda layout: self.mean(layout, count), reverse=True)
             best = best[: -(-len(best) // 2)]
         return best[0]
 
     def _best_so_far(self) -> Pipelines:
-        """The best of those that were played often enough to say so, or played at all, or by formula."""
-        if not self.plays:
+        """The best of those that were simulated often enough to say so, or simulated at all, or by formula."""
+        if not self.simulations:
             return max(self.estimates, key=self.estimate)
-        often = min(self.options.repeats, max(map(len, self.plays.values())))
-        return max((layout for layout, known in self.plays.items() if len(known) >= often), key=self.mean)
+        often = min(self.options.repeats, max(map(len, self.simulations.values())))
+        return max((layout for layout, known in self.simulations.items() if len(known) >= often), key=self.mean)
 
     def _elite(self, alike: int) -> list[Pipelines]:
-        """The best of all that were played, by means over the same seeds: the best half of each round gets twice as many."""
-        options, best, count = self.options, list(self.plays), 1
+        """The best of all that were simulated, by means over the same seeds; the best half of a round gets twice as many."""
+        options, best, count = self.options, list(self.simulations), 1
         repeats = min(options.repeats, len(options.seeds))
         while True:
             best.sort(key=lambda layout: self.mean(layout, count), reverse=True)
@@ -227,7 +227,7 @@ class _Search:
             if count == repeats or self.over:
                 return best[: options.elite]
             count = min(2 * count, repeats)
-            self._play(best, count)
+            self._simulate(best, count)
 
     def _proposed(self, elite: list[Pipelines]) -> list[Pipelines]:
         """Changes of the elite that promise most: by the formula, which errs alike for what is alike, and by chance."""
@@ -239,7 +239,7 @@ class _Search:
             parent = elite[int(self.generator.integers(len(elite)))]
             chance = math.exp(FORMULA_ERROR * self.generator.standard_normal())
             other = self._moved(parent, int(self.generator.geometric(ONE_MOVE)))
-            if other is None or other in self.plays or other in ratings:
+            if other is None or other in self.simulations or other in ratings:
                 continue
             try:
                 change = self.estimate(other) / self.estimate(parent)
@@ -256,8 +256,8 @@ class _Search:
         return other
 
     def mean(self, layout: Pipelines, count: int | None = None) -> float:
-        """Of the first ``count`` plays of a layout, by default of all."""
-        first = self.plays[layout][:count]
+        """Of the first ``count`` simulations of a layout, by default of all."""
+        first = self.simulations[layout][:count]
         return sum(first) / len(first)
 
     def _finalists(self, climbed: list[Pipelines]) -> list[Pipelines]:
@@ -269,22 +269,24 @@ class _Search:
             self.estimates[layout] = estimate_served(self.pool, pool_network(self.pool, layout)).decode_tokens_s
         return self.estimates[layout]
 
-    def _play(self, layouts: list[Pipelines], count: int) -> None:
-        """Play each with the first ``count`` seeds, as many at once as there are processors."""
+    def _simulate(self, layouts: list[Pipelines], count: int) -> None:
+        """Simulate each with the first ``count`` seeds, as many at once as there are processors."""
         tasks = []
         for layout in layouts:
             network = pool_network(self.pool, layout)
-            tasks += [(layout, network, seed) for seed in self.options.seeds[len(self.plays.get(layout, ())) : count]]
+            tasks += [
+                (layout, network, seed) for seed in self.options.seeds[len(self.simulations.get(layout, ())) : count]
+            ]
 
         def rate(task: tuple[Pipelines, PoolNetwork, int]) -> float:
             try:
-                return play_served(self.pool, task[1], (task[2],), window_s=self.options.window_s).mean
+                return simulate_pool(self.pool, task[1], (task[2],), window_s=self.options.window_s).mean
             except SolverError:
                 return 0.0
 
         with ThreadPoolExecutor(cores()) as threads:
             for (layout, _, _), result in zip(tasks, threads.map(rate, tasks), strict=True):
-                known = self.plays.setdefault(layout, [])
+                known = self.simulations.setdefault(layout, [])
                 known.append(result)
                 if len(known) == 1:
                     self.tell()

@@ -1,4 +1,4 @@
-"""A saturated pool, played: requests enter as long as the KV caches have room, every node runs all that waits in one pass.
+"""A simulated saturated pool: requests enter as long as the KV caches have room, every node runs all that waits in one pass.
 
 The rules are those of Helix's simulator in its offline mode, written anew: interleaved weighted round robin over the links
 by their flow, a request's KV cache reserved at every node of its way with an answer of ``reserved_output`` tokens, one
@@ -29,8 +29,8 @@ DONE, ARRIVED, NEW = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Played:
-    """What a played pool served.
+class PoolSimulation:
+    """What a simulated pool served.
 
     Attributes:
         decode_tokens_s: Decode tokens/s of each seed, after the warm-up.
@@ -48,13 +48,13 @@ class Played:
         return sum(self.decode_tokens_s) / len(self.decode_tokens_s)
 
 
-def play_served(
+def simulate_pool(
     pool: PlacementPool,
     network: PoolNetwork,
     seeds: Sequence[int] = (0,),
     warm_up_s: float = 60.0,
     window_s: float = 300.0,
-) -> Played:
+) -> PoolSimulation:
     """Serve random requests on a saturated network, once for each seed.
 
     Args:
@@ -90,7 +90,7 @@ def play_served(
     rates, totals = [], np.zeros(4)
     for seed in seeds:
         prompts, answers = serving.sample(seed, MOST_REQUESTS * 4)
-        counted = _play(
+        counted = _simulate(
             nodes,
             np.ascontiguousarray(serving.prompt_ms[kind] / 1e3),
             np.ascontiguousarray(serving.decode_ms[kind] / 1e3),
@@ -106,7 +106,7 @@ def play_served(
         rates.append(float(counted[0]) / window_s)
         totals += counted
     tokens, way_s, inside_s, _ = totals
-    return Played(
+    return PoolSimulation(
         tuple(rates), 1e3 * way_s / tokens if tokens else float("inf"), inside_s / (len(rates) * (warm_up_s + window_s))
     )
 
@@ -145,7 +145,7 @@ def _pop(heap: Floats, size: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _play(
+def _simulate(
     nodes: Ints,
     prompt_s: Floats,
     decode_s: Floats,
