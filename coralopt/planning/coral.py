@@ -320,9 +320,9 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
         return (*violations, *_outside(plan, result.bound_usd_h, result.cost_usd_h))
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, problem, scenario.solver, options)
-        promised = [phase.needed_tokens_s * plan.served_factor for phase in scenario.model_phases]
         # A hair less: what was proven for the demand served holds for a smaller one.
-        problem = replace(problem, demand=np.maximum(0.0, np.array(promised) * (1 - 1e-12)))
+        served = plan.served_factor * (1 - 1e-12)
+        problem = problem.scaled(problem.demand * served, served)
     elif plan.on_infeasible == "shortfall":
         problem = replace(problem, unmet_price=unmet_prices(scenario))
     result = solve_allocation(problem, solver=scenario.solver, options=options)

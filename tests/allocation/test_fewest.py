@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from coralopt.allocation import Allocation, AllocationProblem, fewest_gpus, solve_allocation
+from coralopt.allocation.routes import ModelRoutes, Route
 from coralopt.errors import InfeasibleError
 from coralopt.solving import SolveOptions
 from coralopt.testing.allocation_strategies import allocation_problems
@@ -72,3 +73,28 @@ def test_paid_nodes_and_limits_stay() -> None:
     fewer = fewest_gpus(problem, large, np.array([8, 1, 1]), "highs", EXACT)
     assert fewer.allocation.to_mapping() == {(1, 0): 1, (2, 0): 1}
     assert fewer.cost_usd_h == first.cost_usd_h
+
+
+def test_a_model_with_routes_that_is_not_served_needs_none() -> None:
+    """Its demand goes unmet at its price, where nothing serves it; a free node still serves the other model."""
+    problem = AllocationProblem(
+        usage=np.array([[1, 0], [0, 1]]),
+        throughput=np.array([10.0, 10.0]),
+        phase=np.array([2, 2]),
+        demand=np.array([5.0, 5.0, 10.0]),
+        availability=np.array([[1, 1], [1, 1]]),
+        price=np.zeros((2, 2)),
+        running=None,
+        penalty=0.1,
+        phase_names=("a/prefill", "a/decode", "b"),
+        region_names=("r", "s"),
+        configuration_names=("8xA", "1xA"),
+        unmet_price=np.array([1.0, 1.0, np.inf]),
+        unmet_together=((0, 1),),
+        routes=(ModelRoutes("a", tuple(Route(((0, r), (1, r))) for r in range(2))),),
+    )
+    first = solve_allocation(problem, options=EXACT)
+    large = replace(first, allocation=Allocation.of({(0, 0): 1}))
+    fewer = fewest_gpus(problem, large, np.array([8, 1]), "highs", EXACT)
+    assert [t for t, _ in fewer.allocation.to_mapping()] == [1]
+    assert fewer.cost_usd_h == first.cost_usd_h == 10.0

@@ -11,7 +11,7 @@ import pytest
 from coralopt import Plan, plan_scenario, scenario_from_mapping, verify_plan
 from coralopt.errors import InfeasibleError, ScenarioError
 from coralopt.plan.flows import allowed_routes, cache_gb_s, flows_of
-from coralopt.planning import PlanRequest, get_planner
+from coralopt.planning import PlanRequest, get_planner, prove_bound
 from coralopt.report.tables import plan_summary
 from coralopt.simulation import simulate
 from coralopt.workload import generate_for_scenario
@@ -55,6 +55,16 @@ def test_priced_plans_state_what_they_send_and_verify() -> None:
     sent = flow.model_copy(update={"decode_region": "us-east-2", "usd_h": 0.0})
     other = plan.model_copy(update={"flows": (sent,)})
     assert any("flows need" in sentence for sentence in verify_plan(other).sentences)
+
+
+def test_the_bound_of_a_scaled_plan_counts_the_egress_of_what_is_served() -> None:
+    """Not that of the whole demand, which no plan of this pool could pay for."""
+    data = _data()
+    data["models"]["qwen3-32b"]["demand"]["requests_s"] = 100
+    plan = plan_scenario(scenario_from_mapping(data), on_infeasible="scale")
+    assert plan.served_factor < 1
+    assert plan.egress_usd_h > 0
+    assert prove_bound(plan) == ()
 
 
 def test_prices_of_the_scenario_win_over_the_catalog() -> None:

@@ -79,10 +79,13 @@ def _by_gpus(problem: AllocationProblem, first: Allocation, nodes: Ints, gpus: I
     """Serve what ``first`` serves from these nodes at a price of 1 for each GPU; limits on money are met by the nodes."""
     items = [(t, r, n) for (t, r), n in first.to_mapping().items()]
     unmet = np.array([float(share) for share in unmet_demand(problem, items)])
+    demand = np.maximum(0.0, problem.demand - unmet)
     price: Floats = np.where(nodes > 0, gpus.astype(np.float64), np.nan)
     return replace(
         problem,
-        demand=np.maximum(0.0, problem.demand - unmet),
+        demand=demand,
+        # Of a model that is not served at all nothing goes by any route.
+        routes=tuple(model for model in problem.routes if (demand[list(model.phases)] > 0).all()),
         availability=nodes,
         price=price,
         running=None,
