@@ -67,6 +67,20 @@ def test_the_bound_of_a_scaled_plan_counts_the_egress_of_what_is_served() -> Non
     assert prove_bound(plan) == ()
 
 
+def test_a_demand_far_beyond_the_pool_is_refused_and_scaled_like_a_smaller_one() -> None:
+    """A share of 1.5e9 tokens/s in rows of shares is no coefficient that solvers drop."""
+    data, factors = _data(kv_transfer="region"), []
+    data["models"]["qwen3-32b"]["survive_instance_loss"] = 0.5
+    data["pool"]["regions"]["us-east-2"]["configurations"] = {"1xL40S": 12}
+    for requests_s in (40.0, 4e6):
+        data["models"]["qwen3-32b"]["demand"]["requests_s"] = requests_s
+        scenario = scenario_from_mapping(data)
+        with pytest.raises(InfeasibleError, match="falls short"):
+            plan_scenario(scenario)
+        factors.append(plan_scenario(scenario, on_infeasible="scale").served_factor * requests_s)
+    assert factors[0] == pytest.approx(factors[1], rel=1e-3)
+
+
 def test_prices_of_the_scenario_win_over_the_catalog() -> None:
     """An operator with a discount must not plan at list prices; the more exact entry wins."""
     egress = {"any": {"any": {"usd_gb": 0.5}}, "us-east-2": {"us-central1": {"usd_gb": 0.01, "gbit_s": 100}}}

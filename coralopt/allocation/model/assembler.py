@@ -118,9 +118,12 @@ def assemble(
 
 
 def shortfall_units(problem: AllocationProblem) -> Floats:
-    """float64 (Q + L,): the demand behind every pool, then every "least" side constraint: what a share of 1 stands for."""
+    """float64 (Q + L,): what a share of 1 missing is in its column: of every pool, then "least" side constraint.
+
+    The whole demand in tokens/s, or 1 where the pool's row is in shares of it already.
+    """
     limits = [item.limit(problem) for item in open_constraints(problem) if item.sense == "least"]
-    units = np.concatenate([problem.demand[problem.pools.phase], limits])
+    units = np.concatenate([problem.demand[problem.pools.phase] / pool_units(problem), limits])
     return np.where(units > 0, units, 1.0)
 
 
@@ -314,14 +317,16 @@ def _add_supply(rows: _Rows, paid: bool) -> None:
 def _add_slack(rows: _Rows, prices: Floats) -> None:
     """What may be missing, in units of its row; of demand that may go unmet at a price nothing is."""
     problem, pools = rows.problem, rows.problem.pools
+    # Rows of pools are divided by their units in the end.
+    units = np.concatenate([pool_units(problem), np.ones(len(prices) - len(pools))])
     upper = np.full(len(prices), np.inf)
     upper[: len(pools)][np.isfinite(problem.unmet_prices())[pools.phase]] = 0.0
     names = [f"missing[{k}]" for k in range(len(prices))]
     places = rows.add(prices / shortfall_units(problem), upper, names) + np.arange(len(prices))
     missed = [*range(rows.pool, rows.pool + len(pools)), *(row for row, item in rows.sides if item.sense == "least")]
-    rows.enter(missed, places, np.ones(len(prices)))
+    rows.enter(missed, places, units)
     for row, item in rows.sides:
         if item.measure == "tokens_s" and item.bound and item.phases is not None:
             # Of what is missing nothing must survive the loss of a region.
             for pool in pools.of_phase(item.phases[0], len(problem.region_names)):
-                rows.enter([row], [int(places[pool])], [item.bound])
+                rows.enter([row], [int(places[pool])], [item.bound * units[pool]])
