@@ -50,6 +50,9 @@ from coralopt.templates import (
 from coralopt.throughput import ThroughputTables
 from coralopt.types import Floats, Ints, Progress
 
+#: Least share of an instance's time that all requests of a class take: solvers cannot tell less from none.
+LEAST_TIME = 1e-6
+
 
 class CoralPlanner:
     """Template library and allocation together, at proven cost (paper, sections 3.2, 3.3, 4.2 and 4.3).
@@ -283,8 +286,11 @@ def _divided(
 ) -> tuple[Floats, Joint]:
     """Tokens/s of every template for its own class, 0 where another is as good for all, and for the other classes."""
     throughput = library.throughput.copy()
+    needed = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
+    most = np.where(needed > 0, needed / LEAST_TIME, np.inf)
     parts: list[tuple[Ints, Ints, Floats]] = []
     for group, rows, speeds in class_rates(scenario, library, tables):
+        speeds = np.minimum(speeds, most[group])
         throughput[np.isin(library.phase, group)] = 0.0
         own = group[None, :] == library.phase[rows][:, None]
         throughput[rows] = speeds[own]

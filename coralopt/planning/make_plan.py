@@ -74,8 +74,8 @@ class _OwnNodes:
         phase = self.stages.phases[templates.key]
         usage = problem.usage[row].astype(np.int64)
         nodes = {self.library.configurations[c]: int(n) for c, n in enumerate(usage) if n}
-        parts = self._classes(row) if phase.request_class is not None else ()
         placement = self.placements.get(row) or templates.placement(local)
+        parts = self._classes(row, r, placement) if phase.request_class is not None else ()
         by_stage, budgets_ms = self.stages.of(phase.key, placement)
         stages = planned_stages(scenario, placement, by_stage, r, budgets_ms)
         tokens_s = float(templates.throughput[local])
@@ -94,15 +94,14 @@ class _OwnNodes:
             classes=parts,
         )
 
-    def _classes(self, row: int) -> tuple[PlannedClass, ...]:
-        return tuple(
-            PlannedClass(
-                model=self.scenario.model_phases[p].model.name,
-                tokens_s=float(self.problem.rates((p,))[row]),
-                time_share=min(1.0, share),
-            )
-            for p, share in sorted(self.time_shares[row].items())
-        )
+    def _classes(self, row: int, r: int, placement: Placement) -> tuple[PlannedClass, ...]:
+        parts = []
+        for p, share in sorted(self.time_shares[row].items()):
+            phase = self.scenario.model_phases[p]
+            stages = planned_stages(self.scenario, placement, self.stages.of(phase.key, placement)[0], r)
+            tokens_s = min(stage.tokens_s for stage in stages)
+            parts.append(PlannedClass(model=phase.model.name, tokens_s=tokens_s, time_share=min(1.0, share)))
+        return tuple(parts)
 
 
 @dataclass(frozen=True)

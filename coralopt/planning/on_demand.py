@@ -48,6 +48,8 @@ OWN = 0.25
 #: Seconds that one search of an allocation may take, while prices are still looked for and then; its share of the time
 #: left, and nodes of its tree. A share of the cost that is not worth another search.
 QUICK_S, SEARCH_S, SHARE, TREE_NODES, LITTLE = 10.0, 40.0, 0.4, 10, 1e-4
+#: Price of a GPU of a node that costs nothing, as a share of the cheapest node that does; the bound is lower by that.
+HAIR = 1e-9
 
 
 class OnDemandSearch:
@@ -117,8 +119,11 @@ class OnDemandSearch:
             if self._is_reached(best) or self._is_late():
                 break
             prices = None if self.state is None else np.maximum(self.state.capacity_prices, 0.0)
-            moved = best is not before[0] or self.bound_usd_h > before[1]
-            if prices is not None and not np.array_equal(prices, mu) and fresh and moved:
+            moved = fresh and (best is not before[0] or self.bound_usd_h > before[1])
+            if best is None and feasible:
+                # What is cheapest for each demand does not fit beside the others: prices of the supply they share.
+                prices, moved = self.bounds.master(self.covers)[1], True
+            if prices is not None and not np.array_equal(prices, mu) and moved:
                 mu = prices
             else:
                 break
@@ -140,6 +145,11 @@ class OnDemandSearch:
     def _price(self, mu: Floats) -> bool:
         """Node sets and the bound at these prices of capacity; whether any node set is new."""
         short = SHORT * self.request.solve_options.rel_gap
+        price = self.bounds.price + mu
+        if (price == 0).any():
+            # Of instances that cost nothing none is the least: a hair for every GPU makes it the smallest.
+            gpus = np.array([host.count for host in self.scenario.configurations])
+            mu = mu + np.where(price == 0, HAIR * price.min(initial=1.0, where=price > 0) * gpus, 0.0)
         bound, prices = self.bounds.whole_nodes(mu, GRID, MOST_STEPS, short)
         if bound > self.bound_usd_h:
             self.bound_usd_h, self.best_mu = bound, mu

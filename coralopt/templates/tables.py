@@ -22,6 +22,9 @@ from coralopt.throughput import (
 )
 from coralopt.types import Floats
 
+#: Most stages of a pipeline that is looked for where no SLO can be met.
+MOST_STAGES = 6
+
 
 def scenario_tables(scenario: ResolvedScenario) -> tuple[ThroughputTables, ...]:
     """Throughput tables of every model phase of the scenario, 0 where its engine cannot run a node.
@@ -91,13 +94,17 @@ def check_slos(scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -
                         )
                     )
                     continue
-            field = "ttft_ms" if phase.phase == "prefill" else "tpot_ms"
+            limits = [("ttft_ms", phase.prefill_ms)] if phase.phase != "decode" else []
+            limits += [("tpot_ms", phase.decode_ms)] if phase.phase != "prefill" else []
+            which = f".{limits[0][0]}" if len(limits) == 1 else ""
+            asked = " and ".join(f"{name} of {ms:g} ms" for name, ms in limits)
             room = f" less {phase.latency_headroom:.0%} headroom" if phase.latency_headroom else ""
+            stages = min(scenario.max_nodes, MOST_STAGES)
             mistakes.append(
                 Mistake(
-                    place=f"models.{phase.model.name}.slo.{field}",
-                    problem=f"no node configuration of the pool can meet {phase.slo_ms:g} ms{room}",
-                    hint=explain_infeasible(phase, scenario.configurations, scenario.throughput_source),
+                    place=f"models.{phase.model.name}.slo{which}",
+                    problem=f"no node configuration of the pool can meet {asked}{room}",
+                    hint=explain_infeasible(phase, scenario.configurations, scenario.throughput_source, stages),
                 )
             )
     if mistakes:

@@ -133,7 +133,7 @@ def node_throughput(
             speed = np.where(fits, 1e3 * at_work[:, None] * work.tokens_each / np.maximum(usual_ms, 1e-12), 0.0)
             if stages > 1:
                 # Little's law: at most `resident` are there, each for up to the whole SLO.
-                most = 1e3 * np.maximum(resident, 0.0)[None, :] * work.tokens_each / work.slo_ms
+                most = 1e3 * np.maximum(resident, 0.0)[None, :] * work.tokens_each / max(work.slo_ms, 1e-12)
                 speed = np.minimum(speed, most)
             best = speed.argmax(axis=0)
             if phase.phase == "prefill" and phase.attainment is not None:

@@ -45,7 +45,8 @@ def explain_infeasible(
     free = replace(phase, prefill_ms=_LONGEST_MS, decode_ms=_LONGEST_MS)
     if _pipeline(free, nodes, max_stages) is None:
         kept = f"weights and KV cache, with {phase.serving.reserve_gib:g} GiB of each GPU kept back"
-        return f"no {max_stages} nodes of the pool have the memory for the model ({kept}); offer larger nodes"
+        several = f"no {max_stages} nodes of the pool have" if max_stages > 1 else "no node of the pool has"
+        return f"{several} the memory for the model ({kept}); offer larger nodes"
     fields = {"prefill": ("prefill_ms",), "decode": ("decode_ms",), "mixed": ("decode_ms", "prefill_ms")}[phase.phase]
     text = "every SLO of this phase can be met by itself"
     for field in fields:

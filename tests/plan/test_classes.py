@@ -69,6 +69,21 @@ def test_instances_share_their_time_at_proven_least_cost(plan: Plan) -> None:
     assert sum(item.cost_usd_h for item in plan.demands) == pytest.approx(plan.provisioning_usd_h)
 
 
+@pytest.mark.parametrize("factor", [1e-6, 1e-4])
+def test_classes_that_take_next_to_no_time_need_one_node(factor: float) -> None:
+    """An instance serves 1e9 times as much: the cheapest node, to a bound that says so."""
+    classes = {name: {**part, "requests_s": part["requests_s"] * factor} for name, part in (("s", SHORT), ("l", LONG))}
+    shape = {"layers": 6, "hidden": 2048, "heads": 16, "kv_heads": 4, "head_dim": 128, "vocab": 32000}
+    model = {"model": {**shape, "intermediate": 8192}, "demand": {"classes": classes}}
+    offers = {"1xL40S": {"available": 40, "price_usd_h": 1.0}, "1xL4": {"available": 8, "price_usd_h": 0.5}}
+    data = _document(model, pool={"regions": {name: {"configurations": offers} for name in ("here", "there")}})
+    plan = plan_scenario(scenario_from_mapping(data))
+    assert verify_plan(plan).ok, verify_plan(plan).sentences
+    assert prove_bound(plan) == ()
+    assert plan.provisioning_usd_h == 0.5
+    assert plan.lower_bound_usd_h == pytest.approx(plan.cost_usd_h, rel=1e-6)
+
+
 def test_prefill_and_decode_have_classes_of_their_own() -> None:
     """Disaggregated, too; what serves short prompts need not serve short answers."""
     found = plan_scenario(scenario_from_mapping(_document(mode="disaggregated")))

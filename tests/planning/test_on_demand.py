@@ -41,6 +41,26 @@ def test_a_plan_costs_what_that_of_a_whole_library_costs(available: int, scale: 
         assert plan.gap < 1e-6
 
 
+def test_nodes_that_cost_nothing_are_used_in_small_templates() -> None:
+    """At no price every pipeline is as cheap as any other; those of fewest GPUs are worth having."""
+    own = {"1xL4": {"available": 1, "price_usd_h": 0.0}, "1xA10G": {"available": 8, "price_usd_h": 0.0}}
+    document = {
+        "models": {
+            "phi4-14b": {
+                "slo": {"ttft_ms": 1500, "tpot_ms": 150, "attainment": "mean"},
+                "demand": {"requests_s": 1, "input_tokens": 2500, "output_tokens": 1, "prefix_hit": 0.3},
+            }
+        },
+        "pool": {"regions": {"basement": {"configurations": own}}},
+        "pruning": {"max_nodes": 2},
+        "serving": {"preset": "paper"},
+    }
+    plan = plan_scenario(scenario_from_mapping({**document, "templates": "on-demand"}))
+    every = plan_scenario(scenario_from_mapping({**document, "templates": "every"}))
+    assert plan.cost_usd_h == every.cost_usd_h == 0
+    assert plan.rented_nodes().total() == every.rented_nodes().total()
+
+
 def test_the_bound_is_derived_anew() -> None:
     """A bound above what the proof gives, and a gap that it does not leave, are told."""
     plan = plan_scenario(tiny("on-demand"))

@@ -260,6 +260,16 @@ def test_hopeless_slo_is_explained() -> None:
     assert "memory" in explain_infeasible(item, [node_configurations()["1xL4"]], "auto")
 
 
+@pytest.mark.parametrize("phase", ["prefill", "mixed"])
+@pytest.mark.parametrize("ttft_ms", [5.0, ENGINE.host_request_ms])
+def test_a_first_token_within_the_time_of_the_host_is_never_served(phase: str, ttft_ms: float) -> None:
+    """No throughput, also in pipelines, and none below 0."""
+    item = replace(phase_of("phi4-14b", phase, (ttft_ms, 80.0)), serving=ENGINE)
+    with np.errstate(all="raise"):
+        table = build_tables(throughput_source("roofline"), item, [node_configurations()["1xL40S"]], 3)
+    assert not table.values.any()
+
+
 def test_roles() -> None:
     """First, middle, last; a single stage counts as first."""
     assert [stage_role(s, 4) for s in range(4)] == [FIRST, MIDDLE, MIDDLE, LAST]
