@@ -51,6 +51,20 @@ def file_to_write(path: Path | None) -> Path | None:
     return path
 
 
+def keep_apart(read: Iterable[str | Path | None], *written: Path | None) -> None:
+    """Refuse to write over a file that the command reads, or two things into one file.
+
+    Raises:
+        OptionError: Names the file.
+    """
+    taken = {Path(path).resolve() for path in read if path is not None and Path(path).exists()}
+    for path in written:
+        if path is not None:
+            if path.resolve() in taken:
+                raise OptionError(f"{path}: is read, or written otherwise, by the same command; name another file")
+            taken.add(path.resolve())
+
+
 def folder_to_write(path: Path | None) -> Path | None:
     """Callback of an option that names a folder to fill; it is made when there is something to put into it.
 

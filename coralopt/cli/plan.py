@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from coralopt.cli.console import ScenarioArgument, parse_options, progress_bar, say
+from coralopt.cli.console import ScenarioArgument, keep_apart, parse_options, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED, OK
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, PlanOutput, present_plan
@@ -77,6 +77,7 @@ def plan(
     """Plan SCENARIO: which nodes to rent and how to split every model, at proven cost."""
     from coralopt.errors import OptionError
 
+    keep_apart([scenario, traffic.trace, templates.library], output.output, output.page_file)
     loaded = templates.load(scenario)
     # A second of imports, which a file with mistakes is refused without.
     from coralopt.planning import asks_for_shares

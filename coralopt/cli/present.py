@@ -91,6 +91,13 @@ class PlanOutput(OptionGroup):
     open_page: bool = option(False, "Open the plan's web page in the browser; plan.html without --page.", "--open")
     json_output: JsonFlag = False
 
+    @property
+    def page_file(self) -> Path | None:
+        """Where the web page goes, if one is wanted."""
+        if self.page is None and self.open_page:
+            return (self.output or Path("plan.json")).with_suffix(".html")
+        return self.page
+
 
 def present_plan(
     plan: Plan,
@@ -128,12 +135,11 @@ def present_plan(
         if output.output is not None:
             plan.save(output.output)
             lines.append(written.format(output.output))
-        if output.page is not None or output.open_page:
+        if output.page_file is not None:
             from coralopt.report.pages.plan import PlanPage, plan_page
 
-            path = output.page or (output.output or Path("plan.json")).with_suffix(".html")
             content = PlanPage(plan, one_gpu=one_gpu, expected=expected, broken=verification.sentences)
-            lines.append(write_page(plan_page(content), path, output.open_page))
+            lines.append(write_page(plan_page(content), output.page_file, output.open_page))
     except CoraloptError as error:
         # A plan may have taken an hour: it is shown all the same.
         warnings.append(f"error: {error}")

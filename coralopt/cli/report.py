@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import file_to_write, progress_bar, say
+from coralopt.cli.console import file_to_write, keep_apart, progress_bar, say
 from coralopt.cli.exit_codes import CHECK_FAILED
 from coralopt.cli.present import write_page
 from coralopt.cli.shared_options import LibraryFile
@@ -43,6 +43,7 @@ def report(
 
     Plans are verified: what does not hold stands at the top of the page and on standard error, and the exit code is 1.
     """
+    keep_apart(files, output)
     page = _analysed(files, library) if analyse else _page(files)
     say(write_page(page, output, open_page))
     if page.broken:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, file_to_write, progress_bar
+from coralopt.cli.console import JsonFlag, file_to_write, keep_apart, progress_bar
 from coralopt.cli.present import CommandOutput, present
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def show(
         raise OptionError(
             "--json prints the plan document, which has no --one-gpu; with --bill the comparison is in it"
         )
+    keep_apart([plan], csv)
     document = Plan.load(plan)
     rent, lines = _one_gpu(document, quiet=json_output) if one_gpu else None, []
     if csv is not None:

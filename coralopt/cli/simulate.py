@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, file_to_write, folder_to_write, progress_bar
+from coralopt.cli.console import JsonFlag, file_to_write, folder_to_write, keep_apart, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present
 from coralopt.cli.shared_options import TrafficOptions
@@ -81,6 +81,9 @@ def simulate(
         raise OptionError("give either plans, or --epochs with the folder of `coralopt adapt`")
     if epochs.lead and epochs.epochs is None:
         raise OptionError("--lead goes with --epochs")
+    keep_apart([traffic.trace, *(path for text in plan or () for path in (text, text.partition("=")[2]))], files.output)
+    if files.output is not None and files.output.suffix != ".parquet":
+        raise OptionError(f"{files.output}: requests are written as .parquet")
     epoch_s = epochs.epoch
     if epochs.epochs is not None:
         epoch_s = EPOCH_S if epoch_s is None else epoch_s

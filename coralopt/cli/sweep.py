@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write, progress_bar
+from coralopt.cli.console import JsonFlag, ScenarioArgument, file_to_write, keep_apart, progress_bar
 from coralopt.cli.option_groups import OptionGroup, option, takes_groups
 from coralopt.cli.present import CommandOutput, present, write_page
 from coralopt.cli.shared_options import LibraryOptions, SolverOptions
@@ -61,6 +61,7 @@ def sweep(
 
     if files.plot is not None and files.plot.suffix != ".svg":
         raise OptionError(f"{files.plot}: sweeps are drawn as .svg")
+    keep_apart([scenario], files.output, files.page, files.plot)
     variations = tuple(Variation.parse(text) for text in vary)
     request = solver.request(templates.load(scenario), templates.library)
     done: Sweep | None = None

@@ -137,9 +137,10 @@ def _serving(plans: Sequence[Plan], config: SimulationConfig) -> Serving:
     """How engines and the router work, the same for all plans."""
     ways = list(dict.fromkeys(config.serving(plan.resolved) for plan in plans))
     if len(ways) > 1:
+        both = zip(vars(ways[0]).items(), vars(ways[1]).values(), strict=True)
+        differ = ", ".join(f"{name} {one} and {other}" for (name, one), other in both if one != other)
         raise CoraloptError(
-            f"the plans are made for different engines and routers: {ways[0]} and {ways[1]}; "
-            "make all of them with one `serving`"
+            f"the plans are made for different engines and routers ({differ}); make all of them with one `serving`"
         )
     return ways[0]
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -173,7 +173,7 @@ class AnySizeBounds:
 
     def __init__(self, scenario: ResolvedScenario, tables: Sequence[ThroughputTables]) -> None:
         _refuse(scenario)
-        self.tables = tables
+        self.tables = [_allowed(scenario, p, table) for p, table in enumerate(tables)]
         self.demand = np.array([phase.needed_tokens_s for phase in scenario.model_phases])
         # The phases that a request may pass: for each model, one way or several.
         self.ways = tuple(tuple(ways) for ways in ways_of(scenario).values())
@@ -299,6 +299,8 @@ class AnySizeBounds:
             return least
 
         mu = np.zeros(self.price.shape)
+        if not self.ways:
+            return mu, 0.0, 0, 0, True
         least = add(mu)
         bound = self.fractional(mu, least)
         if not math.isfinite(bound):
@@ -332,7 +334,7 @@ class AnySizeBounds:
             dense[list(way), position] = -1
             dense[count + model, position] = 1
         dense[count : count + models, split + len(ways) :] = np.eye(models)
-        cost[split + len(ways) :] = 100 * max(float(cost.max()), 1.0)
+        cost[split + len(ways) :] = 100 * float(cost.max(initial=1.0))
         matrix = MilpMatrix(
             c=cost,
             offset=0.0,
@@ -351,6 +353,17 @@ class AnySizeBounds:
             raise ArithmeticError(f"the master of the certificate was not solved: {result.termination.raw}")
         mu = np.maximum(-result.row_duals[count + models :], 0.0).reshape(regions, kinds)
         return result.objective, mu, float(result.x[split + len(ways) :].sum())
+
+
+def _allowed(scenario: ResolvedScenario, p: int, table: ThroughputTables) -> ThroughputTables:
+    """The table of a model phase without the nodes that its model must not use."""
+    rules = dict(scenario.operations.models).get(scenario.model_phases[p].served)
+    forbidden = [c for c, name in enumerate(table.configurations) if rules is not None and name in rules.forbidden]
+    if not forbidden:
+        return table
+    values = table.values.copy()
+    values[:, :, forbidden] = 0.0
+    return replace(table, values=values)
 
 
 def _regional_tokens(values: Floats, price_usd_h: Floats) -> list[tuple[int, CheapestToken]]:

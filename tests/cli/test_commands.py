@@ -50,6 +50,42 @@ def test_a_command_alone_is_the_same_as_among_all(name: str) -> None:
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan mine.yaml -o mine.yaml",
+        "plan mine.yaml --page ./mine.yaml",
+        "plan mine.yaml -o new.html --page new.html",
+        "plan mine.yaml -o new.html --open",
+        "plan mine.yaml --simulate --trace requests.csv -o requests.csv",
+        "sweep mine.yaml --vary demand.all=1,2 --page mine.yaml",
+        "show plan.json --csv plan.json",
+        "report plan.json -o plan.json",
+        "simulate plan.json -o plan.json",
+        "simulate plan.json 5=mine.yaml -o mine.yaml",
+        "simulate plan.json --trace requests.csv -o requests.csv",
+    ],
+)
+def test_nothing_is_written_over_what_is_read(
+    command: str, tmp_path: Path, run_cli: RunCli, tiny_plan_file: Path
+) -> None:
+    """Nor two results into one file: refused before any work, and the files stay."""
+    (tmp_path / "mine.yaml").write_text("models: {}")
+    (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,10\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    said = run_cli(*command.split())
+    assert said.returncode == 2
+    assert "by the same command" in said.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_requests_go_to_a_parquet_file_only(run_cli: RunCli, tiny_plan_file: Path) -> None:
+    """Another suffix would not say what is in the file."""
+    said = run_cli("simulate", "plan.json", "-o", "requests.csv")
+    assert said.returncode == 2
+    assert "written as .parquet" in said.stderr
+
+
 def test_verify_exits_1_with_the_reason(run_cli: RunCli, tiny_plan_file: Path) -> None:
     """A doctored plan is refused with the figure that is off."""
     data = json.loads(tiny_plan_file.read_text())

@@ -61,6 +61,40 @@ def test_nodes_that_cost_nothing_are_used_in_small_templates() -> None:
     assert plan.rented_nodes().total() == every.rented_nodes().total()
 
 
+def test_forbidden_nodes_are_in_no_template_made() -> None:
+    """The cheapest nodes are forbidden: templates and bound are those of the others."""
+    offers = {"1xL40S": (4, 1.2), "1xL4": (8, 0.9), "1xH100": (12, 5.9)}
+    entries = {name: {"available": count, "price_usd_h": usd_h} for name, (count, usd_h) in offers.items()}
+    document = {
+        "models": {
+            "phi4-14b": {
+                "slo": {"ttft_ms": 4000, "tpot_ms": 60, "attainment": "mean"},
+                "demand": {"requests_s": 3, "input_tokens": 2500, "output_tokens": 1},
+                "min_replicas": 3,
+                "forbidden": ["L40S"],
+            }
+        },
+        "pool": {"regions": {"moon": {"configurations": entries}}},
+        "pruning": {"max_nodes": 2},
+        "serving": {"preset": "paper"},
+    }
+    plan = plan_scenario(scenario_from_mapping({**document, "templates": "on-demand"}))
+    every = plan_scenario(scenario_from_mapping({**document, "templates": "every"}))
+    assert plan.cost_usd_h == pytest.approx(every.cost_usd_h)
+    assert plan.lower_bound_usd_h <= every.cost_usd_h
+
+
+@pytest.mark.parametrize("nodes", [["1xL40S", "1xL4"], ["1xL4"]])
+def test_no_demand_costs_nothing(nodes: list[str]) -> None:
+    """A scenario may ask for nothing at all, also on nodes that could not serve it."""
+    document = dict(tiny("on-demand", scale=0.0, pruning={"max_nodes": 1}).document)
+    document["pool"] = {"regions": {"us-east-2": {"available": 4, "configurations": nodes}}}
+    document["models"] = {"phi4-14b": document["models"]["phi4-14b"]}
+    plan = plan_scenario(scenario_from_mapping(document))
+    assert plan.cost_usd_h == plan.lower_bound_usd_h == 0
+    assert verify_plan(plan).ok
+
+
 def test_the_bound_is_derived_anew() -> None:
     """A bound above what the proof gives, and a gap that it does not leave, are told."""
     plan = plan_scenario(tiny("on-demand"))

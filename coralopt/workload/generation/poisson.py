@@ -41,7 +41,7 @@ def poisson_for_scenario(
     """
     for name, value in (("rate", rate), ("duration", duration_s), ("length_cv", length_cv)):
         if value is not None and not (math.isfinite(value) and (value > 0 or (value == 0 and name == "length_cv"))):
-            raise WorkloadError(f"{name} is {value!r}; give a positive number")
+            raise WorkloadError(f"{name} is {value!r}; give a positive number{' or 0' if name == 'length_cv' else ''}")
     generator = random_of(seed)
     phases = _first_phases(scenario)
     expected = sum(_requests_s(phase, rate) for phase in phases.values()) * duration_s
