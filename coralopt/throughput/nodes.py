@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -92,62 +92,54 @@ def node_throughput(
     scale = budget_units[1] / budget_units[0]
     # Every GPU has its part of the KV cache; copies are made where it arrives.
     arriving_ms = transfer_tokens(phase) * model.kv_token_bytes / (configuration.network_gb_s * 1e6)
-
-    def stage_time(step: _Step, stages: int, role: int) -> Floats:
-        fixed = np.full_like(step.tokens, phase.serving.host_step_ms)
-        if stages == 1 or role == LAST:
-            fixed = fixed + step.nonlayer_ms
-        elif role == FIRST:
-            fixed = fixed + step.tokens * model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)
-        if stages > 1:
-            # The last stage only returns token numbers.
-            send_ms = 0.0 if role == LAST else step.tokens * model.hidden * 2.0 / (link_gb_s * 1e6)
-            fixed = fixed + (send_ms + HOP_MS)
-        return np.asarray(fixed[:, None] + step.layer_ms[:, None] * layers[None, :])
-
-    def mean_time(work: StepWork, stages: int, role: int) -> tuple[Floats, Floats]:
-        """(mean micro-batch, one with prompts where there are), ms."""
-        ms = stage_time(work.step, stages, role)
-        if work.carrying is None:
-            return ms, ms
-        carrying_ms = stage_time(work.carrying.step, stages, role)
-        # The micro-batches in flight follow one another, so one that carries holds up all of them.
-        share = (1.0 - (1.0 - work.carrying.share) ** stages)[:, None]
-        return (1.0 - share) * ms + share * carrying_ms, carrying_ms
-
-    for stages in range(1, max_stages + 1):
-        # The largest micro-batch is the tail of the sequences at work; throughput is made by their mean.
-        at_work = work.occupancy.mean_within(stages * work.batch) / stages
-        usual = work if work.occupancy.score == 0 else step_work(phase, configuration, times, np.maximum(at_work, 1.0))
-        for role in (FIRST, MIDDLE, LAST) if stages > 1 else (FIRST,):
-            ms, carrying_ms = mean_time(work, stages, role)
-            room = free_bytes(phase, configuration, role, stages)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                sequences = np.where(layers > 0, np.floor(room / (per_sequence * layers)), 0.0)
-            resident = work.occupancy.mean_within(sequences, work.occupancy.spread)
-            fits = (stages * at_work[:, None] <= resident[None, :]) & (layers > 0)[None, :]
+    # The largest micro-batch is the tail of the sequences at work; throughput is made by their mean.
+    means, usual = [work.batch] * max_stages, [work] * max_stages
+    if work.occupancy.score != 0:
+        means = [work.occupancy.mean_within(stages * work.batch) / stages for stages in range(1, max_stages + 1)]
+        usual = [step_work(phase, configuration, times, np.maximum(mean, 1.0)) for mean in means]
+    # A role, and the pipelines in which its stages have the same times and memory.
+    for role, counts in ((FIRST, range(1, 2)), *((role, range(2, max_stages + 1)) for role in (FIRST, MIDDLE, LAST))):
+        room = free_bytes(phase, configuration, role, counts.start)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sequences = np.where(layers > 0, np.floor(room / (per_sequence * layers)), 0.0)
+        resident = work.occupancy.mean_within(sequences, work.occupancy.spread)
+        # No more layers, and no larger batches, are looked at than memory has room for.
+        needed = np.min([stages * means[stages - 1] for stages in counts], axis=0, initial=np.inf)
+        most_layers = int(np.flatnonzero(resident >= needed.min()).max(initial=0))
+        batches = int(np.flatnonzero(needed <= resident[1:].max()).max(initial=-1)) + 1
+        if not most_layers or not batches:
+            continue
+        held, holds = layers[: most_layers + 1, None], resident[: most_layers + 1, None]
+        stage = _Stage(phase, configuration, link_gb_s, role, counts.start == 1, held, batches)
+        # Little's law: at most `resident` are there, each for up to the whole SLO.
+        most = 1e3 * np.maximum(holds, 0.0) * work.tokens_each / max(work.slo_ms, 1e-12)
+        budget_ms, every = work.slo_ms - arriving_ms * held, np.arange(most_layers + 1)
+        timed = rate = np.zeros(0)
+        for stages in counts:
+            at_work = means[stages - 1][:batches]
+            ms, carrying_ms = stage.mean_ms(work, stages)
+            fits = stages * at_work <= holds
+            fits[0] = False
             if work.carrying is not None:
-                fits &= stages * carrying_ms * scale <= work.carrying.slo_ms[:, None]
-            fits &= stages * ms * scale <= work.slo_ms - arriving_ms * layers
-            usual_ms = ms if usual is work else mean_time(usual, stages, role)[0]
-            speed = np.where(fits, 1e3 * at_work[:, None] * work.tokens_each / np.maximum(usual_ms, 1e-12), 0.0)
-            if stages > 1:
-                # Little's law: at most `resident` are there, each for up to the whole SLO.
-                most = 1e3 * np.maximum(resident, 0.0)[None, :] * work.tokens_each / max(work.slo_ms, 1e-12)
-                speed = np.minimum(speed, most)
-            best = speed.argmax(axis=0)
+                fits &= stages * carrying_ms * scale <= work.carrying.slo_ms[:batches]
+            fits &= (stages * ms if scale == 1 else stages * ms * scale) <= budget_ms
+            usual_ms = stage.mean_ms(usual[stages - 1], stages)[0]
+            if usual_ms is not timed:
+                timed, rate = usual_ms, 1e3 * at_work * work.tokens_each / np.maximum(usual_ms, 1e-12)
+                if stages > 1:
+                    rate = np.minimum(rate, most)
+            speed = np.where(fits, rate, 0.0)
+            best = speed.argmax(axis=1)
             if phase.phase == "prefill" and phase.attainment is not None:
-                best = (speed >= BATCH_SHARE * speed.max(axis=0)).argmax(axis=0)
+                best = (speed >= BATCH_SHARE * speed.max(axis=1, keepdims=True)).argmax(axis=1)
                 # Where one more layer makes it a larger batch, it promises no more than with one layer less.
-                speed[:, 1:] = np.minimum(
-                    speed[:, 1:], np.minimum.accumulate(speed[best, np.arange(model.layers + 1)][1:])
-                )
-            cell = (stages - 1, role)
-            take = (best, np.arange(model.layers + 1))
-            values[cell] = speed[take]
-            possible = values[cell] > 0
-            chosen[cell] = np.where(possible, work.batch[best], 0).astype(np.int32)
-            stage_ms[cell] = np.where(possible, ms[take], 0.0)
+                falling = np.minimum.accumulate(speed[every, best][1:])
+                speed[1:] = np.minimum(speed[1:], falling[:, None])
+            reached = speed[every, best]
+            cell = (stages - 1, role, slice(most_layers + 1))
+            values[cell] = reached
+            chosen[cell] = np.where(reached > 0, work.batch[best], 0)
+            stage_ms[cell] = np.where(reached > 0, ms[every, best], 0.0)
     return values, chosen, stage_ms
 
 
@@ -188,6 +180,46 @@ class StepWork:
     tokens_each: float
     slo_ms: float
     carrying: _Carrying | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """Times of a stage, of the layers that it ``held``, float64 (n, 1), and the first so many of the batches tried."""
+
+    phase: ModelPhase
+    configuration: NodeConfiguration
+    link_gb_s: float
+    role: int
+    alone: bool
+    held: Floats
+    batches: int
+    _known: dict[_Step, Floats] = field(default_factory=dict)
+
+    def ms(self, step: _Step) -> Floats:
+        """float64 (layers, batches): ms of a micro-batch."""
+        if step not in self._known:
+            model = self.phase.model
+            fixed = np.full_like(step.tokens, self.phase.serving.host_step_ms)
+            if self.alone or self.role == LAST:
+                fixed = fixed + step.nonlayer_ms
+            elif self.role == FIRST:
+                fixed = fixed + step.tokens * model.hidden * 2.0 / (self.configuration.gpu.bandwidth_gb_s * 1e6)
+            if not self.alone:
+                # The last stage only returns token numbers.
+                send_ms = 0.0 if self.role == LAST else step.tokens * model.hidden * 2.0 / (self.link_gb_s * 1e6)
+                fixed = fixed + (send_ms + HOP_MS)
+            self._known[step] = fixed[: self.batches] + step.layer_ms[: self.batches] * self.held
+        return self._known[step]
+
+    def mean_ms(self, work: StepWork, stages: int) -> tuple[Floats, Floats]:
+        """(mean micro-batch, one with prompts where there are), ms."""
+        ms = self.ms(work.step)
+        if work.carrying is None:
+            return ms, ms
+        carrying_ms = self.ms(work.carrying.step)
+        # The micro-batches in flight follow one another, so one that carries holds up all of them.
+        share = 1.0 - (1.0 - work.carrying.share[: self.batches]) ** stages
+        return (1.0 - share) * ms + share * carrying_ms, carrying_ms
 
 
 def most_at_once(phase: ModelPhase, times: LayerTimes) -> int:
