@@ -23,8 +23,9 @@ import numba
 import numpy as np
 
 _F = TypeVar("_F", bound=Callable[..., object])
-# Arrays inside compiled code have no static type worth naming; the callers in sweep.py are typed.
+# Arrays and numpy's whole numbers inside compiled code have no static type worth naming; the callers in sweep.py are typed.
 Array = Any
+Whole = Any
 
 
 class NodeSets(NamedTuple):
@@ -143,35 +144,58 @@ def stage_tables(table: Array, sets: Array, rows: int, out: Array) -> None:
                             out[m, k, j] = 0.0
 
 
-@_compiled
-def _join(stage: Array, rest: Array, least: int, last: int, falling: bool, out: Array) -> None:
-    """``out[l]`` = max(out[l], max over j of min(stage[j], rest[l - j])) for l up to ``last``.
+@_inlined
+def _next(stage: Array, rest: Array, held: Whole, left: Whole, value: float) -> tuple[Whole, Whole, float]:
+    """One more layer for the stage or for the rest, whichever stays faster: layers of both, and tokens/s."""
+    one = np.uint64(1)
+    own, other = stage[held + one], rest[left + one]
+    more = np.uint64(own > other)
+    faster = own if own > other else other
+    return held + more, left + (one - more), faster if faster < value else value
 
-    ``rest`` needs at least ``least`` layers. With ``falling`` tables the inner maximum sits where the falling
-    stage[j] meets the rising rest[l - j]; that crossing moves only forward with l, so one walk finds them all.
+
+@_compiled
+def _join(stage: Array, rest: Array, pairs: Array, least: int, last: int, out: Array) -> None:
+    """``out[l]`` = max(out[l], max over j of min(stage[j], rest[l - j])) for ``pairs`` (2, n) of rows, l up to ``last``.
+
+    Tables fall in the layers, and ``rest`` needs at least ``least``. The best split of l + 1 layers is that of l and one
+    more, so one walk finds them all. Every step waits for the one before it: four pairs walk side by side. Numbers
+    without a sign save the look whether an index counts from the end.
     """
-    if falling:
-        cross = 1
+    end = pairs.shape[1] - 1
+    for k in range(0, end + 1, 4):
+        # Where there are fewer than four, the last one again: it changes no maximum.
+        k1, k2, k3 = min(k + 1, end), min(k + 2, end), min(k + 3, end)
+        s0, s1, s2, s3 = stage[pairs[0, k]], stage[pairs[0, k1]], stage[pairs[0, k2]], stage[pairs[0, k3]]
+        r0, r1, r2, r3 = rest[pairs[1, k]], rest[pairs[1, k1]], rest[pairs[1, k2]], rest[pairs[1, k3]]
+        j0 = j1 = j2 = j3 = np.uint64(1)
+        l0 = l1 = l2 = l3 = np.uint64(least)
+        v0, v1 = min(s0[1], r0[least]), min(s1[1], r1[least])
+        v2, v3 = min(s2[1], r2[least]), min(s3[1], r3[least])
         for total in range(least + 1, last + 1):
-            while cross <= total - least and stage[cross] > rest[total - cross]:
-                cross += 1
-            value = 0.0
-            if cross <= total - least:
-                value = stage[cross]
-            if cross > 1 and rest[total - cross + 1] > value:
-                value = rest[total - cross + 1]
+            value = max(max(v0, v1), max(v2, v3))
             if value <= 0.0:  # more layers cannot do better
                 break
             if value > out[total]:
                 out[total] = value
-    else:
+            j0, l0, v0 = _next(s0, r0, j0, l0, v0)
+            j1, l1, v1 = _next(s1, r1, j1, l1, v1)
+            j2, l2, v2 = _next(s2, r2, j2, l2, v2)
+            j3, l3, v3 = _next(s3, r3, j3, l3, v3)
+
+
+@_compiled
+def _join_any(stage: Array, rest: Array, pairs: Array, least: int, last: int, out: Array) -> None:
+    """The same of tables that rise somewhere: every split of every number of layers."""
+    for k in range(pairs.shape[1]):
+        own, others = stage[pairs[0, k]], rest[pairs[1, k]]
         for j in range(1, last - least + 1):
-            capacity = stage[j]
+            capacity = own[j]
             if capacity > 0.0:
-                for held in range(least, last - j + 1):
-                    value = min(capacity, rest[held])
-                    if value > out[j + held]:
-                        out[j + held] = value
+                for left in range(least, last - j + 1):
+                    value = min(capacity, others[left])
+                    if value > out[j + left]:
+                        out[j + left] = value
 
 
 @_compiled
@@ -193,27 +217,35 @@ def extend_chain(
     sets, sizes, links, classes = family
     tables, shift, linked, falling = chain
     rest_shift, out_shift, rest_stages = shift[count - 1], shift[count], count - 1
+    stage_rows, chain_rows = stage.reshape(-1, stage.shape[2]), tables.reshape(-1, stage.shape[2])
     for m in numba.prange(first, end):
         target = tables[m + out_shift]
         target[:, :] = 0.0
         index, top = _sublattice(sets[m], links, m)
         codes = index.shape[0]
-        for t in range(top if anchored else 1, codes - 1):
-            a, b = index[t], index[codes - 1 - t]
-            if sizes[b] < rest_stages:
-                continue
-            others = tables[b + rest_shift]
-            if linked:
-                for q in range(stage.shape[1]):
-                    _join(stage[a, q], others[classes[a]], rest_stages, last_layer, falling, target[q])
-                continue
-            for i in range(1, stage.shape[1] - rest_stages):
-                # A unit more that gains nothing need not be tried: fewer units leave more to the others.
-                if _same(stage[a, i], stage[a, i - 1]):
+        # Splits by the cell that they end in, as rows of all cells.
+        cells = stage.shape[1]
+        pairs = np.empty((2, codes * cells), np.int64)
+        for k in range(cells):
+            n = 0
+            for t in range(top if anchored else 1, codes - 1):
+                a, b = index[t], index[codes - 1 - t]
+                if sizes[b] < rest_stages:
                     continue
-                for r in range(rest_stages, stage.shape[1] - i):
-                    if not _same(others[r], others[r - 1]):
-                        _join(stage[a, i], others[r], rest_stages, last_layer, falling, target[i + r])
+                if linked:
+                    pairs[0, n], pairs[1, n] = a * cells + k, (b + rest_shift) * cells + classes[a]
+                    n += 1
+                    continue
+                others = tables[b + rest_shift]
+                for i in range(1, k - rest_stages + 1):
+                    # A unit more that gains nothing need not be tried: fewer units leave more to the others.
+                    if not (_same(stage[a, i], stage[a, i - 1]) or _same(others[k - i], others[k - i - 1])):
+                        pairs[0, n], pairs[1, n] = a * cells + i, (b + rest_shift) * cells + k - i
+                        n += 1
+            if falling:
+                _join(stage_rows, chain_rows, pairs[:, :n], rest_stages, last_layer, target[k])
+            else:
+                _join_any(stage_rows, chain_rows, pairs[:, :n], rest_stages, last_layer, target[k])
         if not linked:
             for k in range(1, target.shape[0]):
                 for l in range(target.shape[1]):  # noqa: E741
@@ -375,8 +407,8 @@ def close_pipelines(
         best[m], stages[m] = value, count
         layers[m, count - 1], rows[m, count - 1] = kept_j, kept_a
         # As whole numbers of one type: _split would be compiled for the constants -1 and 0 as well.
-        left: Any = np.int64(kept_b)
-        cell: Any = np.int64(kept_r)
+        left: Whole = np.int64(kept_b)
+        cell: Whole = np.int64(kept_r)
         remaining = total - kept_j
         own, made = NodeSets(sets, sizes, links, classes), Chain(tables, shift, linked, falling)
         for k in range(count - 1, 0, -1):
