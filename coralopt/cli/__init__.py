@@ -7,7 +7,12 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -15,6 +20,7 @@ def main() -> None:
     """Entry point of the ``coralopt`` command: no traceback for anything a user can cause."""
     # A command makes few cycles of objects; looking for them while modules are imported takes a tenth of its time.
     gc.set_threshold(100_000)
+    sys.meta_path.insert(0, _Later())
     _keep_output()
     try:
         code = _run()
@@ -28,6 +34,22 @@ def main() -> None:
     # dataclasses are while a module is imported; code from text that ends well makes it forget that.
     exec("")
     sys.exit(code)
+
+
+class _Later(MetaPathFinder):
+    """Parts of numpy that load when something of them is looked at.
+
+    scipy asks numpy for each of its modules while it is imported, and these two, of which we need nothing, take as long to
+    load as all of scipy that a plan needs.
+    """
+
+    names = frozenset({"numpy.f2py", "numpy.testing"})
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name in self.names else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
 
 
 def _keep_output() -> None:

@@ -45,15 +45,14 @@ def recompute(values: Floats, placed: Placed, classes: Ints, linked: bool) -> tu
     return lowest, layers, units, same
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, parallel=True)
 def _recompute(values: Array, placed: Placed, classes: Array, linked: bool, out: tuple[Array, ...]) -> None:
     node_sets, throughput, stages, stage_layers, stage_sets = placed
     lowest, layers, units, same = out
     kinds, cells = values.shape[2], values.shape[3]
-    used = np.empty(kinds, np.int64)
-    for m in range(stages.shape[0]):
+    for m in numba.prange(stages.shape[0]):
         count = stages[m]
-        used[:] = 0
+        used = np.zeros(kinds, np.int64)
         for stage in range(count):
             role = 0 if stage == 0 else 2 if stage == count - 1 else 1
             table, held, nodes = values[count - 1, role], stage_layers[m, stage], node_sets[stage_sets[m, stage]]
