@@ -119,7 +119,7 @@ class TemplateLibrary(Tabular):
     @cached_property
     def usage(self) -> npt.NDArray[np.int16]:
         """int16 (T, C): ``usage`` of all phases, stacked in order."""
-        return np.concatenate([phase.usage for phase in self.phases]).astype(np.int16)
+        return np.concatenate([phase.usage for phase in self.phases], dtype=np.int16)
 
     @cached_property
     def throughput(self) -> Floats:
@@ -140,7 +140,7 @@ class TemplateLibrary(Tabular):
         """The templates that need no other configurations than those allowed, bool (C,)."""
         phases = []
         for phase in self.phases:
-            rows = ~(phase.usage[:, ~allowed] > 0).any(axis=1)
+            rows = np.flatnonzero(~phase.usage[:, ~allowed].any(axis=1))
             phases.append(replace(phase, **{name: getattr(phase, name)[rows] for name in COLUMNS}))
         return replace(self, phases=tuple(phases))
 
@@ -279,7 +279,7 @@ def _from_file(file: pq.ParquetFile, metadata: Mapping[str, str]) -> TemplateLib
         width = getattr(schema.field(name).type, "list_size", None)
         columns[name] = np.empty(rows if width is None else (rows, width), dtype=dtype)
     start = 0
-    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(types), use_threads=False):
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(types)):
         for name, kept in columns.items():
             column, end = batch.column(name), start + len(batch)
             if kept.ndim == 1:

@@ -250,3 +250,18 @@ def test_closed_output_ends_in_no_traceback() -> None:
     code = "import os, sys\nos.close(1)\nos.execv(sys.executable, [sys.executable, '-m', 'coralopt', 'solvers'])\n"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "Traceback" not in ended.stderr
+
+
+def test_parts_of_numpy_that_no_plan_needs_load_when_they_are_used() -> None:
+    """scipy asks numpy for all of its parts; what is behind these two must not load for that, and still be there."""
+    code = (
+        "import sys\n"
+        "from coralopt.cli import _Later\n"
+        "sys.meta_path.insert(0, _Later())\n"
+        "import numpy, scipy.sparse\n"
+        "assert 'numpy.f2py.crackfortran' not in sys.modules and 'numpy.testing._private.utils' not in sys.modules\n"
+        "numpy.testing.assert_allclose(1.0, 1.0)\n"
+        "assert callable(numpy.f2py.run_main)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
