@@ -20,11 +20,11 @@ def certify(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Seed of the first window of requests; by default one that no search uses."),
+        typer.Option(min=0, help="Seed of the first window of a first attempt; by default one that no search uses."),
     ] = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Simulate windows of fresh requests on PLAN until every SLO is confirmed or one is refuted; exit 1 unless all are."""
+    """Simulate windows of fresh requests on PLAN until it is known which SLOs are met; exit 1 unless all are confirmed."""
     from coralopt.plan import Plan
     from coralopt.planning import certify as certificate_of
     from coralopt.planning.promise.certificate import FIRST_SEED

@@ -9,11 +9,13 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from coralopt.plan.parts import PlanPart
+from coralopt.plan.parts import PlannedInstance, PlannedMode, PlanPart
 
 #: Numbers of windows after which it is looked whether more are needed; further ones for models of few requests, whose
 #: windows say little each.
 LOOKS, FURTHER_LOOKS = (20, 40, 80, 160, 320, 640), (1280, 2560)
+#: Seeds from one attempt's first window to the next one's: more than windows.
+SEEDS_APART = 10_000
 
 
 class CertifiedPhase(PlanPart):
@@ -28,6 +30,7 @@ class CertifiedPhase(PlanPart):
     low: float = Field(description="Lower end of the interval of the mean share.")
     high: float = Field(description="Upper end of it.")
     verdict: Literal["confirmed", "refuted", "open", "not asked"]
+    attempt: int = Field(default=1, ge=1, description="The attempt at a plan that its windows are of.")
 
     @property
     def mean(self) -> float:
@@ -35,16 +38,59 @@ class CertifiedPhase(PlanPart):
         return float(np.mean(self.shares))
 
 
-class Certificate(PlanPart):
-    """Windows of requests with seeds that no search used, and what came of them; enough to play them again."""
+class RefusedInstances(PlanPart):
+    """Instances of one model that an earlier attempt had, and that their windows did not confirm."""
 
-    first_seed: int = Field(description="Seed of the first window; each following one is one higher.")
+    first_seed: int = Field(description="Seed of its first window; each following one is one higher.")
+    instances: tuple[PlannedInstance, ...] = Field(min_length=1)
+    modes: tuple[PlannedMode, ...] = Field(description="How models were served in that attempt.")
+    phases: tuple[CertifiedPhase, ...] = Field(min_length=1)
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.instances[0].model
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt."""
+        return self.phases[0].attempt
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether they surely miss an SLO; else the windows did not tell."""
+        return any(phase.verdict == "refuted" for phase in self.phases)
+
+
+class Certificate(PlanPart):
+    """Windows of requests with seeds that no search used, and what came of them; enough to play them again.
+
+    Where windows do not confirm the instances of a model, the plan with others in their place is the next attempt. Their
+    windows are fresh, too, and all attempts share the error.
+    """
+
+    first_seed: int = Field(
+        description="Seed of the first window; each following one is one higher, that of the next attempt's first window "
+        f"{SEEDS_APART:,} higher."
+    )
     window_s: float = Field(gt=0, description="Seconds of Poisson arrivals with the scenario's lengths in each window.")
     confidence: float = Field(gt=0, lt=1, description="Of all that is confirmed together.")
     looks: tuple[int, ...] = Field(
         min_length=1, description="Windows after which it was looked whether more are needed."
     )
+    errors: tuple[float, ...] = Field(
+        default=(1.0,),
+        min_length=1,
+        description="Share of the error, 1 - confidence, that each attempt so far may have.",
+    )
     phases: tuple[CertifiedPhase, ...]
+    refused: tuple[RefusedInstances, ...] = Field(
+        default=(), description="Instances of earlier attempts, each of one model; no window confirmed them."
+    )
+
+    def seed(self, attempt: int) -> int:
+        """Seed of the first window of an attempt."""
+        return self.first_seed + (attempt - 1) * SEEDS_APART
 
     @property
     def holds(self) -> bool:
@@ -52,7 +98,7 @@ class Certificate(PlanPart):
         return all(phase.verdict in ("confirmed", "not asked") for phase in self.phases)
 
 
-def interval(shares: Sequence[float], confidence: float, sharing: int) -> tuple[float, float]:
+def interval(shares: Sequence[float], confidence: float, sharing: float) -> tuple[float, float]:
     """One-sided limits of the mean share of independent windows, each wrong with probability (1 - confidence) / sharing.
 
     Student's t over the windows (the requests of one window depend on each other, windows do not); ``sharing`` limits and
@@ -65,13 +111,13 @@ def interval(shares: Sequence[float], confidence: float, sharing: int) -> tuple[
     return max(0.0, mean - error), min(1.0, mean + error)
 
 
-def error_of_mean(figures: Sequence[float], confidence: float, sharing: int) -> float:
+def error_of_mean(figures: Sequence[float], confidence: float, sharing: float) -> float:
     """What the mean of two or more independent figures misses with probability (1 - confidence) / sharing to either side."""
     spread = float(np.std(figures, ddof=1)) / math.sqrt(len(figures))
     return quantile(len(figures) - 1, confidence, sharing) * spread
 
 
-def quantile(freedom: int, confidence: float, sharing: int) -> float:
+def quantile(freedom: int, confidence: float, sharing: float) -> float:
     """Of Student's t with so many degrees of freedom: exceeded with probability (1 - confidence) / sharing."""
     from scipy.special import stdtrit
 

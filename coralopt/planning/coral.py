@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,11 +28,12 @@ from coralopt.errors import InfeasibleError, Mistake, OptionError, ScenarioError
 from coralopt.placement import Placement
 from coralopt.plan import Plan
 from coralopt.plan.bill import left_out
+from coralopt.plan.certificate import RefusedInstances
 from coralopt.plan.flows import allowed_routes, closed_regions
 from coralopt.planning.make_plan import make_plan
 from coralopt.planning.on_demand import OnDemandSearch
 from coralopt.planning.operators import case_terms, operator_terms, start_penalties, unmet_prices
-from coralopt.planning.promise.certificate import certify
+from coralopt.planning.promise.attempts import Attempts, Promised
 from coralopt.planning.promise.search import PromiseSearch, asks_for_shares
 from coralopt.planning.request import LibraryUse, PlanOutcome, PlanRequest, StepClock, setting
 from coralopt.scenario.resolved import ResolvedScenario
@@ -85,8 +87,7 @@ class CoralPlanner:
         search = AllocationSearchOptions(formulation, reductions, restrict, state=request.warm.prices)
         limit = request.solve_options.time_limit
         deadline = math.inf if limit is None else time.perf_counter() + limit
-        placements: Mapping[int, Placement] = {}
-        cut_short, unconfirmed = "", tuple[str, ...]()
+        promised: Promised | None = None
         patterns, reused = Patterns.none(), False
         if is_on_demand(scenario):
             warm = request.warm.covering(scenario)
@@ -107,11 +108,12 @@ class CoralPlanner:
                 problem = replace(problem, unmet_price=unmet)
             try:
                 if asks_for_shares(scenario):
-                    promise = PromiseSearch(
-                        request, library, warm.tables_of(scenario), replace(problem, unmet_price=None)
+                    document = partial(_document, request, warm.tables_of(scenario), library, patterns)
+                    search_for = partial(_promise_search, library, warm.tables_of(scenario), problem)
+                    promised = _for_shares(
+                        Attempts(request, search_for, document, steps), bool(setting(self, request, "certify"))
                     )
-                    served, placements = _for_shares(request, promise)
-                    cut_short, unconfirmed = promise.cut_short, promise.unconfirmed
+                    served = promised.served
                 else:
                     served = solve_or_serve_less(
                         problem, request.on_infeasible, request.backend, request.solve_options, search
@@ -121,44 +123,62 @@ class CoralPlanner:
                 # More of what no engine runs would not help.
                 reasons = [str(error), *left_out(scenario), *closed_regions(scenario)]
                 raise InfeasibleError("\n".join(reasons), error.explanation) from error
-        steps.end("allocation")
-        tables, gap = warm.tables_of(scenario), request.solve_options.rel_gap
-        plan = make_plan(scenario, library, tables, served, request.backend, gap, placements, patterns)
-        if not (scenario.availability > 0).any(axis=0).all():
-            # Read anywhere else, the plan's scenario has fewer configurations, so its library is a part of this one.
-            names = [configuration.name for configuration in plan.resolved.configurations]
-            digest = library_digest(plan.resolved, [table.of(names) for table in tables])
-            plan = plan.model_copy(update={"library_digest": digest})
-        if unconfirmed:
-            plan = plan.model_copy(update={"unconfirmed": unconfirmed, "status": "feasible"})
-        steps.end("plan")
-        if asks_for_shares(scenario) and bool(setting(self, request, "certify")) and not cut_short:
-            try:
-                plan = plan.with_certificate(certify(plan, progress=request.progress))
-            except KeyboardInterrupt:
-                cut_short = "Ctrl-C"
-            steps.end("certificate")
-        note = f"{cut_short} came first: the best plan known by then, without a certificate; `certify` makes one"
-        if unconfirmed:
-            note += f". Its instances were not seen to serve the share asked for: {', '.join(unconfirmed)}"
+        if promised is None:
+            steps.end("allocation")
+            plan = _document(request, warm.tables_of(scenario), library, patterns, served)
+            steps.end("plan")
+        else:
+            plan = promised.plan
         return PlanOutcome(
             plan,
             steps.seconds,
             # A solve that needed no prices leaves those before it as they are.
             warm=replace(warm, prices=served.result.state or warm.prices),
             own_gap=plan.gap,
-            interrupted=served.result.interrupted or cut_short == "Ctrl-C",
-            notes=(note,) if cut_short else (),
+            interrupted=served.result.interrupted or (promised is not None and promised.cut_short == "Ctrl-C"),
+            notes=() if promised is None else promised.notes,
             library=LibraryUse(len(library), sum(phase.examined for phase in library.phases), reused),
         )
 
 
-def _for_shares(request: PlanRequest, search: PromiseSearch) -> tuple[Served, Mapping[int, Placement]]:
-    """An allocation whose instances serve the shares of requests that the scenario says."""
+def _document(
+    request: PlanRequest,
+    tables: Sequence[ThroughputTables],
+    library: TemplateLibrary,
+    patterns: Patterns,
+    served: Served,
+    placements: Mapping[int, Placement] = MappingProxyType({}),
+    unconfirmed: tuple[str, ...] = (),
+) -> Plan:
+    """The plan of an allocation."""
+    scenario, gap = request.scenario, request.solve_options.rel_gap
+    plan = make_plan(scenario, library, tables, served, request.backend, gap, placements, patterns)
+    if not (scenario.availability > 0).any(axis=0).all():
+        # Read anywhere else, the plan's scenario has fewer configurations, so its library is a part of this one.
+        names = [configuration.name for configuration in plan.resolved.configurations]
+        digest = library_digest(plan.resolved, [table.of(names) for table in tables])
+        plan = plan.model_copy(update={"library_digest": digest})
+    if unconfirmed:
+        plan = plan.model_copy(update={"unconfirmed": unconfirmed, "status": "feasible"})
+    return plan
+
+
+def _promise_search(
+    library: TemplateLibrary,
+    tables: Sequence[ThroughputTables],
+    problem: AllocationProblem,
+    request: PlanRequest,
+    refused: Sequence[RefusedInstances],
+) -> PromiseSearch:
+    return PromiseSearch(request, library, tables, replace(problem, unmet_price=None), refused=refused)
+
+
+def _for_shares(attempts: Attempts, certified: bool) -> Promised:
+    """A plan whose instances serve the shares of requests that the scenario says."""
     try:
-        return search.run()
+        return attempts.run(certified)
     except InfeasibleError as error:
-        if request.on_infeasible == "explain":
+        if attempts.request.on_infeasible == "explain":
             raise
         raise InfeasibleError(
             f"{error}; less than the whole demand is served for mean requests only (`attainment: mean`)",
@@ -322,7 +342,9 @@ def prove_bound(plan: Plan, *, progress: Progress | None = None) -> tuple[str, .
     tables = scenario_tables(scenario)
     problem = allocation_problem(scenario, library, shared_patterns(scenario, tables), tables)
     if asks_for_shares(scenario):
-        result = PromiseSearch(request, library, tables, problem, remember=False).run()[0].result
+        refused = () if plan.certificate is None else plan.certificate.refused
+        search = PromiseSearch(request, library, tables, problem, remember=False, refused=refused)
+        result = search.run()[0].result
         return (*violations, *_outside(plan, result.bound_usd_h, result.cost_usd_h))
     if plan.on_infeasible == "scale":
         violations += _factor_violations(plan, problem, scenario.solver, options)

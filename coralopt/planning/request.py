@@ -160,7 +160,7 @@ class Planner(Protocol):
 
 
 class StepClock:
-    """Seconds of named steps, one after the other.
+    """Seconds of named steps, one after the other; some come several times.
 
     Attributes:
         seconds: Seconds by the name of the step.
@@ -173,7 +173,7 @@ class StepClock:
     def end(self, step: str) -> None:
         """The step of this name ends here, and the next begins."""
         now = time.perf_counter()
-        self.seconds[step] = now - self._since
+        self.seconds[step] = self.seconds.get(step, 0.0) + now - self._since
         self._since = now
 
 

@@ -47,11 +47,13 @@ def unconfirmed_words(plan: Plan) -> str:
 
 
 def certificate_table(mark: Certificate) -> Table:
-    """Every SLO with its mean share, interval and verdict."""
+    """Every SLO with its mean share, interval and verdict; where there were several attempts, what these refused, too."""
+    refused = [phase for item in mark.refused for phase in item.phases]
     return make_table(
         f"Certificate: windows of {mark.window_s:g} s with seeds from {mark.first_seed}, "
-        f"{mark.confidence:.0%} confidence over all SLOs",
+        f"{mark.confidence:.0%} confidence over all SLOs" + (" and attempts" if refused else ""),
         [
+            *([Column("attempt", "{}")] if refused else []),
             "model",
             "SLO",
             Column("windows", "{}"),
@@ -60,10 +62,11 @@ def certificate_table(mark: Certificate) -> Table:
         ],
         [
             (
+                *([phase.attempt] if refused else []),
                 *(phase.model, {"prefill": "TTFT", "decode": "TPOT"}[phase.kind], len(phase.shares)),
                 *map(percent, (phase.target, phase.mean, phase.low, phase.high)),
-                phase.verdict,
+                phase.verdict + (", replaced" if phase in refused else ""),
             )
-            for phase in mark.phases
+            for phase in (*refused, *mark.phases)
         ],
     )

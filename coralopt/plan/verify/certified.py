@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from coralopt.plan.certificate import CertifiedPhase, interval
+from coralopt.plan.certificate import Certificate, CertifiedPhase, interval
 from coralopt.plan.document import Plan
 from coralopt.solving.problem import Violation
 
 
 def certified(
-    plan: Plan, shares: Mapping[tuple[str, str], Sequence[float]], confidence: float, looks: Sequence[int]
+    plan: Plan, mark: Certificate, shares: Mapping[tuple[str, str], Sequence[float]], attempts: Mapping[str, int]
 ) -> tuple[CertifiedPhase, ...]:
-    """What windows say about every SLO of a plan: intervals of its mean share, and the verdict."""
+    """What windows say about SLOs of a plan: intervals of the mean share of each, and the verdict.
+
+    Args:
+        plan: Whose SLOs all share the error.
+        mark: Says how much error there is, and what else shares it.
+        shares: (model, kind) -> share of each window.
+        attempts: Model -> the attempt that its windows are of.
+    """
     targets = {phase.model.name: phase.attainment for phase in plan.resolved.model_phases}
     phases = []
     for (model, kind), values in shares.items():
-        low, high = interval(values, confidence, len(shares) * len(looks))
+        sharing = len(_kinds(plan)) * len(mark.looks) / mark.errors[attempts[model] - 1]
+        low, high = interval(values, mark.confidence, sharing)
         phases.append(
             CertifiedPhase(
                 model=model,
@@ -27,6 +36,7 @@ def certified(
                 low=low,
                 high=high,
                 verdict=_verdict(targets.get(model), low, high),
+                attempt=attempts[model],
             )
         )
     return tuple(phases)
@@ -37,28 +47,54 @@ def certificate_violations(plan: Plan) -> Iterator[Violation]:
     mark = plan.certificate
     if mark is None:
         return
-    shares: dict[tuple[str, str], tuple[float, ...]] = {
-        (phase.model, phase.kind): phase.shares for phase in mark.phases
-    }
-    kinds = {
+    about, kinds = [(phase.model, phase.kind) for phase in mark.phases], _kinds(plan)
+    if set(about) != kinds or len(kinds) < len(about):
+        yield _violation("certificate", f"it is about {sorted(about)}, not {sorted(kinds)}")
+        return
+    last = max(phase.attempt for phase in mark.phases)
+    before = {item.attempt for item in mark.refused}
+    if min(mark.errors) <= 0 or math.fsum(mark.errors) > 1 + 1e-9:
+        yield _violation("certificate", f"its attempts share {math.fsum(mark.errors):g} of the error")
+    elif len(mark.errors) != last or before != set(range(1, last)):
+        yield _violation("certificate", f"attempt {last} follows what was refused in {sorted(before)}")
+    else:
+        yield from _figures(plan, mark, mark.phases)
+        for refused in mark.refused:
+            yield from _figures(plan, mark, refused.phases)
+            models = {item.model for item in refused.instances} | {phase.model for phase in refused.phases}
+            if len(models) > 1 or len({phase.attempt for phase in refused.phases}) > 1:
+                yield _violation("certificate", f"{', '.join(sorted(models))} are refused as one model in one attempt")
+            if all(phase.verdict in ("confirmed", "not asked") for phase in refused.phases):
+                yield _violation(refused.phases[0].model, "instances are refused whose SLOs are all confirmed")
+
+
+def _figures(plan: Plan, mark: Certificate, phases: Sequence[CertifiedPhase]) -> Iterator[Violation]:
+    """What of intervals and verdicts does not follow from the shares of the windows."""
+    shares: dict[tuple[str, str], Sequence[float]] = {(phase.model, phase.kind): phase.shares for phase in phases}
+    if any(not 0 <= share <= 1 for values in shares.values() for share in values):
+        yield _violation("certificate", "a share of requests is outside 0 to 1")
+    again = certified(plan, mark, shares, {phase.model: phase.attempt for phase in phases})
+    for own, phase in zip(again, phases, strict=True):
+        same = abs(own.low - phase.low) < 1e-9 and abs(own.high - phase.high) < 1e-9
+        if not same or (own.target, own.verdict) != (phase.target, phase.verdict):
+            yield _violation(
+                phase.model,
+                f"{phase.model}, {phase.kind}: {phase.verdict} with [{phase.low:.4%}, {phase.high:.4%}], "
+                f"recomputed {own.verdict} with [{own.low:.4%}, {own.high:.4%}]",
+            )
+
+
+def _violation(subject: str, sentence: str) -> Violation:
+    return Violation("figure", subject, f"certificate: {sentence}")
+
+
+def _kinds(plan: Plan) -> set[tuple[str, str]]:
+    """(model, kind) of every SLO of a plan."""
+    return {
         (item.model, kind)
         for item in plan.instances
         for kind in (("prefill", "decode") if item.phase == "mixed" else (item.phase,))
     }
-    if set(shares) != kinds or len(shares) < len(mark.phases):
-        yield Violation("figure", "certificate", f"certificate: it is about {sorted(shares)}, not {sorted(kinds)}")
-        return
-    if any(not 0 <= share <= 1 for values in shares.values() for share in values):
-        yield Violation("figure", "certificate", "certificate: a share of requests is outside 0 to 1")
-    for own, phase in zip(certified(plan, shares, mark.confidence, mark.looks), mark.phases, strict=True):
-        same = abs(own.low - phase.low) < 1e-9 and abs(own.high - phase.high) < 1e-9
-        if not same or (own.target, own.verdict) != (phase.target, phase.verdict):
-            yield Violation(
-                "figure",
-                phase.model,
-                f"certificate: {phase.model}, {phase.kind}: {phase.verdict} with [{phase.low:.4%}, {phase.high:.4%}], "
-                f"recomputed {own.verdict} with [{own.low:.4%}, {own.high:.4%}]",
-            )
 
 
 def _verdict(target: float | None, low: float, high: float) -> Literal["confirmed", "refuted", "open", "not asked"]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from coralopt.errors import OptionError
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
-from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS
+from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS, RefusedInstances
 from coralopt.plan.parts import share_of
 from coralopt.plan.verify.certified import certified
 from coralopt.planning.promise.workers import Workers
@@ -27,6 +27,8 @@ FIRST_SEED = 2_000_003
 #: Seconds of arrivals of one replication.
 WINDOW_S = 600.0
 CONFIDENCE = 0.95
+#: Share of the error that each attempt at a plan may have. The first has most of it, as most plans need no second.
+ERRORS = (0.9, 0.09, 0.009, 0.0009)
 #: Requests of windows that are kept to be played again; of windows beyond these only so many of the latest.
 MOST_KEPT, LATEST = 5_000_000, 16
 #: Requests of a model in all windows up to which there are further looks.
@@ -136,16 +138,25 @@ def last_look(scenario: ResolvedScenario, model: str, fewest: int = LOOKS[-1]) -
     return max([fewest, *(look for look in LOOKS + FURTHER_LOOKS if look * requests <= FEW_REQUESTS)])
 
 
-def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None = None) -> Certificate:
-    """Play windows of fresh requests against a plan until every SLO is confirmed or one is refuted.
+def certify(
+    plan: Plan,
+    first_seed: int = FIRST_SEED,
+    progress: Progress | None = None,
+    before: Plan | None = None,
+) -> Certificate:
+    """Play windows of fresh requests against a plan until it is known of every SLO whether it is met.
 
-    Models whose SLOs are all told of need no further windows. Looks are taken after so many windows as :func:`looks_of`
-    says; looks and SLOs share the error, so that all that is confirmed is so at :data:`CONFIDENCE` together.
+    Models that miss one, or whose SLOs are all confirmed, need no further windows. Looks are taken after so many windows as
+    :func:`looks_of` says; SLOs, looks and attempts share the error, so that all that is confirmed is so at
+    :data:`CONFIDENCE` together.
 
     Args:
-        plan: The plan; models planned for mean requests are played and judged against nothing.
-        first_seed: Seed of the first window.
+        plan: The plan; models planned for mean requests are played and judged against nothing. What a certificate of it says
+            of earlier attempts stays.
+        first_seed: Seed of the first window of the first attempt.
         progress: Told how many windows are played.
+        before: A plan that its certificate did not confirm: this one is the next attempt. Models that were confirmed and
+            have the same instances keep their windows, those of the others are fresh.
 
     Raises:
         OptionError: Models share nodes or classes instances, so that none can be played alone.
@@ -155,28 +166,61 @@ def certify(plan: Plan, first_seed: int = FIRST_SEED, progress: Progress | None 
             "no certificate for models that share nodes, or requests in classes: windows are played model by model; "
             "coralopt simulate plays the whole plan"
         )
-    windows, workers = Replications(plan.resolved, first_seed), Workers(progress)
-    shares: Shares = {}
-    phases: tuple[CertifiedPhase, ...] = ()
-    models, looks = _models(plan), looks_of(plan.resolved)
-    last = {model: last_look(plan.resolved, model) for model in models}
-    for before, look in itertools.pairwise((0, *looks)):
-        wanted = [(number, model) for number in range(before, look) for model in models]
+    models, own = list(dict.fromkeys(item.model for item in plan.instances)), plan.certificate
+    refused = refused_by_now(before) if before is not None else () if own is None else own.refused
+    attempt, kept = 1 + max((item.attempt for item in refused), default=0), tuple[CertifiedPhase, ...]()
+    mark = Certificate(
+        first_seed=first_seed,
+        window_s=WINDOW_S,
+        confidence=CONFIDENCE,
+        looks=looks_of(plan.resolved),
+        errors=ERRORS[:attempt],
+        phases=(),
+        refused=refused,
+    )
+    if before is not None and before.certificate is not None:
+        failed = {item.model for item in refused if item.attempt == attempt - 1}
+        same = {m for m in models if m not in failed and instances_of(plan, m) == instances_of(before, m)}
+        kept = tuple(phase for phase in before.certificate.phases if phase.model in same)
+    attempts = dict.fromkeys(models, attempt) | {phase.model: phase.attempt for phase in kept}
+    shares: Shares = {(phase.model, phase.kind): list(phase.shares) for phase in kept}
+    windows, workers, phases = Replications(plan.resolved, mark.seed(attempt)), Workers(progress), kept
+    open_ = [model for model in models if model not in {phase.model for phase in kept}]
+    for start, look in itertools.pairwise((0, *mark.looks)):
+        if not open_:
+            break
+        wanted = [(number, model) for number in range(start, look) for model in open_]
         windows.add(plan, wanted, shares, workers, "windows of fresh requests")
         windows.forget()
-        phases = certified(plan, shares, CONFIDENCE, looks)
-        models = tuple(
-            dict.fromkeys(phase.model for phase in phases if phase.verdict == "open" and last[phase.model] > look)
+        shares = dict(sorted(shares.items(), key=lambda item: models.index(item[0][0])))
+        phases = certified(plan, mark, shares, attempts)
+        missed = {phase.model for phase in phases if phase.verdict == "refuted"}
+        undecided = {phase.model for phase in phases if phase.verdict == "open"} - missed
+        open_ = [model for model in open_ if model in undecided and last_look(plan.resolved, model) > look]
+    return mark.model_copy(update={"phases": phases})
+
+
+def refused_by_now(plan: Plan) -> tuple[RefusedInstances, ...]:
+    """What the certificate of a plan refused: in attempts before it, and its own instances of models whose SLOs it did not
+    all confirm."""
+    mark = plan.certificate
+    if mark is None:
+        return ()
+    failed = dict.fromkeys(phase.model for phase in mark.phases if phase.verdict in ("refuted", "open"))
+    own = (
+        RefusedInstances(
+            first_seed=mark.seed(1 + max((item.attempt for item in mark.refused), default=0)),
+            instances=instances_of(plan, model),
+            modes=plan.modes,
+            phases=tuple(phase for phase in mark.phases if phase.model == model),
         )
-        if not models or any(phase.verdict == "refuted" for phase in phases):
-            break
-    return Certificate(
-        first_seed=first_seed, window_s=windows.window_s, confidence=CONFIDENCE, looks=looks, phases=phases
+        for model in failed
     )
+    return (*mark.refused, *own)
 
 
 def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ...]:
-    """Play the windows of a plan's certificate once more.
+    """Play the windows of a plan's certificate once more, those of earlier attempts, too.
 
     Returns:
         One sentence for every SLO whose shares are not those of the certificate; empty when it stands.
@@ -184,17 +228,27 @@ def certify_again(plan: Plan, progress: Progress | None = None) -> tuple[str, ..
     mark = plan.certificate
     if mark is None:
         return ()
-    windows = Replications(plan.resolved, mark.first_seed, mark.window_s)
-    shares: Shares = {}
-    counts = {phase.model: len(phase.shares) for phase in mark.phases}
-    wanted = [(number, model) for model, count in counts.items() for number in range(count)]
-    windows.add(plan, wanted, shares, Workers(progress), "windows played again")
-    return tuple(
-        f"certificate: {phase.model}, {phase.kind}: {phase.mean:.4%} met in the plan, "
-        f"{np.mean(shares.get((phase.model, phase.kind), [math.nan])):.4%} when played again"
-        for phase in mark.phases
-        if not np.allclose(shares.get((phase.model, phase.kind), [math.nan]), phase.shares, rtol=0, atol=1e-9)
-    )
+    parts: list[tuple[Plan, int, list[CertifiedPhase]]] = [
+        (plan, mark.seed(attempt), [phase for phase in mark.phases if phase.attempt == attempt])
+        for attempt in sorted({phase.attempt for phase in mark.phases})
+    ]
+    for item in mark.refused:
+        earlier = plan.model_copy(update={"instances": item.instances, "modes": item.modes})
+        parts.append((earlier, item.first_seed, list(item.phases)))
+    workers, different = Workers(progress), list[str]()
+    for own, seed, phases in parts:
+        windows, shares = Replications(plan.resolved, seed, mark.window_s), Shares()
+        counts = {phase.model: len(phase.shares) for phase in phases}
+        wanted = [(number, model) for model, count in counts.items() for number in range(count)]
+        windows.add(own, wanted, shares, workers, "windows played again")
+        again = [(phase, shares.get((phase.model, phase.kind), [math.nan])) for phase in phases]
+        different += [
+            f"certificate: {phase.model}, {phase.kind}: {phase.mean:.4%} met in the plan, "
+            f"{np.mean(values):.4%} when played again"
+            for phase, values in again
+            if len(values) != len(phase.shares) or not np.allclose(values, phase.shares, rtol=0, atol=1e-9)
+        ]
+    return tuple(different)
 
 
 def expected_shares(plan: Plan) -> dict[str, float]:
@@ -220,5 +274,6 @@ def expected_shares(plan: Plan) -> dict[str, float]:
     return expected
 
 
-def _models(plan: Plan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(item.model for item in plan.instances))
+def instances_of(plan: Plan, model: str) -> tuple[PlannedInstance, ...]:
+    """Those of one model."""
+    return tuple(item for item in plan.instances if item.model == model)

@@ -27,6 +27,7 @@ from coralopt.allocation import (
 )
 from coralopt.errors import InfeasibleError, NoSolutionError
 from coralopt.placement import Placement
+from coralopt.plan.certificate import RefusedInstances
 from coralopt.planning.promise.capacities import PARTS, PRICE_TOLERANCE, Groups, Place
 from coralopt.planning.promise.columns import GroupColumns, least_price
 from coralopt.planning.promise.combinations import least_together
@@ -70,6 +71,7 @@ class PromiseSearch:
         base: The allocation problem over single templates at their mean throughput; all demand is to be met.
         remember: Whether capacities are kept from one search to the next.
         ceiling: The search ends as soon as it is known that no plan costs less, USD/h.
+        refused: Instances that certificates did not confirm; they are no design.
 
     Attributes:
         cut_short: What ended the search before its time, empty where nothing did.
@@ -84,6 +86,7 @@ class PromiseSearch:
         base: AllocationProblem,
         remember: bool = True,
         ceiling: float = math.inf,
+        refused: Sequence[RefusedInstances] = (),
     ) -> None:
         self.ceiling = ceiling
         self.request, self.library, self.base, self.remember = request, library, base, remember
@@ -109,7 +112,7 @@ class PromiseSearch:
         self.workers = Workers(request.progress, None if limit is None else limit * FOR_GROUPS)
         self.refusals = Refusals(scenario, self.groups, base.demand, self.workers)
         self.singles = SingleTemplates(scenario, library, self.groups, base)
-        self.races = TogetherRaces(scenario, player, digests, self.workers, remember)
+        self.races = TogetherRaces(scenario, player, digests, self.workers, remember, refused)
         # Of designs that cost nothing, those of few GPUs are looked at first, too.
         gpus = [self._gpus(p) for p in range(len(self.groups))]
         apart = [np.where(price == 0, FREE_GPU * own[:, None], price) for own, price in zip(gpus, prices, strict=True)]

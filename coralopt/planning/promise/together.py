@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coralopt.plan import PlannedInstance
-from coralopt.plan.certificate import LOOKS, quantile
+from coralopt.plan.certificate import LOOKS, RefusedInstances, quantile
 from coralopt.planning.promise.certificate import (
     CONFIDENCE,
+    ERRORS,
     FEW_REQUESTS,
     WINDOW_S,
     Replications,
@@ -93,6 +94,7 @@ class TogetherRaces:
         digests: What decides the games of each model phase.
         workers: Play windows side by side.
         remember: Whether what earlier searches found out is read.
+        refused: What certificates did not confirm: these instances hold in no race.
 
     Attributes:
         windows_of: Model -> windows that this search asked for, those that earlier searches have played for it, too.
@@ -105,6 +107,7 @@ class TogetherRaces:
         digests: Sequence[str],
         workers: Workers,
         remember: bool = True,
+        refused: Sequence[RefusedInstances] = (),
     ) -> None:
         self.scenario, self.workers = scenario, workers
         self._looks = looks_of(scenario)
@@ -126,13 +129,14 @@ class TogetherRaces:
                 HOPELESS,
                 (FEWEST_TO_MISS, SURE_TO_MISS, GIVEN_UP),
                 (SETTLED_TO_MISS, HARDLY),
-                CONFIDENCE,
+                (CONFIDENCE, ERRORS[0]),
             ),
         )
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()
         self._name = f"together-{digest[:16]}"
         self._outcomes = recalled(self._name, Together.read) if remember else {}
         self._asked: set[str] = set()
+        self._refused = {self._set(item.instances): item for item in refused}
         self.windows_of: Counter[str] = Counter()
 
     def requests(self, model: str) -> float:
@@ -141,6 +145,8 @@ class TogetherRaces:
 
     def race(self, instances: tuple[PlannedInstance, ...]) -> Together:
         """Whether the instances of one model hold its SLOs together."""
+        if (known := self.refused(instances)) is not None:
+            return known
         key = self._key(instances)
         settled = f"settled{key}"
         if settled in self._asked and self._outcomes[settled].holds:
@@ -149,6 +155,8 @@ class TogetherRaces:
 
     def surely_misses(self, instances: tuple[PlannedInstance, ...]) -> bool:
         """Whether the instances of one model surely miss one of its SLOs."""
+        if (known := self.refused(instances)) is not None and known.misses:
+            return True
         return self._known(f"misses{self._key(instances)}", instances, self._refuted).misses
 
     def settled(self, instances: tuple[PlannedInstance, ...]) -> Together:
@@ -156,7 +164,17 @@ class TogetherRaces:
 
         What it sees to hold does so from then on.
         """
+        if (known := self.refused(instances)) is not None:
+            return known
         return self._known(f"settled{self._key(instances)}", instances, self._settled)
+
+    def refused(self, instances: Sequence[PlannedInstance]) -> Together | None:
+        """What a certificate said of the instances of one model that it did not confirm."""
+        item = self._refused.get(self._set(instances)) if self._refused else None
+        if item is None:
+            return None
+        shares: dict[str, float] = {phase.kind: phase.mean for phase in item.phases}
+        return Together(False, shares, len(item.phases[0].shares), item.is_refuted)
 
     def _known(
         self,
@@ -179,9 +197,16 @@ class TogetherRaces:
 
     def _key(self, instances: tuple[PlannedInstance, ...]) -> str:
         """Instances by what decides their races."""
+        return hashlib.sha256(f"[{', '.join(self._facts(instances))}]".encode()).hexdigest()
+
+    def _set(self, instances: Sequence[PlannedInstance]) -> tuple[str, ...]:
+        """The same in any order, since a plan has another one."""
+        return tuple(sorted(self._facts(tuple(instances))))
+
+    def _facts(self, instances: tuple[PlannedInstance, ...]) -> list[str]:
         exclude = {"name", "kept", "price_usd_h"}
-        facts = [item.model_dump(mode="json", exclude=exclude) for item in self._in_one_place(instances)]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        facts = (item.model_dump(mode="json", exclude=exclude) for item in self._in_one_place(instances))
+        return [json.dumps(item, sort_keys=True) for item in facts]
 
     def save(self) -> None:
         """Keep what is known for the next search."""
@@ -296,7 +321,8 @@ class TogetherRaces:
 
     def _limit(self, values: Sequence[float], windows: int) -> float:
         """Where a certificate of so many windows like these would place its lower limit."""
-        reach = quantile(windows - 1, CONFIDENCE, len(self.scenario.model_phases) * len(self._looks))
+        sharing = len(self.scenario.model_phases) * len(self._looks) / ERRORS[0]
+        reach = quantile(windows - 1, CONFIDENCE, sharing)
         return float(np.mean(values) - reach * np.std(values, ddof=1) / math.sqrt(windows))
 
 
