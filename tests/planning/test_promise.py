@@ -530,6 +530,52 @@ def test_instances_of_a_group_are_replicas(mode: str, tmp_path: Path, monkeypatc
     assert verify_plan(three).ok
 
 
+@pytest.mark.parametrize(
+    ("model", "phases"),
+    [
+        ({"demand": {"requests_s": 0, "dataset": "azure-conv"}}, {"prefill", "decode"}),
+        ({"demand": {"requests_s": 0, "dataset": "azure-conv"}, "mode": "mixed"}, {"mixed"}),
+        ({"demand": {"prefill_tokens_s": 9000, "decode_tokens_s": 0, "dataset": "azure-conv"}}, {"decode"}),
+        (
+            {
+                "slo": {"ttft_ms": 1200, "tpot_ms": 60, "attainment": "mean"},
+                "demand": {"requests_s": 0, "dataset": "azure-conv"},
+                "survive_instance_loss": 0.5,
+            },
+            {"prefill", "decode"},
+        ),
+    ],
+)
+def test_replicas_without_requests_are_the_cheapest_nodes(
+    model: dict[str, Any], phases: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no SLO to meet: two of the cheapest templates of each phase, beside what the others cost without them; the
+    certificate is about requests that there are."""
+    monkeypatch.setenv("CORALOPT_CACHE", str(tmp_path))
+    document = small().document
+    other = load_scenario("tiny").document["models"]["phi4-14b"]
+    other |= {"slo": {"ttft_ms": 1200, "tpot_ms": 60, "attainment": 0.99}} | model
+    both = {**document["models"], "phi4-14b": other}
+    without, planned = (
+        plan_scenario(scenario_from_mapping({**document, "models": {**both, "phi4-14b": own}}))
+        for own in (other, {**other, "min_replicas": 2})
+    )
+    library, _ = obtain_library(planned.resolved)
+    price = np.nanmin(planned.resolved.price_usd_h, axis=0)
+    idle = [
+        float((templates.usage[templates.throughput > 0].astype(np.float64) @ price).min())
+        for phase, templates in zip(planned.resolved.model_phases, library.phases, strict=True)
+        if phase.model.name == "phi4-14b" and phase.phase in phases
+    ]
+    assert planned.provisioning_usd_h == pytest.approx(without.provisioning_usd_h + 2 * sum(idle))
+    assert planned.gap == pytest.approx(0.0, abs=1e-6)
+    assert planned.certificate is not None
+    assert planned.certificate.holds
+    assert planned.certificate == without.certificate
+    assert verify_plan(planned).ok
+    assert certify_again(planned) == ()
+
+
 def test_groups_of_fewer_instances_than_replicas_stay_where_there_are_no_others() -> None:
     """Then the side constraint says what is missing."""
     capacity = {(0, 1): 40, (0, 2): 80, (0, 3): 100, (1, 1): 60, (1, 2): 100}

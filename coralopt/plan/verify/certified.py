@@ -8,6 +8,7 @@ from typing import Literal
 
 from coralopt.plan.certificate import Certificate, CertifiedPhase, interval
 from coralopt.plan.document import Plan
+from coralopt.plan.parts import PlannedInstance
 from coralopt.solving.problem import Violation
 
 
@@ -40,6 +41,12 @@ def certified(
             )
         )
     return tuple(phases)
+
+
+def with_requests(plan: Plan) -> list[PlannedInstance]:
+    """Instances of a plan that are no idle replicas."""
+    busy = {phase.key for phase in plan.resolved.model_phases if phase.demand_tokens_s > 0}
+    return [item for item in plan.instances if item.key in busy]
 
 
 def certificate_violations(plan: Plan) -> Iterator[Violation]:
@@ -89,10 +96,10 @@ def _violation(subject: str, sentence: str) -> Violation:
 
 
 def _kinds(plan: Plan) -> set[tuple[str, str]]:
-    """(model, kind) of every SLO of a plan."""
+    """(model, kind) of every SLO that requests of a plan have."""
     return {
         (item.model, kind)
-        for item in plan.instances
+        for item in with_requests(plan)
         for kind in (("prefill", "decode") if item.phase == "mixed" else (item.phase,))
     }
 

@@ -13,7 +13,7 @@ from coralopt.errors import OptionError
 from coralopt.plan import Certificate, CertifiedPhase, Plan, PlannedInstance
 from coralopt.plan.certificate import FURTHER_LOOKS, LOOKS, RefusedInstances
 from coralopt.plan.parts import share_of
-from coralopt.plan.verify.certified import certified
+from coralopt.plan.verify.certified import certified, with_requests
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import simulate
@@ -80,7 +80,7 @@ class Replications:
 
     def add(self, plan: Plan, windows: Sequence[tuple[int, str]], shares: Shares, workers: Workers, what: str) -> None:
         """Play windows by number, each with one model of a plan; ``what`` is how progress calls them."""
-        instances = {model: [item for item in plan.instances if item.model == model] for _, model in windows}
+        instances = {model: instances_of(plan, model) for _, model in windows}
 
         def play(window: tuple[int, str]) -> dict[str, float]:
             number, model = window
@@ -166,7 +166,7 @@ def certify(
             "no certificate for models that share nodes, or requests in classes: windows are played model by model; "
             "coralopt simulate plays the whole plan"
         )
-    models, own = list(dict.fromkeys(item.model for item in plan.instances)), plan.certificate
+    models, own = list(dict.fromkeys(item.model for item in with_requests(plan))), plan.certificate
     refused = refused_by_now(before) if before is not None else () if own is None else own.refused
     attempt, kept = 1 + max((item.attempt for item in refused), default=0), tuple[CertifiedPhase, ...]()
     mark = Certificate(
@@ -275,5 +275,5 @@ def expected_shares(plan: Plan) -> dict[str, float]:
 
 
 def instances_of(plan: Plan, model: str) -> tuple[PlannedInstance, ...]:
-    """Those of one model."""
-    return tuple(item for item in plan.instances if item.model == model)
+    """Those of one model that get requests."""
+    return tuple(item for item in with_requests(plan) if item.model == model)

@@ -85,7 +85,10 @@ class GroupColumns:
                 item
                 for item in base.side_constraints
                 # The loss of one instance takes a whole group here: too much for a bound.
-                if not _has_replicas(groups, item) and (kind == "least" or not item.one_lost)
+                if not _has_replicas(groups, item)
+                and (kind == "least" or not item.one_lost)
+                # Of requests that are none no share has to survive.
+                and (item.measure != "tokens_s" or item.limit(base) > 0)
             ),
         )
         return GroupColumns(tuple(places), problem)

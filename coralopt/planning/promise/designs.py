@@ -102,12 +102,16 @@ class Designs:
 
     @cached_property
     def ways(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """Model with demand -> ways in which its requests may be served, each the phases it takes; in mode auto two."""
+        """Model with demand -> ways in which its requests may be served, each the phases it takes; in mode auto two.
+
+        A phase of replicas without requests is one by itself, under its own key.
+        """
         ways = {model: tuple(several) for model, several in ways_of(self.scenario).items()}
         for p, phase in enumerate(self.scenario.model_phases):
             # Of some only one phase is asked for.
-            if self.groups[p].unit_tokens > 0 and phase.served not in ways:
-                ways[phase.served] = ((p,),)
+            name = phase.served if phase.demand_tokens_s > 0 else phase.key
+            if self.groups[p].unit_tokens > 0 and name not in ways:
+                ways[name] = ((p,),)
         return ways
 
     def least(self, costs: Sequence[float], together: Mapping[str, float] | None = None) -> tuple[float, list[float]]:

@@ -118,7 +118,8 @@ class PhaseGames:
         remember: bool = True,
     ) -> None:
         self.scenario, self.phase, self.templates, self.tables, self.player = scenario, phase, templates, tables, player
-        self.target = phase.attainment
+        # Idle replicas have no SLO to meet.
+        self.target = phase.attainment if phase.demand_tokens_s > 0 else None
         self.played = 0
         self.requests = int(min(MOST, max(FEWEST, MAY_MISS / (1.0 - (self.target or 0.0)))))
         #: Instances of its groups.

@@ -101,7 +101,12 @@ class PromiseSearch:
         for p, phase in enumerate(scenario.model_phases):
             games = PhaseGames(scenario, phase, library.phases[p], of_stages, player, remember)
             fits = room.max(axis=1)[library.offsets[p] :][: len(library.phases[p])]
-            groups = Groups.of(games, base.demand[p], fits, int(base.replicas[p]))
+            demand, replicas = float(base.demand[p]), int(base.replicas[p])
+            if demand == 0 and replicas:
+                # Idle replicas: any of its templates holds all of so little.
+                throughput = library.phases[p].throughput
+                demand = float(throughput[throughput > 0].min(initial=2.0)) / 2
+            groups = Groups.of(games, demand, fits, replicas)
             self.groups.append(groups)
             prices.append(least_price(base, library, p, groups, room))
         # Wherever it is cheapest.
@@ -419,7 +424,9 @@ class PromiseSearch:
         chosen = plan.chosen
         of_model: dict[str, list[int]] = {}
         for k, own in enumerate(chosen):
-            of_model.setdefault(self.scenario.model_phases[own[0][0]].model.name, []).append(k)
+            phase = self.scenario.model_phases[own[0][0]]
+            if phase.demand_tokens_s > 0:
+                of_model.setdefault(phase.model.name, []).append(k)
 
         def race(rows: Sequence[int]) -> Together:
             return self.races.race(tuple(instance for k in rows for _, instance in self.singles.instances(plan, k)))
