@@ -21,7 +21,7 @@ from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import Workers
 from coralopt.scenario import load_scenario, scenario_from_mapping
 from coralopt.simulation.groups import GroupPlayer
-from coralopt.types import Floats, Ints
+from coralopt.types import Floats
 
 
 @st.composite
@@ -114,15 +114,14 @@ def test_the_bound_is_the_cheapest_combination_that_does_not_miss(
         races.windows_of[model] += 1 if windows > 3 else 60
         return named(groups) in missing
 
-    def usage(groups: Sequence[Place]) -> Ints:
-        return np.array([sum(int(cases[p][0].count[j]) for p, j in groups)])
+    def fits_somewhere(groups: Sequence[Place]) -> bool:
+        return sum(int(cases[p][0].count[j]) for p, j in groups) <= room
 
     designs = SimpleNamespace(
         groups=[groups for groups, _ in cases],
         ways={"model": (tuple(range(len(cases))),)},
-        nodes=np.array([[room]]),
+        room=SimpleNamespace(fits_somewhere=fits_somewhere),
         races=races,
-        usage=usage,
         surely_miss=surely_miss,
         hold=lambda model, groups: raced.append(groups),
         ceiling=lambda model: ceiling,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -33,6 +34,18 @@ def place(several: Usages, left: np.ndarray) -> tuple[int, np.ndarray] | None:
     return None
 
 
+@dataclass(frozen=True)
+class Left:
+    """Nodes that are left, int64 (R, C)."""
+
+    nodes: np.ndarray
+
+    def without(self, region: int, usage: np.ndarray) -> Left:
+        left = self.nodes.copy()
+        left[region] -= usage
+        return Left(left)
+
+
 def all_have_room(models: dict[str, Usages], nodes: np.ndarray, order: tuple[str, ...]) -> bool:
     """Whether each model of an order finds a design where those before it leave nodes."""
     left = nodes.copy()
@@ -55,9 +68,9 @@ def test_designs_beside_each_other(models: dict[str, Usages], rows: Usages) -> N
     """What is found is found by some order of the models; with two of them none is missed."""
     nodes = np.array(rows)
     own = {model: SimpleNamespace(price=float(len(model))) for model in models if place(models[model], nodes)}
-    designs = SimpleNamespace(nodes=nodes, raced=set(models), best=own.get)
+    designs = SimpleNamespace(room=Left(nodes), raced=set(models), best=own.get)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restricted, "_cheapest_within", lambda _, left, model: place(models[model], left))
+        patch.setattr(restricted, "_cheapest_within", lambda _, left, model: place(models[model], left.nodes))
         found = restricted.find_side_by_side(cast("Designs", designs))
     orders = [all_have_room(models, nodes, order) for order in itertools.permutations(models)]
     assert found <= any(orders)

@@ -101,10 +101,10 @@ def _combinations(
     cheap = cheap[np.argsort(total[tuple(cheap.T)], kind="stable")]
     if len(cheap) > MOST_COMBINED:
         ceiling = float(total[tuple(cheap[MOST_COMBINED])])
-    combined, room = list[tuple[float, tuple[Place, ...]]](), designs.nodes.sum(axis=0)
+    combined = list[tuple[float, tuple[Place, ...]]]()
     for which in cheap[:MOST_COMBINED].tolist():
         chosen = [(p, j) for p, own, k in zip(phases, several, which, strict=True) for j in own.groups[k]]
-        if (designs.usage(chosen) <= room).all():
+        if designs.room.fits_somewhere(chosen):
             combined.append((float(total[tuple(which)]), tuple(chosen)))
     return combined, ceiling
 

@@ -17,9 +17,10 @@ import numpy as np
 from coralopt.plan import PlannedInstance
 from coralopt.planning.promise.capacities import FARTHER, HALFWAY, PARTS, PRICE_TOLERANCE, Groups, Place, tighten
 from coralopt.planning.promise.cuttings import Cutting
+from coralopt.planning.promise.room import Room
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.scenario.resolved import ResolvedScenario, ways_of
-from coralopt.types import Floats, Ints
+from coralopt.types import Floats
 
 #: Of a model without any design those are looked at that cost at most so many times what the cheapest groups do.
 MOST_TIMES = 2.0
@@ -84,7 +85,7 @@ class Designs:
         groups: Groups of every model phase.
         price: float64 (J, R) each, USD/h of a group in a region; infinite where it cannot stand there.
         races: Plays instances of a model together.
-        nodes: int64 (R, C), nodes of each configuration that a region has.
+        room: What regions and limits have room for.
         known: Designs that were seen to hold so far.
         nearest: Model -> of the designs that were seen not to hold the one that missed least, and the share that it met; a
             share far below the one asked for is only known to be that, and of such designs the dearest has most room. Of
@@ -95,7 +96,7 @@ class Designs:
     groups: Sequence[Groups]
     price: Sequence[Floats]
     races: TogetherRaces
-    nodes: Ints
+    room: Room
     known: list[Design] = field(default_factory=list)
     nearest: dict[str, tuple[float, Design]] = field(default_factory=dict)
     _raced: set[tuple[PlannedInstance, ...]] = field(default_factory=set)
@@ -194,14 +195,16 @@ class Designs:
             Way(phases, region)
             for phases in self.ways[model]
             if self.groups[phases[0]].games.target is not None
-            for region in range(len(self.nodes))
+            for region in range(len(self.room.nodes))
         )
         return [way for way in ways if self._bound(way) < math.inf]
 
     def ceiling(self, model: str) -> float:
         """What a design that is worth looking at costs less than, USD/h."""
         best = self.best(model)
-        return MOST_TIMES * min(map(self._cost, self._ways(model))) if best is None else best.price
+        if best is not None:
+            return best.price
+        return MOST_TIMES * min(map(self._cost, self._ways(model)), default=math.inf)
 
     def _requests(self, model: str) -> float:
         """What a window of a model costs, in requests."""
@@ -233,13 +236,13 @@ class Designs:
         covers = [
             [(p, j) for j in self._covers(p, way.region, self._least(p, way.region), 1)[0][1]] for p in way.phases
         ]
-        if (self.usage(tuple(itertools.chain(*covers))) > self.nodes[way.region]).any():
+        if not self.room.fits(tuple(itertools.chain(*covers)))[way.region]:
             # The phases want the same nodes.
             beside = self._combinations(way, MOST_TIMES * self._cost(way), GAMES[1])
             covers = [list(cover) for cover in min(beside)[1]] if beside else covers
         for turn in range(RAISES + 1):
             groups = tuple(itertools.chain(*covers))
-            if (self.usage(groups) > self.nodes[way.region]).any():
+            if not self.room.fits(groups)[way.region]:
                 return False
             failed = self._hold(model, way, groups)
             if not failed:
@@ -356,14 +359,6 @@ class Designs:
         """Covers of a phase for at most some price, cheapest first."""
         return self.groups[p].cheapest_covers(self._price(p, region), most_usd_h * (1 + PRICE_TOLERANCE), count, room)
 
-    def usage(self, groups: Sequence[Place]) -> Ints:
-        """int64 (C,): nodes of groups together."""
-        each = (
-            self.groups[p].games.templates.usage[self.groups[p].template[j]] * self.groups[p].count[j]
-            for p, j in groups
-        )
-        return np.asarray(np.sum(list(each), axis=0, dtype=np.int64))
-
     def _kind(self, cover: Sequence[Place]) -> str:
         return self.scenario.model_phases[cover[0][0]].phase
 
@@ -387,20 +382,20 @@ class Designs:
 
         Of each phase groups are played by themselves first, in so many games at most; covers hold so many times the demand.
         """
-        spare, nodes = most_usd_h - self._cost(way), self.nodes[way.region]
+        spare, has = most_usd_h - self._cost(way), self.room.has[way.region]
 
-        def covers_of(p: int) -> list[tuple[float, tuple[Place, ...], Ints]]:
+        def covers_of(p: int) -> list[tuple[float, tuple[Place, ...], Floats]]:
             tighten(self.groups[p], self._price(p, way.region), 0.0, self.races.workers.tell, spare, games)
             covers = self._covers(p, way.region, self._least(p, way.region) + spare, MOST_COVERS, room)
             places = [(cost, tuple((p, j) for j in cover)) for cost, cover in covers]
-            return [(cost, cover, self.usage(cover)) for cost, cover in places]
+            return [(cost, cover, self.room.needs(cover)[way.region]) for cost, cover in places]
 
         if spare < 0:
             return []
         priced: list[tuple[float, tuple[tuple[Place, ...], ...]]] = []
         for chosen in itertools.product(*self.races.workers.map(covers_of, way.phases)):
             cost = sum(own for own, _, _ in chosen)
-            if cost <= most_usd_h and (sum(usage for _, _, usage in chosen) <= nodes).all():
+            if cost <= most_usd_h and (sum(needs for _, _, needs in chosen) <= has).all():
                 priced.append((cost, tuple(cover for _, cover, _ in chosen)))
         return priced
 
@@ -441,7 +436,7 @@ class Designs:
     def price_of(self, groups: Sequence[Place]) -> Floats:
         """float64 (R,): USD/h of groups in each region, infinite where there is no room for them."""
         price = np.sum([self.price[p][j] for p, j in groups], axis=0)
-        return np.where((self.usage(groups) <= self.nodes).all(axis=1), price, np.inf)
+        return np.where(self.room.fits(groups), price, np.inf)
 
     def surely_miss(self, model: str, groups: tuple[Place, ...]) -> bool:
         """Whether groups surely miss an SLO of their model together, however they are cut."""

@@ -36,7 +36,8 @@ from coralopt.planning.promise.designs import Design, Designs
 from coralopt.planning.promise.games import PhaseGames
 from coralopt.planning.promise.group_plan import GroupPlan, SingleTemplates
 from coralopt.planning.promise.refusals import Refusals
-from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side
+from coralopt.planning.promise.restricted import find_of_one_gpu, find_side_by_side, find_within_limits
+from coralopt.planning.promise.room import Room
 from coralopt.planning.promise.together import Together, TogetherRaces
 from coralopt.planning.promise.workers import OutOfTimeError, Workers
 from coralopt.planning.request import PlanRequest
@@ -109,6 +110,8 @@ class PromiseSearch:
             groups = Groups.of(games, demand, fits, replicas)
             self.groups.append(groups)
             prices.append(least_price(base, library, p, groups, room))
+        room_left = Room.of(base, library, self.groups)
+        prices = [np.where(room_left.fits_alone(p), price, math.inf) for p, price in enumerate(prices)]
         # Wherever it is cheapest.
         self.price = [price.min(axis=1) for price in prices]
         digests = [groups.games.digest for groups in self.groups]
@@ -121,7 +124,7 @@ class PromiseSearch:
         # Of designs that cost nothing, those of few GPUs are looked at first, too.
         gpus = [self._gpus(p) for p in range(len(self.groups))]
         apart = [np.where(price == 0, FREE_GPU * own[:, None], price) for own, price in zip(gpus, prices, strict=True)]
-        self.designs = Designs(scenario, self.groups, apart, self.races, base.availability)
+        self.designs = Designs(scenario, self.groups, apart, self.races, room_left)
         at_once = math.inf if math.isinf(ceiling) else GAMES_AT_ONCE
         self.covers = CoverSearch(self.groups, gpus, self.gap, self.workers, at_once, self._check_ceiling)
         self.chosen: list[Design] = []
@@ -169,6 +172,7 @@ class PromiseSearch:
         if self._deadline < math.inf:
             self.workers.go_on(self._deadline - time.monotonic())
         self.designs.search()
+        find_within_limits(self.designs)
         find_of_one_gpu(self.designs)
         self.bound = max(self.bound, self._bound_together())
         self.chosen = self.designs.in_order
