@@ -17,7 +17,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.fidelity import against_aiconfigurator, against_h100, against_vidur, against_vllm, replayed
+from benchmarks.fidelity import (
+    against_aiconfigurator,
+    against_h100,
+    against_vidur,
+    against_vllm,
+    replayed,
+    vidur_phases,
+)
 from benchmarks.fidelity.rows import Row, put_into, table
 from coralopt.errors import CoraloptError
 
@@ -40,6 +47,7 @@ def main() -> None:
 
     rows = [
         *_rows("Vidur", lambda: against_vidur.rows(given.vidur, given.vidur_python)),
+        *_rows("Vidur", lambda: vidur_phases.rows(given.vidur, given.vidur_python)),
         *_rows("vLLM", against_vllm.rows),
         *_rows("vLLM on one H100", against_h100.rows),
         *_rows("vLLM on this CPU", servers),

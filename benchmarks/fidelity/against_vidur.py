@@ -21,8 +21,11 @@ import numpy as np
 from benchmarks.fidelity.rows import Row
 from coralopt import Plan, plan_scenario, scenario_from_mapping
 from coralopt.placement import Placement, Stage
+from coralopt.plan.parts import PlannedInstance
 from coralopt.planning.promise.cuttings import planned_placement
 from coralopt.planning.stages import StageTables
+from coralopt.scenario.facts.phases import ModelPhase
+from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation import simulate
 from coralopt.simulation.fidelity import deviation
 from coralopt.simulation.state import BLOCK
@@ -57,15 +60,13 @@ def rows(vidur: Path | None, python: str) -> list[Row]:
     """Three loads, and the speed."""
     if vidur is None or not (vidur / PROFILE).exists():
         return [Row("Vidur", "Llama-2-7B on A100", note="not run: no checkout of Vidur with its profiles (--vidur)")]
-    products = np.interp(np.arange(2 * LONGEST), *_products(vidur / PROFILE))
-    # Both see straight lines between the same points.
-    products = np.interp(np.arange(2 * LONGEST), KNOTS, products[KNOTS.astype(int)])
+    products = products_of(vidur)
     plans = {chunk: _plan(products, chunk) for chunk in (2048, 512)}
     result = []
     for chunk, load in [(2048, load) for load in LOADS] + [(512, SPEED_LOAD)]:
         plan = plans[chunk]
-        trace = _trace(load * plan.instances[0].tokens_s / OUTPUT, REQUESTS)
-        theirs = _play(vidur, python, plan, trace, products)
+        trace = trace_of(load * plan.instances[0].tokens_s / OUTPUT, REQUESTS)
+        theirs = play(vidur, python, _job(plan, trace, products))
         ours, _ = _ours(plan, trace)
         ttft, tpot = (deviation(np.array(theirs[key]), ours[key]).latency for key in ("ttft_ms", "tpot_ms"))
         case = f"Llama-2-7B on A100, chunks of {chunk}, load {load:g}"
@@ -75,33 +76,53 @@ def rows(vidur: Path | None, python: str) -> list[Row]:
     for instances, stages in LARGER:
         larger = _larger(plan, instances, stages)
         for load in LOADS:
-            trace = _trace(load * larger.instances[0].tokens_s * instances / OUTPUT, REQUESTS)
-            theirs, (ours, _) = _play(vidur, python, larger, trace, products), _ours(larger, trace)
+            trace = trace_of(load * larger.instances[0].tokens_s * instances / OUTPUT, REQUESTS)
+            theirs, (ours, _) = play(vidur, python, _job(larger, trace, products)), _ours(larger, trace)
             ttft, tpot = (deviation(np.array(theirs[key]), ours[key]).latency for key in ("ttft_ms", "tpot_ms"))
             what = f"{instances} x " * (instances > 1) + (f"pipeline of {stages} A100" if stages > 1 else "one A100")
             note = f"{theirs['restarts']} preemptions there" if theirs["restarts"] else ""
             result.append(Row("Vidur", f"Llama-2-7B, {what}, load {load:g}", (ttft, tpot), BAR, note))
-    trace = _trace(SPEED_LOAD * plan.instances[0].tokens_s / OUTPUT, MANY_REQUESTS)
-    theirs, (_, seconds) = _play(vidur, python, plan, trace, products), _ours(plan, trace)
+    trace = trace_of(SPEED_LOAD * plan.instances[0].tokens_s / OUTPUT, MANY_REQUESTS)
+    theirs, (_, seconds) = play(vidur, python, _job(plan, trace, products)), _ours(plan, trace)
     ratio = theirs["seconds"] / seconds
     note = f"{theirs['seconds']:.1f} s and {seconds:.2f} s of CPU: **{ratio:.0f} times as fast** (bar {FASTER:.0f})"
     return [*result, Row("Vidur", f"speed, {MANY_REQUESTS:,} requests at load {SPEED_LOAD:g}", note=note)]
 
 
-def _products(path: Path) -> tuple[Floats, Floats]:
-    """(tokens, ms) of all of a layer but its attention."""
-    with path.open(encoding="utf-8") as lines:
+def products_of(vidur: Path) -> Floats:
+    """Ms of all of a layer but its attention, by tokens of the step; both simulators see lines between the same points."""
+    with (vidur / PROFILE).open(encoding="utf-8") as lines:
         mine = [row for row in csv.DictReader(lines) if row["num_tensor_parallel_workers"] == "1"]
     at = {float(row["num_tokens"]): sum(float(row[f"time_stats.{part}.median"]) for part in PARTS) for row in mine}
-    tokens = sorted(at)
-    return np.array(tokens), np.array([at[n] for n in tokens])
+    measured = np.array(sorted(at))
+    known = np.interp(KNOTS, measured, np.array([at[n] for n in measured]))
+    products: Floats = np.interp(np.arange(2 * LONGEST), KNOTS, known)
+    return products
 
 
 def _plan(products: Floats, chunk: int) -> Plan:
     """One A100 whose measured times are the parts' sums, and whose steps have at most ``chunk`` tokens."""
-    tokens, batch = KNOTS, KNOTS[KNOTS <= 256]
+    serving = {"preset": "paper", "admission": "preempt", "step_tokens": chunk}
+    document = document_of(products, {"mode": "mixed", "serving": serving}, (INPUT, OUTPUT))
+    return plan_scenario(scenario_from_mapping(document, source="the comparison with Vidur"))
+
+
+def document_of(
+    products: Floats, rules: dict[str, Any], lengths: tuple[float, float], prompts: int = 1, nodes: int = 1
+) -> dict[str, Any]:
+    """A scenario of one model on A100s whose measured times are the parts' sums.
+
+    Args:
+        products: As :func:`products_of`.
+        rules: Sections of the scenario: its mode, and how engines work.
+        lengths: Mean tokens of prompts and answers.
+        prompts: Most whole prompts of a step.
+        nodes: Most nodes of an instance.
+    """
+    tokens, batch, several = KNOTS, KNOTS[KNOTS <= 256], np.arange(1.0, prompts + 1)
     launch, read, pair = ATTENTION["launch"], ATTENTION["read"], ATTENTION["pair"]
-    prefill = products[tokens.astype(int)] + launch + pair * tokens**2 / 2
+    together = np.minimum(tokens[:, None] * several[None, :], LONGEST)
+    prefill = products[together.astype(int)] + launch + pair * several[None, :] * tokens[:, None] ** 2 / 2
     decode = products[batch.astype(int)][None, :] + launch + read * tokens[:, None] * batch[None, :]
 
     def grid(points: Floats, batches: Floats, layer: Floats) -> dict[str, Any]:
@@ -113,9 +134,9 @@ def _plan(products: Floats, chunk: int) -> Plan:
             "other_ms": other.tolist(),
         }
 
-    document = {
+    return {
         "name": "vidur",
-        "mode": "mixed",
+        **rules,
         "models": {
             "llama2-7b": {
                 "model": {
@@ -130,12 +151,11 @@ def _plan(products: Floats, chunk: int) -> Plan:
                     "max_position": LONGEST,
                 },
                 "slo": {"ttft_ms": 2000, "tpot_ms": 60, "attainment": "mean"},
-                "demand": {"requests_s": 0.01, "input_tokens": INPUT, "output_tokens": OUTPUT},
+                "demand": {"requests_s": 0.01, "input_tokens": lengths[0], "output_tokens": lengths[1]},
             }
         },
         "pool": {"regions": {"here": {"configurations": {"1xA100": {"available": 1, "price_usd_h": 1}}}}},
-        "pruning": {"max_nodes": 1, "memory_ratio": 1000},
-        "serving": {"preset": "paper", "admission": "preempt", "step_tokens": chunk},
+        "pruning": {"max_nodes": nodes, "memory_ratio": 1000},
         "throughput": {
             "source": "measured",
             "measured": [
@@ -144,27 +164,29 @@ def _plan(products: Floats, chunk: int) -> Plan:
                     "configuration": "1xA100",
                     "weight_format": "bf16",
                     "measured_with": "medians of Vidur's profile, attention from the data sheet",
-                    "prefill": grid(tokens, np.ones(1), prefill[:, None]),
+                    "prefill": grid(tokens, several, prefill),
                     "decode": grid(tokens, batch, decode),
                 }
             ],
         },
     }
-    return plan_scenario(scenario_from_mapping(document, source="the comparison with Vidur"))
 
 
 def _larger(plan: Plan, instances: int, stages: int) -> Plan:
     """The plan with so many instances of so many equal stages, one node each, in the place of its one node."""
-    scenario = plan.resolved
     document = {**plan.scenario, "pruning": {"max_nodes": stages, "memory_ratio": 1000}}
     scenario = scenario_from_mapping(document, source="the comparison with Vidur")
-    tables, phase = StageTables(scenario, scenario_tables(scenario)), scenario.model_phases[0]
-    placement = Placement(stages=(Stage(layers=LAYERS // stages, nodes=(1,)),) * stages)
-    instance = planned_placement(scenario, phase, tables, placement).model_copy(update={"count": instances})
+    instance = equal_stages(scenario, scenario.model_phases[0], stages).model_copy(update={"count": instances})
     return plan.model_copy(update={"instances": (instance,), "scenario": document})
 
 
-def _trace(rate: float, requests: int) -> Trace:
+def equal_stages(scenario: ResolvedScenario, phase: ModelPhase, stages: int) -> PlannedInstance:
+    """One instance of so many equal stages, one node each."""
+    placement = Placement(stages=(Stage(layers=LAYERS // stages, nodes=(1,)),) * stages)
+    return planned_placement(scenario, phase, StageTables(scenario, scenario_tables(scenario)), placement)
+
+
+def trace_of(rate: float, requests: int) -> Trace:
     """Poisson arrivals, lognormal lengths, ends cut so that the model takes them."""
     draw = np.random.default_rng(0)
     sigma = np.sqrt(np.log(1 + CV * CV))
@@ -185,22 +207,26 @@ def _ours(plan: Plan, trace: Trace) -> tuple[dict[str, Floats], float]:
     return {name: np.asarray(result.requests[name], dtype=np.float64) for name in ("ttft_ms", "tpot_ms")}, seconds
 
 
-def _play(vidur: Path, python: str, plan: Plan, trace: Trace, products: Floats) -> dict[str, Any]:
-    """The trace through Vidur, with as many sequences, blocks of KV cache and tokens a step as the plan has."""
-    scenario = plan.resolved
-    phase, configuration = scenario.model_phases[0], scenario.configurations[0]
-    instance = plan.instances[0]
+def _job(plan: Plan, trace: Trace, products: Floats) -> dict[str, Any]:
+    """The trace for Vidur, with as many sequences, blocks of KV cache and tokens a step as the plan has."""
+    scenario, instance = plan.resolved, plan.instances[0]
+    job = job_of(scenario, scenario.model_phases[0], instance, trace)
+    return job | {"products_ms": products.tolist(), "chunk": scenario.serving.step_tokens}
+
+
+def job_of(scenario: ResolvedScenario, phase: ModelPhase, instance: PlannedInstance, trace: Trace) -> dict[str, Any]:
+    """What Vidur is told but for the times of matrix products and the tokens of a step."""
+    configuration = scenario.configurations[0]
     count = len(instance.stages)
     layers = LAYERS // count
     room = min(free_bytes(phase, configuration, stage_role(s, count), count)[layers] for s in range(count))
     block = BLOCK * layers * cache_bytes(phase.model, configuration, 1.0)
-    job = {
+    return {
         "model": "meta-llama/Llama-2-7b-hf",
         "arrival_s": trace.arrival_s.tolist(),
         "input_tokens": trace.input_tokens.tolist(),
         "output_tokens": trace.output_tokens.tolist(),
-        "products_ms": products.tolist(),
-        "attention_ms": ATTENTION,
+        "attention_ms": {**ATTENTION, "launch_prompts": ATTENTION["launch"]},
         "other_ms": OTHER_MS,
         "replicas": instance.count,
         "stages": count,
@@ -209,9 +235,12 @@ def _play(vidur: Path, python: str, plan: Plan, trace: Trace, products: Floats) 
         "embed_ms": phase.model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6),
         "send_ms": phase.model.hidden * 2.0 / (configuration.network_gb_s * 1e6),
         "batch": count * min(stage.nodes[0].batch for stage in instance.stages),
-        "chunk": scenario.serving.step_tokens,
         "blocks": int(room // block),
     }
+
+
+def play(vidur: Path, python: str, job: dict[str, Any]) -> dict[str, Any]:
+    """A job through Vidur: times to first token and per output token, ms, CPU seconds, preemptions."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("job.json", "answer.json")]
         paths[0].write_text(json.dumps(job), encoding="utf-8")

@@ -19,27 +19,28 @@ class Row:
     Attributes:
         against: The other tool or system.
         case: What was compared.
-        off: Deviations of TTFT and TPOT, shares of the other's figure; ``None``: something else was compared.
+        off: Deviations of TTFT and TPOT, shares of the other's figure; ``None``: not, or something else, was compared.
         bar: Largest deviations wanted.
         note: Everything else worth telling.
     """
 
     against: str
     case: str
-    off: tuple[float, float] | None = None
+    off: tuple[float | None, float | None] = (None, None)
     bar: tuple[float, float] | None = None
     note: str = ""
 
     @property
     def kept(self) -> bool | None:
         """Whether the bar is kept; ``None`` where there is nothing to tell."""
-        if self.bar is None or self.off is None:
+        if self.bar is None:
             return None
-        return self.off[0] <= self.bar[0] and self.off[1] <= self.bar[1]
+        known = [value <= bar for value, bar in zip(self.off, self.bar, strict=True) if value is not None]
+        return all(known) if known else None
 
     def line(self) -> str:
         """The row in Markdown."""
-        shares = [f"{value:.1%}" for value in self.off] if self.off else ["", ""]
+        shares = ["" if value is None else f"{value:.1%}" for value in self.off]
         bar = " / ".join(f"{limit:.0%}" for limit in self.bar) if self.bar else ""
         kept = {True: "yes", False: "**no**", None: ""}[self.kept]
         return "| " + " | ".join([self.against, self.case, *shares, bar, kept, self.note]) + " |\n"

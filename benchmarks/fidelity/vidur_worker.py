@@ -113,7 +113,7 @@ def _predictor(job: dict[str, Any]) -> type:
             for r, n in zip(batch.requests, batch.num_tokens, strict=True)
             if not r.is_prefill_complete
         ]
-        return float(attention["launch"] + attention["pair"] * sum(chunks)) if chunks else 0.0
+        return float(attention["launch_prompts"] + attention["pair"] * sum(chunks)) if chunks else 0.0
 
     def at_stage(self: _External, batch: _External, stage: int) -> _External:
         self.stage = stage

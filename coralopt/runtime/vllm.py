@@ -13,7 +13,7 @@ from coralopt.plan import Plan
 from coralopt.runtime.engine import Command, NodeJob
 from coralopt.runtime.launch import EngineVerdict
 from coralopt.runtime.vllm_rules import CONNECTORS, Rules, judge
-from coralopt.scenario.facts.serving import LEAST_STEP_TOKENS
+from coralopt.scenario.facts.serving import LEAST_PROMPTS, LEAST_STEP_TOKENS
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.throughput.engines import graph_sizes, own_graphs
 from coralopt.throughput.nodes import MEMORY_SHARE
@@ -131,7 +131,7 @@ class VllmEngine:
         resident = job.pipeline.resident
         if job.phase == "decode":
             return ["--max-num-seqs", str(resident)]
-        sequences = max(resident, 4) if job.phase == "prefill" else resident
+        sequences = max(resident, LEAST_PROMPTS) if job.phase == "prefill" else resident
         return ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(_step_tokens(job))]
 
     def _graphs(self, job: NodeJob) -> list[str]:

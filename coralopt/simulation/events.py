@@ -75,6 +75,55 @@ def chosen_since(state: State, k: int) -> float:
 
 
 @compiled
+def is_pipeline(state: State, instance: int) -> bool:
+    """Whether an instance has one node a stage, as engines run it with one scheduler."""
+    stages = state.instances[instance].stages
+    return bool(state.stage_first[instance, stages] - state.stage_first[instance, 0] == stages)
+
+
+@compiled
+def next_batch(state: State, k: int) -> tuple[int, int, float]:
+    """Of the next micro-batch of an idle node: slot, most sequences or whole prompts, since when at the latest they wait.
+
+    Slot ``NIL``: as many as stages are in flight.
+    """
+    node = state.nodes[k]
+    instance = state.instances[node.instance]
+    pipeline = is_pipeline(state, node.instance)
+    if node.stage > 0 and pipeline:
+        # It passes through all stages as the first node chose it.
+        return 0, len(state.requests), longest_wait(state, k)
+    if node.stage > 0 or (instance.phase == PREFILL and not pipeline):
+        return 0, node.batch, np.inf
+    slot = free_slot(state, k, instance.stages)
+    if slot == NIL:
+        return NIL, 0, 0.0
+    if pipeline:
+        return slot, node.batch, chosen_until(state, k, slot)
+    # A fair share, so that as many micro-batches as stages are in flight. With nobody at work, all that wait were
+    # preempted (one of another first node may have taken their memory), and go back where they are taken.
+    share = max(1, (node.active + instance.stages - 1) // instance.stages)
+    return slot, min(node.batch, share), np.inf
+
+
+@compiled
+def prompt_part(state: State, k: int, request: int, decodes: int, prompts: int, tokens: int, pairs: float) -> int:
+    """Tokens of a waiting prompt that a step takes beside what it has (see :func:`stage_ms`); 0 where it is full."""
+    node, record = state.nodes[k], state.requests[request]
+    left = record.target - record.prefilled
+    if node.chunk == 0:
+        # Whole prompts; the first one whatever it takes.
+        if prompts == 0:
+            return int(left)
+        ms = stage_ms(state, k, 0, 0, prompts + 1, tokens + left, pairs + left * record.prefilled)
+        return int(left) if prompts < node.batch and ms <= node.budget_ms else 0
+    room = node.chunk - decodes - tokens
+    if node.stage == 0:
+        return int(max(0, min(left, room)))
+    return int(record.chunk) if prompts == 0 or record.chunk <= room else 0
+
+
+@compiled
 def try_start(state: State, k: int) -> None:
     """Start a micro-batch on an idle node if enough waits and none that shares its GPUs is busy."""
     node = state.nodes[k]
@@ -85,82 +134,58 @@ def try_start(state: State, k: int) -> None:
         if state.nodes[peer].busy:
             return
         peer += state.nodes[peer].peer
+    slot, most, until = next_batch(state, k)
+    if slot == NIL:
+        return
     clock = state.clock[0]
-    instance = state.instances[node.instance]
-    decodes, context, prompts, prompt_tokens, pairs, ms = 0, 0, 0, 0, 0.0, 0.0
-    if instance.phase == PREFILL:
-        while state.prompt_list[k, 2] > 0 and prompts < node.batch:
-            record = state.requests[state.prompt_list[k, 0]]
-            own = record.input - record.cached
-            attending = pairs + own * record.cached
-            more = stage_ms(state, k, 0, 0, prompts + 1, prompt_tokens + own, attending)
-            if prompts > 0 and (more > node.budget_ms or 0 < node.chunk < prompt_tokens + own):
-                break
-            ms = more
-            prompts += 1
-            record.chunk = own
-            prompt_tokens += own
-            pairs = attending
-            append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
-    else:
-        slot, most, until = NIL, node.batch, np.inf
-        whole = instance.phase == MIXED and instance.stages > 1
-        if whole and node.stage > 0:
-            # A micro-batch passes through all stages as it was chosen.
-            until = longest_wait(state, k)
-        if node.stage == 0:
-            slot = free_slot(state, k, instance.stages)
-            if slot == NIL:
-                return
-            if whole:
-                until = chosen_until(state, k, slot)
-            else:
-                # A fair share, so that as many micro-batches as stages are in flight. With nobody at work, all that
-                # wait were preempted (one of another first node may have taken their memory), and go back below.
-                most = min(most, max(1, (node.active + instance.stages - 1) // instance.stages))
-        while state.decode_list[k, 2] > 0 and decodes < most:
-            record = state.requests[state.decode_list[k, 0]]
-            if record.ready > until:
-                break
-            request = pop(state.requests, state.decode_list, k)
-            if node.stage == 0 and record.evicted:
+    first = node.stage == 0
+    decodes, context, prompts, prompt_tokens, pairs = 0, 0, 0, 0, 0.0
+    while state.decode_list[k, 2] > 0 and decodes < most:
+        record = state.requests[state.decode_list[k, 0]]
+        if record.ready > until:
+            break
+        request = pop(state.requests, state.decode_list, k)
+        if first:
+            if record.evicted:
                 send_back(state, request, node.instance)
                 continue
-            decodes += 1
-            context += record.input + record.generated
-            if node.stage == 0:
-                record.slot = slot
-                if np.isnan(record.decode_start):
-                    record.decode_start = clock.now
-            append(state.requests, state.batch_list, k, request)
-        chosen_at = chosen_since(state, k)
-        goes_on = decodes > 0
-        while state.prompt_list[k, 2] > 0 and decodes + prompt_tokens < node.chunk:
-            record = state.requests[state.prompt_list[k, 0]]
-            if node.stage == 0 and record.evicted:
-                send_back(state, pop(state.requests, state.prompt_list, k), node.instance)
-                continue
-            if record.ready > until:
+            record.slot = slot
+            if np.isnan(record.decode_start):
+                record.decode_start = clock.now
+        decodes += 1
+        context += record.input + record.generated
+        append(state.requests, state.batch_list, k, request)
+    chosen_at = chosen_since(state, k)
+    goes_on = decodes > 0
+    as_chosen = not first and is_pipeline(state, node.instance)
+    while state.prompt_list[k, 2] > 0:
+        request = state.prompt_list[k, 0]
+        record = state.requests[request]
+        if record.ready > until:
+            break
+        if first and record.evicted:
+            send_back(state, pop(state.requests, state.prompt_list, k), node.instance)
+            continue
+        if record.prefilled > record.cached:
+            goes_on = True
+        elif goes_on and record.prefill_admitted > chosen_at:
+            break
+        if not as_chosen:
+            part = prompt_part(state, k, request, decodes, prompts, prompt_tokens, pairs)
+            if part == 0:
                 break
-            if node.stage == 0:
-                if record.prefilled > record.cached:
-                    goes_on = True
-                elif goes_on and record.prefill_admitted > chosen_at:
-                    break
-                record.chunk = min(record.target - record.prefilled, node.chunk - decodes - prompt_tokens)
-                record.slot = slot
-            elif prompt_tokens > 0 and decodes + prompt_tokens + record.chunk > node.chunk:
-                break
-            prompts = 1
-            prompt_tokens += record.chunk
-            pairs += record.chunk * record.prefilled
-            append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
-        if node.stage == 0:
-            state.slots[k, slot] = state.batch_list[k, 2]
-        if decodes + prompts > 0:
-            ms = stage_ms(state, k, decodes, context, prompts, prompt_tokens, pairs)
+            record.chunk = part
+        if first:
+            record.slot = slot
+        prompts += 1
+        prompt_tokens += record.chunk
+        pairs += record.chunk * record.prefilled
+        append(state.requests, state.batch_list, k, pop(state.requests, state.prompt_list, k))
     if decodes + prompts == 0:
         return
+    if first:
+        state.slots[k, slot] += state.batch_list[k, 2]
+    ms = stage_ms(state, k, decodes, context, prompts, prompt_tokens, pairs)
     seconds = ms * noise_factor(state) / 1e3
     node.busy = 1
     node.began_at = clock.now
@@ -198,17 +223,11 @@ def finish_batch(state: State, k: int) -> None:
                 append(state.requests, state.decode_list, following, request)
             touch_node(state, following)
             continue
-        if holder.phase == PREFILL:
-            # At work no more; the memory is held until the KV cache is elsewhere.
-            for stage in range(holder.stages):
-                state.nodes[state.routes[request, stage]].active -= 1
-            touch_instance(state, node.instance)
-        else:
-            first = state.routes[request, offset]
-            state.slots[first, record.slot] -= 1
-            if state.slots[first, record.slot] == 0:
-                state.freed_at[first, record.slot] = now
-                touch_node(state, first)
+        first = state.routes[request, offset]
+        state.slots[first, record.slot] -= 1
+        if state.slots[first, record.slot] == 0:
+            state.freed_at[first, record.slot] = now
+            touch_node(state, first)
         if prefilling:
             record.prefilled += record.chunk
             if record.prefilled < record.target:
@@ -216,11 +235,15 @@ def finish_batch(state: State, k: int) -> None:
                 if record.evicted:
                     send_back(state, request, node.instance)
                     continue
-                first = state.routes[request, offset]
                 record.ready = now
                 put_first(state.requests, state.prompt_list, first, request)
                 touch_node(state, first)
                 continue
+            if holder.phase == PREFILL:
+                # At work no more; the memory is held until the KV cache is elsewhere.
+                for stage in range(holder.stages):
+                    state.nodes[state.routes[request, stage]].active -= 1
+                touch_instance(state, node.instance)
             if record.generated == 0:
                 record.first_token = now
                 holder.work -= prompt_work(state, request, holder.phase)
@@ -241,7 +264,6 @@ def finish_batch(state: State, k: int) -> None:
             # Its last block is full. More memory once all of this micro-batch that ends has given its own back.
             append(state.requests, state.batch_list, k, request)
         elif record.decoding:
-            first = state.routes[request, offset]
             record.ready = now
             append(state.requests, state.decode_list, first, request)
             touch_node(state, first)

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from coralopt.routing import ANSWER_SHARE, ANSWER_TOKENS
-from coralopt.simulation.state import BLOCK, DECODE, MIXED, NIL, PREFILL, RESERVE, State
+from coralopt.simulation.state import BLOCK, DECODE, NIL, PREFILL, RESERVE, State
 from coralopt.throughput.layer_times import SHORT_PASS
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -267,7 +267,7 @@ def stage_ms(
         node: The node.
         decodes: Sequences that decode one token.
         context: Sum of their contexts, tokens.
-        prompts: Whole prompts (prefill instances), or 1 for any number of chunks (others); 0 for none.
+        prompts: Prompts, whole or chunks.
         prompt_tokens: Tokens of the prompts or chunks together.
         pairs: Each token of a chunk with each of its prompt's earlier chunks, counted.
 
@@ -277,12 +277,11 @@ def stage_ms(
     layer, other = 0.0, 0.0
     tokens = decodes + prompt_tokens
     if prompts > 0:
-        layer, other = layer_time(state, holder.prefill_table, prompts, tokens / prompts)
-        if (
-            state.instances[holder.instance].phase != PREFILL
-            and tokens < SHORT_PASS
-            and tokens <= state.tables[holder.decode_table].batches
-        ):
+        # Mixed steps are one pass over all tokens, see mixed_ms; others are as many equal prompts as the table knows.
+        alone = state.instances[holder.instance].phase == PREFILL
+        passes = min(prompts, state.tables[holder.prefill_table].batches) if alone else 1
+        layer, other = layer_time(state, holder.prefill_table, passes, tokens / passes)
+        if not alone and tokens < SHORT_PASS and tokens <= state.tables[holder.decode_table].batches:
             layer = min(layer, layer_time(state, holder.decode_table, tokens, 1.0)[0])
         layer += holder.pair_ms * pairs
     if decodes > 0:
@@ -305,7 +304,7 @@ def prompt_ms(state: State, request: int, node: int, first: int) -> float:
     cached = state.requests[request].cached
     tokens = state.requests[request].input - cached
     holder = state.nodes[first]
-    chunk = holder.chunk if state.instances[holder.instance].phase == MIXED else tokens
+    chunk = holder.chunk if holder.chunk > 0 else tokens
     whole, rest = tokens // chunk, tokens % chunk
     time = 0.0
     if whole > 0:

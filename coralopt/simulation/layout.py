@@ -14,7 +14,7 @@ from coralopt.errors import CoraloptError
 from coralopt.plan.document import Plan
 from coralopt.plan.parts import PlannedInstance, PlannedNode
 from coralopt.scenario.facts.phases import ModelPhase
-from coralopt.scenario.facts.serving import LEAST_STEP_TOKENS, Serving
+from coralopt.scenario.facts.serving import LEAST_PROMPTS, LEAST_STEP_TOKENS, Serving
 from coralopt.scenario.resolved import ResolvedScenario
 from coralopt.simulation.config import SimulationConfig
 from coralopt.simulation.state import NODE, PHASES, PREFILL, Records
@@ -267,9 +267,13 @@ def _node(phase: ModelPhase, planned: PlannedNode, place: _Place, sources: Draug
         passes = float(prompt_passes(phase.computed_tokens, np.array(planned.batch), phase.serving.step_tokens))
         arriving = planned.batch / max(phase.mean_output_tokens, 1.0)
         record["limit"] = in_flight + stages * math.ceil(arriving * passes)
+    elif engine and prefill:
+        # The limit of sequences that it is launched with: those inside at planned throughput.
+        inside = planned.batch if stages == 1 else math.ceil(phase.slo_ms / 1e3 * planned.tokens_s / each - 1e-6)
+        record["limit"] = max(inside, LEAST_PROMPTS)
     else:
         # Prefill: the next micro-batch waits at the first node while the others are in flight.
-        record["limit"] = in_flight + (planned.batch if phase.phase == PHASES[PREFILL] else 0)
+        record["limit"] = in_flight + (planned.batch if prefill else 0)
     record["pays_head"] = stages == 1 or role == LAST
     if role == FIRST and stages > 1:
         record["token_ms"] += model.hidden * 2.0 / (configuration.gpu.bandwidth_gb_s * 1e6)

@@ -316,7 +316,8 @@ def _blueprint(
     nodes["capacity"] = rng.integers(150, 900, len(nodes)) if tight else 10**6
     nodes["batch"] = rng.integers(1, 6, len(nodes))
     nodes["limit"] = nodes["batch"] * len(sizes) + rng.integers(0, 3, len(nodes))
-    nodes["chunk"] = rng.integers(1, 100, len(nodes))
+    # Prefill instances compute whole prompts where there is no limit of tokens.
+    nodes["chunk"] = rng.integers(1, 100, len(nodes)) * (phase != PREFILL or rng.random() < 0.5)
     nodes["budget_ms"] = rng.uniform(5, 60, len(nodes))
     nodes["pays_head"] = nodes["stage"] == len(sizes) - 1
     nodes["token_ms"], nodes["hop_ms"] = rng.uniform(0, 0.1, len(nodes)), rng.uniform(0, 1, len(nodes))

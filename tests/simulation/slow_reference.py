@@ -294,7 +294,7 @@ class Reference:
         """The prompt alone through the first node of every stage, s."""
         there = request.cached
         computed = request.input - there
-        chunk = instance.stages[0][0].chunk if instance.phase == "mixed" else computed
+        chunk = instance.stages[0][0].chunk or computed
         whole, rest = divmod(computed, chunk)
         total = 0.0
         for nodes in instance.stages:
@@ -522,82 +522,29 @@ class Reference:
     def start(self, node: SlowNode) -> None:
         if any(other.running is not None for other in (node, *node.peers)):
             return
-        instance, stages = node.owner, len(node.owner.stages)
-        taken: list[SlowRequest] = []
-        ms, decodes, prompt_tokens, pairs = 0.0, 0, 0, 0.0
-        if instance.phase == "prefill":
-            while node.prompts and len(taken) < node.batch:
-                own = node.prompts[0].input - node.prompts[0].cached
-                attending = pairs + own * node.prompts[0].cached
-                more = self.time(node, 0, 0, len(taken) + 1, prompt_tokens + own, attending)
-                if taken and (more > node.budget_ms or (node.chunk and prompt_tokens + own > node.chunk)):
-                    break
-                ms, prompt_tokens, pairs = more, prompt_tokens + own, attending
-                node.prompts[0].chunk = own
-                taken.append(node.prompts.popleft())
+        stages = node.owner.stages
+        pipeline = all(len(stage) == 1 for stage in stages)
+        if node.stage > 0 and pipeline:
+            taken = self.pass_on(node)
+        elif node.stage > 0 or not self.has_places(node.owner):
+            taken = self.choose(node, node.batch, math.inf)
         else:
-            most, context, chosen = node.batch, 0, math.inf
-            whole = instance.phase == "mixed" and stages > 1
-            if whole and node.stage > 0:
-                chosen = min((w[0].ready for w in (node.decodes, node.prompts) if w), default=math.inf)
-            if node.stage == 0:
-                node.in_flight = [batch for batch in node.in_flight if batch["left"]]
-                if len(node.in_flight) >= stages:
-                    return
-                if whole:
-                    for waiting in (node.decodes, node.prompts):
-                        while waiting and waiting[0].evicted:
-                            self.send_back(waiting.popleft(), instance)
-                    # A micro-batch is chosen once there is a place in the pipeline and somebody who waits.
-                    place = node.back[0] if len(node.back) + len(node.in_flight) == stages else 0.0
-                    chosen = max(place, min((w[0].ready for w in (node.decodes, node.prompts) if w), default=math.inf))
-                else:
-                    # None at work: those that wait were all preempted, and go back below.
-                    most = min(most, max(1, -(-node.active // stages)))
-            while node.decodes and decodes < most and node.decodes[0].ready <= chosen:
-                request = node.decodes.popleft()
-                if node.stage == 0 and request.evicted:
-                    self.send_back(request, instance)
-                    continue
-                decodes += 1
-                context += request.input + request.generated
-                if node.stage == 0:
-                    request.times.setdefault("decode_start", self.now)
-                taken.append(request)
-            # The step was chosen when the one before it began: who goes on goes on, who came since waits.
-            back_to_back = node.span[1] == self.now
-            ahead = self.policy.async_scheduling and instance.phase == "mixed" and stages == 1 and back_to_back
-            taken_on = decodes > 0
-            while node.prompts and decodes + prompt_tokens < node.chunk:
-                request = node.prompts[0]
-                if node.stage == 0 and request.evicted:
-                    self.send_back(node.prompts.popleft(), instance)
-                    continue
-                if request.ready > chosen:
-                    break
-                if ahead:
-                    new = request.prefilled == request.cached
-                    if new and taken_on and request.times["prefill_admitted"] > node.span[0]:
-                        break
-                    taken_on = taken_on or not new
-                if node.stage == 0:
-                    request.chunk = min(request.target - request.prefilled, node.chunk - decodes - prompt_tokens)
-                elif prompt_tokens and decodes + prompt_tokens + request.chunk > node.chunk:
-                    break
-                prompt_tokens += request.chunk
-                pairs += request.chunk * request.prefilled
-                taken.append(node.prompts.popleft())
-            if taken:
-                ms = self.time(node, decodes, context, 1 if prompt_tokens else 0, prompt_tokens, pairs)
-                if node.stage == 0:
-                    if len(node.back) + len(node.in_flight) == stages:
-                        node.back.popleft()
-                    batch = {"left": len(taken)}
-                    node.in_flight.append(batch)
-                    for request in taken:
-                        request.batch = batch
+            node.in_flight = [batch for batch in node.in_flight if batch["left"]]
+            if len(node.in_flight) == len(stages):
+                return
+            if pipeline:
+                taken = self.choose(node, node.batch, self.choice(node))
+            else:
+                # A fair share; where none is at work those that wait were all preempted, and go back.
+                taken = self.choose(node, min(node.batch, max(1, -(-node.active // len(stages)))), math.inf)
         if not taken:
             return
+        decoding = [request for request in taken if request.prefilled == request.target]
+        prompts = [request for request in taken if request.prefilled < request.target]
+        decodes, prompt_tokens = len(decoding), sum(request.chunk for request in prompts)
+        context = sum(request.input + request.generated for request in decoding)
+        pairs = sum(float(request.chunk * request.prefilled) for request in prompts)
+        ms = self.time(node, decodes, context, len(prompts), prompt_tokens, pairs)
         seconds = ms * self.factor() / 1e3
         node.running = taken
         node.span = (self.now, self.now + seconds)
@@ -606,6 +553,81 @@ class Reference:
         node.decode_tokens += decodes
         node.prompt_tokens += prompt_tokens
         self.schedule(self.now + seconds, self.batch_ends, node)
+
+    def has_places(self, instance: SlowInstance) -> bool:
+        """Whether as many micro-batches as stages may be in flight from a first node, or any number."""
+        return instance.phase != "prefill" or all(len(stage) == 1 for stage in instance.stages)
+
+    def pass_on(self, node: SlowNode) -> list[SlowRequest]:
+        """A micro-batch as it came: who came with the one that has waited longest."""
+        waiting = [request for queue in (node.decodes, node.prompts) for request in queue]
+        since = min((request.ready for request in waiting), default=0.0)
+        for queue in (node.decodes, node.prompts):
+            while queue and queue[0].ready == since:
+                queue.popleft()
+        return [request for request in waiting if request.ready == since]
+
+    def choice(self, node: SlowNode) -> float:
+        """When there were both a place in the pipeline and somebody for it."""
+        for queue in (node.decodes, node.prompts):
+            while queue and queue[0].evicted:
+                self.send_back(queue.popleft(), node.owner)
+        # Places that nobody has taken yet are there from the beginning.
+        place = node.back[0] if len(node.back) + len(node.in_flight) == len(node.owner.stages) else 0.0
+        return max(place, min((w[0].ready for w in (node.decodes, node.prompts) if w), default=math.inf))
+
+    def choose(self, node: SlowNode, most: int, chosen: float) -> list[SlowRequest]:
+        """A micro-batch of at most so many sequences or whole prompts of those that waited when it was chosen."""
+        instance, first = node.owner, node.stage == 0
+        taken: list[SlowRequest] = []
+        while node.decodes and len(taken) < most and node.decodes[0].ready <= chosen:
+            request = node.decodes.popleft()
+            if first and request.evicted:
+                self.send_back(request, instance)
+                continue
+            if first:
+                request.times.setdefault("decode_start", self.now)
+            taken.append(request)
+        decodes = len(taken)
+        # The step was chosen when the one before it began: who goes on goes on, who came since waits.
+        ahead = self.policy.async_scheduling and instance.phase == "mixed" and len(instance.stages) == 1
+        ahead = ahead and node.span[1] == self.now
+        goes_on = decodes > 0
+        while node.prompts and node.prompts[0].ready <= chosen:
+            request, prompts = node.prompts[0], taken[decodes:]
+            if first and request.evicted:
+                self.send_back(node.prompts.popleft(), instance)
+                continue
+            own = request.target - request.prefilled
+            tokens = sum(other.chunk for other in prompts)
+            if node.chunk == 0:
+                if len(prompts) == most:
+                    break
+                pairs = sum(float(other.chunk * other.cached) for other in prompts) + own * request.cached
+                if prompts and self.time(node, 0, 0, len(prompts) + 1, tokens + own, pairs) > node.budget_ms:
+                    break
+                request.chunk = own
+            elif not first:
+                if prompts and decodes + tokens + request.chunk > node.chunk:
+                    break
+            else:
+                new = request.prefilled == request.cached
+                if ahead and new and goes_on and request.times["prefill_admitted"] > node.span[0]:
+                    break
+                goes_on = goes_on or not new
+                if decodes + tokens >= node.chunk:
+                    break
+                request.chunk = min(own, node.chunk - decodes - tokens)
+            taken.append(node.prompts.popleft())
+        if taken and first:
+            if node.back and len(node.back) + len(node.in_flight) == len(instance.stages):
+                node.back.popleft()
+            if not node.in_flight or self.has_places(instance):
+                node.in_flight.append({"left": 0})
+            for request in taken:
+                request.batch = node.in_flight[-1]
+                request.batch["left"] += 1
+        return taken
 
     def batch_ends(self, node: SlowNode) -> None:
         instance, taken = node.owner, node.running or []
@@ -621,15 +643,10 @@ class Reference:
                 (following.prompts if prompt else following.decodes).append(request)
                 self.touched_nodes[following] = None
                 continue
-            if instance.phase == "prefill":
-                for other in route:
-                    other.active -= 1
-                self.touched_instances[instance] = None
-            else:
-                request.batch["left"] -= 1
-                if request.batch["left"] == 0:
-                    route[0].back.append(self.now)
-                    self.touched_nodes[route[0]] = None
+            request.batch["left"] -= 1
+            if request.batch["left"] == 0:
+                route[0].back.append(self.now)
+                self.touched_nodes[route[0]] = None
             if prompt:
                 request.prefilled += request.chunk
                 if request.prefilled < request.target:
@@ -640,6 +657,10 @@ class Reference:
                         request.ready = self.now
                         self.touched_nodes[route[0]] = None
                     continue
+                if instance.phase == "prefill":
+                    for other in route:
+                        other.active -= 1
+                    self.touched_instances[instance] = None
                 if request.generated:
                     request.away += self.now
                 else:
@@ -677,7 +698,8 @@ class Reference:
         if not prompts:
             layer, other = self.look_up(node.tables[1], decodes, context / decodes)
         elif node.owner.phase == "prefill":
-            layer, other = self.look_up(node.tables[0], prompts, prompt_tokens / prompts)
+            passes = min(prompts, len(self.tables[node.tables[0]][1]))
+            layer, other = self.look_up(node.tables[0], passes, prompt_tokens / passes)
             # Prompts attend to what caches hold of them.
             layer += node.pair_ms * pairs
         else:
@@ -699,7 +721,8 @@ class Reference:
         grid, values = self.tables[table]
         low = min(max(bisect.bisect_right(grid, tokens) - 1, 0), len(grid) - 2)
         share = (tokens - grid[low]) / (grid[low + 1] - grid[low])
-        left, right = values[batch - 1][low], values[batch - 1][low + 1]
+        row = values[min(batch, len(values)) - 1]
+        left, right = row[low], row[low + 1]
         layer, other = ((1.0 - share) * a + share * b for a, b in zip(left, right, strict=True))
         return layer, other
 

@@ -121,8 +121,41 @@ def test_a_prompt_waits_for_the_step_that_was_chosen_before_it_came(ahead: bool,
 def test_a_pipeline_chooses_micro_batches_as_soon_as_there_is_a_place() -> None:
     """Two stages of 10 ms. The second prompt takes the second place at once and starts when the first node is idle; the
     third, which comes before that, misses it and goes with what the first micro-batch brings back."""
-    blueprint = instance_of(MIXED, 2, batch=4)
-    blueprint.nodes["chunk"], blueprint.nodes["limit"] = 100, 8
-    state = case_of([blueprint], np.array([0.0, 0.002, 0.005]), outputs=9).play().state
-    assert state.requests["first_token"] == pytest.approx([0.020, 0.030, 0.040])
-    assert state.requests["finish"] == pytest.approx(np.array([0.020, 0.030, 0.040]) + 8 * 0.020)
+    arrival, first_token = np.array([0.0, 0.002, 0.005]), [0.020, 0.030, 0.040]
+    for phase, outputs in ((MIXED, 9), (PREFILL, 1)):
+        blueprint = instance_of(phase, 2, batch=4)
+        blueprint.nodes["chunk"], blueprint.nodes["limit"] = 100, 8
+        state = case_of([blueprint], arrival, outputs=outputs).play().state
+        assert state.requests["first_token"] == pytest.approx(first_token)
+        assert state.requests["finish"] == pytest.approx(np.array(first_token) + (outputs - 1) * 0.020)
+
+
+def test_sequences_that_come_together_stay_in_one_micro_batch() -> None:
+    """Six sequences and room for eight: one micro-batch, and the second of two stages waits for it; no fair shares."""
+    config = SimulationConfig(kv_latency_ms=0.0, kv_contention=False)
+    fleet = [instance_of(PREFILL, batch=6), instance_of(DECODE, 2, batch=8)]
+    state = case_of(fleet, np.zeros(6), outputs=5, config=config).play().state
+    assert state.requests["finish"] == pytest.approx(np.full(6, 0.010 + 4 * 0.020))
+    assert state.nodes["batches"].tolist() == [1, 4, 4]
+
+
+def test_a_micro_batch_passes_through_a_pipeline_as_it_was_chosen() -> None:
+    """The second node is planned for two sequences; it runs the four that the first one sends all the same."""
+    config = SimulationConfig(kv_latency_ms=0.0, kv_contention=False)
+    decode = instance_of(DECODE, 2, batch=4)
+    decode.nodes["batch"] = (4, 2)
+    state = case_of([instance_of(PREFILL, batch=4), decode], np.zeros(4), outputs=5, config=config).play().state
+    assert state.nodes["batches"].tolist() == [1, 4, 4]
+
+
+def test_nodes_behind_several_take_all_that_wait() -> None:
+    """Two first nodes of 10 ms with three sequences each, one node behind them: it runs what both send as one."""
+    config = SimulationConfig(kv_latency_ms=0.0, kv_contention=False)
+    decode = instance_of(DECODE, 3, batch=6)
+    decode.nodes["stage"] = (0, 0, 1)
+    decode = Blueprint(**{**decode.__dict__, "stage_sizes": (2, 1)})
+    state = case_of([instance_of(PREFILL, batch=6), decode], np.zeros(6), outputs=5, config=config).play().state
+    first, second, behind = state.nodes["batches"][1:]
+    assert first == second
+    assert state.nodes["decode_tokens"][1:].tolist() == [12, 12, 24]
+    assert behind < first + second

@@ -155,9 +155,9 @@ def test_a_decode_instance_computes_again_what_it_preempted() -> None:
     assert state.nodes["peak"][1] <= 48
 
 
-@pytest.mark.parametrize(("tokens", "first_tokens"), [(0, [0.100, 0.100, 0.100]), (60, [0.050, 0.100, 0.100])])
+@pytest.mark.parametrize(("tokens", "first_tokens"), [(0, [0.100, 0.100, 0.100]), (60, [0.060, 0.100, 0.100])])
 def test_a_step_of_prompts_has_so_many_tokens(tokens: int, first_tokens: list[float]) -> None:
-    """Three prompts at once where a micro-batch may hold all: in one step of 100 tokens, or 50 and then 30 + 20 of 60."""
+    """Three prompts at once where a micro-batch may hold all: in one step of 100 tokens; or 50 + 10 of 60, then 20 + 20."""
     blueprint = instance_of(PREFILL, batch=3)
     blueprint.nodes["chunk"] = tokens
     case = case_of([blueprint], np.zeros(3), np.array([50, 30, 20]), times=BY_LENGTH)

@@ -39,6 +39,8 @@ class Serving:
 
 #: Tokens that a step of prompts may have at least, however small its micro-batch is planned.
 LEAST_STEP_TOKENS = 512
+#: Prompts that an engine may have at work at least, of which many short ones fit in a step.
+LEAST_PROMPTS = 4
 #: The engines that the paper's planner assumes.
 PAPER_SERVING = Serving("weighted-round-robin", "fifo", "reserve", 1.0, 0.0, 0.0, 2048, False)
 #: Preset -> how engines and the router work. Of ``engine`` the reserve is aiconfigurator's least (3.5 to 3.9 GiB a GPU, its
